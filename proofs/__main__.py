@@ -1,0 +1,88 @@
+"""`python -m proofs NAME [--long] [--size N] [--seed N] [--json]`: try to break a promise."""
+
+import argparse
+import importlib
+import json
+import pkgutil
+import secrets
+import sys
+import time
+
+import proofs
+from proofs import Proof
+
+
+def all_proofs() -> dict[str, Proof]:
+    """Return every proof by its name."""
+    names = [module.name for module in pkgutil.iter_modules(proofs.__path__)]
+    modules = [
+        importlib.import_module(f"proofs.{n}")
+        for n in names
+        if n.startswith("p") and n[1:3].isdigit()
+    ]
+    found: list[Proof] = [module.PROOF for module in modules]
+    return {proof.name: proof for proof in found}
+
+
+def main() -> int:
+    """Run one proof; list them when none is named."""
+    parser = argparse.ArgumentParser(prog="python -m proofs", description=__doc__)
+    parser.add_argument("name", nargs="?", help="P1, P2, …; none lists them")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--long", action="store_true", help="run at length")
+    size.add_argument("--size", type=int, help="run at any size")
+    parser.add_argument("--seed", type=int, help="replay a run")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    known = all_proofs()
+    if options.name is None:
+        for proof in sorted(known.values(), key=lambda p: int(p.name[1:])):
+            sizes = f"{proof.closing:,} {proof.unit}; {proof.long:,} --long"
+            print(f"{proof.name:4} {proof.promise} ({sizes})")
+        return 0
+    proof = known.get(options.name.upper())
+    if proof is None:
+        parser.error(f"there is no proof {options.name}; there are {', '.join(known)}")
+    chosen = options.size or (proof.long if options.long else proof.closing)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    return _run(proof, chosen, seed, as_json=options.json)
+
+
+def _run(proof: Proof, size: int, seed: int, *, as_json: bool) -> int:
+    if not as_json:
+        print(f"{proof.name}: {proof.promise}\n{size:,} {proof.unit}, seed {seed}", flush=True)
+    start = time.monotonic()
+    outcome = proof.run(size, seed, _silent if as_json else _show)
+    seconds = round(time.monotonic() - start, 1)
+    if as_json:
+        row = {
+            "name": proof.name,
+            "size": size,
+            "seed": seed,
+            "seconds": seconds,
+            "held": outcome.held,
+        }
+        print(json.dumps(row | {"figures": dict(outcome.figures), "broken": list(outcome.broken)}))
+        return 0 if outcome.held else 1
+    for name, figure in outcome.figures.items():
+        print(f"  {name}: {figure:,}" if isinstance(figure, int) else f"  {name}: {figure}")
+    for line in outcome.broken[:20]:
+        print(f"  BROKEN: {line}")
+    verdict = "held" if outcome.held else f"BROKEN, seed {seed}"
+    print(f"{proof.name} {verdict} in {seconds} s")
+    return 0 if outcome.held else 1
+
+
+def _show(done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        print(
+            f"\r  {done:,} of {of:,}", end="\n" if done >= of else "", file=sys.stderr, flush=True
+        )
+
+
+def _silent(done: int, of: int) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""What may be stored: ids, counts, times, text and JSON that every backend keeps exactly."""
+
+import math
+from typing import Final, cast
+
+from keepthread.errors import InvalidInput
+from keepthread.types import JSON
+
+MAX_BYTES: Final = 1 << 20
+MAX_DEPTH: Final = 64
+MAX_ID: Final = 255
+MAX_COUNT: Final = (1 << 53) - 1
+
+
+def check_id(value: object, what: str) -> str:
+    """Return an id or a name: 1 to 255 printable characters."""
+    if type(value) is str and 0 < len(value) <= MAX_ID and value.isprintable():
+        return value
+    raise InvalidInput(f"{what} must be 1 to {MAX_ID} printable characters, not {show(value)}")
+
+
+def check_count(value: object, what: str) -> int:
+    """Return a whole number from 0 to 2**53 - 1, which every engine and JSON keep."""
+    if type(value) is int and 0 <= value <= MAX_COUNT:
+        return value
+    raise InvalidInput(f"{what} must be a whole number from 0 to 2**53 - 1, not {show(value)}")
+
+
+def check_time(value: object, what: str) -> float:
+    """Return seconds since 1970 as a finite float."""
+    if type(value) is int or type(value) is float:
+        try:
+            seconds = float(value) + 0.0  # SQLite would turn -0.0 into 0.0
+        except OverflowError:
+            seconds = math.inf
+        if 0 <= seconds < math.inf:
+            return seconds
+    raise InvalidInput(f"{what} must be seconds since 1970, not {show(value)}")
+
+
+def check_text(value: object, what: str) -> str:
+    """Return any text, NUL and lone surrogates included."""
+    if type(value) is str:
+        return value
+    raise InvalidInput(f"{what} must be text, not {show(value)}")
+
+
+def plain(value: object, what: str, *, ordered: bool = False, depth: int = MAX_DEPTH) -> JSON:
+    """Return a copy made of JSON's own types; keys are sorted unless `ordered` keeps theirs."""
+    kind = type(value)
+    if value is None or kind is bool or kind is str or kind is int:
+        return cast(JSON, value)
+    if kind is float:
+        if math.isfinite(cast(float, value)):
+            return cast(float, value)
+        raise InvalidInput(f"{what} holds {value}, which JSON does not have")
+    if kind is not list and kind is not dict:
+        raise InvalidInput(
+            f"{what} holds a {kind.__name__}; it may hold None, bool, int, float, str, list, dict"
+        )
+    if depth == 0:
+        raise InvalidInput(f"{what} is nested more than {MAX_DEPTH} deep")
+    if kind is list:
+        return [plain(v, what, ordered=ordered, depth=depth - 1) for v in cast(list[object], value)]
+    items = [
+        (check_text(k, f"a key of {what}"), v) for k, v in cast(dict[str, object], value).items()
+    ]
+    if not ordered:
+        items.sort(key=lambda item: item[0])
+    return {k: plain(v, what, ordered=ordered, depth=depth - 1) for k, v in items}
+
+
+def show(value: object) -> str:
+    """Return a short ASCII picture of any value, for an error's text."""
+    try:
+        text = ascii(value)
+    except ValueError:  # an int of more digits than Python prints
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:50]}…"

@@ -1,0 +1,65 @@
+"""Every error keepthread raises on purpose: one tree, each docstring its meaning and the cure."""
+
+
+class KeepthreadError(Exception):
+    """The root of all errors that keepthread raises on purpose."""
+
+
+class InvalidInput(KeepthreadError, ValueError):
+    """What was given cannot be stored exactly; nothing was stored. The text names the field."""
+
+
+class SessionNotFound(KeepthreadError, LookupError):
+    """No session of that id is visible here. List sessions, or create it first."""
+
+
+class SessionExists(KeepthreadError):
+    """A session of that id is there already. Get it, or choose another id."""
+
+
+class SessionGone(KeepthreadError):
+    """The session behind this handle was deleted. Get a new handle by its id."""
+
+
+class MessageNotFound(KeepthreadError, LookupError):
+    """The session has no message at that position."""
+
+
+class Conflict(KeepthreadError):
+    """This message id is stored with another body. Give a new message a new id."""
+
+
+class Stale(KeepthreadError):
+    """Something moved since the caller looked. Read again, then decide again."""
+
+
+class Unavailable(KeepthreadError):
+    """The store cannot do this now; what it acknowledged before is safe. Try again later."""
+
+
+class Busy(Unavailable):
+    """Another process held the store for longer than the timeout."""
+
+
+class StorageFull(Unavailable):
+    """There is no room left to write. Free some; reading goes on."""
+
+
+class ReadOnly(Unavailable):
+    """The store can be read but not written: its file, folder or disk is read-only."""
+
+
+class StoreClosed(KeepthreadError):
+    """The store was closed, or was opened by another process (before a fork). Open it anew."""
+
+
+class Damaged(KeepthreadError):
+    """Stored data is not what was written. Run `verify`; restore the named part from a backup."""
+
+
+class WrongFormat(KeepthreadError):
+    """The file is not a keepthread store, or a newer keepthread wrote it."""
+
+
+class DurabilityTooLow(KeepthreadError):
+    """The engine cannot give the durability that was asked for."""

@@ -1,0 +1,183 @@
+"""The sockets: what a backend, a counter or another part must do to fit into the house."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, Self, TypeAlias
+
+from keepthread.types import (
+    JSON,
+    Durability,
+    Message,
+    Record,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    Verification,
+)
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called now and then, in another thread, with how much is done and how much there is in all."""
+
+
+class TokenCounter(Protocol):
+    """Counts what a message costs; the name is stored beside every count."""
+
+    @property
+    def name(self) -> str:
+        """Name the way of counting, so that counts of another can be told apart."""
+        ...
+
+    def count(self, message: Message) -> int:
+        """Return the tokens a message takes on any wire, its frame included."""
+        ...
+
+
+class Store(Protocol):
+    """A log and a shelf, behind a wall: one tenant's messages in order, and records beside them.
+
+    Every method answers or raises one of `keepthread.errors`; an outage is never an empty history.
+    A session's methods take its key; the key of a deleted session raises `SessionGone`.
+    Everything acknowledged survives what `durability` names.
+    """
+
+    @property
+    def durability(self) -> Durability:
+        """Name what an acknowledged write survives."""
+        ...
+
+    def tenant(self, name: str) -> Self:
+        """Return this store behind another wall; both share one engine, closed with the first."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of everything; closing twice is fine."""
+        ...
+
+    # --- sessions ---
+
+    async def put_session(self, session: SessionInfo) -> SessionInfo:
+        """Create a session that has no key yet, or update one that has.
+
+        An update replaces title, tags, system prompt, meta and `ready`, nothing else. A taken id
+        raises `SessionExists`.
+        """
+        ...
+
+    async def get_session(self, id: str) -> SessionInfo | None:
+        """Return the session of that id, ready or not, or None."""
+        ...
+
+    async def list_sessions(
+        self, *, owner: str | None = None, limit: int = 10
+    ) -> list[SessionInfo]:
+        """Return ready sessions, latest activity first, without delegates.
+
+        May lag behind an append by a second.
+        """
+        ...
+
+    async def delete_session(self, session: SessionKey) -> None:
+        """Remove a session, its messages and its shelf."""
+        ...
+
+    # --- the log ---
+
+    async def append(
+        self,
+        session: SessionKey,
+        messages: Sequence[Message],
+        *,
+        expect: int | None = None,
+        exchange: int | None = None,
+    ) -> list[Message]:
+        """Store messages at the end of the log, all or none, and return them as stored.
+
+        A message without an id gets one. An id seen before in this session is not stored twice:
+        the stored message is returned, a tombstone if it was erased; another body under it raises
+        `Conflict`. New messages are stored only if `expect`, when given, is the last position of
+        the log; else `Stale` is raised. Each user message opens the next exchange, and what
+        follows belongs to the latest; `exchange` puts all of them into an earlier one instead.
+        """
+        ...
+
+    async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
+        """Copy messages that a store gave out to the end of the log, position by position.
+
+        Positions, exchanges, counts and times are kept, tombstones and damage as well; what is
+        there already is passed over. Returns the last position. A gap raises `Stale`, another
+        message at a position `Conflict`.
+        """
+        ...
+
+    async def tail(
+        self,
+        session: SessionKey,
+        *,
+        tokens: int | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+    ) -> list[Message]:
+        """Return the newest messages that fit, oldest first.
+
+        Reads about what it returns, however long the log. Tombstones and damaged messages are
+        among them and cost no tokens.
+        """
+        ...
+
+    async def read(
+        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
+    ) -> list[Message]:
+        """Return messages behind a position, oldest first."""
+        ...
+
+    async def find(
+        self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
+    ) -> list[Message]:
+        """Return the messages of these ids and positions that there are, oldest first."""
+        ...
+
+    async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
+        """Replace messages by tombstones, for ever, and return the session's new epoch.
+
+        Nothing new to erase leaves the epoch as it is; an unknown position raises
+        `MessageNotFound` and erases nothing.
+        """
+        ...
+
+    # --- the shelf ---
+
+    async def put(
+        self,
+        scope: Scope,
+        kind: str,
+        key: str,
+        value: JSON,
+        *,
+        made_of: Sequence[Span] = (),
+        version: int | None = None,
+        epochs: Mapping[SessionKey, int] | None = None,
+    ) -> int:
+        """Put a record on a shelf and return its new version, which no other put ever had.
+
+        `version` is the one the caller saw (0: none); `epochs` the epochs of the sessions the
+        value was made from. If either moved, `Stale` is raised and nothing is put.
+        """
+        ...
+
+    async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
+        """Return one record, or None."""
+        ...
+
+    async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
+        """Return a shelf's records, by kind and key; of one kind, or all."""
+        ...
+
+    async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
+        """Take a record off its shelf; tell whether it was there. `version` as in `put`."""
+        ...
+
+    # --- integrity ---
+
+    async def verify(self, *, progress: Progress | None = None) -> Verification:
+        """Check everything of this tenant, and the file as far as there is one."""
+        ...

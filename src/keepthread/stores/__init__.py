@@ -1,0 +1,1 @@
+"""The backends: each keeps a log and a shelf, and none knows another."""

@@ -1,0 +1,115 @@
+"""What every backend does alike with sessions and shelves: check, and turn into JSON and back."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, cast
+
+from keepthread.checks import check_count, check_id, check_text, check_time, plain, show
+from keepthread.codec import dumps, loads
+from keepthread.errors import InvalidInput, Stale
+from keepthread.types import (
+    JSON,
+    ForkPoint,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    SessionKind,
+    Span,
+)
+
+KINDS: Final[tuple[SessionKind, ...]] = ("main", "fork", "delegate")
+
+
+def check_session(session: SessionInfo, *, now: float) -> SessionInfo:
+    """Return a session that every backend can keep, stamped, or refuse it."""
+    check_id(session.id, "a session id")
+    check_id(session.owner, "owner")
+    if session.kind not in KINDS:
+        raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {show(session.kind)}")
+    if type(session.ready) is not bool:
+        raise InvalidInput(f"ready must be True or False, not {show(session.ready)}")
+    return replace(session, created_at=check_time(session.created_at or now, "created_at"))
+
+
+def encode_details(session: SessionInfo) -> bytes:
+    """Return as JSON what is not needed to find a session."""
+    fork = session.forked_from
+    if type(session.tags) not in (tuple, list):
+        raise InvalidInput(f"tags must be a tuple or a list, not {show(session.tags)}")
+    details: dict[str, JSON] = {
+        "title": check_text(session.title, "title"),
+        "tags": [check_text(tag, "a tag") for tag in session.tags],
+        "system_prompt": _optional(session.system_prompt, "system_prompt"),
+        "meta": plain(session.meta, "meta") if session.meta else {},
+        "parent": None if session.parent is None else check_id(session.parent, "parent"),
+        "forked_from": None
+        if fork is None
+        else [check_id(fork.session, "forked_from"), check_count(fork.seq, "forked_from")],
+    }
+    return dumps(details, "the session")
+
+
+def _optional(value: object, what: str) -> str | None:
+    return None if value is None else check_text(value, what)
+
+
+def take_details(session: SessionInfo, details: bytes) -> SessionInfo:
+    """Return the session with the details that `encode_details` wrote."""
+    more = loads(details)
+    fork = more["forked_from"]
+    return replace(
+        session,
+        title=more["title"],
+        tags=tuple(more["tags"]),
+        system_prompt=more["system_prompt"],
+        meta=more["meta"],
+        parent=more["parent"],
+        forked_from=fork and ForkPoint(session=fork[0], seq=fork[1]),
+    )
+
+
+def check_scope(scope: Scope) -> Scope:
+    """Return a scope that names a session, an owner or neither."""
+    if scope.session and scope.owner:
+        raise InvalidInput("a scope is a session or an owner, not both")
+    if scope.owner:
+        check_id(scope.owner, "owner")
+    return scope
+
+
+def encode_value(kind: str, key: str, value: JSON) -> bytes:
+    """Return a record's value as JSON, its kind and key checked."""
+    check_id(kind, "kind")
+    check_id(key, "key")
+    return dumps(plain(value, "the value", ordered=True), "the value")
+
+
+def encode_spans(spans: Sequence[Span]) -> bytes | None:
+    """Return spans as JSON, or None where there are none."""
+    if not spans:
+        return None
+    plain_spans: JSON = [
+        [check_id(s.session, "made_of"), check_count(s.first, "first"), check_count(s.last, "last")]
+        for s in spans
+    ]
+    return dumps(plain_spans, "made_of")
+
+
+def decode_spans(data: bytes | None) -> tuple[Span, ...]:
+    """Return the spans that `encode_spans` wrote."""
+    if data is None:
+        return ()
+    rows = cast(list[tuple[SessionKey, int, int]], loads(data))
+    return tuple(Span(session=s, first=first, last=last) for s, first, last in rows)
+
+
+def check_version(current: int, seen: int | None) -> None:
+    """Refuse to write over a record that is not the one the caller saw (0: none)."""
+    if seen is not None and seen != current:
+        raise Stale(f"the record is at version {current}, not at {seen}")
+
+
+def check_epoch(current: int, seen: int) -> None:
+    """Refuse what was made before something was erased."""
+    if seen != current:
+        raise Stale(f"the session is at epoch {current}, not at {seen}")

@@ -1,0 +1,408 @@
+"""A store in the memory of one process: for tests, for trying things out, for what may be lost.
+
+It keeps the same rows as every other backend, so what it accepts, refuses and gives back is the
+same. Use it from one event loop.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from keepthread.checks import check_count, check_id
+from keepthread.codec import PackedId, Row, decode, loads, pack_id
+from keepthread.errors import (
+    DurabilityTooLow,
+    MessageNotFound,
+    SessionExists,
+    SessionGone,
+    Stale,
+    StoreClosed,
+)
+from keepthread.ids import new_id
+from keepthread.protocols import Progress
+from keepthread.stores.details import (
+    check_epoch,
+    check_scope,
+    check_session,
+    check_version,
+    decode_spans,
+    encode_details,
+    encode_spans,
+    encode_value,
+    take_details,
+)
+from keepthread.stores.drafts import (
+    Head,
+    as_stored,
+    check_exchange,
+    check_positions,
+    draft,
+    draft_copy,
+    erased_row,
+    head_after,
+    next_copy,
+    next_row,
+    same_body,
+    same_place,
+)
+from keepthread.types import (
+    JSON,
+    Damage,
+    Durability,
+    Message,
+    Record,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    Verification,
+)
+
+
+@dataclass(slots=True)
+class _Thread:
+    """One session: its record and its log."""
+
+    place: int
+    tenant: str
+    info: SessionInfo
+    rows: list[Row] = field(default_factory=list[Row])
+    seqs: dict[PackedId, int] = field(default_factory=dict[PackedId, int])
+
+    @property
+    def head(self) -> Head:
+        return head_after(self.rows[-1]) if self.rows else Head()
+
+    def message(self, seq: int) -> Message:
+        return decode(self.place, self.rows[seq - 1])
+
+    def described(self) -> SessionInfo:
+        head = self.head
+        return replace(self.info, messages=head.seq, exchanges=head.exchanges, tokens=head.total)
+
+    def extend(self, rows: Sequence[Row]) -> None:
+        self.rows.extend(rows)
+        self.seqs.update((row.id, row.seq) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One record on a shelf, as bytes, so that no caller can change it from outside."""
+
+    value: bytes
+    version: int
+    made_of: bytes | None
+
+
+@dataclass(slots=True)
+class _Engine:
+    """What the tenants of one store share."""
+
+    clock: Callable[[], float]
+    ids: Callable[[], str]
+    threads: dict[SessionKey, _Thread] = field(default_factory=dict[SessionKey, _Thread])
+    keys: dict[tuple[str, str], SessionKey] = field(
+        default_factory=dict[tuple[str, str], SessionKey]
+    )
+    shelf: dict[tuple[str, Scope, str, str], _Kept] = field(
+        default_factory=dict[tuple[str, Scope, str, str], _Kept]
+    )
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    closed: bool = False
+
+
+class RamStore:
+    """The `Store` that lives and dies with its process."""
+
+    durability: Durability = "memory"
+
+    def __init__(
+        self,
+        *,
+        tenant: str = "default",
+        durability: Durability | None = None,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        """Open an empty store for one tenant."""
+        if durability not in (None, "memory"):
+            raise DurabilityTooLow(
+                f"a store in memory survives nothing; {durability} was asked for"
+            )
+        self._tenant = check_id(tenant, "tenant")
+        self._engine = _Engine(clock, ids)
+        self._owns_engine = True
+
+    def tenant(self, name: str) -> Self:
+        twin = object.__new__(type(self))
+        twin._tenant = check_id(name, "tenant")
+        twin._engine = self._engine
+        twin._owns_engine = False
+        return twin
+
+    async def close(self) -> None:
+        if self._owns_engine:
+            self._engine.closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- sessions ---
+
+    async def put_session(self, session: SessionInfo) -> SessionInfo:
+        engine = self._open()
+        now = engine.clock()
+        session = check_session(session, now=now)
+        details = encode_details(session)
+        if session.key:
+            thread = self._thread(session.key)
+            thread.info = take_details(
+                replace(thread.info, ready=session.ready, updated_at=now), details
+            )
+            return thread.described()
+        if (self._tenant, session.id) in engine.keys:
+            raise SessionExists(f"session {session.id!r} is there already")
+        place = next(engine.numbers)
+        key = SessionKey(str(place))
+        info = take_details(replace(session, key=key, updated_at=now, epoch=0), details)
+        engine.threads[key] = thread = _Thread(place, self._tenant, info)
+        engine.keys[self._tenant, session.id] = key
+        return thread.described()
+
+    async def get_session(self, id: str) -> SessionInfo | None:
+        key = self._open().keys.get((self._tenant, check_id(id, "a session id")))
+        return self._thread(key).described() if key else None
+
+    async def list_sessions(
+        self, *, owner: str | None = None, limit: int = 10
+    ) -> list[SessionInfo]:
+        check_count(limit, "limit")
+        found = [
+            thread.described()
+            for thread in self._open().threads.values()
+            if thread.tenant == self._tenant
+            and thread.info.ready
+            and thread.info.kind != "delegate"
+            and owner in (None, thread.info.owner)
+        ]
+        found.sort(key=lambda info: (info.updated_at, int(info.key)), reverse=True)
+        return found[:limit]
+
+    async def delete_session(self, session: SessionKey) -> None:
+        engine = self._open()
+        thread = self._thread(session)
+        del engine.threads[session]
+        del engine.keys[self._tenant, thread.info.id]
+        scope = Scope(session=session)
+        for place in [place for place in engine.shelf if place[1] == scope]:
+            del engine.shelf[place]
+
+    # --- the log ---
+
+    async def append(
+        self,
+        session: SessionKey,
+        messages: Sequence[Message],
+        *,
+        expect: int | None = None,
+        exchange: int | None = None,
+    ) -> list[Message]:
+        engine = self._open()
+        drafts = [draft(m, clock=engine.clock, ids=engine.ids) for m in messages]
+        thread = self._thread(session)
+        head = thread.head
+        check_exchange(exchange, head)
+        new: dict[PackedId, Message] = {}
+        rows: list[Row] = []
+        answers: list[Message] = []
+        for one in drafts:
+            if seq := thread.seqs.get(one.packed):
+                answers.append(same_body(one, thread.message(seq)))
+            elif known := new.get(one.packed):
+                answers.append(same_body(one, known))
+            else:
+                if expect is not None and expect != thread.head.seq:
+                    raise Stale(f"the log ends at {thread.head.seq}, not at {expect}")
+                row = next_row(thread.place, head, one, exchange)
+                head = head_after(row)
+                new[one.packed] = message = as_stored(one, row)
+                rows.append(row)
+                answers.append(message)
+        thread.extend(rows)
+        if rows:
+            thread.info = replace(
+                thread.info, updated_at=max(thread.info.updated_at, engine.clock())
+            )
+        return answers
+
+    async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
+        drafts = [draft_copy(m) for m in messages]
+        thread = self._thread(session)
+        head = thread.head
+        rows: list[Row] = []
+        for one in drafts:
+            seq = one.message.seq
+            if seq <= head.seq:
+                known = rows[seq - head.seq - 1] if seq > thread.head.seq else thread.rows[seq - 1]
+                same_place(one, known.id, known.digest)
+            else:
+                row = next_copy(thread.place, head, one)
+                head = head_after(row)
+                rows.append(row)
+        thread.extend(rows)
+        return head.seq
+
+    async def tail(
+        self,
+        session: SessionKey,
+        *,
+        tokens: int | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+    ) -> list[Message]:
+        check_positions(tokens=tokens, limit=limit, before=before)
+        thread = self._thread(session)
+        last = thread.head.seq if before is None else min(thread.head.seq, before - 1)
+        found: list[Message] = []
+        used = 0
+        for seq in range(last, 0, -1):
+            message = thread.message(seq)
+            used += message.tokens
+            if (tokens is not None and used > tokens) or len(found) == limit:
+                break
+            found.append(message)
+        found.reverse()
+        return found
+
+    async def read(
+        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
+    ) -> list[Message]:
+        check_positions(after=after, upto=upto, limit=limit)
+        thread = self._thread(session)
+        last = thread.head.seq if upto is None else min(thread.head.seq, upto)
+        return [thread.message(seq) for seq in range(after + 1, min(last, after + limit) + 1)]
+
+    async def find(
+        self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
+    ) -> list[Message]:
+        thread = self._thread(session)
+        found = {thread.seqs.get(pack_id(check_id(id, "a message id")), 0) for id in ids}
+        found.update(seq for seq in seqs if check_count(seq, "seq") <= thread.head.seq)
+        return [thread.message(seq) for seq in sorted(found) if seq]
+
+    async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
+        thread = self._thread(session)
+        positions = sorted(set(seqs))
+        for seq in positions:
+            if not 0 < check_count(seq, "seq") <= thread.head.seq:
+                raise MessageNotFound(f"there is no message at position {seq}")
+        rows = [thread.rows[seq - 1] for seq in positions]
+        rows = [row for row in rows if row.content is not None]
+        for row in rows:
+            thread.rows[row.seq - 1] = erased_row(thread.place, row.seq, row)
+        if rows:
+            thread.info = replace(thread.info, epoch=thread.info.epoch + 1)
+        return thread.info.epoch
+
+    # --- the shelf ---
+
+    async def put(
+        self,
+        scope: Scope,
+        kind: str,
+        key: str,
+        value: JSON,
+        *,
+        made_of: Sequence[Span] = (),
+        version: int | None = None,
+        epochs: Mapping[SessionKey, int] | None = None,
+    ) -> int:
+        data, spans = encode_value(kind, key, value), encode_spans(made_of)
+        place = self._place(scope, kind, key)
+        self._compare(place, version)
+        for session, epoch in (epochs or {}).items():
+            check_epoch(self._thread(session).info.epoch, epoch)
+        kept = _Kept(data, next(self._engine.numbers), spans)
+        self._engine.shelf[place] = kept
+        return kept.version
+
+    async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
+        place = self._place(scope, kind, key)
+        kept = self._engine.shelf.get(place)
+        return kept and _record(place, kept)
+
+    async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
+        self._check_shelf(scope)
+        found = [
+            (place, kept)
+            for place, kept in self._engine.shelf.items()
+            if place[:2] == (self._tenant, scope) and kind in (None, place[2])
+        ]
+        return [_record(place, kept) for place, kept in sorted(found, key=lambda f: f[0][2:])]
+
+    async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
+        place = self._place(scope, kind, key)
+        self._compare(place, version)
+        return self._engine.shelf.pop(place, None) is not None
+
+    # --- integrity ---
+
+    async def verify(self, *, progress: Progress | None = None) -> Verification:
+        engine = self._open()
+        threads = [t for t in engine.threads.values() if t.tenant == self._tenant]
+        damages = [
+            Damage(what="the row is not what was written", session=t.info.id, seq=seq)
+            for t in threads
+            for seq in range(1, t.head.seq + 1)
+            if t.message(seq).state == "damaged"
+        ]
+        messages = sum(t.head.seq for t in threads)
+        if progress:
+            progress(messages, messages)
+        records = sum(1 for place in engine.shelf if place[0] == self._tenant)
+        return Verification(
+            sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
+        )
+
+    # --- inside ---
+
+    def _open(self) -> _Engine:
+        if self._engine.closed:
+            raise StoreClosed("the store is closed")
+        return self._engine
+
+    def _thread(self, key: SessionKey) -> _Thread:
+        thread = self._open().threads.get(key)
+        if thread is None or thread.tenant != self._tenant:
+            raise SessionGone("the session was deleted")
+        return thread
+
+    def _place(self, scope: Scope, kind: str, key: str) -> tuple[str, Scope, str, str]:
+        self._check_shelf(scope)
+        return self._tenant, scope, check_id(kind, "kind"), check_id(key, "key")
+
+    def _check_shelf(self, scope: Scope) -> None:
+        self._open()
+        if check_scope(scope).session:
+            self._thread(scope.session)
+
+    def _compare(self, place: tuple[str, Scope, str, str], version: int | None) -> None:
+        kept = self._engine.shelf.get(place)
+        check_version(kept.version if kept else 0, version)
+
+
+def _record(place: tuple[str, Scope, str, str], kept: _Kept) -> Record:
+    _, scope, kind, key = place
+    return Record(
+        scope=scope,
+        kind=kind,
+        key=key,
+        value=loads(kept.value),
+        version=kept.version,
+        made_of=decode_spans(kept.made_of),
+    )

@@ -1,0 +1,5 @@
+"""A store in one SQLite file."""
+
+from keepthread.stores.sqlite.store import SQLiteStore
+
+__all__ = ["SQLiteStore"]

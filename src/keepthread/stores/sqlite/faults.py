@@ -1,0 +1,49 @@
+"""SQLite's errors in our words."""
+
+import errno
+import sqlite3
+from pathlib import Path
+
+from keepthread.errors import (
+    Busy,
+    Damaged,
+    KeepthreadError,
+    ReadOnly,
+    StorageFull,
+    Unavailable,
+)
+
+_BY_CODE = {
+    sqlite3.SQLITE_BUSY: (Busy, "another process held the store for too long"),
+    sqlite3.SQLITE_LOCKED: (Busy, "another connection held the store for too long"),
+    sqlite3.SQLITE_FULL: (StorageFull, "the disk is full"),
+    sqlite3.SQLITE_READONLY: (ReadOnly, "the store cannot be written"),
+    sqlite3.SQLITE_PERM: (ReadOnly, "the store cannot be written"),
+    sqlite3.SQLITE_CANTOPEN: (Unavailable, "the file cannot be opened"),
+    sqlite3.SQLITE_IOERR: (Unavailable, "the disk failed to read or write"),
+    sqlite3.SQLITE_NOMEM: (Unavailable, "memory ran out"),
+    sqlite3.SQLITE_CORRUPT: (Damaged, "the file is damaged"),
+    sqlite3.SQLITE_NOTADB: (Damaged, "the file is no database any more"),
+    sqlite3.SQLITE_ERROR: (Damaged, "the file's schema is damaged"),
+}
+
+_BY_ERRNO = {
+    errno.EROFS: ReadOnly,
+    errno.EACCES: ReadOnly,
+    errno.EPERM: ReadOnly,
+    errno.ENOSPC: StorageFull,
+    errno.EDQUOT: StorageFull,
+}
+
+
+def translate(error: sqlite3.Error, path: Path) -> KeepthreadError:
+    """Return our error for one of SQLite's; its own words stay readable behind ours."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    kind, meaning = _BY_CODE.get(code & 0xFF, (Unavailable, "SQLite failed"))
+    return kind(f"{path}: {meaning} ({error})")
+
+
+def translate_os(error: OSError, path: Path) -> KeepthreadError:
+    """Return our error for one of the operating system's."""
+    kind = _BY_ERRNO.get(error.errno or 0, Unavailable)
+    return kind(f"{path}: {error.strerror or error}")

@@ -1,0 +1,140 @@
+"""The database file: opening it with the right settings, its format, its checkpoints."""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from keepthread.errors import Busy, KeepthreadError, WrongFormat
+from keepthread.stores.sqlite.faults import translate, translate_os
+from keepthread.stores.sqlite.lock import FileLock
+from keepthread.stores.sqlite.statements import FORMAT, migration
+
+Connect: TypeAlias = Callable[[str], sqlite3.Connection]
+"""Opens a connection by URI, in autocommit mode; a test may put faults behind it."""
+
+APPLICATION_ID: Final = 0x6B707464  # "kptd"
+
+
+def connect(uri: str) -> sqlite3.Connection:
+    """Open a connection that leaves transactions to us."""
+    return sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256, timeout=0)
+
+
+class DatabaseFile:
+    """One file in write-ahead mode; `synchronous` is FULL or NORMAL."""
+
+    def __init__(self, path: Path, *, synchronous: str, timeout: float, connect: Connect) -> None:
+        """Name the file; nothing is touched yet."""
+        self.path = path.absolute()
+        self._synchronous = synchronous
+        self._timeout = timeout
+        self._connect = connect
+        self._lock = FileLock(self.path.with_name(f"{self.path.name}-lock"))
+
+    def open_for_writing(self) -> sqlite3.Connection:
+        """Open, create or migrate the file; one process at a time."""
+        try:
+            if not self._lock.take(timeout=self._timeout):
+                raise Busy(f"{self.path}: another process keeps it from being opened")
+            with self._lock:
+                # Conversations are their owner's alone; SQLite by itself would make it 0644. A
+                # file that is there is not touched: closing it would drop SQLite's locks on it.
+                with suppress(FileExistsError):
+                    os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+                return self._prepared(self._connect(self._uri("mode=rw")))
+        except (OSError, sqlite3.Error) as error:
+            raise self._ours(error) from error
+
+    def open_for_reading(self) -> sqlite3.Connection:
+        """Open the file as it is, even on a disk that cannot be written."""
+        try:
+            return self._readable("mode=ro")
+        except (OSError, sqlite3.Error) as error:
+            if (self.path.with_name(f"{self.path.name}-wal")).exists() or not self.path.exists():
+                raise self._ours(error) from error
+        try:  # no log to read and no place for shared memory: a still picture will do
+            return self._readable("immutable=1")
+        except (OSError, sqlite3.Error) as error:
+            raise self._ours(error) from error
+
+    def checkpoint(self, db: sqlite3.Connection) -> None:
+        """Move the write-ahead log into the file unless another process is at it.
+
+        SQLite 3.7.0 to 3.51.2 may lose a write when two connections reset the log at once; so
+        automatic checkpoints are off, and ours hold a lock. A failure costs nothing but a longer
+        log: the next one tries again.
+        """
+        with suppress(OSError, sqlite3.Error):
+            if self._lock.take():
+                with self._lock:
+                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _prepared(self, db: sqlite3.Connection) -> sqlite3.Connection:
+        try:
+            self._configure(db)
+            db.execute("PRAGMA journal_mode = WAL").fetchall()
+            db.execute(f"PRAGMA synchronous = {self._synchronous}")
+            db.execute("PRAGMA fullfsync = ON")  # on macOS, fsync alone does not reach the disk
+            db.execute("PRAGMA checkpoint_fullfsync = ON")
+            db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+            db.execute("PRAGMA secure_delete = ON").fetchall()
+            for number in range(self._format(db) + 1, FORMAT + 1):
+                db.executescript(
+                    f"BEGIN IMMEDIATE; {migration(number)}"
+                    f"PRAGMA user_version = {number}; PRAGMA application_id = {APPLICATION_ID};"
+                    "COMMIT;"
+                )
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _readable(self, mode: str) -> sqlite3.Connection:
+        db = self._connect(self._uri(mode))
+        try:
+            self._configure(db)
+            if (found := self._format(db)) != FORMAT:
+                raise WrongFormat(
+                    f"{self.path} has format {found} and cannot be written; open it once where it"
+                    f" can, to bring it to format {FORMAT}"
+                )
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _configure(self, db: sqlite3.Connection) -> None:
+        db.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1000)}").fetchall()
+        db.text_factory = _lenient
+
+    def _format(self, db: sqlite3.Connection) -> int:
+        """Return the file's format, 0 for an empty file, or refuse what is not ours."""
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (found,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application == 0 and found == 0 and tables == 0:
+            return 0
+        if application != APPLICATION_ID or found < 1:
+            raise WrongFormat(f"{self.path} is a database, but not a keepthread store")
+        if found > FORMAT:
+            raise WrongFormat(
+                f"{self.path} has format {found}; this keepthread knows formats up to {FORMAT}."
+                " Install a newer keepthread."
+            )
+        return found
+
+    def _uri(self, query: str) -> str:
+        return f"{self.path.as_uri()}?{query}"
+
+    def _ours(self, error: OSError | sqlite3.Error) -> KeepthreadError:
+        if isinstance(error, OSError):
+            return translate_os(error, self.path)
+        return translate(error, self.path)
+
+
+def _lenient(data: bytes) -> str:
+    # A flipped bit in a text must be seen by the row's check, not end the whole query.
+    return data.decode("utf-8", "surrogateescape")

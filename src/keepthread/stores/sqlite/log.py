@@ -1,0 +1,197 @@
+"""The log in SQLite: each function is one piece of work on a connection."""
+
+import sqlite3
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from keepthread.codec import Row, decode, guard_of, missing, pack_id, value_check
+from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
+from keepthread.stores.drafts import (
+    Draft,
+    Head,
+    as_stored,
+    check_exchange,
+    erased_row,
+    head_after,
+    next_copy,
+    next_row,
+    same_body,
+    same_place,
+)
+from keepthread.stores.sqlite.statements import SQL
+from keepthread.types import Message
+
+_HEAD = SQL["head"]
+_INSERT = SQL["insert_message"]
+_NEWEST = SQL["newest"]
+_MOST_MISSING = 1000
+
+
+def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
+    """Return where a log ends; a damaged last row is not built upon."""
+    row = db.execute(_HEAD, (sid, tenant)).fetchone()
+    if row is None:
+        raise SessionGone("the session was deleted")
+    seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard = row
+    if seq is None:
+        return Head()
+    try:
+        around = (tokens, counter, exchange, exchanges, total, created_at, digest)
+        if guard == guard_of(sid, seq, *around):
+            return Head(seq, exchanges, total)
+    except (TypeError, struct.error):
+        pass
+    for found in db.execute(_NEWEST, (sid, tenant, seq)):
+        if decode(sid, found).state != "damaged":
+            return Head(seq, found[8], found[9])
+    return Head(seq, 0, 0)
+
+
+def append(
+    db: sqlite3.Connection,
+    tenant: str,
+    sid: int,
+    drafts: Sequence[Draft],
+    expect: int | None,
+    exchange: int | None,
+    active_at: float | None,
+) -> list[Message]:
+    """Store what is new at the end, answer what is known, note activity if it is time to."""
+    start = head = head_of(db, tenant, sid)
+    check_exchange(exchange, head)
+    answers: list[Message] = []
+    for draft in drafts:
+        row = next_row(sid, head, draft, exchange)
+        try:
+            db.execute(_INSERT, (sid, *row))
+        except sqlite3.IntegrityError:
+            answers.append(same_body(draft, _known(db, sid, draft)))
+            continue
+        if expect is not None and expect != start.seq:
+            raise Stale(f"the log ends at {start.seq}, not at {expect}")
+        head = head_after(row)
+        answers.append(as_stored(draft, row))
+    if active_at is not None and head is not start:
+        touch(db, sid, active_at)
+    return answers
+
+
+def _known(db: sqlite3.Connection, sid: int, draft: Draft) -> Message:
+    row = db.execute(SQL["message_by_id"], (sid, draft.packed)).fetchone()
+    if row is None:
+        raise Damaged("the indexes of the log disagree; run `verify`")
+    return decode(sid, row)
+
+
+def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Draft]) -> int:
+    """Copy messages to the end, passing over what is there."""
+    head = head_of(db, tenant, sid)
+    for draft in drafts:
+        if draft.message.seq <= head.seq:
+            known = db.execute(SQL["message_by_seq"], (sid, draft.message.seq)).fetchone()
+            if known is None:
+                raise Damaged(f"position {draft.message.seq} is missing; run `verify`")
+            same_place(draft, known[1], known[11])
+            continue
+        row = next_copy(sid, head, draft)
+        try:
+            db.execute(_INSERT, (sid, *row))
+        except sqlite3.IntegrityError:
+            raise Conflict(f"message id {draft.id!r} is at another position already") from None
+        head = head_after(row)
+    return head.seq
+
+
+def tail(
+    db: sqlite3.Connection,
+    tenant: str,
+    sid: int,
+    tokens: int | None,
+    limit: int | None,
+    before: int,
+) -> list[Message]:
+    """Step back from the newest message for as long as they fit."""
+    found: list[Message] = []
+    left = tokens if tokens is not None else 1 << 62
+    room = limit if limit is not None else 1 << 62
+    cursor = db.execute(_NEWEST, (sid, tenant, before))
+    for row in cursor:
+        message = decode(sid, row)
+        left -= message.tokens
+        if left < 0 or room <= 0:
+            break
+        room -= 1
+        found.append(message)
+    cursor.close()
+    if not found:
+        check_session(db, tenant, sid)
+    found.reverse()
+    return _without_gaps(found)
+
+
+def read(
+    db: sqlite3.Connection, tenant: str, sid: int, after: int, upto: int, limit: int
+) -> list[Message]:
+    """Return messages behind a position, oldest first."""
+    rows = db.execute(SQL["oldest"], (sid, tenant, after, upto, limit)).fetchall()
+    if not rows:
+        check_session(db, tenant, sid)
+    return _without_gaps([decode(sid, row) for row in rows], after)[:limit]
+
+
+def find(
+    db: sqlite3.Connection, tenant: str, sid: int, ids: Iterable[str], seqs: Iterable[int]
+) -> list[Message]:
+    """Return the messages of these ids and positions."""
+    check_session(db, tenant, sid)
+    rows = [db.execute(SQL["message_by_id"], (sid, pack_id(id))).fetchone() for id in ids]
+    rows += [db.execute(SQL["message_by_seq"], (sid, seq)).fetchone() for seq in seqs]
+    found = {row[0]: row for row in rows if row is not None}
+    return [decode(sid, found[seq]) for seq in sorted(found)]
+
+
+def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> bool:
+    """Replace messages by tombstones; tell whether there was anything to erase."""
+    erased = False
+    for seq in sorted(set(seqs)):
+        row = db.execute(SQL["message_by_seq"], (sid, seq)).fetchone()
+        if row is None:
+            raise MessageNotFound(f"there is no message at position {seq}")
+        if row[3] is not None or row[4] is not None:
+            tombstone = erased_row(sid, seq, Row._make(row))
+            db.execute(SQL["replace_message"], (*tombstone[1:], sid, seq))
+            erased = True
+    return erased
+
+
+def touch(db: sqlite3.Connection, sid: int, now: float) -> None:
+    """Note activity; a clock that stepped back changes nothing."""
+    db.execute(SQL["touch_session"], (now, value_check(sid, now), sid, now))
+
+
+def check_session(db: sqlite3.Connection, tenant: str, sid: int) -> int:
+    """Return the session's epoch, or say that it is gone."""
+    row = db.execute(SQL["session_exists"], (sid, tenant)).fetchone()
+    if row is None:
+        raise SessionGone("the session was deleted")
+    return row[0]
+
+
+def _without_gaps(messages: list[Message], after: int | None = None) -> list[Message]:
+    """Put a damaged stand-in wherever a position is missing."""
+    if not messages:
+        return messages
+    before = messages[0].seq - 1 if after is None else after
+    if messages[-1].seq - before == len(messages):
+        return messages
+    whole: list[Message] = []
+    for found in messages:
+        # A damaged row need not know its own position.
+        message = replace(found, seq=before + 1) if found.state == "damaged" else found
+        if message.seq - before > _MOST_MISSING:
+            raise Damaged(f"positions {before + 1} to {message.seq - 1} are missing; run `verify`")
+        whole += [missing(seq) for seq in range(before + 1, message.seq)]
+        whole.append(message)
+        before = message.seq
+    return whole

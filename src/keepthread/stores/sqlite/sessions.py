@@ -1,0 +1,121 @@
+"""Sessions in SQLite: each function is one piece of work on a connection."""
+
+import sqlite3
+from dataclasses import replace
+from typing import Any
+
+from keepthread.codec import value_check
+from keepthread.errors import Damaged, SessionExists, SessionGone
+from keepthread.stores.details import KINDS, encode_details, take_details
+from keepthread.stores.sqlite.log import check_session, erase, touch
+from keepthread.stores.sqlite.statements import SQL
+from keepthread.types import SessionInfo, SessionKey
+
+
+def create(db: sqlite3.Connection, tenant: str, session: SessionInfo, now: float) -> SessionInfo:
+    """Make a new session."""
+    kind = KINDS.index(session.kind)
+    details = encode_details(session)
+    values = (tenant, session.id, session.owner, kind, session.ready, session.created_at, details)
+    try:
+        sid = db.execute(SQL["insert_session"], values).lastrowid
+    except sqlite3.IntegrityError:
+        raise SessionExists(f"session {session.id!r} is there already") from None
+    assert sid is not None
+    _seal(db, sid)
+    touch(db, sid, now)
+    return by_sid(db, tenant, sid)
+
+
+def update(
+    db: sqlite3.Connection, tenant: str, sid: int, session: SessionInfo, now: float
+) -> SessionInfo:
+    """Replace title, tags, system prompt, meta and readiness."""
+    known = _undamaged(by_sid(db, tenant, sid))
+    changed = replace(session, parent=known.parent, forked_from=known.forked_from)
+    db.execute(SQL["update_session"], (session.ready, encode_details(changed), sid))
+    _seal(db, sid)
+    touch(db, sid, now)
+    return by_sid(db, tenant, sid)
+
+
+def by_id(db: sqlite3.Connection, tenant: str, id: str) -> SessionInfo | None:
+    """Return the session of an id, or None."""
+    row = db.execute(SQL["session_by_id"], (tenant, id)).fetchone()
+    return row and _decode(row)
+
+
+def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
+    """Return the session of a key."""
+    row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
+    if row is None:
+        raise SessionGone("the session was deleted")
+    return _decode(row)
+
+
+def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
+    """Return sessions, latest activity first."""
+    if owner is None:
+        rows = db.execute(SQL["sessions_by_activity"], (tenant, limit)).fetchall()
+    else:
+        rows = db.execute(SQL["sessions_by_owner"], (tenant, owner, limit)).fetchall()
+    return [by_sid(db, tenant, sid) for (sid,) in rows]
+
+
+def delete(db: sqlite3.Connection, tenant: str, sid: int) -> None:
+    """Remove a session with all it has."""
+    check_session(db, tenant, sid)
+    for statement in ("delete_messages", "delete_shelf"):
+        db.execute(SQL[statement], (sid,))
+    db.execute(SQL["delete_session"], (sid, tenant))
+
+
+def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: list[int]) -> int:
+    """Erase messages and return the epoch in force behind that."""
+    _undamaged(by_sid(db, tenant, sid))
+    if erase(db, sid, seqs):
+        db.execute(SQL["next_epoch"], (sid,))
+        _seal(db, sid)
+    return check_session(db, tenant, sid)
+
+
+def intact(row: tuple[Any, ...]) -> bool:
+    """Tell whether a session's row is what was written."""
+    active_at, active_guard = row[10:12]
+    return row[9] == value_check(*row[:9]) and active_guard == value_check(row[0], active_at)
+
+
+def _seal(db: sqlite3.Connection, sid: int) -> None:
+    row = db.execute(SQL["session_to_guard"], (sid,)).fetchone()
+    db.execute(SQL["guard_session"], (value_check(*row), sid))
+
+
+def _undamaged(session: SessionInfo) -> SessionInfo:
+    """Refuse to write over a damaged record: a new guard would make the damage look sound."""
+    if session.state == "damaged":
+        raise Damaged(f"the record of session {session.id!r} is damaged; run `verify`")
+    return session
+
+
+def _decode(row: tuple[Any, ...]) -> SessionInfo:
+    sid, _, id, owner, kind, ready, epoch, created_at, details = row[:9]
+    seq, exchanges, total = row[12:]
+    session = SessionInfo(
+        id=id,
+        key=SessionKey(str(sid)),
+        messages=seq or 0,
+        exchanges=exchanges or 0,
+        tokens=total or 0,
+        epoch=epoch,
+    )
+    if not intact(row):
+        return replace(session, state="damaged")
+    session = replace(
+        session,
+        owner=owner,
+        kind=KINDS[kind],
+        ready=bool(ready),
+        created_at=created_at,
+        updated_at=row[10],
+    )
+    return take_details(session, details)

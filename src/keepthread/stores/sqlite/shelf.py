@@ -1,0 +1,98 @@
+"""The shelf in SQLite: each function is one piece of work on a connection."""
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from keepthread.codec import loads, value_check
+from keepthread.errors import Damaged
+from keepthread.stores.details import check_epoch, check_version, decode_spans
+from keepthread.stores.sqlite.log import check_session
+from keepthread.stores.sqlite.statements import SQL
+from keepthread.types import Record, Scope, SessionKey
+
+
+class Shelf(NamedTuple):
+    """Whose shelf it is, as the table has it."""
+
+    tenant: str
+    sid: int
+    owner: str
+
+
+def put(
+    db: sqlite3.Connection,
+    shelf: Shelf,
+    kind: str,
+    key: str,
+    value: bytes,
+    made_of: bytes | None,
+    version: int | None,
+    epochs: Mapping[int, int],
+) -> int:
+    """Replace a record if it and its sources are as the caller saw them."""
+    _check_owner(db, shelf)
+    _check_version(db, shelf, kind, key, version)
+    for sid, epoch in epochs.items():
+        check_epoch(check_session(db, shelf.tenant, sid), epoch)
+    db.execute(SQL["delete_record"], (*shelf, kind, key))
+    new = db.execute(SQL["insert_record"], (*shelf, kind, key, value, made_of)).lastrowid
+    assert new is not None
+    db.execute(SQL["guard_record"], (value_check(new, *shelf, kind, key, value, made_of), new))
+    return new
+
+
+def get(db: sqlite3.Connection, shelf: Shelf, kind: str, key: str) -> Record | None:
+    """Return one record."""
+    _check_owner(db, shelf)
+    row = db.execute(SQL["record"], (*shelf, kind, key)).fetchone()
+    return row and _decode(row)
+
+
+def scan(db: sqlite3.Connection, shelf: Shelf, kind: str | None) -> list[Record]:
+    """Return the records of a shelf."""
+    _check_owner(db, shelf)
+    if kind is None:
+        rows = db.execute(SQL["records"], shelf).fetchall()
+    else:
+        rows = db.execute(SQL["records_of_kind"], (*shelf, kind)).fetchall()
+    return [_decode(row) for row in rows]
+
+
+def drop(db: sqlite3.Connection, shelf: Shelf, kind: str, key: str, version: int | None) -> bool:
+    """Take a record away; it need not be sound for that."""
+    _check_owner(db, shelf)
+    _check_version(db, shelf, kind, key, version)
+    return db.execute(SQL["delete_record"], (*shelf, kind, key)).rowcount > 0
+
+
+def intact(row: tuple[Any, ...]) -> bool:
+    """Tell whether a record's row is what was written."""
+    return row[8] == value_check(*row[:8])
+
+
+def _check_owner(db: sqlite3.Connection, shelf: Shelf) -> None:
+    if shelf.sid:
+        check_session(db, shelf.tenant, shelf.sid)
+
+
+def _check_version(
+    db: sqlite3.Connection, shelf: Shelf, kind: str, key: str, version: int | None
+) -> None:
+    if version is not None:
+        row = db.execute(SQL["record"], (*shelf, kind, key)).fetchone()
+        check_version(row[0] if row else 0, version)
+
+
+def _decode(row: tuple[Any, ...]) -> Record:
+    version, _, sid, owner, kind, key, value, made_of, _ = row
+    if not intact(row):
+        raise Damaged(f"the record {kind}/{key} is damaged; drop it, or run `verify`")
+    return Record(
+        scope=Scope(session=SessionKey(str(sid)) if sid else SessionKey(""), owner=owner),
+        kind=kind,
+        key=key,
+        value=loads(value),
+        version=version,
+        made_of=decode_spans(made_of),
+    )

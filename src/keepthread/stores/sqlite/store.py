@@ -1,0 +1,294 @@
+"""The store in one SQLite file: no server, nothing to install, nothing lost."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from keepthread.checks import MAX_COUNT, check_count, check_id
+from keepthread.errors import DurabilityTooLow, ReadOnly, SessionGone
+from keepthread.ids import new_id
+from keepthread.protocols import Progress
+from keepthread.stores.details import check_scope, check_session, encode_spans, encode_value
+from keepthread.stores.drafts import Draft, check_positions, draft, draft_copy
+from keepthread.stores.sqlite import log, sessions, shelf
+from keepthread.stores.sqlite.engine import Engine
+from keepthread.stores.sqlite.file import Connect, DatabaseFile, connect
+from keepthread.stores.sqlite.verify import Inspection
+from keepthread.types import (
+    JSON,
+    Durability,
+    Message,
+    Record,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    Verification,
+)
+
+_SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
+_ROW_BYTES: Final = 200  # what a message takes beside its text
+_MOST_TOUCHED: Final = 10_000
+
+
+class SQLiteStore:
+    """The `Store` in one file; open it with `await SQLiteStore.open(path)`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        tenant: str,
+        durability: Durability,
+        clock: Callable[[], float],
+        ids: Callable[[], str],
+        touched: dict[int, float],
+        owns_engine: bool,
+    ) -> None:
+        """Stand behind one tenant's wall; callers use `open` and `tenant`."""
+        self.durability: Durability = durability
+        self._engine = engine
+        self._tenant = check_id(tenant, "tenant")
+        self._clock = clock
+        self._ids = ids
+        self._touched = touched
+        self._owns_engine = owns_engine
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        tenant: str = "default",
+        durability: Durability | None = None,
+        busy_timeout: float = 30.0,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+        connect: Connect = connect,
+    ) -> Self:
+        """Open a file, or make it.
+
+        `durability` is the least that is accepted: `power` (the default) survives a power cut,
+        `process` is faster and survives the death of the process alone. `busy_timeout` is how many
+        seconds to wait for another process. A file that cannot be written is opened for reading.
+        """
+        level: Durability = "power" if durability is None else durability
+        if level == "memory":
+            level = "process"  # the least a file gives
+        if level not in _SYNCHRONOUS:
+            raise DurabilityTooLow(f"a SQLite file gives `power` at most; {level} was asked for")
+        file = DatabaseFile(
+            Path(path), synchronous=_SYNCHRONOUS[level], timeout=busy_timeout, connect=connect
+        )
+        store = cls(
+            Engine(file),
+            tenant=tenant,
+            durability=level,
+            clock=clock,
+            ids=ids,
+            touched={},
+            owns_engine=True,
+        )
+        try:
+            await store._begin()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def _begin(self) -> None:
+        try:
+            await self._engine.write(_nothing)
+        except ReadOnly:
+            if not self._engine.file.path.exists():
+                raise
+            await self._engine.read(_nothing)
+
+    def tenant(self, name: str) -> Self:
+        return type(self)(
+            self._engine,
+            tenant=name,
+            durability=self.durability,
+            clock=self._clock,
+            ids=self._ids,
+            touched=self._touched,
+            owns_engine=False,
+        )
+
+    async def close(self) -> None:
+        if self._owns_engine:
+            await self._engine.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- sessions ---
+
+    async def put_session(self, session: SessionInfo) -> SessionInfo:
+        now = self._clock()
+        session = check_session(session, now=now)
+        if not session.key:
+            return await self._engine.write(
+                lambda db: sessions.create(db, self._tenant, session, now)
+            )
+        sid = _sid(session.key)
+        return await self._engine.write(
+            lambda db: sessions.update(db, self._tenant, sid, session, now)
+        )
+
+    async def get_session(self, id: str) -> SessionInfo | None:
+        check_id(id, "a session id")
+        return await self._engine.read(lambda db: sessions.by_id(db, self._tenant, id))
+
+    async def list_sessions(
+        self, *, owner: str | None = None, limit: int = 10
+    ) -> list[SessionInfo]:
+        check_count(limit, "limit")
+        return await self._engine.read(lambda db: sessions.latest(db, self._tenant, owner, limit))
+
+    async def delete_session(self, session: SessionKey) -> None:
+        sid = _sid(session)
+        await self._engine.write(lambda db: sessions.delete(db, self._tenant, sid))
+
+    # --- the log ---
+
+    async def append(
+        self,
+        session: SessionKey,
+        messages: Sequence[Message],
+        *,
+        expect: int | None = None,
+        exchange: int | None = None,
+    ) -> list[Message]:
+        sid = _sid(session)
+        check_positions(expect=expect)
+        drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
+        now = self._activity(sid)
+        tenant = self._tenant
+        answers = await self._engine.write(
+            lambda db: log.append(db, tenant, sid, drafts, expect, exchange, now), _size(drafts)
+        )
+        if now is not None:
+            if len(self._touched) >= _MOST_TOUCHED:
+                self._touched.clear()
+            self._touched[sid] = now
+        return answers
+
+    def _activity(self, sid: int) -> float | None:
+        """Return the time to note as a session's latest activity, once a second."""
+        now = self._clock()
+        last = self._touched.get(sid)
+        return now if last is None or not 0 <= now - last < 1 else None
+
+    async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
+        sid = _sid(session)
+        drafts = [draft_copy(m) for m in messages]
+        return await self._engine.write(
+            lambda db: log.load(db, self._tenant, sid, drafts), _size(drafts)
+        )
+
+    async def tail(
+        self,
+        session: SessionKey,
+        *,
+        tokens: int | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+    ) -> list[Message]:
+        sid = _sid(session)
+        check_positions(tokens=tokens, limit=limit, before=before)
+        end = MAX_COUNT if before is None else before
+        tenant = self._tenant
+        return await self._engine.read(lambda db: log.tail(db, tenant, sid, tokens, limit, end))
+
+    async def read(
+        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
+    ) -> list[Message]:
+        sid = _sid(session)
+        check_positions(after=after, upto=upto, limit=limit)
+        end = MAX_COUNT if upto is None else upto
+        return await self._engine.read(
+            lambda db: log.read(db, self._tenant, sid, after, end, limit)
+        )
+
+    async def find(
+        self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
+    ) -> list[Message]:
+        sid = _sid(session)
+        names = [check_id(id, "a message id") for id in ids]
+        places = [check_count(seq, "seq") for seq in seqs]
+        return await self._engine.read(lambda db: log.find(db, self._tenant, sid, names, places))
+
+    async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
+        sid = _sid(session)
+        places = [check_count(seq, "seq") for seq in seqs]
+        return await self._engine.write(
+            lambda db: sessions.erase_messages(db, self._tenant, sid, places)
+        )
+
+    # --- the shelf ---
+
+    async def put(
+        self,
+        scope: Scope,
+        kind: str,
+        key: str,
+        value: JSON,
+        *,
+        made_of: Sequence[Span] = (),
+        version: int | None = None,
+        epochs: Mapping[SessionKey, int] | None = None,
+    ) -> int:
+        place = self._shelf(scope)
+        data, spans = encode_value(kind, key, value), encode_spans(made_of)
+        seen = {_sid(session): epoch for session, epoch in (epochs or {}).items()}
+        return await self._engine.write(
+            lambda db: shelf.put(db, place, kind, key, data, spans, version, seen), len(data)
+        )
+
+    async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
+        place = self._shelf(scope)
+        check_id(kind, "kind")
+        check_id(key, "key")
+        return await self._engine.read(lambda db: shelf.get(db, place, kind, key))
+
+    async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
+        place = self._shelf(scope)
+        return await self._engine.read(lambda db: shelf.scan(db, place, kind))
+
+    async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
+        place = self._shelf(scope)
+        check_id(kind, "kind")
+        check_id(key, "key")
+        return await self._engine.write(lambda db: shelf.drop(db, place, kind, key, version))
+
+    def _shelf(self, scope: Scope) -> shelf.Shelf:
+        check_scope(scope)
+        sid = _sid(scope.session) if scope.session else 0
+        return shelf.Shelf(self._tenant, sid, scope.owner)
+
+    # --- integrity ---
+
+    async def verify(self, *, progress: Progress | None = None) -> Verification:
+        return await self._engine.read_apart(
+            lambda db: Inspection(db, self._tenant, progress).run()
+        )
+
+
+def _nothing(_: sqlite3.Connection) -> None:
+    """Ask for no more than that the file is open."""
+
+
+def _sid(key: SessionKey) -> int:
+    if key.isdecimal() and key.isascii() and len(key) < 19:
+        return int(key)
+    raise SessionGone("that is no session's key here")
+
+
+def _size(drafts: Sequence[Draft]) -> int:
+    return sum(_ROW_BYTES + len(d.body.content or b"") + len(d.body.extra or b"") for d in drafts)

@@ -1,0 +1,174 @@
+"""The nouns of the house: frozen, keyword-only, made of plain values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NewType, TypeAlias
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+Origin: TypeAlias = Literal["operator", "user", "assistant", "tool", "web", "import"]
+State: TypeAlias = Literal["live", "erased", "damaged"]
+SessionKind: TypeAlias = Literal["main", "fork", "delegate"]
+Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic"]
+Durability: TypeAlias = Literal["memory", "process", "power", "replicated"]
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+
+SessionKey = NewType("SessionKey", str)
+"""One life of a session: a deleted id made again has another key."""
+
+
+def _no_meta() -> Mapping[str, JSON]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A model's wish to call a tool; `arguments` is the raw text it wrote, JSON or not."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A thing that goes with a message; the bytes live where `uri` says."""
+
+    media_type: str
+    name: str = ""
+    uri: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Native:
+    """A provider's own items, opaque to us, given back verbatim on the same wire."""
+
+    wire: Wire
+    items: Sequence[JSON]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One entry of a session's log.
+
+    The caller writes the first group of fields; they are the body that an id stands for.
+    The second group may be given and is filled in otherwise; the store gives the third.
+    """
+
+    role: Role
+    content: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    author: str | None = None
+    """Who wrote it; None is the session's owner."""
+    origin: Origin | None = None
+    """Whose word it is; None becomes `operator` for the system role, else the role."""
+    source: str | None = None
+    """Where it came from: `tool:NAME`, `web:URL` or `import:DIGEST`."""
+    attachments: Sequence[Attachment] = ()
+    native: Native | None = None
+    meta: Mapping[str, JSON] = field(default_factory=_no_meta)
+
+    id: str = ""
+    tokens: int = 0
+    counter: str = ""
+    """The name of the counter that gave `tokens`."""
+    created_at: float = 0.0
+    """Seconds since 1970; for people and filters, never for order."""
+
+    seq: int = 0
+    exchange: int = 0
+    total: int = 0
+    """Tokens of the log up to and with this message."""
+    digest: bytes = b""
+    state: State = "live"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkPoint:
+    """The session and position a fork was copied from."""
+
+    session: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """What is known of one session; `key` is empty until it is stored."""
+
+    id: str
+    owner: str = "default"
+    title: str = ""
+    tags: Sequence[str] = ()
+    system_prompt: str | None = None
+    meta: Mapping[str, JSON] = field(default_factory=_no_meta)
+    kind: SessionKind = "main"
+    parent: str | None = None
+    forked_from: ForkPoint | None = None
+    ready: bool = True
+    """False while a fork, an import or a copy is being filled; such a session is not listed."""
+
+    key: SessionKey = SessionKey("")
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    """The latest activity; may lag behind by a second."""
+    messages: int = 0
+    exchanges: int = 0
+    tokens: int = 0
+    epoch: int = 0
+    """How often something was erased here."""
+    state: State = "live"
+    """Damaged: the record is not what was written, and only key, id and counts may be of use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whose shelf it is: a session's, an owner's, or the tenant's when both are empty."""
+
+    session: SessionKey = SessionKey("")
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A range of positions in one session, both ends included."""
+
+    session: SessionKey
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A small named value on a shelf; `version` never returns once it was replaced or dropped."""
+
+    scope: Scope
+    kind: str
+    key: str
+    value: JSON
+    version: int
+    made_of: Sequence[Span] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """One place where stored data is not what was written."""
+
+    what: str
+    session: str = ""
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What `verify` looked at, and every damage it found."""
+
+    sessions: int
+    messages: int
+    records: int
+    damages: Sequence[Damage] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Tell whether nothing was found."""
+        return not self.damages
