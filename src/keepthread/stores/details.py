@@ -31,6 +31,18 @@ def check_session(session: SessionInfo, *, now: float) -> SessionInfo:
     return replace(session, created_at=check_time(session.created_at or now, "created_at"))
 
 
+def with_changes(known: SessionInfo, given: SessionInfo) -> SessionInfo:
+    """Return a stored session with what an update may change of it."""
+    return replace(
+        known,
+        title=given.title,
+        tags=given.tags,
+        system_prompt=given.system_prompt,
+        meta=given.meta,
+        ready=given.ready,
+    )
+
+
 def encode_details(session: SessionInfo) -> bytes:
     """Return as JSON what is not needed to find a session."""
     fork = session.forked_from

@@ -13,6 +13,7 @@ from typing import Self
 from keepthread.checks import check_count, check_id
 from keepthread.codec import PackedId, Row, decode, loads, pack_id
 from keepthread.errors import (
+    Conflict,
     DurabilityTooLow,
     MessageNotFound,
     SessionExists,
@@ -32,6 +33,7 @@ from keepthread.stores.details import (
     encode_spans,
     encode_value,
     take_details,
+    with_changes,
 )
 from keepthread.stores.drafts import (
     Head,
@@ -158,13 +160,12 @@ class RamStore:
         engine = self._open()
         now = engine.clock()
         session = check_session(session, now=now)
-        details = encode_details(session)
         if session.key:
             thread = self._thread(session.key)
-            thread.info = take_details(
-                replace(thread.info, ready=session.ready, updated_at=now), details
-            )
+            changed = with_changes(replace(thread.info, updated_at=max(thread.info.updated_at, now)), session)
+            thread.info = take_details(changed, encode_details(changed))
             return thread.described()
+        details = encode_details(session)
         if (self._tenant, session.id) in engine.keys:
             raise SessionExists(f"session {session.id!r} is there already")
         place = next(engine.numbers)
@@ -243,18 +244,20 @@ class RamStore:
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
         drafts = [draft_copy(m) for m in messages]
         thread = self._thread(session)
+        rows = list(thread.rows)
+        seqs = dict(thread.seqs)
         head = thread.head
-        rows: list[Row] = []
         for one in drafts:
             seq = one.message.seq
-            if seq <= head.seq:
-                known = rows[seq - head.seq - 1] if seq > thread.head.seq else thread.rows[seq - 1]
-                same_place(one, known.id, known.digest)
-            else:
-                row = next_copy(thread.place, head, one)
-                head = head_after(row)
-                rows.append(row)
-        thread.extend(rows)
+            if 0 < seq <= head.seq:
+                same_place(one, rows[seq - 1].id, rows[seq - 1].digest)
+                continue
+            row = next_copy(thread.place, head, one)
+            if seqs.setdefault(row.id, row.seq) != row.seq:
+                raise Conflict(f"message id {one.id!r} is at another position already")
+            rows.append(row)
+            head = head_after(row)
+        thread.rows, thread.seqs = rows, seqs
         return head.seq
 
     async def tail(

@@ -6,7 +6,7 @@ from typing import Any
 
 from keepthread.codec import value_check
 from keepthread.errors import Damaged, SessionExists, SessionGone
-from keepthread.stores.details import KINDS, encode_details, take_details
+from keepthread.stores.details import KINDS, encode_details, take_details, with_changes
 from keepthread.stores.sqlite.log import check_session, erase, touch
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import SessionInfo, SessionKey
@@ -32,8 +32,8 @@ def update(
 ) -> SessionInfo:
     """Replace title, tags, system prompt, meta and readiness."""
     known = _undamaged(by_sid(db, tenant, sid))
-    changed = replace(session, parent=known.parent, forked_from=known.forked_from)
-    db.execute(SQL["update_session"], (session.ready, encode_details(changed), sid))
+    details = encode_details(with_changes(known, session))
+    db.execute(SQL["update_session"], (session.ready, details, sid))
     _seal(db, sid)
     touch(db, sid, now)
     return by_sid(db, tenant, sid)

@@ -1,0 +1,56 @@
+"""`python -m bench NAME [--quick] [--json] [--rounds N] [--dir PATH]`: measure, and judge the bars."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench import ENOUGH_ROUNDS, Benchmark, Run
+from bench.places import folders
+from bench.report import as_json, as_table, status
+from bench.speed import BENCHMARK as SPEED
+
+BENCHMARKS: Mapping[str, Benchmark] = {each.name: each for each in (SPEED,)}
+QUICK_ROUNDS = 3
+
+
+def main(
+    arguments: Sequence[str] | None = None, known: Mapping[str, Benchmark] = BENCHMARKS
+) -> int:
+    """Run one benchmark and print it; return 1 if a bar does not hold."""
+    names = "; ".join(f"{each.name}: {each.about}" for each in known.values())
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("name", help=names)
+    parser.add_argument("--quick", action="store_true", help="a small run that judges nothing")
+    parser.add_argument("--json", action="store_true", help="print a list of rows")
+    parser.add_argument("--rounds", type=_positive, help=f"{ENOUGH_ROUNDS} or more are judged")
+    parser.add_argument("--dir", type=Path, help="a folder on the disk to measure")
+    options = parser.parse_args(arguments)
+    benchmark = known.get(options.name)
+    if benchmark is None:
+        parser.error(f"there is no benchmark {options.name}; there are: {', '.join(known)}")
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ENOUGH_ROUNDS)
+    with folders(options.dir) as (memory, disk):
+        run = Run(
+            quick=options.quick, rounds=rounds, memory=memory, disk=disk, progress=_progress
+        )
+        report = benchmark.measure(run)
+    _progress("")
+    print(as_json(report, run) if options.json else as_table(benchmark, report, run))
+    return status(report, run)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least one round is needed")
+    return number
+
+
+def _progress(step: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{step}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What users who write backends need: the store contract, hostile inputs, a clock."""

@@ -1,0 +1,640 @@
+"""The store contract: what every backend must do, as tests that any backend's author can run.
+
+Subclass `StoreContract`, say how to open your store, and let pytest collect the class. To see the
+values behind a failed assertion, call `pytest.register_assert_rewrite` with this module's name.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from keepthread.errors import (
+    Conflict,
+    InvalidInput,
+    KeepthreadError,
+    MessageNotFound,
+    SessionExists,
+    SessionGone,
+    Stale,
+    StoreClosed,
+)
+from keepthread.protocols import Store
+from keepthread.testing.clock import ManualClock
+from keepthread.testing.hostile import CASES, try_hostile
+from keepthread.types import (
+    Attachment,
+    ForkPoint,
+    Message,
+    Native,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    ToolCall,
+)
+
+C = TypeVar("C", bound="StoreContract")
+
+FULL = Message(
+    role="assistant",
+    content="two\nlines, NUL \0 and a lone \ud800",
+    tool_calls=(
+        ToolCall(id="call_1", name="weather", arguments='{"city": "Jakarta"}'),
+        ToolCall(id="call_1", name="broken", arguments='{"city": '),
+    ),
+    tool_call_id="",
+    name="helper",
+    author="bea",
+    origin="web",
+    source="web:https://example.org",
+    attachments=(Attachment(media_type="image/png", name="map", uri="file:map.png"),),
+    native=Native(wire="anthropic", items=({"type": "thinking", "a": 1, "A": [None, 2.5]},)),
+    meta={"b": {"y": True, "x": [1, 2**80]}, "a": "\udc00"},
+    id="given-by-the-caller",
+    tokens=42,
+    counter="o200k",
+    created_at=1_600_000_000.123456,
+)
+"""A message with every field a caller may write."""
+
+
+def on_store(test: Callable[[C, Store], Awaitable[None]]) -> Callable[[C, Path], None]:
+    """Run a test on a newly opened store."""
+
+    def run(self: C, tmp_path: Path) -> None:
+        async def session() -> None:
+            self.clock = ManualClock()
+            store = await self.open_store(tmp_path, clock=self.clock)
+            try:
+                await test(self, store)
+            finally:
+                await store.close()
+
+        asyncio.run(session())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@contextmanager
+def refused(kind: type[KeepthreadError]) -> Iterator[None]:
+    """Expect an error of ours."""
+    try:
+        yield
+    except kind:
+        return
+    raise AssertionError(f"nothing raised {kind.__name__}")
+
+
+def said(messages: list[Message]) -> list[str]:
+    """Return what messages say."""
+    return [message.content for message in messages]
+
+
+def user(content: str, **fields: Any) -> Message:
+    """Return a user's message."""
+    return Message(role="user", content=content, **fields)
+
+
+def assistant(content: str, **fields: Any) -> Message:
+    """Return an assistant's message."""
+    return Message(role="assistant", content=content, **fields)
+
+
+async def new_session(store: Store, id: str = "s", **fields: Any) -> SessionKey:
+    """Make a session and return its key."""
+    return (await store.put_session(SessionInfo(id=id, **fields))).key
+
+
+class StoreContract:
+    """Every promise of `Store`, tested; `open_store` is all a subclass must give."""
+
+    clock: ManualClock
+
+    async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
+        """Open an empty store that tells the time by `clock`."""
+        raise NotImplementedError
+
+    # --- sessions ---
+
+    @on_store
+    async def test_a_session_comes_back_as_it_was_put(self, store: Store) -> None:
+        put = SessionInfo(
+            id="discord:42",
+            owner="ana",
+            title="Trip\0 \ud800",
+            tags=["a", "b"],
+            system_prompt="Be brief.",
+            meta={"z": 1, "a": [None]},
+            kind="fork",
+            parent="cli:1",
+            forked_from=ForkPoint(session="cli:1", seq=7),
+        )
+        made = await store.put_session(put)
+        assert made.key
+        assert made.created_at == made.updated_at == self.clock.now
+        assert made == await store.get_session("discord:42")
+        expected = replace(
+            put, tags=("a", "b"), key=made.key, created_at=made.created_at, updated_at=made.updated_at
+        )
+        assert made == expected
+
+    @on_store
+    async def test_a_taken_id_is_refused_and_an_unknown_one_is_none(self, store: Store) -> None:
+        await new_session(store)
+        with refused(SessionExists):
+            await new_session(store)
+        assert await store.get_session("t") is None
+
+    @on_store
+    async def test_an_update_changes_what_it_may_and_no_more(self, store: Store) -> None:
+        made = await store.put_session(SessionInfo(id="s", owner="ana", ready=False))
+        await store.append(made.key, [user("hi", tokens=3)])
+        changed = await store.put_session(
+            replace(made, title="T", tags=("x",), system_prompt="P", meta={"a": 1}, ready=True,
+                    owner="bea", kind="delegate", parent="other", epoch=9)
+        )
+        assert (changed.title, changed.tags, changed.system_prompt) == ("T", ("x",), "P")
+        assert (changed.meta, changed.ready) == ({"a": 1}, True)
+        assert (changed.owner, changed.kind, changed.parent, changed.epoch) == ("ana", "main", None, 0)
+        assert (changed.messages, changed.exchanges, changed.tokens) == (1, 1, 3)
+        assert changed == await store.get_session("s")
+
+    @on_store
+    async def test_sessions_are_listed_by_latest_activity(self, store: Store) -> None:
+        keys = {}
+        for id in ("a", "b", "c"):
+            keys[id] = await new_session(store, id)
+            self.clock.advance(10)
+        await store.append(keys["a"], [user("hi")])
+        listed = await store.list_sessions()
+        assert [s.id for s in listed] == ["a", "c", "b"]
+        assert listed[0].updated_at == self.clock.now
+        assert [s.id for s in await store.list_sessions(limit=1)] == ["a"]
+        assert await store.list_sessions(limit=0) == []
+
+    @on_store
+    async def test_the_list_is_by_owner_without_delegates_and_what_is_unready(
+        self, store: Store
+    ) -> None:
+        await new_session(store, "a", owner="ana")
+        await new_session(store, "b", owner="bea")
+        await new_session(store, "c", owner="ana", kind="delegate")
+        await new_session(store, "d", owner="ana", ready=False)
+        assert [s.id for s in await store.list_sessions(owner="ana")] == ["a"]
+        assert {s.id for s in await store.list_sessions()} == {"a", "b"}
+        assert (await store.get_session("d")) is not None
+
+    @on_store
+    async def test_activity_never_goes_back_with_the_clock(self, store: Store) -> None:
+        key = await new_session(store)
+        self.clock.advance(-3600)
+        await store.append(key, [user("hi")])
+        session = await store.get_session("s")
+        assert session is not None
+        assert session.updated_at == self.clock.now + 3600
+
+    @on_store
+    async def test_a_deleted_session_is_gone_with_all_it_had(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("hi", id="m")])
+        await store.put(Scope(session=key), "pin", "m", 1)
+        await store.delete_session(key)
+        assert await store.get_session("s") is None
+        again = await new_session(store)
+        assert again != key
+        assert await store.tail(again) == []
+        assert await store.scan(Scope(session=again)) == []
+
+    @on_store
+    async def test_a_handle_of_a_deleted_session_is_refused(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.delete_session(key)
+        await new_session(store)
+        for call in (
+            store.append(key, [user("hi")]),
+            store.load(key, []),
+            store.tail(key),
+            store.read(key),
+            store.find(key, ids=["m"]),
+            store.erase(key, [1]),
+            store.put(Scope(session=key), "k", "k", 1),
+            store.get(Scope(session=key), "k", "k"),
+            store.scan(Scope(session=key)),
+            store.drop(Scope(session=key), "k", "k"),
+            store.put_session(SessionInfo(id="s", key=key)),
+            store.delete_session(key),
+            store.tail(SessionKey("no key at all")),
+        ):
+            with refused(SessionGone):
+                await call
+
+    # --- appending ---
+
+    @on_store
+    async def test_a_message_comes_back_byte_for_byte(self, store: Store) -> None:
+        key = await new_session(store)
+        (made,) = await store.append(key, [FULL])
+        expected = replace(FULL, seq=1, total=42, digest=made.digest)
+        assert made == expected
+        assert len(made.digest) == 32
+        assert await store.tail(key) == [made]
+        assert await store.read(key) == [made]
+        assert await store.find(key, ids=[FULL.id]) == [made]
+
+    @on_store
+    async def test_a_message_gets_what_it_lacks(self, store: Store) -> None:
+        key = await new_session(store)
+        roles = ("system", "user", "assistant", "tool")
+        made = await store.append(key, [Message(role=role) for role in roles])
+        assert [m.seq for m in made] == [1, 2, 3, 4]
+        assert [m.origin for m in made] == ["operator", "user", "assistant", "tool"]
+        assert len({m.id for m in made}) == 4
+        assert {m.created_at for m in made} == {self.clock.now}
+        assert made == await store.tail(key)
+
+    @on_store
+    async def test_exchanges_and_totals_run_on(self, store: Store) -> None:
+        key = await new_session(store)
+        made = await store.append(
+            key,
+            [
+                Message(role="system", tokens=1),
+                user("a", tokens=2),
+                assistant("b", tokens=3),
+                user("c", tokens=4),
+            ],
+        )
+        made += await store.append(key, [assistant("d", tokens=5)])
+        assert [m.exchange for m in made] == [0, 1, 1, 2, 2]
+        assert [m.total for m in made] == [1, 3, 6, 10, 15]
+        session = await store.get_session("s")
+        assert session is not None
+        assert (session.messages, session.exchanges, session.tokens) == (5, 2, 15)
+
+    @on_store
+    async def test_a_turn_writes_into_its_own_exchange(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("a"), user("b")])
+        made = await store.append(key, [assistant("to a"), user("more")], exchange=1)
+        assert [m.exchange for m in made] == [1, 1]
+        (later,) = await store.append(key, [assistant("to b")])
+        assert later.exchange == 2
+        (opened,) = await store.append(key, [user("c")])
+        assert opened.exchange == 3
+        for wrong in (0, 4, -1):
+            with refused(InvalidInput):
+                await store.append(key, [user("d")], exchange=wrong)
+
+    @on_store
+    async def test_a_known_id_is_answered_and_not_stored_twice(self, store: Store) -> None:
+        key = await new_session(store)
+        first = await store.append(key, [user("a", id="1", meta={"x": 1, "y": 2}), user("b", id="2")])
+        self.clock.advance(5)
+        retry = [user("b", id="2", tokens=9), user("c", id="3"),
+                 user("a", id="1", meta={"y": 2, "x": 1}, created_at=5.0)]
+        again = await store.append(key, retry)
+        assert [again[0], again[2]] == [first[1], first[0]]
+        assert again[1].seq == 3
+        assert said(await store.tail(key)) == ["a", "b", "c"]
+
+    @on_store
+    async def test_another_body_under_a_known_id_is_a_conflict(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("a", id="1")])
+        for other in (user("b", id="1"), assistant("a", id="1"), user("a", id="1", meta={"x": 1})):
+            with refused(Conflict):
+                await store.append(key, [user("new"), other])
+        assert said(await store.tail(key)) == ["a"]
+
+    @on_store
+    async def test_an_id_twice_in_one_append_is_one_message(self, store: Store) -> None:
+        key = await new_session(store)
+        made = await store.append(key, [user("a", id="1"), user("a", id="1")])
+        assert made[0] == made[1]
+        with refused(Conflict):
+            await store.append(key, [user("b", id="2"), user("c", id="2")])
+        assert said(await store.tail(key)) == ["a"]
+
+    @on_store
+    async def test_the_same_id_may_be_in_two_sessions(self, store: Store) -> None:
+        one, two = await new_session(store, "one"), await new_session(store, "two")
+        await store.append(one, [user("a", id="1")])
+        await store.append(two, [user("b", id="1")])
+        assert said(await store.tail(one)) + said(await store.tail(two)) == ["a", "b"]
+
+    @on_store
+    async def test_expect_holds_new_messages_to_what_the_caller_saw(self, store: Store) -> None:
+        key = await new_session(store)
+        first = await store.append(key, [user("a", id="1")], expect=0)
+        with refused(Stale):
+            await store.append(key, [user("b")], expect=0)
+        await store.append(key, [user("b", id="2")], expect=1)
+        assert await store.append(key, [user("a", id="1")], expect=0) == first
+        with refused(Stale):
+            await store.append(key, [user("a", id="1"), user("c")], expect=1)
+        assert said(await store.tail(key)) == ["a", "b"]
+
+    @on_store
+    async def test_one_bad_message_stores_none(self, store: Store) -> None:
+        key = await new_session(store)
+        with refused(InvalidInput):
+            await store.append(key, [user("a"), Message(role="oracle", content="b")])  # type: ignore
+        assert await store.tail(key) == []
+
+    @on_store
+    async def test_appends_at_once_are_all_stored_in_one_order(self, store: Store) -> None:
+        key = await new_session(store)
+        made = await asyncio.gather(
+            *(store.append(key, [user(f"{n}"), assistant(f"{n}!")]) for n in range(40)),
+            store.append(key, [user("x", tokens=-1)]),
+            return_exceptions=True,
+        )
+        assert isinstance(made[-1], InvalidInput)
+        log = await store.read(key, limit=1000)
+        assert [m.seq for m in log] == list(range(1, 81))
+        assert sorted(said(log[::2]), key=int) == [str(n) for n in range(40)]
+        assert all(b.content == f"{a.content}!" for a, b in zip(log[::2], log[1::2], strict=True))
+        assert [m for pair in made[:-1] for m in sorted(pair, key=lambda m: m.seq)]  # type: ignore
+
+    @on_store
+    async def test_a_failure_in_company_undoes_itself_alone(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("known", id="k")])
+        made = await asyncio.gather(
+            store.append(key, [user("a")]),
+            store.append(key, [user("lost"), user("other", id="k")]),
+            store.append(key, [user("b")], expect=99),
+            store.append(key, [user("c")]),
+            return_exceptions=True,
+        )
+        assert [type(m) for m in made] == [list, Conflict, Stale, list]
+        assert sorted(said(await store.tail(key))) == ["a", "c", "known"]
+
+    @on_store
+    async def test_hostile_input_is_stored_exactly_or_refused(self, store: Store) -> None:
+        for case in CASES:
+            assert await try_hostile(store, case) == case.verdict, case.name
+
+    # --- reading ---
+
+    @on_store
+    async def test_the_tail_is_the_newest_that_fits(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user(f"{n}", tokens=10) for n in range(1, 8)])
+        assert said(await store.tail(key)) == list("1234567")
+        assert said(await store.tail(key, tokens=35)) == list("567")
+        assert said(await store.tail(key, tokens=30)) == list("567")
+        assert said(await store.tail(key, tokens=9)) == []
+        assert said(await store.tail(key, limit=2)) == list("67")
+        assert said(await store.tail(key, limit=0)) == []
+        assert said(await store.tail(key, tokens=25, before=5)) == list("34")
+        assert said(await store.tail(key, before=1)) == []
+
+    @on_store
+    async def test_a_message_that_does_not_fit_ends_the_tail(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("a", tokens=1), user("b", tokens=50), user("c", tokens=1)])
+        assert said(await store.tail(key, tokens=10)) == ["c"]
+
+    @on_store
+    async def test_reading_goes_forward_from_a_position(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user(f"{n}") for n in range(1, 8)])
+        assert said(await store.read(key, after=2, limit=3)) == list("345")
+        assert said(await store.read(key, after=2, upto=4)) == list("34")
+        assert said(await store.read(key, after=7)) == []
+        assert said(await store.read(key, limit=0)) == []
+
+    @on_store
+    async def test_messages_are_found_by_id_and_position(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user(f"{n}", id=f"m{n}") for n in range(1, 8)])
+        found = await store.find(key, ids=["m5", "m2", "nobody"], seqs=[7, 2, 0, 99])
+        assert said(found) == list("257")
+        assert await store.find(key) == []
+
+    # --- copying ---
+
+    @on_store
+    async def test_a_copy_is_the_same_but_for_its_session(self, store: Store) -> None:
+        one, two = await new_session(store, "one"), await new_session(store, "two")
+        await store.append(one, [user("a", tokens=5), FULL, user("b", tokens=2)])
+        await store.append(one, [assistant("late")], exchange=1)
+        await store.erase(one, [1])
+        log = await store.read(one)
+        assert await store.load(two, log[:2]) == 2
+        assert await store.load(two, log) == 4
+        assert await store.load(two, log) == 4
+        assert await store.read(two) == log
+        more = [await store.append(key, [user("next", id="n", tokens=1)]) for key in (one, two)]
+        assert more[0] == more[1]
+
+    @on_store
+    async def test_a_copy_has_no_gaps_and_no_strangers(self, store: Store) -> None:
+        one, two = await new_session(store, "one"), await new_session(store, "two")
+        await store.append(one, [user("a"), user("b"), user("c")])
+        log = await store.read(one)
+        with refused(Stale):
+            await store.load(two, log[1:])
+        await store.load(two, log[:1])
+        with refused(Conflict):
+            await store.load(two, [replace(log[1], seq=1)])
+        with refused(Conflict):
+            await store.load(two, [replace(log[0], seq=2)])
+        with refused(InvalidInput):
+            await store.load(two, [replace(log[1], tokens=5)])
+        assert said(await store.read(two)) == ["a"]
+
+    @on_store
+    async def test_a_damaged_message_stays_damaged_in_a_copy(self, store: Store) -> None:
+        one, two = await new_session(store, "one"), await new_session(store, "two")
+        await store.append(one, [user("a"), user("b")])
+        log = await store.read(one)
+        log[0] = replace(log[0], state="damaged", total=10**9, exchange=10**9)
+        await store.load(two, log)
+        copied = await store.read(two)
+        assert [m.state for m in copied] == ["damaged", "live"]
+        assert copied[1] == log[1]
+
+    # --- erasing ---
+
+    @on_store
+    async def test_an_erased_message_leaves_a_tombstone(self, store: Store) -> None:
+        key = await new_session(store)
+        made = await store.append(key, [user("a", tokens=5), FULL, user("c", tokens=2)])
+        assert await store.erase(key, [2, 2]) == 1
+        log = await store.read(key)
+        assert [m.state for m in log] == ["live", "erased", "live"]
+        grave = log[1]
+        assert (grave.id, grave.seq, grave.exchange, grave.total) == (FULL.id, 2, 1, 47)
+        assert (grave.content, grave.tool_calls, grave.tokens, grave.meta) == ("", (), 0, {})
+        assert [log[0], log[2]] == [made[0], made[2]]
+        assert await store.tail(key, tokens=7) == log
+
+    @on_store
+    async def test_an_erased_id_is_answered_and_never_stored_again(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("a", id="1")])
+        await store.erase(key, [1])
+        for body in (user("a", id="1"), user("b", id="1")):
+            (answer,) = await store.append(key, [body], expect=0)
+            assert (answer.state, answer.content, answer.seq) == ("erased", "", 1)
+        (next_one,) = await store.append(key, [user("c")])
+        assert (next_one.seq, next_one.exchange) == (2, 2)
+
+    @on_store
+    async def test_erasing_counts_epochs_and_is_all_or_none(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("a"), user("b")])
+        assert await store.erase(key, [1]) == 1
+        assert await store.erase(key, [1]) == 1
+        assert await store.erase(key, []) == 1
+        for wrong in (0, 3):
+            with refused(MessageNotFound):
+                await store.erase(key, [2, wrong])
+        assert said(await store.read(key)) == ["", "b"]
+        session = await store.get_session("s")
+        assert session is not None
+        assert session.epoch == 1
+
+    # --- the shelf ---
+
+    @on_store
+    async def test_records_come_back_as_they_were_put(self, store: Store) -> None:
+        key = await new_session(store)
+        scopes = (Scope(session=key), Scope(owner="ana"), Scope(owner="bea"), Scope())
+        for n, scope in enumerate(scopes):
+            value = {"n": n, "z": [1.5, None, "\ud800\0"], "a": True}
+            version = await store.put(
+                scope, "fold", "1", value, made_of=[Span(session=key, first=1, last=n)]
+            )
+            record = await store.get(scope, "fold", "1")
+            assert record is not None
+            assert (record.value, record.version, record.scope) == (value, version, scope)
+            assert record.made_of == (Span(session=key, first=1, last=n),)
+            assert await store.scan(scope) == [record]
+
+    @on_store
+    async def test_a_shelf_is_scanned_by_kind_and_key(self, store: Store) -> None:
+        scope = Scope(owner="ana")
+        for kind, key in (("b", "2"), ("a", "9"), ("b", "1")):
+            await store.put(scope, kind, key, None)
+        assert [(r.kind, r.key) for r in await store.scan(scope)] == [
+            ("a", "9"), ("b", "1"), ("b", "2")
+        ]
+        assert [r.key for r in await store.scan(scope, "b")] == ["1", "2"]
+        assert await store.scan(Scope(owner="bea")) == []
+
+    @on_store
+    async def test_a_put_with_a_version_replaces_only_what_was_seen(self, store: Store) -> None:
+        scope = Scope(owner="ana")
+        first = await store.put(scope, "k", "k", 1, version=0)
+        with refused(Stale):
+            await store.put(scope, "k", "k", 2, version=0)
+        second = await store.put(scope, "k", "k", 2, version=first)
+        with refused(Stale):
+            await store.put(scope, "k", "k", 3, version=first)
+        with refused(Stale):
+            await store.drop(scope, "k", "k", version=first)
+        assert await store.drop(scope, "k", "k", version=second)
+        assert not await store.drop(scope, "k", "k")
+        assert await store.get(scope, "k", "k") is None
+        third = await store.put(scope, "k", "k", 4)
+        assert len({first, second, third}) == 3
+
+    @on_store
+    async def test_of_many_puts_with_one_version_one_wins(self, store: Store) -> None:
+        scope = Scope()
+        puts = (store.put(scope, "lease", "k", n, version=0) for n in range(20))
+        made = await asyncio.gather(*puts, return_exceptions=True)
+        assert sum(isinstance(m, int) for m in made) == 1
+        assert sum(isinstance(m, Stale) for m in made) == 19
+
+    @on_store
+    async def test_what_was_made_before_an_erasure_is_refused(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("secret")])
+        await store.put(Scope(owner="ana"), "fact", "1", "ok", epochs={key: 0})
+        await store.erase(key, [1])
+        for scope in (Scope(session=key), Scope(owner="ana")):
+            with refused(Stale):
+                await store.put(scope, "fact", "2", "secret", epochs={key: 0})
+            await store.put(scope, "fact", "3", "fine", epochs={key: 1})
+
+    @on_store
+    async def test_a_wrong_record_is_refused(self, store: Store) -> None:
+        scope = Scope(owner="ana")
+        for kind, key, value in (("", "k", 1), ("k", "\n", 1), ("k", "k", float("nan"))):
+            with refused(InvalidInput):
+                await store.put(scope, kind, key, value)
+        with refused(InvalidInput):
+            await store.put(scope, "k", "k", "x" * (1 << 20))
+        with refused(InvalidInput):
+            await store.get(Scope(session=SessionKey("1"), owner="ana"), "k", "k")
+        assert await store.scan(scope) == []
+
+    # --- walls, integrity, ending ---
+
+    @on_store
+    async def test_two_tenants_see_nothing_of_each_other(self, store: Store) -> None:
+        other = store.tenant("other")
+        key = await new_session(store, owner="ana")
+        await store.append(key, [user("mine", id="m")])
+        await store.put(Scope(owner="ana"), "fact", "1", "mine")
+        await store.put(Scope(), "setting", "1", "mine")
+        assert await other.get_session("s") is None
+        assert await other.list_sessions() == []
+        assert await other.scan(Scope(owner="ana")) == []
+        assert await other.get(Scope(), "setting", "1") is None
+        assert not await other.drop(Scope(), "setting", "1")
+        for call in (
+            other.append(key, [user("x")]),
+            other.load(key, []),
+            other.tail(key),
+            other.read(key),
+            other.find(key, ids=["m"]),
+            other.erase(key, [1]),
+            other.scan(Scope(session=key)),
+            other.put(Scope(), "k", "k", 1, epochs={key: 0}),
+            other.delete_session(key),
+            other.put_session(SessionInfo(id="s", key=key)),
+        ):
+            with refused(SessionGone):
+                await call
+        assert await new_session(other) != key
+        assert said(await store.tail(key)) == ["mine"]
+        assert (await other.verify()).messages == 0
+
+    @on_store
+    async def test_a_tenant_must_have_a_name(self, store: Store) -> None:
+        for name in ("", "a\nb", "x" * 256):
+            with refused(InvalidInput):
+                store.tenant(name)
+
+    @on_store
+    async def test_a_sound_store_is_found_sound(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("a"), FULL, user("b")])
+        await store.erase(key, [1])
+        await store.put(Scope(session=key), "pin", "1", 1)
+        seen: list[tuple[int, int]] = []
+        report = await store.verify(progress=lambda done, of: seen.append((done, of)))
+        assert report.sound, report.damages
+        assert (report.sessions, report.messages, report.records) == (1, 3, 1)
+        assert seen[-1] == (3, 3)
+
+    @on_store
+    async def test_a_closed_store_says_so(self, store: Store) -> None:
+        key = await new_session(store)
+        twin = store.tenant("other")
+        await twin.close()
+        await store.append(key, [user("still open")])
+        await store.close()
+        await store.close()
+        for call in (store.tail(key), store.append(key, [user("x")]), twin.list_sessions()):
+            with refused(StoreClosed):
+                await call

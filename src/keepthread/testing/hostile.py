@@ -1,0 +1,3 @@
+"""(being written)"""
+CASES = ()
+async def try_hostile(store, case): ...
