@@ -1,4 +1,4 @@
-"""`python -m bench NAME [--quick] [--json] [--rounds N] [--dir PATH]`: measure, and judge the bars."""
+"""`python -m bench NAME [--quick] [--json] [--rounds N] [--dir PATH]`: measure, and judge."""
 
 import argparse
 import sys
@@ -31,9 +31,7 @@ def main(
         parser.error(f"there is no benchmark {options.name}; there are: {', '.join(known)}")
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ENOUGH_ROUNDS)
     with folders(options.dir) as (memory, disk):
-        run = Run(
-            quick=options.quick, rounds=rounds, memory=memory, disk=disk, progress=_progress
-        )
+        run = Run(quick=options.quick, rounds=rounds, memory=memory, disk=disk, progress=_progress)
         report = benchmark.measure(run)
     _progress("")
     print(as_json(report, run) if options.json else as_table(benchmark, report, run))

@@ -1,26 +1,28 @@
 """The messages that are measured: two sizes of English, alike for every contender."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, cycle, islice
 
-from keepthread.types import Message
+from keepthread.types import Message, Role
 
 SIZES = (110, 1200)
 """Bytes of content: a line of chat, and a page of it."""
 
 COUNTER = "o200k"
 _DIFFERENT = 256
-_WORDS = (
-    "the of and to a in is you that it he was for on are as with his they at be this from have "
-    "or by one had not but what all were when we there can an your which their said if do will"
-).split()
+_COMMON = """
+the of and to a in is you that it he was for on are as with his they at be this from have or by one
+had not but what all were when we there can an your which their said if do will each about how up
+"""
+_ROLES: Sequence[Role] = ("user", "assistant")
 
 
 def texts(size: int) -> list[str]:
     """Return different texts of just that many bytes, the same in every run."""
     chance = random.Random(size)
-    return [" ".join(chance.choices(_WORDS, k=size))[:size] for _ in range(_DIFFERENT)]
+    words = _COMMON.split()
+    return [" ".join(chance.choices(words, k=size))[:size] for _ in range(_DIFFERENT)]
 
 
 def tokens_of(size: int) -> int:
@@ -31,9 +33,10 @@ def tokens_of(size: int) -> int:
 def messages(size: int, number: int, *, tokens: int | None = None) -> list[Message]:
     """Return messages, user and assistant by turns, counted already, without ids."""
     each = tokens_of(size) if tokens is None else tokens
+    roles: Iterator[Role] = cycle(_ROLES)
     some = [
         Message(role=role, content=text, tokens=each, counter=COUNTER)
-        for role, text in zip(cycle(("user", "assistant")), texts(size), strict=False)
+        for role, text in zip(roles, texts(size), strict=False)
     ]
     return list(islice(cycle(some), number))
 

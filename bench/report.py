@@ -77,8 +77,8 @@ def _sign(bar: Bar | None) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:#.3g}"
 
 
 def _significant(value: float) -> float:
-    return float(f"{value:.5g}")
+    return value if isinstance(value, int) else float(f"{value:.5g}")

@@ -1,11 +1,16 @@
-"""What tests share: where data outside the tree is, and assertions of the contract made readable."""
+"""What tests share: where data outside the tree is, and how Hypothesis searches."""
 
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 pytest.register_assert_rewrite("keepthread.testing.contract")
+
+settings.register_profile("here", deadline=None, print_blob=True)
+settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 @pytest.fixture(scope="session")

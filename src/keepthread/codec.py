@@ -305,7 +305,7 @@ def _decode_damaged(row: Row) -> Message:
     content = row.content if isinstance(row.content, bytes) else b""
     draft = _Draft(
         row.id.hex() if isinstance(row.id, bytes) else str(row.id),
-        row.role if row.role in range(len(ROLES)) else USER,
+        row.role if type(row.role) is int and 0 <= row.role < len(ROLES) else USER,
         content.decode("utf-8", "replace"),
         0,
         "",

@@ -162,7 +162,9 @@ class RamStore:
         session = check_session(session, now=now)
         if session.key:
             thread = self._thread(session.key)
-            changed = with_changes(replace(thread.info, updated_at=max(thread.info.updated_at, now)), session)
+            changed = with_changes(
+                replace(thread.info, updated_at=max(thread.info.updated_at, now)), session
+            )
             thread.info = take_details(changed, encode_details(changed))
             return thread.described()
         details = encode_details(session)

@@ -138,7 +138,11 @@ class StoreContract:
         assert made.created_at == made.updated_at == self.clock.now
         assert made == await store.get_session("discord:42")
         expected = replace(
-            put, tags=("a", "b"), key=made.key, created_at=made.created_at, updated_at=made.updated_at
+            put,
+            tags=("a", "b"),
+            key=made.key,
+            created_at=made.created_at,
+            updated_at=made.updated_at,
         )
         assert made == expected
 
@@ -154,12 +158,27 @@ class StoreContract:
         made = await store.put_session(SessionInfo(id="s", owner="ana", ready=False))
         await store.append(made.key, [user("hi", tokens=3)])
         changed = await store.put_session(
-            replace(made, title="T", tags=("x",), system_prompt="P", meta={"a": 1}, ready=True,
-                    owner="bea", kind="delegate", parent="other", epoch=9)
+            replace(
+                made,
+                title="T",
+                tags=("x",),
+                system_prompt="P",
+                meta={"a": 1},
+                ready=True,
+                owner="bea",
+                kind="delegate",
+                parent="other",
+                epoch=9,
+            )
         )
         assert (changed.title, changed.tags, changed.system_prompt) == ("T", ("x",), "P")
         assert (changed.meta, changed.ready) == ({"a": 1}, True)
-        assert (changed.owner, changed.kind, changed.parent, changed.epoch) == ("ana", "main", None, 0)
+        assert (changed.owner, changed.kind, changed.parent, changed.epoch) == (
+            "ana",
+            "main",
+            None,
+            0,
+        )
         assert (changed.messages, changed.exchanges, changed.tokens) == (1, 1, 3)
         assert changed == await store.get_session("s")
 
@@ -292,10 +311,15 @@ class StoreContract:
     @on_store
     async def test_a_known_id_is_answered_and_not_stored_twice(self, store: Store) -> None:
         key = await new_session(store)
-        first = await store.append(key, [user("a", id="1", meta={"x": 1, "y": 2}), user("b", id="2")])
+        first = await store.append(
+            key, [user("a", id="1", meta={"x": 1, "y": 2}), user("b", id="2")]
+        )
         self.clock.advance(5)
-        retry = [user("b", id="2", tokens=9), user("c", id="3"),
-                 user("a", id="1", meta={"y": 2, "x": 1}, created_at=5.0)]
+        retry = [
+            user("b", id="2", tokens=9),
+            user("c", id="3"),
+            user("a", id="1", meta={"y": 2, "x": 1}, created_at=5.0),
+        ]
         again = await store.append(key, retry)
         assert [again[0], again[2]] == [first[1], first[0]]
         assert again[1].seq == 3
@@ -524,7 +548,9 @@ class StoreContract:
         for kind, key in (("b", "2"), ("a", "9"), ("b", "1")):
             await store.put(scope, kind, key, None)
         assert [(r.kind, r.key) for r in await store.scan(scope)] == [
-            ("a", "9"), ("b", "1"), ("b", "2")
+            ("a", "9"),
+            ("b", "1"),
+            ("b", "2"),
         ]
         assert [r.key for r in await store.scan(scope, "b")] == ["1", "2"]
         assert await store.scan(Scope(owner="bea")) == []

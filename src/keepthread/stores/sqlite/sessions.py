@@ -65,8 +65,8 @@ def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -
 def delete(db: sqlite3.Connection, tenant: str, sid: int) -> None:
     """Remove a session with all it has."""
     check_session(db, tenant, sid)
-    for statement in ("delete_messages", "delete_shelf"):
-        db.execute(SQL[statement], (sid,))
+    db.execute(SQL["delete_messages"], (sid,))
+    db.execute(SQL["delete_shelf"], (tenant, sid))
     db.execute(SQL["delete_session"], (sid, tenant))
 
 

@@ -51,7 +51,7 @@ DELETE FROM sessions WHERE sid = ? AND tenant = ?
 DELETE FROM messages WHERE sid = ?
 
 -- name: delete_shelf
-DELETE FROM shelf WHERE sid = ?
+DELETE FROM shelf WHERE tenant = ? AND sid = ?
 
 -- name: head
 SELECT m.seq, m.tokens, m.counter, m.exchange, m.exchanges, m.total, m.created_at, m.digest, m.guard

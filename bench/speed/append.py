@@ -1,0 +1,57 @@
+"""One append after another: inside the store, awaited, and the peer; CPU against a bare INSERT."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import Bar, Row, Run
+from bench.bare import Bare, rows
+from bench.corpus import messages
+from bench.measure import Work, cpu_in_turn
+from bench.ours import Awaited, Inside
+from bench.peer import INSTALLED, NAME, Peer
+from bench.speed.rows import microseconds, named, times
+
+GROUP = "append, CPU"
+WARM = 600  # appends until SQLite's log has wrapped, and no longer grows
+_INSIDE, _AWAITED = Bar(3), Bar(7)
+
+
+def measure(run: Run, size: int) -> Sequence[Row]:
+    """Measure rounds, each with new files."""
+    rounds: list[dict[str, float]] = []
+    for number in range(run.rounds):
+        run.progress(f"append, {size} bytes: round {number + 1} of {run.rounds}")
+        with TemporaryDirectory(dir=run.memory) as folder:
+            rounds.append(_round(Path(folder), size, slices=4 if run.quick else 12))
+    found = [
+        microseconds(GROUP, named("bare INSERT and commit", size), [r["bare"] for r in rounds]),
+        times(GROUP, named("append inside the store", size), rounds, "inside", "bare", bar=_INSIDE),
+        times(GROUP, named("await store.append", size), rounds, "awaited", "bare", bar=_AWAITED),
+    ]
+    if INSTALLED:
+        found.append(times(GROUP, named(f"{NAME}.add_items", size), rounds, "peer", "bare"))
+    return found
+
+
+def _round(folder: Path, size: int, *, slices: int, count: int = 200) -> dict[str, float]:
+    number = WARM + slices * count
+    some = messages(size, number)
+    with ExitStack() as stack:
+        bare = stack.enter_context(closing(Bare(folder / "bare", rows(size, number))))
+        inside = stack.enter_context(closing(Inside(folder / "inside")))
+        awaited = stack.enter_context(closing(Awaited(folder / "awaited", some)))
+        (sid,) = inside.create_sessions()
+        coming = iter(some)
+        work: dict[str, Work] = {
+            "bare": bare.append,
+            "inside": lambda count: inside.append_each(sid, islice(coming, count)),
+            "awaited": awaited.append_in_turn,
+        }
+        if INSTALLED:
+            work["peer"] = stack.enter_context(closing(Peer(folder / "peer", some))).append
+        for each in work.values():
+            each(WARM)
+        return cpu_in_turn(work, slices=slices, count=count)

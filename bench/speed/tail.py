@@ -1,0 +1,136 @@
+"""The newest 4,096 tokens: `await store.tail` and its parts, against a bare read of the same."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import Bar, Row, Run
+from bench.bare import BareReader
+from bench.corpus import messages
+from bench.measure import Work, cpu_in_turn
+from bench.ours import TENANT, Awaited, Inside
+from bench.peer import INSTALLED, NAME, Peer
+from bench.speed.rows import microseconds, named, times
+from keepthread.checks import MAX_COUNT
+from keepthread.codec import digest, guard_of
+from keepthread.stores.sqlite import log
+from keepthread.stores.sqlite.file import DatabaseFile, connect
+from keepthread.stores.sqlite.statements import SQL
+
+GROUP = "tail of 4,096 tokens, CPU"
+TOKENS = 4096
+_MESSAGES = 1000
+_BAR = Bar(4)
+_NEWEST = SQL["newest"]
+
+
+def measure(run: Run, size: int) -> Sequence[Row]:
+    """Measure rounds on one file; reading changes nothing in it."""
+    rounds: list[dict[str, float]] = []
+    with TemporaryDirectory(dir=run.memory) as folder, ExitStack() as stack:
+        work, count = _contenders(Path(folder), size, stack)
+        slices, each = (4, 20) if run.quick else (10, 60)
+        cpu_in_turn(work, slices=1, count=each)
+        for number in range(run.rounds):
+            run.progress(f"tail, {size} bytes: round {number + 1} of {run.rounds}")
+            rounds.append(cpu_in_turn(work, slices=slices, count=each))
+    parts = {
+        "query": [r["query"] for r in rounds],
+        "check": [r["check"] for r in rounds],
+        "decode": [r["inside"] - r["query"] - r["check"] for r in rounds],
+        "hop to the thread and back": [r["awaited"] - r["inside"] for r in rounds],
+    }
+    bare = named(f"bare read of {count} rows", size)
+    found = [
+        microseconds(GROUP, bare, [r["bare"] for r in rounds]),
+        times(
+            GROUP,
+            named("await store.tail", size),
+            rounds,
+            "awaited",
+            "bare",
+            unit="× bare read",
+            bar=_BAR,
+        ),
+        *(microseconds(GROUP, named(f"tail, {part}", size), s) for part, s in parts.items()),
+    ]
+    if INSTALLED:
+        name = named(f"{NAME}.get_items", size)
+        found.append(times(GROUP, name, rounds, "peer", "bare", unit="× bare read"))
+    return found
+
+
+def _contenders(folder: Path, size: int, stack: ExitStack) -> tuple[dict[str, Work], int]:
+    """Return what is measured, and how many messages the tail has."""
+    path = folder / "ours"
+    some = messages(size, _MESSAGES)
+    with closing(Inside(path)) as inside:
+        (sid,) = inside.create_sessions()
+        inside.fill([sid], some)
+    awaited = stack.enter_context(closing(Awaited(path)))
+    count = awaited.tail_length(TOKENS)
+    reader = stack.enter_context(closing(_Reader(path, sid)))
+    bare = stack.enter_context(closing(BareReader(path, sid, count)))
+    work: dict[str, Work] = {
+        "bare": bare.read,
+        "query": reader.query,
+        "check": partial(reader.check, rows=reader.rows(count)),
+        "inside": reader.tail,
+        "awaited": partial(awaited.tail, tokens=TOKENS),
+    }
+    if INSTALLED:
+        peer = stack.enter_context(closing(Peer(folder / "peer", some)))
+        peer.fill()
+        work["peer"] = partial(peer.read, limit=count)
+    return work, count
+
+
+class _Reader:
+    """The steps of a tail by themselves, on a connection as the reader's thread has it."""
+
+    def __init__(self, path: Path, sid: int) -> None:
+        file = DatabaseFile(path, synchronous="FULL", timeout=30.0, connect=connect)
+        self._db = file.open_for_reading()
+        self._sid = sid
+
+    def rows(self, count: int) -> list[tuple]:
+        """Return the newest rows."""
+        cursor = self._db.execute(_NEWEST, (self._sid, TENANT, MAX_COUNT))
+        found = cursor.fetchmany(count)
+        cursor.close()
+        return found
+
+    def query(self, count: int) -> None:
+        """Step the cursor back for as long as the rows fit."""
+        for _ in range(count):
+            left = TOKENS
+            cursor = self._db.execute(_NEWEST, (self._sid, TENANT, MAX_COUNT))
+            for row in cursor:
+                left -= row[5]
+                if left < 0:
+                    break
+            cursor.close()
+
+    def check(self, count: int, *, rows: list[tuple]) -> None:
+        """Compare each row's guard and digest with what they should be."""
+        sid = self._sid
+        for _ in range(count):
+            for row in rows:
+                assert _intact(sid, row)
+
+    def tail(self, count: int) -> None:
+        """Do all that the reader's thread does."""
+        for _ in range(count):
+            log.tail(self._db, TENANT, self._sid, TOKENS, None, MAX_COUNT)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+
+def _intact(place: int, row: tuple) -> bool:
+    seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, at, sha, guard = row
+    right = guard_of(place, seq, tokens, counter, exchange, exchanges, total, at, sha)
+    return guard == right and sha == digest(id.hex(), role, content, extra)

@@ -1,0 +1,228 @@
+"""The benchmarks: the frame judges rightly, and a quick run of each gives sound rows."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench import Bar, Benchmark, Report, Row, Run
+from bench.__main__ import BENCHMARKS, main
+from bench.bare import Bare, rows
+from bench.corpus import SIZES, messages, texts
+from bench.measure import cpu_in_turn, middle_half, ratios
+from bench.places import file_system, folders, sync_times
+
+ROOT = Path(__file__).parents[1]
+SIZED = [f"{size:,} bytes" for size in SIZES]
+
+
+def row(name: str = "a row", value: float = 2.0, bar: Bar | None = None) -> Row:
+    return Row(group="a group", name=name, value=value, unit="×", spread=(1.5, 2.5), bar=bar)
+
+
+def benchmark(*found: Row) -> dict[str, Benchmark]:
+    def measure(run: Run) -> Report:
+        run.progress("measuring")
+        return Report(setting=["on a test bench"], rows=found, notes=["a note"])
+
+    return {"fake": Benchmark(name="fake", about="nothing real", measure=measure)}
+
+
+def run_fake(tmp_path: Path, found: Row, options: Sequence[str] = ()) -> int:
+    return main(["fake", "--dir", str(tmp_path), *options], benchmark(found))
+
+
+# --- the frame ---
+
+
+@pytest.mark.parametrize(
+    ("bar", "value", "holds"),
+    [
+        (Bar(3), 3.0, True),
+        (Bar(3), 3.01, False),
+        (Bar(4, at_least=True), 4.0, True),
+        (Bar(4, at_least=True), 3.99, False),
+    ],
+)
+def test_a_bar_holds_up_to_its_limit(bar: Bar, value: float, holds: bool) -> None:
+    assert bar.holds(value) is holds
+
+
+def test_a_bar_that_holds_ends_with_status_0(tmp_path: Path) -> None:
+    assert run_fake(tmp_path, row(bar=Bar(3))) == 0
+
+
+def test_a_row_without_a_bar_ends_with_status_0(tmp_path: Path) -> None:
+    assert run_fake(tmp_path, row()) == 0
+
+
+def test_a_missed_bar_ends_with_status_1_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_fake(tmp_path, row(bar=Bar(1.25))) == 1
+    printed = capsys.readouterr().out
+    assert "≤ 1.25  MISSED" in printed
+    assert "1 of 1 bars missed" in printed
+
+
+@pytest.mark.parametrize("options", [["--quick"], ["--rounds", "8"], ["--quick", "--rounds", "9"]])
+def test_too_short_a_run_judges_nothing_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert run_fake(tmp_path, row(bar=Bar(1)), options) == 0
+    printed = capsys.readouterr().out
+    assert "not judged" in printed
+    assert "too few rounds" in printed
+
+
+def test_json_is_a_list_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_fake(tmp_path, row(bar=Bar(1)), ["--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "name": "a row",
+            "value": 2.0,
+            "unit": "×",
+            "spread": [1.5, 2.5],
+            "bar": "<= 1",
+            "holds": False,
+        }
+    ]
+
+
+def test_the_table_shows_setting_groups_rows_and_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_fake(tmp_path, row(bar=Bar(3)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["fake: nothing real", "on a test bench"]
+    assert lines[3].split() == ["a", "group", "value", "spread", "bar", "verdict"]
+    assert lines[4].split() == ["a", "row", "2.00", "×", "1.50–2.50", "≤", "3", "holds"]
+    assert lines[6:] == ["a note", "All 1 bars hold."]
+
+
+def test_an_unknown_name_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["sped"])
+    assert end.value.code == 2
+    printed = capsys.readouterr().err
+    assert "no benchmark sped" in printed
+    assert all(name in printed for name in BENCHMARKS)
+
+
+def test_no_rounds_at_all_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["speed", "--rounds", "0"])
+    assert "at least one round" in capsys.readouterr().err
+
+
+# --- measuring ---
+
+
+def test_work_is_done_in_turn_and_equally_often() -> None:
+    done: list[tuple[str, int]] = []
+    work = {name: lambda count, name=name: done.append((name, count)) for name in "abc"}
+    spent = cpu_in_turn(work, slices=3, count=5)
+    assert done == [(name, 5) for name in "abcbcacab"]
+    assert all(seconds >= 0 for seconds in spent.values())
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    assert ratios([{"a": 2, "b": 1}, {"a": 30, "b": 10}], "a", "b") == [2, 3]
+
+
+def test_the_spread_is_the_middle_half() -> None:
+    assert middle_half([9, 1, 2, 3, 4]) == (2, 4)
+    assert middle_half([7]) == (7, 7)
+
+
+def test_folders_are_empty_and_go_away(tmp_path: Path) -> None:
+    with folders(tmp_path / "new") as places:
+        assert all(list(place.iterdir()) == [] for place in places)
+        assert all(seconds > 0 for seconds in sync_times(places[1], 3))
+        assert file_system(places[1])
+    assert not any(place.exists() for place in places)
+
+
+# --- what is measured ---
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_text_has_its_size_and_differs(size: int) -> None:
+    found = texts(size)
+    assert {len(text.encode()) for text in found} == {size}
+    assert len(set(found)) == len(found)
+    assert [message.content for message in messages(size, len(found))] == found
+
+
+def test_the_bare_engine_is_as_durable_as_ours(tmp_path: Path) -> None:
+    bare = Bare(tmp_path / "bare", rows(110, 6, sessions=2))
+    bare.append(6)
+    assert bare._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert bare._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    stored = bare._db.execute("SELECT session, seq FROM messages ORDER BY rowid").fetchall()
+    assert stored == [(name, seq) for seq in (1, 2, 3) for name in ("cli:0001", "cli:0002")]
+    bare.close()
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    folder = tmp_path_factory.mktemp("disk")
+    unmeasured = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE")}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "speed", "--quick", "--json", "--dir", str(folder)],
+        cwd=ROOT,
+        env=unmeasured,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_a_quick_run_gives_whole_rows(quick: list[dict[str, object]]) -> None:
+    for found in quick:
+        assert list(found) == ["name", "value", "unit", "spread", "bar", "holds"]
+        assert found["holds"] is None
+    names = [found["name"] for found in quick]
+    assert len(set(names)) == len(names)
+
+
+def test_a_quick_run_gives_finite_positive_figures(quick: list[dict[str, object]]) -> None:
+    for found in quick:
+        value = found["value"]
+        assert isinstance(value, int | float)
+        assert math.isfinite(value)
+        if "×" in str(found["unit"]) or found["bar"]:
+            assert value > 0, found
+
+
+@pytest.mark.parametrize("size", SIZED)
+@pytest.mark.parametrize(
+    ("name", "bars"),
+    [
+        ("append inside the store", {"<= 3"}),
+        ("await store.append", {"<= 7"}),
+        ("64 concurrent appends, most commits", {"<= 4"}),
+        ("64 concurrent appends, rate on disk", {">= 2", ">= 4"}),
+        ("await store.tail", {"<= 4"}),
+        ("tail of 50,000 messages", {"<= 1.15"}),
+        ("bytes per message, our file", {"<= 1.25"}),
+        ("tail, query", {None}),
+        ("tail, check", {None}),
+        ("tail, decode", {None}),
+        ("fdatasync beside that rate", {None}),
+    ],
+)
+def test_every_promise_has_its_row_and_its_bar(
+    quick: list[dict[str, object]], name: str, bars: set[str | None], size: str
+) -> None:
+    by_name = {found["name"]: found for found in quick}
+    assert by_name[f"{name}, {size}"]["bar"] in bars

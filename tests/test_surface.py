@@ -1,0 +1,47 @@
+"""What is public, and what importing it costs."""
+
+import subprocess
+import sys
+import types
+from statistics import median
+
+import keepthread
+
+
+def test_all_names_just_what_is_public() -> None:
+    public = {
+        name
+        for name, value in vars(keepthread).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert public == set(keepthread.__all__)
+    assert list(keepthread.__all__) == sorted(keepthread.__all__)
+
+
+def test_everything_public_is_documented() -> None:
+    for name in keepthread.__all__:
+        assert getattr(keepthread, name).__doc__, name
+
+
+def test_importing_costs_at_most_twice_what_its_engines_cost() -> None:
+    """Compare above an empty interpreter, which times itself from its first statement on."""
+
+    def cpu(modules: str) -> float:
+        code = f"import time; t = time.process_time(); import {modules}; print(time.process_time() - t)"
+        command = [sys.executable, "-I", "-c", code]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    pairs = [(cpu("keepthread"), cpu("asyncio, sqlite3")) for _ in range(9)]
+    ratio = median(ours / engines for ours, engines in pairs)
+    print(f"import keepthread: {ratio:.2f} times import asyncio, sqlite3")
+    assert ratio <= 2
+
+
+def test_importing_pulls_in_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import keepthread;"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "print(*sorted(new - set(sys.stdlib_module_names) - {'keepthread'}))"
+    )
+    command = [sys.executable, "-I", "-c", code]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "\n"
