@@ -33,10 +33,9 @@ def tokens_of(size: int) -> int:
 def messages(size: int, number: int, *, tokens: int | None = None) -> list[Message]:
     """Return messages, user and assistant by turns, counted already, without ids."""
     each = tokens_of(size) if tokens is None else tokens
-    roles: Iterator[Role] = cycle(_ROLES)
     some = [
-        Message(role=role, content=text, tokens=each, counter=COUNTER)
-        for role, text in zip(roles, texts(size), strict=False)
+        Message(role=_ROLES[place % 2], content=text, tokens=each, counter=COUNTER)
+        for place, text in enumerate(texts(size))
     ]
     return list(islice(cycle(some), number))
 

@@ -1,5 +1,6 @@
 """Laws of the codec: what goes in comes out, and what changed is noticed."""
 
+import json
 from dataclasses import fields, replace
 
 import pytest
@@ -127,7 +128,7 @@ def test_the_order_of_keys_is_no_part_of_a_body_but_is_kept_for_a_provider() -> 
     row, _ = row_of(Message(role="user", native=native))
     back = decode(7, row).native
     assert back is not None
-    assert list(back.items[0]) == ["z", "a"]  # type: ignore[arg-type]
+    assert json.dumps(back.items[0]) == '{"z": 1, "a": 2}'
 
 
 def test_an_origin_that_is_the_roles_own_is_no_part_of_a_body() -> None:
@@ -139,7 +140,7 @@ def test_messages_are_frozen_however_they_were_made() -> None:
     for message in (stored, decode(7, row), replace(stored, content="b")):
         assert type(message) is Message
         with pytest.raises(AttributeError):
-            message.content = "c"  # type: ignore[misc]
+            setattr(message, "content", "c")  # noqa: B010
 
 
 def test_new_ids_are_version_7_and_ascend_by_time() -> None:

@@ -106,7 +106,7 @@ async def test_a_newer_format_is_refused_by_name(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(WrongFormat, match="format 99.*newer keepthread"):
+    with pytest.raises(WrongFormat, match=r"format 99.*newer keepthread"):
         await SQLiteStore.open(path)
 
 
