@@ -10,7 +10,7 @@ State: TypeAlias = Literal["live", "erased", "damaged"]
 SessionKind: TypeAlias = Literal["main", "fork", "delegate"]
 Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic"]
 Durability: TypeAlias = Literal["memory", "process", "power", "replicated"]
-JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 SessionKey = NewType("SessionKey", str)
 """One life of a session: a deleted id made again has another key."""

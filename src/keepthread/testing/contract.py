@@ -5,7 +5,7 @@ values behind a failed assertion, call `pytest.register_assert_rewrite` with thi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +80,7 @@ def on_store(test: Callable[[C, Store], Awaitable[None]]) -> Callable[[C, Path],
 
 
 @contextmanager
-def refused(kind: type[KeepthreadError]) -> Iterator[None]:
+def refused(kind: type[KeepthreadError]) -> Generator[None]:
     """Expect an error of ours."""
     try:
         yield
@@ -184,7 +184,7 @@ class StoreContract:
 
     @on_store
     async def test_sessions_are_listed_by_latest_activity(self, store: Store) -> None:
-        keys = {}
+        keys: dict[str, SessionKey] = {}
         for id in ("a", "b", "c"):
             keys[id] = await new_session(store, id)
             self.clock.advance(10)
