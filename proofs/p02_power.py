@@ -3,10 +3,13 @@
 Nothing is mocked. A process runs the real store while `recorder.c` notes every write, truncation,
 sync, creation and deletion in its folder, and what the process was told, in one order. The replay
 then makes the disk as a power cut could have left it at any moment: what was synced is there; of
-what was not, each write is kept, dropped or torn at sectors of 512 bytes; of creations and deletions
-that no sync of the folder followed, some first ones are kept, as on a journaling file system. The
-real store opens each such image and must find every session exactly as acknowledged, give or take
-the one step each writer was waiting for.
+what was not, each write is kept, dropped or torn at sectors of 512 bytes; of the creations and
+deletions that no sync of the folder followed, some first ones are kept, as on a journaling file
+system. The real store opens each such image and must find every session exactly as acknowledged,
+give or take the one step each writer was waiting for.
+
+A seed gives the same steps and the same choices again; how the system's threads interleave, and so
+which appends share a commit, is the machine's own.
 
 The same test on `durability="process"`, which does not sync at every commit, must lose writes:
 that shows it can.
@@ -259,7 +262,7 @@ def apply(image: bytearray, change: Change) -> None:
 def tear(image: bytearray, offset: int, data: bytes, rng: random.Random) -> None:
     """Write some of a write's sectors; the file may be longer for it all the same."""
     cuts = [0, *range(SECTOR - offset % SECTOR, len(data), SECTOR), len(data)]
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in itertools.pairwise(cuts):
         if rng.random() < 0.5:
             apply(image, Change(offset + start, data[start:end]))
 

@@ -7,7 +7,6 @@ by side: every answer, every refusal and every log must be the same.
 import asyncio
 import itertools
 import math
-import os
 import random
 import tempfile
 from collections import Counter
@@ -178,9 +177,10 @@ def _compare(what: str, answers: list[Any], figures: Counter[str], broken: list[
     one, other = (repr(answer) for answer in answers)
     if one != other or str(answers[0]).startswith("broke"):
         figures["fuzzed differing"] += 1
-        start = max(0, len(os.path.commonprefix((one, other))) - 40)
-        near = slice(start, start + 120)
-        broken.append(f"{what}: {ascii(one[near])} against {ascii(other[near])}")
+        pairs = enumerate(zip(one, other, strict=False))
+        start = next((at for at, (a, b) in pairs if a != b), 0)
+        near = slice(max(0, start - 40), start + 80)
+        broken.append(f"{what}: {one[near]!a} against {other[near]!a}")
 
 
 # --- random input ---
@@ -211,7 +211,7 @@ def _seldom(rng: random.Random, make: Callable[[random.Random], Any]) -> Any:
 
 def _text(rng: random.Random) -> Any:
     if rng.random() < 0.02:
-        return rng.choice((None, b"bytes", 5, ["text"]))
+        return rng.choice((None, b"bytes", 5, ("text",)))
     letters = "".join(rng.sample(ALPHABETS, 2))
     return "".join(rng.choices(letters, k=int(rng.expovariate(0.05))))
 

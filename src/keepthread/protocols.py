@@ -6,6 +6,7 @@ from typing import Protocol, Self, TypeAlias
 from keepthread.types import (
     JSON,
     Durability,
+    Gathered,
     Message,
     Record,
     Scope,
@@ -116,12 +117,19 @@ class Store(Protocol):
         tokens: int | None = None,
         limit: int | None = None,
         before: int | None = None,
+        after: int = 0,
     ) -> list[Message]:
-        """Return the newest messages that fit, oldest first.
+        """Return the newest messages that fit, oldest first, between two positions if given.
 
         Reads about what it returns, however long the log. Tombstones and damaged messages are
         among them and cost no tokens.
         """
+        ...
+
+    async def gather(
+        self, session: SessionKey, *, tokens: int, kinds: Sequence[str] = ()
+    ) -> Gathered:
+        """Return at one moment a session, its tail, and the records of these kinds on its shelf."""
         ...
 
     async def read(

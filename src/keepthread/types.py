@@ -151,6 +151,15 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """A session, its newest messages and its shelf, all of one moment."""
+
+    session: SessionInfo
+    messages: Sequence[Message]
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
     """One place where stored data is not what was written."""
 

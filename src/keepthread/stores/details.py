@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from keepthread.checks import check_count, check_id, check_text, check_time, plain, show
 from keepthread.codec import dumps, loads
@@ -65,19 +65,13 @@ def _optional(value: object, what: str) -> str | None:
     return None if value is None else check_text(value, what)
 
 
-def take_details(session: SessionInfo, details: bytes) -> SessionInfo:
-    """Return the session with the details that `encode_details` wrote."""
-    more = loads(details)
-    fork = more["forked_from"]
-    return replace(
-        session,
-        title=more["title"],
-        tags=tuple(more["tags"]),
-        system_prompt=more["system_prompt"],
-        meta=more["meta"],
-        parent=more["parent"],
-        forked_from=fork and ForkPoint(session=fork[0], seq=fork[1]),
-    )
+def decode_details(details: bytes) -> dict[str, Any]:
+    """Return the fields of a session that `encode_details` wrote."""
+    fields = loads(details)
+    fields["tags"] = tuple(fields["tags"])
+    if fork := fields["forked_from"]:
+        fields["forked_from"] = ForkPoint(session=fork[0], seq=fork[1])
+    return fields
 
 
 def check_scope(scope: Scope) -> Scope:

@@ -28,11 +28,11 @@ from keepthread.stores.details import (
     check_scope,
     check_session,
     check_version,
+    decode_details,
     decode_spans,
     encode_details,
     encode_spans,
     encode_value,
-    take_details,
     with_changes,
 )
 from keepthread.stores.drafts import (
@@ -53,6 +53,7 @@ from keepthread.types import (
     JSON,
     Damage,
     Durability,
+    Gathered,
     Message,
     Record,
     Scope,
@@ -165,14 +166,14 @@ class RamStore:
             changed = with_changes(
                 replace(thread.info, updated_at=max(thread.info.updated_at, now)), session
             )
-            thread.info = take_details(changed, encode_details(changed))
+            thread.info = replace(changed, **decode_details(encode_details(changed)))
             return thread.described()
         details = encode_details(session)
         if (self._tenant, session.id) in engine.keys:
             raise SessionExists(f"session {session.id!r} is there already")
         place = next(engine.numbers)
         key = SessionKey(str(place))
-        info = take_details(replace(session, key=key, updated_at=now, epoch=0), details)
+        info = replace(session, key=key, updated_at=now, epoch=0, **decode_details(details))
         engine.threads[key] = thread = _Thread(place, self._tenant, info)
         engine.keys[self._tenant, session.id] = key
         return thread.described()
@@ -216,6 +217,7 @@ class RamStore:
         exchange: int | None = None,
     ) -> list[Message]:
         engine = self._open()
+        check_positions(expect=expect)
         drafts = [draft(m, clock=engine.clock, ids=engine.ids) for m in messages]
         thread = self._thread(session)
         head = thread.head
@@ -269,13 +271,14 @@ class RamStore:
         tokens: int | None = None,
         limit: int | None = None,
         before: int | None = None,
+        after: int = 0,
     ) -> list[Message]:
-        check_positions(tokens=tokens, limit=limit, before=before)
+        check_positions(tokens=tokens, limit=limit, before=before, after=after)
         thread = self._thread(session)
         last = thread.head.seq if before is None else min(thread.head.seq, before - 1)
         found: list[Message] = []
         used = 0
-        for seq in range(last, 0, -1):
+        for seq in range(last, after, -1):
             message = thread.message(seq)
             used += message.tokens
             if (tokens is not None and used > tokens) or len(found) == limit:
@@ -283,6 +286,16 @@ class RamStore:
             found.append(message)
         found.reverse()
         return found
+
+    async def gather(
+        self, session: SessionKey, *, tokens: int, kinds: Sequence[str] = ()
+    ) -> Gathered:
+        shelf = Scope(session=session)
+        return Gathered(
+            session=self._thread(session).described(),
+            messages=await self.tail(session, tokens=tokens),
+            records=[r for kind in kinds for r in await self.scan(shelf, kind)],
+        )
 
     async def read(
         self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100

@@ -237,6 +237,7 @@ class StoreContract:
             store.append(key, [user("hi")]),
             store.load(key, []),
             store.tail(key),
+            store.gather(key, tokens=1),
             store.read(key),
             store.find(key, ids=["m"]),
             store.erase(key, [1]),
@@ -416,6 +417,8 @@ class StoreContract:
         assert said(await store.tail(key, limit=0)) == []
         assert said(await store.tail(key, tokens=25, before=5)) == list("34")
         assert said(await store.tail(key, before=1)) == []
+        assert said(await store.tail(key, after=4)) == list("567")
+        assert said(await store.tail(key, after=2, before=6, limit=2)) == list("45")
 
     @on_store
     async def test_a_message_that_does_not_fit_ends_the_tail(self, store: Store) -> None:
@@ -439,6 +442,20 @@ class StoreContract:
         found = await store.find(key, ids=["m5", "m2", "nobody"], seqs=[7, 2, 0, 99])
         assert said(found) == list("257")
         assert await store.find(key) == []
+
+    @on_store
+    async def test_a_session_its_tail_and_its_shelf_are_gathered_at_once(
+        self, store: Store
+    ) -> None:
+        key = await new_session(store, title="T")
+        await store.append(key, [user(f"{n}", tokens=10) for n in range(1, 8)])
+        for kind in ("pin", "marks", "other"):
+            await store.put(Scope(session=key), kind, "1", kind)
+        found = await store.gather(key, tokens=25, kinds=["marks", "pin"])
+        assert found.session == await store.get_session("s")
+        assert said(list(found.messages)) == ["6", "7"]
+        assert [record.value for record in found.records] == ["marks", "pin"]
+        assert (await store.gather(key, tokens=0)).records == []
 
     # --- copying ---
 
@@ -620,6 +637,7 @@ class StoreContract:
             other.append(key, [user("x")]),
             other.load(key, []),
             other.tail(key),
+            other.gather(key, tokens=1),
             other.read(key),
             other.find(key, ids=["m"]),
             other.erase(key, [1]),

@@ -42,7 +42,7 @@ def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
             return Head(seq, exchanges, total)
     except (TypeError, struct.error):
         pass
-    for found in db.execute(_NEWEST, (sid, tenant, seq)):
+    for found in db.execute(_NEWEST, (sid, tenant, seq, 0)):
         if decode(sid, found).state != "damaged":
             return Head(seq, found[8], found[9])
     return Head(seq, 0, 0)
@@ -110,12 +110,13 @@ def tail(
     tokens: int | None,
     limit: int | None,
     before: int,
+    after: int,
 ) -> list[Message]:
     """Step back from the newest message for as long as they fit."""
     found: list[Message] = []
     left = tokens if tokens is not None else 1 << 62
     room = limit if limit is not None else 1 << 62
-    cursor = db.execute(_NEWEST, (sid, tenant, before))
+    cursor = db.execute(_NEWEST, (sid, tenant, before, after))
     for row in cursor:
         message = decode(sid, row)
         left -= message.tokens

@@ -1,12 +1,11 @@
 """Sessions in SQLite: each function is one piece of work on a connection."""
 
 import sqlite3
-from dataclasses import replace
 from typing import Any
 
 from keepthread.codec import value_check
 from keepthread.errors import Damaged, SessionExists, SessionGone
-from keepthread.stores.details import KINDS, encode_details, take_details, with_changes
+from keepthread.stores.details import KINDS, decode_details, encode_details, with_changes
 from keepthread.stores.sqlite.log import check_session, erase, touch
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import SessionInfo, SessionKey
@@ -98,24 +97,21 @@ def _undamaged(session: SessionInfo) -> SessionInfo:
 
 
 def _decode(row: tuple[Any, ...]) -> SessionInfo:
-    sid, _, id, owner, kind, ready, epoch, created_at, details = row[:9]
+    sid, _, id, owner, kind, ready, epoch, created_at, details, _, active_at, _ = row[:12]
     seq, exchanges, total = row[12:]
-    session = SessionInfo(
-        id=id,
-        key=SessionKey(str(sid)),
-        messages=seq or 0,
-        exchanges=exchanges or 0,
-        tokens=total or 0,
-        epoch=epoch,
-    )
+    key = SessionKey(str(sid))
+    counts = {"messages": seq or 0, "exchanges": exchanges or 0, "tokens": total or 0}
     if not intact(row):
-        return replace(session, state="damaged")
-    session = replace(
-        session,
+        return SessionInfo(id=str(id), key=key, epoch=epoch, state="damaged", **counts)
+    return SessionInfo(
+        id=id,
+        key=key,
         owner=owner,
         kind=KINDS[kind],
         ready=bool(ready),
+        epoch=epoch,
         created_at=created_at,
-        updated_at=row[10],
+        updated_at=active_at,
+        **counts,
+        **decode_details(details),
     )
-    return take_details(session, details)

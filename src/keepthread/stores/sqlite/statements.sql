@@ -68,7 +68,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 SELECT m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.exchange, m.exchanges, m.total,
        m.created_at, m.digest, m.guard
 FROM sessions s CROSS JOIN messages m ON m.sid = s.sid
-WHERE s.sid = ? AND s.tenant = ? AND m.seq < ?
+WHERE s.sid = ? AND s.tenant = ? AND m.seq < ? AND m.seq > ?
 ORDER BY m.seq DESC
 
 -- name: oldest

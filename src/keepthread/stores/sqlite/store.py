@@ -19,6 +19,7 @@ from keepthread.stores.sqlite.verify import Inspection
 from keepthread.types import (
     JSON,
     Durability,
+    Gathered,
     Message,
     Record,
     Scope,
@@ -199,12 +200,35 @@ class SQLiteStore:
         tokens: int | None = None,
         limit: int | None = None,
         before: int | None = None,
+        after: int = 0,
     ) -> list[Message]:
         sid = _sid(session)
-        check_positions(tokens=tokens, limit=limit, before=before)
+        check_positions(tokens=tokens, limit=limit, before=before, after=after)
         end = MAX_COUNT if before is None else before
         tenant = self._tenant
-        return await self._engine.read(lambda db: log.tail(db, tenant, sid, tokens, limit, end))
+        return await self._engine.read(
+            lambda db: log.tail(db, tenant, sid, tokens, limit, end, after)
+        )
+
+    async def gather(
+        self, session: SessionKey, *, tokens: int, kinds: Sequence[str] = ()
+    ) -> Gathered:
+        sid = _sid(session)
+        check_count(tokens, "tokens")
+        place = shelf.Shelf(self._tenant, sid, "")
+
+        def gather(db: sqlite3.Connection) -> Gathered:
+            db.execute("BEGIN")
+            try:
+                return Gathered(
+                    session=sessions.by_sid(db, place.tenant, sid),
+                    messages=log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0),
+                    records=[r for kind in kinds for r in shelf.scan(db, place, kind)],
+                )
+            finally:
+                db.execute("COMMIT")
+
+        return await self._engine.read(gather)
 
     async def read(
         self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100

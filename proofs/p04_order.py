@@ -1,0 +1,290 @@
+"""P4: one total order per session, and no clock in it.
+
+Eight processes append to one session of one file while their clocks jump back and forth by up to
+an hour. What was acknowledged must be in the log once, in an order that every caller could see.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import NamedTuple
+
+from keepthread.stores.sqlite import SQLiteStore
+from keepthread.types import Message, SessionInfo, SessionKey
+from proofs import Outcome, Progress, Proof
+
+WRITERS = 8
+HOUR = 3600.0
+PATIENCE = 60.0
+PAGE = 5000
+
+
+class Call(NamedTuple):
+    """One append that was acknowledged; times are nanoseconds of the system's monotonic clock."""
+
+    writer: int
+    number: int
+    turn: int
+    sent: int
+    acknowledged: int
+    exchange: int | None
+    answers: list[tuple[str, int, int, int]]
+    """Id, position, exchange and total of each message, as the caller was told."""
+
+    @property
+    def first(self) -> int:
+        return self.answers[0][1]
+
+    @property
+    def last(self) -> int:
+        return self.answers[-1][1]
+
+
+def run(size: int, seed: int, progress: Progress) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "order.db"
+        key = asyncio.run(_new_session(path))
+        broken = _let_all_write(path, key, size, seed, progress)
+        lines = [line for writer in range(WRITERS) for line in _lines(path, writer)]
+        log, sound = asyncio.run(_read_all(path, key))
+    calls = [line for line in lines if isinstance(line, Call)]
+    errors = [line for line in lines if isinstance(line, str)]
+    broken += [f"a caller was shown {error}" for error in errors]
+    broken += _violations(log, calls, size)
+    if not sound:
+        broken.append("verify finds damage")
+    figures = {"errors shown to a caller": len(errors), "violations": len(broken)}
+    return Outcome(figures=_figures(log, calls) | figures, broken=tuple(broken))
+
+
+async def _new_session(path: Path) -> SessionKey:
+    async with await SQLiteStore.open(path) as store:
+        return (await store.put_session(SessionInfo(id="one"))).key
+
+
+# --- the writers ---
+
+
+def _let_all_write(
+    path: Path, key: SessionKey, size: int, seed: int, progress: Progress
+) -> list[str]:
+    """Run the writers side by side and say which did not end well."""
+    spawn = multiprocessing.get_context("spawn")
+    gate = spawn.Barrier(WRITERS)
+    writers = [
+        spawn.Process(
+            target=_write,
+            args=(path, key, number, len(range(number, size, WRITERS)), f"{seed}/{number}", gate),
+        )
+        for number in range(WRITERS)
+    ]
+    for writer in writers:
+        writer.start()
+    for done, writer in enumerate(writers, 1):
+        writer.join()
+        progress(size * done // WRITERS, size)
+    return [
+        f"writer {number} ended with status {writer.exitcode}"
+        for number, writer in enumerate(writers)
+        if writer.exitcode
+    ]
+
+
+def _write(path: Path, key: SessionKey, number: int, share: int, seed: str, gate: Barrier) -> None:
+    asyncio.run(_Writer(path, key, number, random.Random(seed)).run(share, gate))
+
+
+class _Writer:
+    """One process: calls one after another, or several at once, of one message or several."""
+
+    def __init__(self, path: Path, key: SessionKey, number: int, rng: random.Random) -> None:
+        self.path = path
+        self.key = key
+        self.number = number
+        self.rng = rng
+        self.seen = 0  # the latest exchange this writer was told of
+
+    async def run(self, share: int, gate: Barrier) -> None:
+        clock = _jumping_clock(random.Random(self.rng.random()))
+        async with await SQLiteStore.open(self.path, clock=clock) as store:
+            gate.wait(PATIENCE)
+            with _log_of(self.path, self.number).open("w") as log:
+                number = rounds = 0
+                while number < share:
+                    several = min(self.rng.choice((1, 1, 1, 2, 4, 8)), share - number)
+                    numbers = range(number, number + several)
+                    calls = [self.call(store, n, rounds) for n in numbers]
+                    for answer in await asyncio.gather(*calls, return_exceptions=True):
+                        line = repr(answer) if isinstance(answer, BaseException) else answer
+                        log.write(json.dumps(line) + "\n")
+                    number, rounds = numbers.stop, rounds + 1
+
+    async def call(self, store: SQLiteStore, number: int, turn: int) -> Call:
+        messages = [
+            Message(
+                id=(id := f"{self.number}:{number}:{n}"),
+                role=self.rng.choice(("user", "assistant", "tool")),
+                content=f"said in {id}",
+                tokens=self.rng.randrange(100),
+            )
+            for n in range(self.rng.choice((1, 1, 1, 2, 5)))
+        ]
+        exchange = self.seen if self.seen and self.rng.random() < 0.15 else None
+        sent = time.monotonic_ns()
+        stored = await store.append(self.key, messages, exchange=exchange)
+        acknowledged = time.monotonic_ns()
+        self.seen = max(self.seen, stored[-1].exchange)
+        answers = [(m.id, m.seq, m.exchange, m.total) for m in stored]
+        return Call(self.number, number, turn, sent, acknowledged, exchange, answers)
+
+
+def _jumping_clock(rng: random.Random) -> Callable[[], float]:
+    start = time.time()
+    return lambda: start + rng.uniform(-HOUR, HOUR)
+
+
+def _log_of(path: Path, writer: int) -> Path:
+    return path.with_name(f"writer-{writer}")
+
+
+def _lines(path: Path, writer: int) -> Iterator[Call | str]:
+    """Yield the acknowledged calls of a writer, and the errors it was shown."""
+    log = _log_of(path, writer)
+    log.touch()  # a writer that died early has written none
+    with log.open() as lines:
+        for line in map(json.loads, lines):
+            if isinstance(line, str):
+                yield line
+            else:
+                line[-1] = [tuple(answer) for answer in line[-1]]
+                yield Call._make(line)
+
+
+# --- the check ---
+
+
+async def _read_all(path: Path, key: SessionKey) -> tuple[list[Message], bool]:
+    log: list[Message] = []
+    async with await SQLiteStore.open(path) as store:
+        while page := await store.read(key, after=len(log), limit=PAGE):
+            log += page
+        return log, (await store.verify()).sound
+
+
+def _violations(log: list[Message], calls: list[Call], size: int) -> list[str]:
+    checks = (
+        _lost_or_doubled(log, calls),
+        _misplaced(log, calls),
+        _parted(calls),
+        _out_of_turn(calls),
+        _out_of_time(calls),
+        _miscounted(log, calls),
+    )
+    broken = [line for lines in checks for line in lines]
+    if len(calls) != size:
+        broken.append(f"{len(calls)} of {size} appends were acknowledged")
+    return broken
+
+
+def _lost_or_doubled(log: list[Message], calls: list[Call]) -> Iterator[str]:
+    found = Counter(message.id for message in log)
+    told = Counter(id for call in calls for id, *_ in call.answers)
+    yield from (f"{id} is in the log {found[id]} times" for id in told if found[id] != 1)
+    yield from (f"{id} was never acknowledged" for id in found if id not in told)
+
+
+def _misplaced(log: list[Message], calls: list[Call]) -> Iterator[str]:
+    """Find gaps, changed text, and answers that are not what the log says."""
+    for place, message in enumerate(log, 1):
+        if message.seq != place:
+            yield f"{message.id} at {message.seq} stands where {place} should be"
+        if message.content != f"said in {message.id}" or message.state != "live":
+            yield f"{message.id} is not what was written"
+    stored = {m.id: (m.seq, m.exchange, m.total) for m in log}
+    for call in calls:
+        for id, *told in call.answers:
+            if stored.get(id) != tuple(told):
+                yield f"{id}: the caller was told {told}, the log says {stored.get(id)}"
+
+
+def _parted(calls: Iterable[Call]) -> Iterator[str]:
+    for call in calls:
+        if any(b[1] != a[1] + 1 for a, b in pairwise(call.answers)):
+            yield f"writer {call.writer}, call {call.number}: its messages do not stand together"
+
+
+def _out_of_turn(calls: list[Call]) -> Iterator[str]:
+    """Find calls of one writer that stand before what it had finished earlier."""
+    for writer in range(WRITERS):
+        mine = [call for call in calls if call.writer == writer]
+        yield from (
+            f"writer {writer}: call {b.number} stands before call {a.number}"
+            for a, b in pairwise(sorted(mine, key=lambda call: call.first))
+            if b.turn < a.turn
+        )
+
+
+def _out_of_time(calls: list[Call]) -> Iterator[str]:
+    """Find messages that stand before one that was acknowledged before they were sent.
+
+    The monotonic clock is the system's, so times of different processes compare.
+    """
+    ended = sorted(calls, key=lambda call: call.acknowledged)
+    finished = 0
+    latest = 0
+    for call in sorted(calls, key=lambda call: call.sent):
+        while ended[finished].acknowledged < call.sent:
+            latest = max(latest, ended[finished].last)
+            finished += 1
+        if call.first < latest:
+            yield f"position {call.first} was sent after {latest} was acknowledged"
+
+
+def _miscounted(log: list[Message], calls: list[Call]) -> Iterator[str]:
+    """Find exchanges and totals that are not what the contract says."""
+    given = {id: call.exchange for call in calls for id, *_ in call.answers}
+    exchanges = total = 0
+    for message in log:
+        total += message.tokens
+        exchange = given.get(message.id)
+        if exchange is None:
+            exchanges += message.role == "user"
+            exchange = exchanges
+        if message.exchange != exchange:
+            yield f"position {message.seq} has exchange {message.exchange}, not {exchange}"
+        if message.total != total:
+            yield f"position {message.seq} has total {message.total}, not {total}"
+
+
+def _figures(log: list[Message], calls: list[Call]) -> dict[str, int | float | str]:
+    spans = sorted((call.sent, call.acknowledged) for call in calls)
+    steps = [b.created_at - a.created_at for a, b in pairwise(log)]
+    return {
+        "appends acknowledged": len(calls),
+        "appends under way at once with the one before": sum(
+            b[0] < a[1] for a, b in pairwise(spans)
+        ),
+        "messages": len(log),
+        "exchanges": max((message.exchange for message in log), default=0),
+        "steps back of the clock from one message to the next": sum(step < 0 for step in steps),
+        "largest step back in seconds": round(-min(steps, default=0.0)),
+    }
+
+
+PROOF = Proof(
+    name="P4",
+    promise="one total order per session, no clock in it",
+    unit="appends by 8 processes to one session",
+    small=400,
+    closing=4000,
+    long=400_000,
+    run=run,
+)

@@ -1,0 +1,516 @@
+"""P11: corruption is noticed and stays local.
+
+A store is built and closed; then copies of its file are damaged, one at a time. A bit flipped in
+a stored value must be named by `verify` as one row and cost no more than that row. A flip anywhere
+else, a cut or a page of zeros must be noticed, or every read returns what was written.
+"""
+
+import asyncio
+import multiprocessing
+import random
+import sqlite3
+import struct
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from keepthread.errors import Damaged, KeepthreadError, Unavailable, WrongFormat
+from keepthread.stores.sqlite import SQLiteStore
+from keepthread.types import (
+    Attachment,
+    Damage,
+    Message,
+    Native,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    ToolCall,
+)
+from proofs import Outcome, Progress, Proof
+
+TENANTS = ("default", "other")
+SESSIONS = {"default": ("alpha", "beta", "gamma"), "other": ("alpha", "delta")}
+MESSAGES = 60
+PATIENCE = 60.0
+PAGE = 4096
+COLUMNS = {
+    "messages": (
+        "sid", "seq", "id", "role", "content", "extra", "tokens", "counter", "exchange",
+        "exchanges", "total", "created_at", "digest", "guard",
+    ),
+    "sessions": (
+        "tenant", "id", "owner", "kind", "ready", "epoch", "created_at", "details", "guard",
+        "active_at", "active_guard",
+    ),
+    "shelf": ("tenant", "sid", "owner", "kind", "key", "value", "made_of", "guard"),
+}  # fmt: skip
+
+Part: TypeAlias = Callable[[SQLiteStore], Awaitable[Any]]
+
+
+def run(size: int, seed: int, progress: Progress) -> Outcome:
+    figures: Counter[str] = Counter({"values: missed": 0, "anywhere: missed": 0})
+    broken: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole.db"
+        asyncio.run(_build(whole, random.Random(seed)))
+        for done, part in enumerate(("values", "anywhere")):
+            for number, finding in _findings(whole, part, size, seed):
+                figures[f"{part}: flips"] += 1
+                figures.update(f"{part}: {seen}" for seen in finding.seen)
+                if finding.wrong:
+                    figures[f"{part}: missed"] += 1
+                    broken += [f"{part} {number}: {finding.what}: {w}" for w in finding.wrong]
+                progress(done * size + number + 1, 2 * size)
+    return Outcome(figures=dict(sorted(figures.items())), broken=tuple(broken))
+
+
+class Finding(NamedTuple):
+    """What became of one flip: who saw it, and what should not have been."""
+
+    what: str
+    seen: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+
+# --- the store that is damaged ---
+
+
+async def _build(path: Path, rng: random.Random) -> None:
+    async with await SQLiteStore.open(path, clock=lambda: 1.7e9 + rng.random()) as store:
+        for tenant in TENANTS:
+            behind = store.tenant(tenant)
+            await behind.put(Scope(), "kind", "tenant's", {"of": tenant})
+            for id in SESSIONS[tenant]:
+                await _build_session(behind, id, rng)
+
+
+async def _build_session(store: SQLiteStore, id: str, rng: random.Random) -> None:
+    info = SessionInfo(
+        id=id,
+        owner=f"owner of {id}",
+        title=f"title of {id}",
+        tags=("a", "b"),
+        kind="fork" if id == "beta" else "main",
+        meta={"session": id},
+    )
+    key = (await store.put_session(info)).key
+    for number in range(MESSAGES):
+        await store.append(key, [_message(number, rng)])
+    await store.erase(key, rng.sample(range(1, MESSAGES), 3))
+    spans = (Span(session=key, first=1, last=9),)
+    await store.put(Scope(session=key), "kind", "session's", [id], made_of=spans)
+    await store.put(Scope(session=key), "kind", "session's too", None)
+    await store.put(Scope(owner=info.owner), "kind", "owner's", id, made_of=spans)
+
+
+def _message(number: int, rng: random.Random) -> Message:
+    letters = "".join(rng.choices("abcdefghij é\n\ud800", k=rng.choice((5, 100, 1000, 9000))))
+    call = ToolCall(id=f"call {number}", name="look", arguments='{"at": ')
+    return Message(
+        id=f"text id {number}" if rng.random() < 0.3 else "",
+        role=rng.choice(("system", "user", "assistant", "tool")),
+        content=f"message {number}: {letters}",
+        tool_calls=(call, call) if rng.random() < 0.2 else (),
+        attachments=(Attachment(media_type="image/png", uri="x:y"),) if rng.random() < 0.1 else (),
+        native=Native(wire="anthropic", items=[{"n": number}]) if rng.random() < 0.1 else None,
+        meta={"number": number, "half": 0.5} if rng.random() < 0.2 else {},
+        tokens=rng.randrange(5000),
+        counter=rng.choice(("", "o200k")),
+    )
+
+
+# --- everything the public methods show ---
+
+
+@dataclass
+class Picture:
+    """What each reading of a store returned, or why it was refused; and what `verify` says."""
+
+    shown: dict[tuple[str, str, str], Any]
+    """By tenant, session ('' where there is none) and method."""
+    damages: dict[str, list[Damage]]
+
+    def named(self) -> set[tuple[str, int]]:
+        """Return the rows that somebody's `verify` names; lines about the file name none."""
+        return {(damage.session, damage.seq) for tenant in TENANTS for damage in self.rows(tenant)}
+
+    def rows(self, tenant: str) -> list[Damage]:
+        return [d for d in self.damages[tenant] if not d.what.startswith("the file")]
+
+
+class Keys(NamedTuple):
+    """The keys and ids that readers of the damaged store still know."""
+
+    sessions: dict[tuple[str, str], SessionKey]
+    ids: dict[tuple[str, str], list[str]]
+
+
+async def _keys(store: SQLiteStore) -> Keys:
+    keys = Keys({}, {})
+    for tenant in TENANTS:
+        for session in await store.tenant(tenant).list_sessions(limit=100):
+            place = tenant, session.id
+            keys.sessions[place] = session.key
+            log = await store.tenant(tenant).read(session.key, limit=1000)
+            keys.ids[place] = [message.id for message in log]
+    return keys
+
+
+def _parts(keys: Keys) -> Iterator[tuple[tuple[str, str, str], Part]]:
+    """Yield every way to read the store that its users have."""
+    for tenant in TENANTS:
+        yield (tenant, "", "list"), lambda s: s.list_sessions(limit=100)
+        yield (tenant, "", "scan"), lambda s: s.scan(Scope())
+        yield (tenant, "", "get"), lambda s: s.get(Scope(), "kind", "tenant's")
+    for (tenant, id), key in keys.sessions.items():
+        ids, owner, shelf = keys.ids[tenant, id], f"owner of {id}", Scope(session=key)
+        parts: dict[str, Part] = {
+            "session": lambda s, id=id: s.get_session(id),
+            "owned": lambda s, owner=owner: s.list_sessions(owner=owner),
+            "read": lambda s, key=key: s.read(key, limit=1000),
+            "tail": lambda s, key=key: s.tail(key),
+            "few": lambda s, key=key: s.tail(key, tokens=9000, limit=5),
+            "ids": lambda s, key=key, ids=ids: s.find(key, ids=ids),
+            "seqs": lambda s, key=key: s.find(key, seqs=range(1, MESSAGES + 1)),
+            "scan": lambda s, shelf=shelf: s.scan(shelf),
+            "get": lambda s, shelf=shelf: s.get(shelf, "kind", "session's"),
+            "get too": lambda s, shelf=shelf: s.get(shelf, "kind", "session's too"),
+            "owner": lambda s, owner=owner: s.get(Scope(owner=owner), "kind", "owner's"),
+        }
+        yield from (((tenant, id, name), part) for name, part in parts.items())
+
+
+async def _look(store: SQLiteStore, keys: Keys) -> Picture:
+    picture = Picture({}, {})
+    for tenant in TENANTS:
+        behind = store.tenant(tenant)
+        picture.damages[tenant] = list((await behind.verify()).damages)
+        for place, part in _parts(keys):
+            if place[0] == tenant:
+                try:
+                    picture.shown[place] = await part(behind)
+                except KeepthreadError as error:
+                    picture.shown[place] = error
+    return picture
+
+
+# --- one flip after another, in a process that may die of it ---
+
+
+def _findings(whole: Path, part: str, size: int, seed: int) -> Iterator[tuple[int, Finding]]:
+    """Yield what became of each flip; a flip that ends or stops the interpreter is a finding."""
+    spawn = multiprocessing.get_context("spawn")
+    number = 0
+    while number < size:
+        ours, theirs = spawn.Pipe(duplex=False)
+        args = (whole, part, range(number, size), seed, theirs)
+        worker = spawn.Process(target=_flip_all, args=args)
+        worker.start()
+        theirs.close()
+        try:
+            while number < size:
+                if not ours.poll(PATIENCE):
+                    raise TimeoutError
+                yield number, ours.recv()
+                number += 1
+        except (EOFError, TimeoutError) as error:
+            worker.kill()
+            worker.join()
+            how = "stopped" if isinstance(error, TimeoutError) else f"ended, {worker.exitcode}"
+            yield number, Finding("a flip", wrong=(f"the interpreter {how}",))
+            number += 1
+        worker.join()
+
+
+def _flip_all(whole: Path, part: str, numbers: range, seed: int, report: Connection) -> None:
+    asyncio.run(_Flipper(whole, report).run(part, numbers, seed))
+
+
+class _Flipper:
+    """Damages copies of one file, and looks."""
+
+    def __init__(self, whole: Path, report: Connection) -> None:
+        self.data = whole.read_bytes()
+        self.report = report
+        self.rows = list(_rows(whole))
+        self.bodies = [row for row in self.rows if self.data.count(row.body) == 1]
+        self.folder = whole.parent
+
+    async def run(self, part: str, numbers: range, seed: int) -> None:
+        path = self._copy("sound", self.data)
+        async with await SQLiteStore.open(path) as store:
+            self.keys = await _keys(store)
+            self.sound = await _look(store, self.keys)
+        self.places = {int(key): place for place, key in self.keys.sessions.items()}
+        for number in numbers:
+            rng = random.Random(f"{seed}/{part}/{number}")
+            finding = await (self._value(rng, number) if part == "values" else self._anywhere(rng))
+            self.report.send(finding)
+
+    def _copy(self, name: str, data: bytes) -> Path:
+        for old in self.folder.glob(f"{name}.db*"):
+            old.unlink()
+        path = self.folder / f"{name}.db"
+        path.write_bytes(data)
+        return path
+
+    # --- a stored value ---
+
+    async def _value(self, rng: random.Random, number: int) -> Finding:
+        """Flip a bit of one value, by SQL or in the file; every column has its turn."""
+        by_sql = number % 2 == 0
+        columns = [(table, column) for table in COLUMNS for column in COLUMNS[table]]
+        table, column = columns[number // 2 % len(columns)]
+        rows = [row for row in (self.rows if by_sql else self.bodies) if row.table == table]
+        rng.shuffle(rows)
+        for row in rows:
+            path = self._flip_by_sql(row, column, rng) if by_sql else self._flip(row, column, rng)
+            if path:
+                how = "SQL" if by_sql else "file"
+                place = self.places.get(row.sid, ("", ""))
+                what = f"{table}.{column} of {'/'.join(place)} {row.seq or ''} by {how}"
+                return await _guarded(what, self._check_value(path, row, column))
+        return Finding(f"{table}.{column} has no bit to flip", seen=("no bit to flip",))
+
+    def _flip_by_sql(self, row: "Row", column: str, rng: random.Random) -> Path | None:
+        flipped = _flipped(row.values[column], rng)
+        if flipped is None:
+            return None
+        path = self._copy("flipped", self.data)
+        new = "CAST(? AS TEXT)" if isinstance(row.values[column], str) else "?"
+        with closing(sqlite3.connect(path)) as db:
+            try:
+                sql = f"UPDATE {row.table} SET {column} = {new} WHERE rowid = ?"
+                db.execute(sql, (flipped, row.rowid))
+            except sqlite3.IntegrityError:
+                return None  # no such row can be in a file
+            db.commit()
+        return path
+
+    def _flip(self, row: "Row", column: str, rng: random.Random) -> Path | None:
+        start, length = row.spans[column]
+        if not length:
+            return None
+        at = self.data.index(row.body) + start + rng.randrange(length)
+        return self._copy("flipped", _with_flip(self.data, at, rng))
+
+    async def _check_value(self, path: Path, row: "Row", column: str) -> Finding:
+        async with await SQLiteStore.open(path) as store:
+            picture = await _look(store, self.keys)
+            wrong = [*self._misnamed(picture, row, column), *self._spread(picture, row)]
+            if row.table == "messages":
+                wrong += await self._refused_append(store, row)
+        seen = ["rows named"] * len(picture.named())
+        seen += ["noticed by verify"] if picture.named() else []
+        seen += ["noticed by a read"] if _noticed(picture) else []
+        return Finding("", tuple(seen), tuple(wrong))
+
+    def _misnamed(self, picture: Picture, row: "Row", column: str) -> Iterator[str]:
+        """Find rows that `verify` should not have named, or should have."""
+        named = picture.named()
+        _, session = self._place(row)
+        wanted = {(session, row.seq)}
+        if row.table != "messages" and {seq for _, seq in named} == {0} and len(named) == 1:
+            return  # the name of a session or a shelf may be what was damaged
+        if named != wanted:
+            yield f"verify names {sorted(named)}"
+
+    def _spread(self, picture: Picture, row: "Row") -> Iterator[str]:
+        """Find readings that lost more than the damaged row."""
+        place = self._place(row)
+        for where, shown in picture.shown.items():
+            sound = self.sound.shown[where]
+            if shown == sound:
+                continue
+            if row.table == "messages" and where[:2] == place and isinstance(sound[0], Message):
+                yield from (f"{where[2]} {wrong}" for wrong in self._changed(where, shown, row.seq))
+            elif row.table == "messages" or not _costs_itself(where, shown, sound, row, place):
+                yield f"{where} shows {shown!r:.300}, not {sound!r:.300}"
+
+    def _changed(self, where: tuple[str, str, str], shown: Any, seq: int) -> Iterator[str]:
+        if isinstance(shown, KeepthreadError):
+            yield f"is refused: {shown!r}"
+            return
+        written = {m.seq: m for m in self.sound.shown[(*where[:2], "read")]}
+        for message in shown:
+            damaged = message.seq == seq and message.state == "damaged"
+            if not damaged and message != written.get(message.seq):
+                yield f"shows {message!r:.300}"
+        places = [message.seq for message in shown]
+        wanted = [m.seq for m in self.sound.shown[where]]
+        if where[2] in ("ids", "seqs"):
+            places, wanted = [p for p in places if p != seq], [w for w in wanted if w != seq]
+        if where[2] == "few":
+            wanted = list(range(MESSAGES - len(places) + 1, MESSAGES + 1))
+        if places != wanted:
+            yield f"shows positions {places}"
+
+    async def _refused_append(self, store: SQLiteStore, row: "Row") -> list[str]:
+        """Append to the damaged session and find what that did to it."""
+        place = self._place(row)
+        behind, key = store.tenant(place[0]), self.keys.sessions[place]
+        try:
+            [said] = await behind.append(key, [Message(role="user", content="still here")])
+            log = await behind.read(key, limit=1000)
+            tail = await behind.tail(key, limit=1)
+        except KeepthreadError as error:
+            return [f"after an append: {error!r}"]
+        if log[-1:] != [said] or tail != [said]:
+            return [f"the append at {said.seq} is not read back"]
+        if said.seq != MESSAGES + 1:
+            return [f"the append went to {said.seq}"]
+        return [
+            f"after an append: read {w}" for w in self._changed((*place, "read"), log[:-1], row.seq)
+        ]
+
+    def _place(self, row: "Row") -> tuple[str, str]:
+        return self.places.get(row.sid, (row.values.get("tenant", ""), ""))
+
+    # --- any byte ---
+
+    async def _anywhere(self, rng: random.Random) -> Finding:
+        """Flip any bit, cut the file or clear a page."""
+        at = rng.randrange(len(self.data))
+        how = rng.choices(("flip", "cut", "page"), (8, 1, 1))[0]
+        if how == "flip":
+            if rng.random() < 0.1:
+                at %= 200  # the header and the root of the schema would hardly ever be met
+            data = _with_flip(self.data, at, rng)
+        elif how == "cut":
+            data = self.data[: max(1, at)]
+        else:
+            start = at - at % PAGE
+            data = self.data[:start] + bytes(PAGE) + self.data[start + PAGE :]
+        what = f"{how} at {at}"
+        return await _guarded(what, self._check_anywhere(self._copy("flipped", data)))
+
+    async def _check_anywhere(self, path: Path) -> Finding:
+        try:
+            async with await SQLiteStore.open(path, timeout=5) as store:
+                picture = await _look(store, self.keys)
+        except (Damaged, WrongFormat, Unavailable):
+            return Finding("", ("noticed on opening",))
+        if _noticed(picture):
+            return Finding("", ("noticed by a read",))
+        if any(picture.damages.values()):
+            return Finding("", ("noticed by verify alone",))
+        if picture.shown == self.sound.shown:
+            return Finding("", ("unaffected",))
+        wrong = [
+            f"{where} shows {shown!r:.300}"
+            for where, shown in picture.shown.items()
+            if shown != self.sound.shown[where]
+        ]
+        return Finding("", wrong=tuple(wrong))
+
+
+async def _guarded(what: str, check: Awaitable[Finding]) -> Finding:
+    """Return a finding under its name; an error that is not ours is one."""
+    try:
+        return (await check)._replace(what=what)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it should not have come through
+        return Finding(what, wrong=(f"broke: {error!r:.300}",))
+
+
+def _noticed(picture: Picture) -> bool:
+    """Tell whether a reader was told of damage."""
+    return any(
+        isinstance(shown, (Damaged, Unavailable))
+        or getattr(shown, "state", "") == "damaged"
+        or (isinstance(shown, list) and any(getattr(s, "state", "") == "damaged" for s in shown))
+        for shown in picture.shown.values()
+    )
+
+
+def _costs_itself(
+    where: tuple[str, str, str], shown: Any, sound: Any, row: "Row", place: tuple[str, str]
+) -> bool:
+    """Tell whether a reading that changed lost nothing but a damaged session or record."""
+    if row.table == "sessions":
+        if isinstance(sound, list) and sound and isinstance(sound[0], SessionInfo):
+            others = [s for s in sound if s.key != str(row.sid)]
+            return isinstance(shown, list) and [s for s in shown if s.key != str(row.sid)] == others
+        return where[:2] == place
+    return isinstance(shown, Damaged) or shown is None or where[2] == "scan"
+
+
+# --- rows, as SQL and as the file have them ---
+
+
+class Row(NamedTuple):
+    """One row; `body` is its record in the file, without the header, and `spans` its columns."""
+
+    table: str
+    rowid: int
+    sid: int
+    seq: int
+    values: dict[str, Any]
+    body: bytes
+    spans: dict[str, tuple[int, int]]
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    with closing(sqlite3.connect(path)) as db:
+        for table, columns in COLUMNS.items():
+            for rowid, *values in db.execute(f"SELECT rowid, {', '.join(columns)} FROM {table}"):
+                named = dict(zip(columns, values, strict=True))
+                body, spans = b"", {}
+                for column, value in named.items():
+                    data = _in_file(value)
+                    spans[column] = len(body), len(data)
+                    body += data
+                sid = rowid if table == "sessions" else named["sid"]
+                yield Row(table, rowid, sid, named.get("seq", 0), named, body, spans)
+
+
+def _in_file(value: Any) -> bytes:
+    """Return a value as a record of SQLite's holds it."""
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, float):
+        return struct.pack(">d", value)
+    if isinstance(value, int):
+        if value in (0, 1):
+            return b""  # the record's header says it all
+        width = next(w for w in (1, 2, 3, 4, 6, 8) if -(1 << 8 * w - 1) <= value < 1 << 8 * w - 1)
+        return value.to_bytes(width, "big", signed=True)
+    return value
+
+
+def _flipped(value: Any, rng: random.Random) -> Any:
+    """Return a value of the same type with one bit of it flipped, or None where there is none."""
+    if isinstance(value, int):
+        data = value.to_bytes(8, "big", signed=True)
+        return int.from_bytes(_with_flip(data, rng.randrange(8), rng), "big", signed=True)
+    data = _in_file(value)
+    if not data:
+        return None
+    data = _with_flip(data, rng.randrange(len(data)), rng)
+    if isinstance(value, float):
+        (flipped,) = struct.unpack(">d", data)
+        return flipped if flipped == flipped else None  # SQLite keeps no NaN
+    return data
+
+
+def _with_flip(data: bytes, at: int, rng: random.Random) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+
+
+PROOF = Proof(
+    name="P11",
+    promise="corruption is noticed and stays local",
+    unit="flips in stored values, and as many anywhere in the file",
+    small=60,
+    closing=200,
+    long=10_000,
+    run=run,
+)
