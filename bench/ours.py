@@ -1,85 +1,140 @@
-"""Our store, driven in two ways: its own functions on one connection, and through its methods."""
+"""Our store, driven in two ways: with its work done on the spot, and awaited as programs do."""
 
 import asyncio
+import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from bench.corpus import session_names
 from keepthread.ids import new_id
 from keepthread.stores.drafts import draft
-from keepthread.stores.sqlite import SQLiteStore, engine, log, sessions
+from keepthread.stores.sqlite import SQLiteStore, engine, log
 from keepthread.stores.sqlite.file import DatabaseFile, connect
 from keepthread.stores.sqlite.store import _size
 from keepthread.types import Message, SessionInfo, SessionKey
+
+T = TypeVar("T")
 
 TENANT = "default"
 _BATCH = 500
 
 
-class Inside:
-    """What the writer's thread does for the store, without loop, queue and thread."""
+class _OnTheSpot:
+    """An engine without queue and threads, which commits and check-points as the real one does."""
 
     def __init__(self, path: Path) -> None:
-        self.file = DatabaseFile(path, synchronous="FULL", timeout=30.0, connect=connect)
-        self.db = self.file.open_for_writing()
+        self._file = DatabaseFile(path, synchronous="FULL", timeout=30.0, connect=connect)
+        self.writing = self._file.open_for_writing()
+        self.reading = self._file.open_for_reading()
         self._pages = 0
-        self._touched = 0.0
 
-    def create_sessions(self, number: int = 1) -> list[int]:
-        """Make sessions and return their numbers."""
-        now = time.time()
-        made = [
-            sessions.create(self.db, TENANT, SessionInfo(id=name, created_at=now), now)
-            for name in islice(session_names(), number)
-        ]
-        return [int(session.key) for session in made]
+    async def write(self, work: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
+        db = self.writing
+        db.execute("BEGIN IMMEDIATE")
+        result = work(db)
+        db.execute("COMMIT")
+        self.committed(size)
+        return result
 
-    def append_each(self, sid: int, messages: Iterable[Message]) -> None:
-        """Append messages, each in a transaction of its own, and check-point as the engine does."""
-        db = self.db
+    def committed(self, size: int) -> None:
+        """Check-point when it is time to."""
+        self._pages += engine._PAGES_PER_COMMIT + size // engine._PAGE
+        if self._pages >= engine.CHECKPOINT_PAGES:
+            self._pages = 0
+            self._file.checkpoint(self.writing)
+
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return work(self.reading)
+
+    def close(self) -> None:
+        self.reading.close()
+        self.writing.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self.writing.close()
+
+
+def _result(method: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine returns that never has to wait."""
+    try:
+        method.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("it waits for something")
+
+
+class Inside:
+    """The store's own work and nothing else: no event loop, no queue, no other thread."""
+
+    def __init__(self, path: Path, *, sessions: int = 1) -> None:
+        self._engine = _OnTheSpot(path)
+        self._store = SQLiteStore(
+            cast(engine.Engine, self._engine),
+            tenant=TENANT,
+            durability="power",
+            clock=time.time,
+            ids=new_id,
+            touched={},
+            owns_engine=False,
+        )
+        self.keys = [_result(_session(self._store, name)) for name in _names(sessions)]
+
+    @property
+    def reading(self) -> sqlite3.Connection:
+        """The connection that reads."""
+        return self._engine.reading
+
+    def append(self, messages: Iterable[Message]) -> None:
+        """Append messages to the first session by the functions that do it, each with a commit."""
+        store, db, sid = self._store, self._engine.writing, int(self.keys[0])
         for message in messages:
             drafts = [draft(message, clock=time.time, ids=new_id)]
-            now = self._activity()
-            size = _size(drafts)
+            now = store._activity(sid)
             db.execute("BEGIN IMMEDIATE")
             log.append(db, TENANT, sid, drafts, None, None, now)
             db.execute("COMMIT")
-            self._pages += engine._PAGES_PER_COMMIT + size // engine._PAGE
-            if self._pages >= engine.CHECKPOINT_PAGES:
-                self._pages = 0
-                self.file.checkpoint(db)
+            self._engine.committed(_size(drafts))
+            if now is not None:
+                store._touched[sid] = now
 
-    def _activity(self) -> float | None:
-        now = time.time()
-        if now - self._touched < 1:
-            return None
-        self._touched = now
-        return now
+    def append_by_method(self, messages: Iterable[Message]) -> None:
+        """Append messages to the first session by the store's method, each with a commit."""
+        append, key = self._store.append, self.keys[0]
+        for message in messages:
+            _result(append(key, [message]))
 
-    def fill(self, sids: Sequence[int], rounds: Iterable[Message]) -> None:
-        """Append each message to each session in turn, many in a transaction."""
-        coming = iter(rounds)
-        while batch := list(islice(coming, max(1, _BATCH // len(sids)))):
-            self.db.execute("BEGIN IMMEDIATE")
-            if len(sids) == 1:
-                self._append(sids[0], batch)
-            else:
-                for message in batch:
-                    for sid in sids:
-                        self._append(sid, [message])
-            self.db.execute("COMMIT")
-            self.file.checkpoint(self.db)
+    def append_by_turns(self, messages: Iterable[Message]) -> None:
+        """Append each message to every session."""
+        for message in messages:
+            for key in self.keys:
+                _result(self._store.append(key, [message]))
 
-    def _append(self, sid: int, messages: Sequence[Message]) -> None:
-        drafts = [draft(message, clock=time.time, ids=new_id) for message in messages]
-        log.append(self.db, TENANT, sid, drafts, None, None, None)
+    def fill(self, messages: Iterable[Message]) -> None:
+        """Append messages to the first session, many in a transaction."""
+        coming = iter(messages)
+        while batch := list(islice(coming, _BATCH)):
+            _result(self._store.append(self.keys[0], batch))
+
+    def tail(self, count: int, *, tokens: int) -> None:
+        """Read the newest messages that fit, so many times."""
+        tail, key = self._store.tail, self.keys[0]
+        for _ in range(count):
+            _result(tail(key, tokens=tokens))
 
     def close(self) -> None:
         """Move the log into the file and close it."""
-        self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        self.db.close()
+        self._engine.close()
+
+
+def _names(number: int) -> Iterable[str]:
+    return islice(session_names(), number)
+
+
+async def _session(store: SQLiteStore, name: str) -> SessionKey:
+    session = await store.get_session(name)
+    session = session or await store.put_session(SessionInfo(id=name))
+    return session.key
 
 
 class Awaited:
@@ -94,12 +149,7 @@ class Awaited:
 
     async def _open(self, path: Path, number: int) -> tuple[SQLiteStore, list[SessionKey]]:
         store = await SQLiteStore.open(path)
-        keys: list[SessionKey] = []
-        for name in islice(session_names(), number):
-            session = await store.get_session(name)
-            session = session or await store.put_session(SessionInfo(id=name))
-            keys.append(session.key)
-        return store, keys
+        return store, [await _session(store, name) for name in _names(number)]
 
     def append_in_turn(self, count: int) -> None:
         """Append messages one after another, the sessions by turns."""

@@ -319,7 +319,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "their share": f"{share:.0%}",
         "of these inside COMMIT": tally.deaths[COMMITTING],
         "inside a checkpoint": tally.deaths[CHECKPOINTING],
-        "while opening": tally.opening,
+        "aimed at the opening": tally.opening,
         "acknowledged": tally.acknowledged,
         "lost": tally.lost,
         "half batches": tally.halves,

@@ -14,12 +14,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from keepthread.errors import Damaged, KeepthreadError, Unavailable, WrongFormat
+from keepthread.errors import Damaged, KeepthreadError, SessionGone, Unavailable, WrongFormat
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import (
     Attachment,
@@ -36,7 +36,7 @@ from proofs import Outcome, Progress, Proof
 
 TENANTS = ("default", "other")
 SESSIONS = {"default": ("alpha", "beta", "gamma"), "other": ("alpha", "delta")}
-MESSAGES = 60
+MESSAGES = 50
 PATIENCE = 60.0
 PAGE = 4096
 COLUMNS = {
@@ -51,6 +51,11 @@ COLUMNS = {
     "shelf": ("tenant", "sid", "owner", "kind", "key", "value", "made_of", "guard"),
 }  # fmt: skip
 
+WINDOWS = ("few", "gather")
+LOGS = ("read", "tail", "ids", "seqs", *WINDOWS)
+
+Where: TypeAlias = tuple[str, str, str]
+"""A tenant, a session ('' where there is none) and a way of reading."""
 Part: TypeAlias = Callable[[SQLiteStore], Awaitable[Any]]
 
 
@@ -111,7 +116,12 @@ async def _build_session(store: SQLiteStore, id: str, rng: random.Random) -> Non
 
 
 def _message(number: int, rng: random.Random) -> Message:
-    letters = "".join(rng.choices("abcdefghij é\n\ud800", k=rng.choice((5, 100, 1000, 9000))))
+    letters = "".join(
+        rng.choices(
+            "abcdefghij é\n\ud800",
+            k=rng.choice((5, 30, 100, 200, 300, 5000) if number % 10 == 0 else (5, 30, 100)),
+        )
+    )
     call = ToolCall(id=f"call {number}", name="look", arguments='{"at": ')
     return Message(
         id=f"text id {number}" if rng.random() < 0.3 else "",
@@ -133,15 +143,11 @@ def _message(number: int, rng: random.Random) -> Message:
 class Picture:
     """What each reading of a store returned, or why it was refused; and what `verify` says."""
 
-    shown: dict[tuple[str, str, str], Any]
-    """By tenant, session ('' where there is none) and method."""
+    shown: dict[Where, Any]
     damages: dict[str, list[Damage]]
 
-    def named(self) -> set[tuple[str, int]]:
-        """Return the rows that somebody's `verify` names; lines about the file name none."""
-        return {(damage.session, damage.seq) for tenant in TENANTS for damage in self.rows(tenant)}
-
     def rows(self, tenant: str) -> list[Damage]:
+        """Return the rows that `verify` names; lines about the file name none."""
         return [d for d in self.damages[tenant] if not d.what.startswith("the file")]
 
 
@@ -163,7 +169,7 @@ async def _keys(store: SQLiteStore) -> Keys:
     return keys
 
 
-def _parts(keys: Keys) -> Iterator[tuple[tuple[str, str, str], Part]]:
+def _parts(keys: Keys) -> Iterator[tuple[Where, Part]]:
     """Yield every way to read the store that its users have."""
     for tenant in TENANTS:
         yield (tenant, "", "list"), lambda s: s.list_sessions(limit=100)
@@ -176,6 +182,7 @@ def _parts(keys: Keys) -> Iterator[tuple[tuple[str, str, str], Part]]:
             "owned": lambda s, owner=owner: s.list_sessions(owner=owner),
             "read": lambda s, key=key: s.read(key, limit=1000),
             "tail": lambda s, key=key: s.tail(key),
+            "gather": lambda s, key=key: _gathered(s, key),
             "few": lambda s, key=key: s.tail(key, tokens=9000, limit=5),
             "ids": lambda s, key=key, ids=ids: s.find(key, ids=ids),
             "seqs": lambda s, key=key: s.find(key, seqs=range(1, MESSAGES + 1)),
@@ -187,17 +194,21 @@ def _parts(keys: Keys) -> Iterator[tuple[tuple[str, str, str], Part]]:
         yield from (((tenant, id, name), part) for name, part in parts.items())
 
 
+async def _gathered(store: SQLiteStore, key: SessionKey) -> list[Message]:
+    return list((await store.gather(key, tokens=9000)).messages)
+
+
 async def _look(store: SQLiteStore, keys: Keys) -> Picture:
     picture = Picture({}, {})
     for tenant in TENANTS:
         behind = store.tenant(tenant)
         picture.damages[tenant] = list((await behind.verify()).damages)
-        for place, part in _parts(keys):
-            if place[0] == tenant:
-                try:
-                    picture.shown[place] = await part(behind)
-                except KeepthreadError as error:
-                    picture.shown[place] = error
+        parts = {where: part for where, part in _parts(keys) if where[0] == tenant}
+        shown = await asyncio.gather(*(p(behind) for p in parts.values()), return_exceptions=True)
+        for error in shown:
+            if isinstance(error, BaseException) and not isinstance(error, KeepthreadError):
+                raise error
+        picture.shown |= zip(parts, shown, strict=True)
     return picture
 
 
@@ -226,7 +237,7 @@ def _findings(whole: Path, part: str, size: int, seed: int) -> Iterator[tuple[in
             how = "stopped" if isinstance(error, TimeoutError) else f"ended, {worker.exitcode}"
             yield number, Finding("a flip", wrong=(f"the interpreter {how}",))
             number += 1
-        worker.join()
+        worker.join(PATIENCE)
 
 
 def _flip_all(whole: Path, part: str, numbers: range, seed: int, report: Connection) -> None:
@@ -266,18 +277,16 @@ class _Flipper:
     async def _value(self, rng: random.Random, number: int) -> Finding:
         """Flip a bit of one value, by SQL or in the file; every column has its turn."""
         by_sql = number % 2 == 0
+        how, flip = ("SQL", self._flip_by_sql) if by_sql else ("the file", self._flip_in_file)
         columns = [(table, column) for table in COLUMNS for column in COLUMNS[table]]
-        table, column = columns[number // 2 % len(columns)]
-        rows = [row for row in (self.rows if by_sql else self.bodies) if row.table == table]
-        rng.shuffle(rows)
-        for row in rows:
-            path = self._flip_by_sql(row, column, rng) if by_sql else self._flip(row, column, rng)
-            if path:
-                how = "SQL" if by_sql else "file"
-                place = self.places.get(row.sid, ("", ""))
-                what = f"{table}.{column} of {'/'.join(place)} {row.seq or ''} by {how}"
-                return await _guarded(what, self._check_value(path, row, column))
-        return Finding(f"{table}.{column} has no bit to flip", seen=("no bit to flip",))
+        turn = number // 2 % len(columns)
+        for table, column in columns[turn:] + columns[:turn]:  # the first that has a bit to flip
+            rows = [row for row in (self.rows if by_sql else self.bodies) if row.table == table]
+            for row in rng.sample(rows, len(rows)):
+                if path := flip(row, column, rng):
+                    what = f"{table}.{column} of {'/'.join(self._place(row))} {row.seq} in {how}"
+                    return await _guarded(what, self._check_value(path, row, column))
+        raise AssertionError("there is nothing to flip")
 
     def _flip_by_sql(self, row: "Row", column: str, rng: random.Random) -> Path | None:
         flipped = _flipped(row.values[column], rng)
@@ -294,7 +303,7 @@ class _Flipper:
             db.commit()
         return path
 
-    def _flip(self, row: "Row", column: str, rng: random.Random) -> Path | None:
+    def _flip_in_file(self, row: "Row", column: str, rng: random.Random) -> Path | None:
         start, length = row.spans[column]
         if not length:
             return None
@@ -302,55 +311,71 @@ class _Flipper:
         return self._copy("flipped", _with_flip(self.data, at, rng))
 
     async def _check_value(self, path: Path, row: "Row", column: str) -> Finding:
-        async with await SQLiteStore.open(path) as store:
+        async with await SQLiteStore.open(path, durability="process") as store:
             picture = await _look(store, self.keys)
-            wrong = [*self._misnamed(picture, row, column), *self._spread(picture, row)]
+            wrong = [*self._misnamed(picture, row, column), *self._spread(picture, row, column)]
             if row.table == "messages":
                 wrong += await self._refused_append(store, row)
-        seen = ["rows named"] * len(picture.named())
-        seen += ["noticed by verify"] if picture.named() else []
+        if row.table == "messages" and column not in ("sid", "seq", "id") and not _noticed(picture):
+            wrong.append("no read shows it as damaged")  # those three an index answers, rightly
+        named = picture.rows(self._place(row)[0])
+        seen = ["rows named"] * len(named)
+        seen += ["noticed by verify"] if named else []
         seen += ["noticed by a read"] if _noticed(picture) else []
         return Finding("", tuple(seen), tuple(wrong))
 
     def _misnamed(self, picture: Picture, row: "Row", column: str) -> Iterator[str]:
         """Find rows that `verify` should not have named, or should have."""
-        named = picture.named()
-        _, session = self._place(row)
-        wanted = {(session, row.seq)}
-        if row.table != "messages" and {seq for _, seq in named} == {0} and len(named) == 1:
-            return  # the name of a session or a shelf may be what was damaged
-        if named != wanted:
-            yield f"verify names {sorted(named)}"
+        tenant, session = self._place(row)
+        named = [(damage.session, damage.seq) for damage in picture.rows(tenant)]
+        if row.table == "messages":
+            right = named == [(session, row.seq)]
+        else:  # the name may be what was damaged
+            right = [seq for _, seq in named] == [0]
+        if not right:
+            yield f"verify names {named}"
+        for other in TENANTS:
+            # Whose a row is may be what was damaged: then everybody is told.
+            most = column == "sid" or row.table != "messages"
+            if other != tenant and len(picture.rows(other)) > most:
+                yield f"verify of {other} names {picture.rows(other)}"
 
-    def _spread(self, picture: Picture, row: "Row") -> Iterator[str]:
+    def _spread(self, picture: Picture, row: "Row", column: str) -> Iterator[str]:
         """Find readings that lost more than the damaged row."""
         place = self._place(row)
+        # Nothing tells how long a log was whose last row went elsewhere.
+        end_moved = row.seq == MESSAGES and column in ("sid", "seq")
         for where, shown in picture.shown.items():
             sound = self.sound.shown[where]
             if shown == sound:
                 continue
-            if row.table == "messages" and where[:2] == place and isinstance(sound[0], Message):
-                yield from (f"{where[2]} {wrong}" for wrong in self._changed(where, shown, row.seq))
-            elif row.table == "messages" or not _costs_itself(where, shown, sound, row, place):
-                yield f"{where} shows {shown!r:.300}, not {sound!r:.300}"
+            if row.table != "messages":
+                if not _costs_itself(where, shown, sound, row, place):
+                    yield f"{where} shows {_difference(shown, sound)}"
+            elif where[:2] == place and where[2] in LOGS:
+                yield from (f"{where[2]} {wrong}" for wrong in self._changed(where, shown, row))
+            elif not end_moved or _uncounted(shown) != _uncounted(sound):
+                yield f"{where} shows {_difference(shown, sound)}"
 
-    def _changed(self, where: tuple[str, str, str], shown: Any, seq: int) -> Iterator[str]:
+    def _changed(self, where: Where, shown: Any, row: "Row") -> Iterator[str]:
+        """Find what a log shows that was not written, the damaged message apart."""
         if isinstance(shown, KeepthreadError):
             yield f"is refused: {shown!r}"
             return
         written = {m.seq: m for m in self.sound.shown[(*where[:2], "read")]}
-        for message in shown:
-            damaged = message.seq == seq and message.state == "damaged"
-            if not damaged and message != written.get(message.seq):
-                yield f"shows {message!r:.300}"
-        places = [message.seq for message in shown]
-        wanted = [m.seq for m in self.sound.shown[where]]
-        if where[2] in ("ids", "seqs"):
-            places, wanted = [p for p in places if p != seq], [w for w in wanted if w != seq]
-        if where[2] == "few":
-            wanted = list(range(MESSAGES - len(places) + 1, MESSAGES + 1))
+        yield from (
+            f"shows {m!r:.300}" for m in shown if m.state != "damaged" and m != written.get(m.seq)
+        )
+        places = [m.seq for m in shown if m.state != "damaged" and m.seq != row.seq]
+        wanted = [m.seq for m in self.sound.shown[where] if m.seq != row.seq]
+        if where[2] in WINDOWS:  # what is damaged costs no tokens and makes room
+            wanted = [seq for seq in written if seq != row.seq][-len(places) :]
         if places != wanted:
-            yield f"shows positions {places}"
+            yield f"lost {sorted(set(wanted) - set(places))}"
+        at_the_end = row.seq == MESSAGES and len(shown) == MESSAGES - 1
+        whole = where[2] in ("read", "tail") and not at_the_end
+        if whole and row.seq not in [m.seq for m in shown]:
+            yield f"shows nothing at {row.seq}"
 
     async def _refused_append(self, store: SQLiteStore, row: "Row") -> list[str]:
         """Append to the damaged session and find what that did to it."""
@@ -361,14 +386,18 @@ class _Flipper:
             log = await behind.read(key, limit=1000)
             tail = await behind.tail(key, limit=1)
         except KeepthreadError as error:
-            return [f"after an append: {error!r}"]
-        if log[-1:] != [said] or tail != [said]:
-            return [f"the append at {said.seq} is not read back"]
-        if said.seq != MESSAGES + 1:
-            return [f"the append went to {said.seq}"]
-        return [
-            f"after an append: read {w}" for w in self._changed((*place, "read"), log[:-1], row.seq)
+            return [f"an append costs more: {error!r}"]
+        wrong = [
+            f"read after an append {w}" for w in self._changed((*place, "read"), log[:-1], row)
         ]
+        if log[-1:] != [said] or tail != [said]:
+            wrong.append(f"an append at {said.seq} is not read back")
+        if said.seq > MESSAGES + 1:
+            wrong.append(f"an append went to {said.seq}")
+        named = wrong or [(d.session, d.seq) for d in (await behind.verify()).damages if d.seq]
+        if named not in (wrong, [(place[1], row.seq)]):
+            wrong.append(f"verify names {named} after an append")
+        return wrong
 
     def _place(self, row: "Row") -> tuple[str, str]:
         return self.places.get(row.sid, (row.values.get("tenant", ""), ""))
@@ -393,18 +422,20 @@ class _Flipper:
 
     async def _check_anywhere(self, path: Path) -> Finding:
         try:
-            async with await SQLiteStore.open(path, timeout=5) as store:
+            async with await SQLiteStore.open(path, durability="process", busy_timeout=5) as store:
                 picture = await _look(store, self.keys)
         except (Damaged, WrongFormat, Unavailable):
             return Finding("", ("noticed on opening",))
         if _noticed(picture):
             return Finding("", ("noticed by a read",))
+        same = picture.shown == self.sound.shown
         if any(picture.damages.values()):
-            return Finding("", ("noticed by verify alone",))
-        if picture.shown == self.sound.shown:
+            seen = ("noticed by verify alone", "noticed by verify alone, a read changed")
+            return Finding("", seen[:1] if same else seen)
+        if same:
             return Finding("", ("unaffected",))
         wrong = [
-            f"{where} shows {shown!r:.300}"
+            f"{where} shows {_difference(shown, self.sound.shown[where])}"
             for where, shown in picture.shown.items()
             if shown != self.sound.shown[where]
         ]
@@ -429,16 +460,39 @@ def _noticed(picture: Picture) -> bool:
     )
 
 
-def _costs_itself(
-    where: tuple[str, str, str], shown: Any, sound: Any, row: "Row", place: tuple[str, str]
-) -> bool:
-    """Tell whether a reading that changed lost nothing but a damaged session or record."""
-    if row.table == "sessions":
-        if isinstance(sound, list) and sound and isinstance(sound[0], SessionInfo):
-            others = [s for s in sound if s.key != str(row.sid)]
-            return isinstance(shown, list) and [s for s in shown if s.key != str(row.sid)] == others
-        return where[:2] == place
-    return isinstance(shown, Damaged) or shown is None or where[2] == "scan"
+def _uncounted(shown: Any) -> Any:
+    """Return sessions without their counts, and all else as it is."""
+    if isinstance(shown, list):
+        return [_uncounted(one) for one in shown]
+    if isinstance(shown, SessionInfo):
+        return replace(shown, messages=0, exchanges=0, tokens=0)
+    return shown
+
+
+def _difference(shown: Any, sound: Any) -> str:
+    """Return in few words how two readings differ."""
+    if isinstance(shown, list) and isinstance(sound, list) and len(shown) == len(sound):
+        shown, sound = next(pair for pair in zip(shown, sound, strict=True) if pair[0] != pair[1])
+    if type(shown) is not type(sound) or not is_dataclass(shown):
+        return f"{shown!r:.120}"
+    values = {f.name: (getattr(shown, f.name), getattr(sound, f.name)) for f in fields(shown)}
+    return ", ".join(f"{n} {a!r:.60} not {b!r:.60}" for n, (a, b) in values.items() if a != b)
+
+
+def _costs_itself(where: Where, shown: Any, sound: Any, row: "Row", place: tuple[str, str]) -> bool:
+    """Tell whether a reading that changed lost nothing but a damaged session or record.
+
+    A damaged record is refused, and a session that no longer says whose it is is gone. A list
+    shows all others, and of the damaged one nothing, or that it is damaged.
+    """
+    if isinstance(shown, KeepthreadError):
+        if row.table == "shelf":
+            return isinstance(shown, Damaged)
+        return isinstance(shown, SessionGone) and where[:2] == place and where[2] != "owned"
+    if not isinstance(sound, list):
+        return shown is None or getattr(shown, "state", "") == "damaged"
+    left = [one for one in shown if getattr(one, "state", "") != "damaged"]
+    return all(one in sound for one in left) and len(left) >= len(sound) - 1
 
 
 # --- rows, as SQL and as the file have them ---

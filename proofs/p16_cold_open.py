@@ -7,6 +7,7 @@ session of its own, appends to it and closes, while the others are still opening
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from proofs import Outcome, Progress, Proof
 ROOT: Final = Path(__file__).resolve().parent.parent
 PROCESSES: Final = 28
 MESSAGES: Final = 5
-STATES: Final = ("absent", "at rest", "empty")
+STATES: Final = ("absent", "at rest", "empty", "left by a crash")
 
 
 # --- one of the processes ---
@@ -104,11 +105,16 @@ async def prepare(path: Path, state: str) -> None:
         path.touch()
     elif state == "at rest":
         async with await SQLiteStore.open(path) as store:
-            session = await store.put_session(SessionInfo(id="before"))
-            await store.append(session.key, [Message(role="user", content="was here before")])
+            await store.put_session(SessionInfo(id="before"))
+    elif state == "left by a crash":
+        source = path.with_name("source.db")
+        async with await SQLiteStore.open(source) as store:
+            await store.put_session(SessionInfo(id="before"))
+            for end in ("", "-wal"):  # a log that whoever comes first has to recover
+                shutil.copy(f"{source}{end}", f"{path}{end}")
 
 
-async def missing(path: Path) -> list[str]:
+async def missing(path: Path, state: str) -> list[str]:
     """Return what is not stored as it was written."""
     wrong: list[str] = []
     async with await SQLiteStore.open(path) as store:
@@ -117,6 +123,8 @@ async def missing(path: Path) -> list[str]:
             found = await store.read(session.key) if session else []
             if [message.content for message in found] != texts(name):
                 wrong.append(f"{name} finds {len(found)} of its {MESSAGES} messages")
+        if state in ("at rest", "left by a crash") and await store.get_session("before") is None:
+            wrong.append("the session from before is gone")
         if not (await store.verify()).sound:
             wrong.append("the file is damaged")
     return wrong
@@ -132,7 +140,7 @@ def one_round(crowd: Crowd, number: int, waits: list[float]) -> tuple[Sequence[s
         errors = [answer for answer in crowd.open(path) if answer != "stored"]
         waits.append(time.monotonic() - start)
         try:
-            return errors, asyncio.run(missing(path))
+            return errors, asyncio.run(missing(path, state))
         except KeepthreadError as error:
             return errors, [repr(error)]
 

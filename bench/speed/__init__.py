@@ -9,9 +9,9 @@ from bench import Benchmark, Report, Row, Run
 from bench.corpus import SIZES
 from bench.peer import ABSENT, INSTALLED
 from bench.places import file_system, sync_time
-from bench.speed import append, length, size, tail, together
+from bench.speed import append, counting, length, size, tail, together
 
-_PARTS = (append, together, tail, length, size)
+_PARTS = (append, counting, together, tail, length, size)
 
 
 def measure(run: Run) -> Report:
@@ -37,6 +37,8 @@ def _setting(run: Run) -> list[str]:
 
 def _notes(run: Run) -> list[str]:
     notes = [] if INSTALLED else [ABSENT]
+    if "tiktoken" not in counting.counters():
+        notes.append(counting.ABSENT)
     if file_system(run.memory) != "tmpfs":
         notes.append("There is no tmpfs with room for it: CPU was measured on the disk, too.")
     if file_system(run.disk) == "tmpfs":

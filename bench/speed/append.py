@@ -1,4 +1,8 @@
-"""One append after another: inside the store, awaited, and the peer; CPU against a bare INSERT."""
+"""One append after another, CPU against a bare INSERT.
+
+Inside the store: its draft, its transaction, its log, its commit. Without the hop: the method as
+well, driven without event loop and thread. Awaited: all of it.
+"""
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -29,6 +33,7 @@ def measure(run: Run, size: int) -> Sequence[Row]:
     found = [
         microseconds(GROUP, named("bare INSERT and commit", size), [r["bare"] for r in rounds]),
         times(GROUP, named("append inside the store", size), rounds, "inside", "bare", bar=_INSIDE),
+        times(GROUP, named("store.append without the hop", size), rounds, "method", "bare"),
         times(GROUP, named("await store.append", size), rounds, "awaited", "bare", bar=_AWAITED),
     ]
     if INSTALLED:
@@ -42,12 +47,13 @@ def _round(folder: Path, size: int, *, slices: int, count: int = 200) -> dict[st
     with ExitStack() as stack:
         bare = stack.enter_context(closing(Bare(folder / "bare", rows(size, number))))
         inside = stack.enter_context(closing(Inside(folder / "inside")))
+        method = stack.enter_context(closing(Inside(folder / "method")))
         awaited = stack.enter_context(closing(Awaited(folder / "awaited", some)))
-        (sid,) = inside.create_sessions()
-        coming = iter(some)
+        one, other = iter(some), iter(some)
         work: dict[str, Work] = {
             "bare": bare.append,
-            "inside": lambda count: inside.append_each(sid, islice(coming, count)),
+            "inside": lambda count: inside.append(islice(one, count)),
+            "method": lambda count: method.append_by_method(islice(other, count)),
             "awaited": awaited.append_in_turn,
         }
         if INSTALLED:

@@ -50,7 +50,6 @@ def _fill(run: Run, path: Path, size: int, number: int) -> None:
     coming = islice(chain.from_iterable(repeat(some)), number)
     step = max(1, number // 50)
     with closing(Inside(path)) as inside:
-        (sid,) = inside.create_sessions()
         for done in range(0, number, step):
             run.progress(f"long session, {size} bytes: {done:,} of {number:,} messages stored")
-            inside.fill([sid], islice(coming, step))
+            inside.fill(islice(coming, step))

@@ -24,8 +24,8 @@ def measure(run: Run, size: int) -> Sequence[Row]:
         bare_path, our_path = Path(folder) / "bare", Path(folder) / "ours"
         with closing(Bare(bare_path, rows(size, each * _SESSIONS, sessions=_SESSIONS))) as bare:
             bare.fill()
-        with closing(Inside(our_path)) as inside:
-            inside.fill(inside.create_sessions(_SESSIONS), messages(size, each))
+        with closing(Inside(our_path, sessions=_SESSIONS)) as inside:
+            inside.append_by_turns(messages(size, each))
         taken = {p: p.stat().st_size / (each * _SESSIONS) for p in (bare_path, our_path)}
     return [
         Row(

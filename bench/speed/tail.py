@@ -15,8 +15,6 @@ from bench.peer import INSTALLED, NAME, Peer
 from bench.speed.rows import microseconds, named, times
 from keepthread.checks import MAX_COUNT
 from keepthread.codec import digest, guard_of
-from keepthread.stores.sqlite import log
-from keepthread.stores.sqlite.file import DatabaseFile, connect
 from keepthread.stores.sqlite.statements import SQL
 
 GROUP = "tail of 4,096 tokens, CPU"
@@ -66,18 +64,17 @@ def _contenders(folder: Path, size: int, stack: ExitStack) -> tuple[dict[str, Wo
     """Return what is measured, and how many messages the tail has."""
     path = folder / "ours"
     some = messages(size, _MESSAGES)
-    with closing(Inside(path)) as inside:
-        (sid,) = inside.create_sessions()
-        inside.fill([sid], some)
+    inside = stack.enter_context(closing(Inside(path)))
+    inside.fill(some)
     awaited = stack.enter_context(closing(Awaited(path)))
     count = awaited.tail_length(TOKENS)
-    reader = stack.enter_context(closing(_Reader(path, sid)))
-    bare = stack.enter_context(closing(BareReader(path, sid, count)))
+    steps = _Steps(inside, count)
+    bare = stack.enter_context(closing(BareReader(path, steps.sid, count)))
     work: dict[str, Work] = {
         "bare": bare.read,
-        "query": reader.query,
-        "check": partial(reader.check, rows=reader.rows(count)),
-        "inside": reader.tail,
+        "query": steps.query,
+        "check": steps.check,
+        "inside": partial(inside.tail, tokens=TOKENS),
         "awaited": partial(awaited.tail, tokens=TOKENS),
     }
     if INSTALLED:
@@ -87,47 +84,31 @@ def _contenders(folder: Path, size: int, stack: ExitStack) -> tuple[dict[str, Wo
     return work, count
 
 
-class _Reader:
-    """The steps of a tail by themselves, on a connection as the reader's thread has it."""
+class _Steps:
+    """Two steps of a tail by themselves, on the connection that reads."""
 
-    def __init__(self, path: Path, sid: int) -> None:
-        file = DatabaseFile(path, synchronous="FULL", timeout=30.0, connect=connect)
-        self._db = file.open_for_reading()
-        self._sid = sid
-
-    def rows(self, count: int) -> list[tuple]:
-        """Return the newest rows."""
-        cursor = self._db.execute(_NEWEST, (self._sid, TENANT, MAX_COUNT))
-        found = cursor.fetchmany(count)
-        cursor.close()
-        return found
+    def __init__(self, inside: Inside, length: int) -> None:
+        self.sid = int(inside.keys[0])
+        self._db = inside.reading
+        self._what = (self.sid, TENANT, MAX_COUNT, 0)
+        self._rows = self._db.execute(_NEWEST, self._what).fetchall()[:length]
 
     def query(self, count: int) -> None:
         """Step the cursor back for as long as the rows fit."""
         for _ in range(count):
             left = TOKENS
-            cursor = self._db.execute(_NEWEST, (self._sid, TENANT, MAX_COUNT))
+            cursor = self._db.execute(_NEWEST, self._what)
             for row in cursor:
                 left -= row[5]
                 if left < 0:
                     break
             cursor.close()
 
-    def check(self, count: int, *, rows: list[tuple]) -> None:
+    def check(self, count: int) -> None:
         """Compare each row's guard and digest with what they should be."""
-        sid = self._sid
         for _ in range(count):
-            for row in rows:
-                assert _intact(sid, row)
-
-    def tail(self, count: int) -> None:
-        """Do all that the reader's thread does."""
-        for _ in range(count):
-            log.tail(self._db, TENANT, self._sid, TOKENS, None, MAX_COUNT)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+            for row in self._rows:
+                assert _intact(self.sid, row)
 
 
 def _intact(place: int, row: tuple) -> bool:

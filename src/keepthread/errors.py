@@ -33,6 +33,10 @@ class Stale(KeepthreadError):
     """Something moved since the caller looked. Read again, then decide again."""
 
 
+class BudgetTooSmall(KeepthreadError):
+    """The budget cannot hold what must be shown. Raise it, or shorten the system prompt."""
+
+
 class Unavailable(KeepthreadError):
     """The store cannot do this now; what it acknowledged before is safe. Try again later."""
 

@@ -1,15 +1,18 @@
 """The sockets: what a backend, a counter or another part must do to fit into the house."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, Self, TypeAlias
 
 from keepthread.types import (
     JSON,
     Durability,
     Gathered,
+    Hidden,
     Message,
     Record,
     Scope,
+    Selection,
     SessionInfo,
     SessionKey,
     Span,
@@ -30,6 +33,39 @@ class TokenCounter(Protocol):
 
     def count(self, message: Message) -> int:
         """Return the tokens a message takes on any wire, its frame included."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """All that a strategy may choose from; everything it needs to know is here.
+
+    `messages` are the newest visible ones, oldest first; `totals` their running token totals,
+    hidden messages left out. `earlier` and `earlier_tokens` tell of visible messages before them.
+    """
+
+    counter: TokenCounter
+    system_prompt: str = ""
+    system_tokens: int = 0
+    messages: Sequence[Message] = ()
+    totals: Sequence[int] = ()
+    first: int = 1
+    """The first visible position of the log."""
+    earlier: int = 0
+    newest_user: Message | None = None
+    pins: Sequence[Message] = ()
+    hidden: Sequence[Hidden] = ()
+    query: str | None = None
+    """What to recall by; the newest user message if it is None."""
+    steady: bool = True
+    """False if some messages were counted anew, so that totals say nothing of earlier calls."""
+
+
+class Strategy(Protocol):
+    """Decides what a model sees; pure: no clock, no disk, no chance."""
+
+    def select(self, material: Material, budget: int) -> Selection:
+        """Return what to show within the budget, and the reason for each choice."""
         ...
 
 
@@ -118,16 +154,17 @@ class Store(Protocol):
         limit: int | None = None,
         before: int | None = None,
         after: int = 0,
+        least: int = 0,
     ) -> list[Message]:
         """Return the newest messages that fit, oldest first, between two positions if given.
 
         Reads about what it returns, however long the log. Tombstones and damaged messages are
-        among them and cost no tokens.
+        among them and cost no tokens. `least` messages are returned whatever they cost.
         """
         ...
 
     async def gather(
-        self, session: SessionKey, *, tokens: int, kinds: Sequence[str] = ()
+        self, session: SessionKey, *, tokens: int, least: int = 0, kinds: Sequence[str] = ()
     ) -> Gathered:
         """Return at one moment a session, its tail, and the records of these kinds on its shelf."""
         ...

@@ -160,6 +160,39 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """Positions that contexts pass over, and why."""
+
+    first: int
+    last: int
+    tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Messages that share a fate: shown in a section, or left out (no section), and why."""
+
+    first: int
+    last: int
+    messages: int
+    tokens: int
+    section: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a strategy chose: messages in the order of the prompt, results behind their calls."""
+
+    budget: int
+    tokens: int
+    system: str
+    messages: Sequence[Message]
+    choices: Sequence[Choice]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
     """One place where stored data is not what was written."""
 

@@ -67,7 +67,7 @@ def _optional(value: object, what: str) -> str | None:
 
 def decode_details(details: bytes) -> dict[str, Any]:
     """Return the fields of a session that `encode_details` wrote."""
-    fields = loads(details)
+    fields: dict[str, Any] = loads(details)
     fields["tags"] = tuple(fields["tags"])
     if fork := fields["forked_from"]:
         fields["forked_from"] = ForkPoint(session=fork[0], seq=fork[1])

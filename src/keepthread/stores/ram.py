@@ -272,8 +272,9 @@ class RamStore:
         limit: int | None = None,
         before: int | None = None,
         after: int = 0,
+        least: int = 0,
     ) -> list[Message]:
-        check_positions(tokens=tokens, limit=limit, before=before, after=after)
+        check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
         thread = self._thread(session)
         last = thread.head.seq if before is None else min(thread.head.seq, before - 1)
         found: list[Message] = []
@@ -281,19 +282,20 @@ class RamStore:
         for seq in range(last, after, -1):
             message = thread.message(seq)
             used += message.tokens
-            if (tokens is not None and used > tokens) or len(found) == limit:
+            full = tokens is not None and used > tokens and len(found) >= least
+            if full or len(found) == limit:
                 break
             found.append(message)
         found.reverse()
         return found
 
     async def gather(
-        self, session: SessionKey, *, tokens: int, kinds: Sequence[str] = ()
+        self, session: SessionKey, *, tokens: int, least: int = 0, kinds: Sequence[str] = ()
     ) -> Gathered:
         shelf = Scope(session=session)
         return Gathered(
             session=self._thread(session).described(),
-            messages=await self.tail(session, tokens=tokens),
+            messages=await self.tail(session, tokens=tokens, least=least),
             records=[r for kind in kinds for r in await self.scan(shelf, kind)],
         )
 

@@ -418,6 +418,8 @@ class StoreContract:
         assert said(await store.tail(key, tokens=25, before=5)) == list("34")
         assert said(await store.tail(key, before=1)) == []
         assert said(await store.tail(key, after=4)) == list("567")
+        assert said(await store.tail(key, tokens=5, least=2)) == list("67")
+        assert said(await store.tail(key, tokens=5, least=2, limit=1)) == list("7")
         assert said(await store.tail(key, after=2, before=6, limit=2)) == list("45")
 
     @on_store

@@ -251,9 +251,9 @@ def _nested(levels: int) -> dict[str, Any]:
     return value
 
 
-def _unfolding(doublings: int) -> list[Any]:
-    """Return a few small lists that, written out, are 2**doublings."""
-    value: list[Any] = []
+def _unfolding(doublings: int) -> Any:
+    """Return a kilobyte that, written out, is there 2**doublings times."""
+    value: Any = "x" * 1024
     for _ in range(doublings):
         value = [value, value]
     return value
@@ -347,7 +347,7 @@ _JSON: Final = (
         messages=lambda: [_native(_nested(MAX_DEPTH))],
     ),
     Hostile(name="native 2,000 deep", verdict=REFUSED, messages=lambda: [_native(_nested(2000))]),
-    _meta("a small meta that unfolds to megabytes", REFUSED, lambda: {"x": _unfolding(18)}),
+    _meta("a small meta that unfolds to megabytes", REFUSED, lambda: {"x": _unfolding(11)}),
     _meta("NaN", REFUSED, lambda: {"x": [math.nan]}),
     _meta("infinity", REFUSED, lambda: {"x": -math.inf}),
     _meta("numbers that look alike", STORED, lambda: {"x": [0, 0.0, -0.0, False, 1, 1.0, True]}),

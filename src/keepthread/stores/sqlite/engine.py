@@ -48,6 +48,7 @@ class _Worker:
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._pid = os.getpid()
         self._closed = False
+        self._tell_end: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -68,9 +69,15 @@ class _Worker:
 
     async def close(self) -> None:
         """Finish what waits, then end the thread."""
+        if self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        self._tell_end = lambda: loop.call_soon_threadsafe(ended.set_result, None)
         self._closed = True
         self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
+        await ended
+        self._thread.join()
 
     def _run(self) -> None:
         db: sqlite3.Connection | None = None
@@ -83,6 +90,7 @@ class _Worker:
             self.serve(db, batch)
         if db:
             db.close()
+        self._tell_end()
 
     def _next_batch(self) -> list[_Job]:
         """Return all that waits, at least one; nothing when the end has come."""
@@ -161,13 +169,9 @@ class _Writer(_Worker):
     def _commit(self, db: sqlite3.Connection, batch: list[_Job]) -> list[_Answer]:
         try:
             db.execute("BEGIN IMMEDIATE")
-            if len(batch) == 1:
-                answers = [_attempt(batch[0], db, self.file.path)]
-            else:
-                answers = [self._attempt_in_company(job, db) for job in batch]
-            if not db.in_transaction:  # SQLite gave up the whole transaction with one statement
-                error = next(answer.error for answer in answers if answer.error)
-                return [_Answer(job, None, error) for job in batch]
+            answers = self._attempt_all(db, batch)
+            if not db.in_transaction:  # with one statement SQLite gave up the whole transaction
+                return [_Answer(job, None, answers[-1].error) for job in batch]
             if all(answer.error for answer in answers):
                 db.execute("ROLLBACK")
                 return answers
@@ -179,6 +183,16 @@ class _Writer(_Worker):
             return [_Answer(job, None, failure) for job in batch]
         self.commits += 1
         self._pages += _PAGES_PER_COMMIT + sum(job.size for job in batch) // _PAGE
+        return answers
+
+    def _attempt_all(self, db: sqlite3.Connection, batch: list[_Job]) -> list[_Answer]:
+        if len(batch) == 1:
+            return [_attempt(batch[0], db, self.file.path)]
+        answers: list[_Answer] = []
+        for job in batch:
+            answers.append(self._attempt_in_company(job, db))
+            if not db.in_transaction:  # a savepoint now would begin a transaction of its own
+                break
         return answers
 
     def _attempt_in_company(self, job: _Job, db: sqlite3.Connection) -> _Answer:

@@ -39,6 +39,8 @@ _BY_ERRNO = {
 def translate(error: sqlite3.Error, path: Path) -> KeepthreadError:
     """Return our error for one of SQLite's; its own words stay readable behind ours."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # no room for the shared memory beside the file
+        code = sqlite3.SQLITE_FULL
     kind, meaning = _BY_CODE.get(code & 0xFF, (Unavailable, "SQLite failed"))
     return kind(f"{path}: {meaning} ({error})")
 

@@ -1,5 +1,6 @@
 """The database file: opening it with the right settings, its format, its checkpoints."""
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -44,21 +45,31 @@ class DatabaseFile:
                 # file that is there is not touched: closing it would drop SQLite's locks on it.
                 with suppress(FileExistsError):
                     os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+                if not self._writable():
+                    raise PermissionError(errno.EACCES, "the file is write-protected")
                 return self._prepared(self._connect(self._uri("mode=rw")))
         except (OSError, sqlite3.Error) as error:
             raise self._ours(error) from error
 
     def open_for_reading(self) -> sqlite3.Connection:
         """Open the file as it is, even on a disk that cannot be written."""
-        try:
-            return self._readable("mode=ro")
-        except (OSError, sqlite3.Error) as error:
-            if (self.path.with_name(f"{self.path.name}-wal")).exists() or not self.path.exists():
-                raise self._ours(error) from error
-        try:  # no log to read and no place for shared memory: a still picture will do
-            return self._readable("immutable=1")
-        except (OSError, sqlite3.Error) as error:
-            raise self._ours(error) from error
+        # Without a log to read, a still picture will do where shared memory has no place; and
+        # beside a write-protected file SQLite would leave files that stay write-protected.
+        still = not self.path.with_name(f"{self.path.name}-wal").exists()
+        modes = ["mode=ro", "immutable=1"] if still else ["mode=ro"]
+        if still and not self._writable():
+            modes.reverse()
+        failure: OSError | sqlite3.Error | None = None
+        for mode in modes:
+            try:
+                return self._readable(mode)
+            except (OSError, sqlite3.Error) as error:
+                failure = failure or error
+        assert failure is not None
+        raise self._ours(failure) from failure
+
+    def _writable(self) -> bool:
+        return os.access(self.path, os.W_OK)
 
     def checkpoint(self, db: sqlite3.Connection) -> None:
         """Move the write-ahead log into the file unless another process is at it.
@@ -75,13 +86,14 @@ class DatabaseFile:
     def _prepared(self, db: sqlite3.Connection) -> sqlite3.Connection:
         try:
             self._configure(db)
+            found = self._format(db)  # before anything is changed in a file that is not ours
             db.execute("PRAGMA journal_mode = WAL").fetchall()
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
             db.execute("PRAGMA fullfsync = ON")  # on macOS, fsync alone does not reach the disk
             db.execute("PRAGMA checkpoint_fullfsync = ON")
             db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
             db.execute("PRAGMA secure_delete = ON").fetchall()
-            for number in range(self._format(db) + 1, FORMAT + 1):
+            for number in range(found + 1, FORMAT + 1):
                 db.executescript(
                     f"BEGIN IMMEDIATE; {migration(number)}"
                     f"PRAGMA user_version = {number}; PRAGMA application_id = {APPLICATION_ID};"

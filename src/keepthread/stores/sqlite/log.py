@@ -111,6 +111,7 @@ def tail(
     limit: int | None,
     before: int,
     after: int,
+    least: int,
 ) -> list[Message]:
     """Step back from the newest message for as long as they fit."""
     found: list[Message] = []
@@ -120,7 +121,7 @@ def tail(
     for row in cursor:
         message = decode(sid, row)
         left -= message.tokens
-        if left < 0 or room <= 0:
+        if (left < 0 and len(found) >= least) or room <= 0:
             break
         room -= 1
         found.append(message)

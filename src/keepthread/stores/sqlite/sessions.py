@@ -98,9 +98,13 @@ def _undamaged(session: SessionInfo) -> SessionInfo:
 
 def _decode(row: tuple[Any, ...]) -> SessionInfo:
     sid, _, id, owner, kind, ready, epoch, created_at, details, _, active_at, _ = row[:12]
-    seq, exchanges, total = row[12:]
+    seq, exchanges, total = row[12], row[13], row[14]
     key = SessionKey(str(sid))
-    counts = {"messages": seq or 0, "exchanges": exchanges or 0, "tokens": total or 0}
+    counts: dict[str, Any] = {
+        "messages": seq or 0,
+        "exchanges": exchanges or 0,
+        "tokens": total or 0,
+    }
     if not intact(row):
         return SessionInfo(id=str(id), key=key, epoch=epoch, state="damaged", **counts)
     return SessionInfo(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from keepthread.checks import MAX_COUNT, check_count, check_id
-from keepthread.errors import DurabilityTooLow, ReadOnly, SessionGone
+from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, SessionGone, StorageFull
 from keepthread.ids import new_id
 from keepthread.protocols import Progress
 from keepthread.stores.details import check_scope, check_session, encode_spans, encode_value
@@ -102,10 +102,11 @@ class SQLiteStore:
     async def _begin(self) -> None:
         try:
             await self._engine.write(_nothing)
-        except ReadOnly:
-            if not self._engine.file.path.exists():
-                raise
-            await self._engine.read(_nothing)
+        except (ReadOnly, StorageFull) as refusal:
+            try:  # reading may go on
+                await self._engine.read(_nothing)
+            except KeepthreadError:
+                raise refusal from None
 
     def tenant(self, name: str) -> Self:
         return type(self)(
@@ -201,20 +202,21 @@ class SQLiteStore:
         limit: int | None = None,
         before: int | None = None,
         after: int = 0,
+        least: int = 0,
     ) -> list[Message]:
         sid = _sid(session)
-        check_positions(tokens=tokens, limit=limit, before=before, after=after)
+        check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
         end = MAX_COUNT if before is None else before
         tenant = self._tenant
         return await self._engine.read(
-            lambda db: log.tail(db, tenant, sid, tokens, limit, end, after)
+            lambda db: log.tail(db, tenant, sid, tokens, limit, end, after, least)
         )
 
     async def gather(
-        self, session: SessionKey, *, tokens: int, kinds: Sequence[str] = ()
+        self, session: SessionKey, *, tokens: int, least: int = 0, kinds: Sequence[str] = ()
     ) -> Gathered:
         sid = _sid(session)
-        check_count(tokens, "tokens")
+        check_positions(tokens=tokens, least=least)
         place = shelf.Shelf(self._tenant, sid, "")
 
         def gather(db: sqlite3.Connection) -> Gathered:
@@ -222,7 +224,7 @@ class SQLiteStore:
             try:
                 return Gathered(
                     session=sessions.by_sid(db, place.tenant, sid),
-                    messages=log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0),
+                    messages=log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0, least),
                     records=[r for kind in kinds for r in shelf.scan(db, place, kind)],
                 )
             finally:

@@ -1,0 +1,120 @@
+"""Hiding and branching: clear, rewind, pins and forks, none of which touches the log."""
+
+from dataclasses import replace
+
+from keepthread.checks import check_count, check_id
+from keepthread.context.marks import CLEARED, REWOUND, Marks
+from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
+from keepthread.gather import MARKS, PIN
+from keepthread.protocols import Store
+from keepthread.types import ForkPoint, Scope, SessionInfo, SessionKey, Span
+
+_COPY = 500
+
+
+async def clear(store: Store, session: SessionKey) -> None:
+    """Hide everything there is; the log keeps it."""
+    await _hide(store, session, 1, CLEARED)
+
+
+async def rewind(store: Store, session: SessionKey, to: int) -> None:
+    """Hide what came after a position."""
+    if check_count(to, "to") and not await store.find(session, seqs=[to]):
+        raise MessageNotFound(f"there is no message at position {to}")
+    await _hide(store, session, to + 1, REWOUND)
+
+
+async def _hide(store: Store, session: SessionKey, first: int, reason: str) -> None:
+    """Hide from a position to the end of the log; look again if another process hid something."""
+    while True:
+        marks, version, head = await _read_marks(store, session)
+        if reason == REWOUND:
+            first = marks.behind(first)
+        if first > head.messages:
+            return
+        before = await store.find(session, seqs=[first - 1])
+        tokens = head.tokens - (before[0].total if before else 0)
+        marks = marks.hide(first, head.messages, tokens, reason)
+        try:
+            await store.put(Scope(session=session), MARKS, MARKS, marks.to_json(), version=version)
+        except Stale:
+            continue
+        return
+
+
+async def _read_marks(store: Store, session: SessionKey) -> tuple[Marks, int, SessionInfo]:
+    found = await store.gather(session, tokens=0, kinds=(MARKS,))
+    for record in found.records:
+        return Marks.from_json(record.value), record.version, found.session
+    return Marks(), 0, found.session
+
+
+async def pin(store: Store, session: SessionKey, id: str) -> None:
+    """Keep a message in every context, as far as the pins' share goes."""
+    found = await store.find(session, ids=[check_id(id, "a message id")])
+    if not found or found[0].state != "live":
+        raise MessageNotFound(f"there is no message {id!r} to pin")
+    span = Span(session=session, first=found[0].seq, last=found[0].seq)
+    await store.put(Scope(session=session), PIN, id, None, made_of=[span])
+
+
+async def unpin(store: Store, session: SessionKey, id: str) -> bool:
+    """Let go of a pinned message; tell whether it was pinned."""
+    return await store.drop(Scope(session=session), PIN, check_id(id, "a message id"))
+
+
+async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> SessionInfo:
+    """Copy a session up to a position into a new one, which is not seen before it is whole.
+
+    A copy that was broken off is taken up again by the next call with the same id.
+    """
+    head = (await store.gather(source.key, tokens=0)).session.messages
+    end = head if at is None else check_count(at, "at")
+    if end > head:
+        raise MessageNotFound(f"there is no message at position {end}; the log ends at {head}")
+    target = await _unready(store, source, id, end)
+    copied = target.messages
+    while copied < end:
+        page = await store.read(source.key, after=copied, upto=end, limit=_COPY)
+        copied = await store.load(target.key, page)
+    await _copy_shelf(store, source.key, target.key, end)
+    return await store.put_session(replace(target, ready=True))
+
+
+async def _unready(store: Store, source: SessionInfo, id: str, end: int) -> SessionInfo:
+    origin = ForkPoint(session=source.id, seq=end)
+    new = SessionInfo(
+        id=id,
+        owner=source.owner,
+        title=source.title,
+        tags=source.tags,
+        system_prompt=source.system_prompt,
+        meta=source.meta,
+        kind="fork",
+        forked_from=origin,
+        ready=False,
+    )
+    try:
+        return await store.put_session(new)
+    except SessionExists:
+        begun = await store.get_session(id)
+        if begun is None:
+            raise SessionGone(f"session {id!r} was deleted while it was forked") from None
+        if begun.ready or begun.forked_from != origin:
+            raise
+        return begun
+
+
+async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end: int) -> None:
+    """Copy the records made before the fork point."""
+    for record in await store.scan(Scope(session=source)):
+        value = record.value
+        if record.kind == MARKS:
+            value = Marks.from_json(value).upto(end).to_json()
+        elif any(span.session == source and span.last > end for span in record.made_of):
+            continue
+        spans = [
+            replace(span, session=target) if span.session == source else span
+            for span in record.made_of
+        ]
+        await store.put(Scope(session=target), record.kind, record.key, value, made_of=spans)

@@ -1,0 +1,98 @@
+"""Blocks: messages that live or die together, a tool call and its results.
+
+A result belongs to the latest call before it that has its id and no result yet; it is set behind
+its call wherever the log holds it. A call with some results missing gets stand-ins for them; one
+with none is left out, and so is a result without its call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+from keepthread.protocols import TokenCounter
+from keepthread.types import Message, ToolCall
+
+NO_RESULT = "(no result)"
+
+
+@dataclass(slots=True)
+class Block:
+    """A call with its results by the index of the call; `fault` says why it cannot be shown."""
+
+    call: Message
+    results: dict[int, Message] = field(default_factory=dict[int, Message])
+    fault: str = ""
+
+    def open_call(self, id: str | None) -> int | None:
+        """Return the index of a call of that id without a result."""
+        for index, call in enumerate(self.call.tool_calls):
+            if call.id == id and index not in self.results:
+                return index
+        return None
+
+    def members(self) -> list[Message]:
+        """Return the messages of the log it is made of."""
+        return [self.call, *self.results.values()]
+
+    def shown(self, counter: TokenCounter) -> list[Message]:
+        """Return its messages in the order of a prompt, stand-ins included."""
+        calls = enumerate(self.call.tool_calls)
+        results = (self.results.get(n) or no_result(self.call, call, counter) for n, call in calls)
+        return [self.call, *results]
+
+
+Unit: TypeAlias = Message | Block
+"""A message by itself needs no block around it."""
+
+
+class Units(NamedTuple):
+    """A log as units, the index of the first message of each, and the calls among them."""
+
+    units: list[Unit]
+    places: list[int]
+    callers: list[Block]
+
+
+def no_result(message: Message, call: ToolCall, counter: TokenCounter) -> Message:
+    """Return the stand-in for a result that never came."""
+    blank = Message(
+        role="tool",
+        content=NO_RESULT,
+        tool_call_id=call.id,
+        name=call.name,
+        exchange=message.exchange,
+        origin="tool",
+    )
+    return replace(blank, tokens=counter.count(blank))
+
+
+def units_of(messages: Sequence[Message]) -> Units:
+    """Return messages as units, by the position of their first message."""
+    units: list[Unit] = []
+    places: list[int] = []
+    callers: list[Block] = []
+    for place, message in enumerate(messages):
+        unit: Unit = message
+        if message.state != "live":
+            unit = Block(message, fault=message.state)
+        elif message.role == "tool":
+            if _take_result(message, callers):
+                continue
+            unit = Block(message, fault="a result without its call")
+        elif message.tool_calls:
+            unit = Block(message, fault="a call without a result")
+            callers.append(unit)
+        units.append(unit)
+        places.append(place)
+    return Units(units, places, callers)
+
+
+def _take_result(message: Message, callers: list[Block]) -> bool:
+    """Put a result behind its call; tell whether there is one."""
+    for block in reversed(callers):
+        index = block.open_call(message.tool_call_id)
+        if index is not None:
+            block.results[index] = message
+            block.fault = ""
+            return True
+    return False

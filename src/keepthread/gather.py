@@ -1,0 +1,179 @@
+"""Gathering what a context is chosen from: the one place where choosing touches the store."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final
+
+from keepthread.context.marks import Marks
+from keepthread.context.quote import quoted
+from keepthread.protocols import Material, Store, TokenCounter
+from keepthread.types import Message, Record, SessionKey
+
+MARKS: Final = "marks"
+PIN: Final = "pin"
+LEAST: Final = 12
+"""Newest messages that are read whatever they cost: the newest block may have to be cut."""
+_PAGE: Final = 200
+_MOST_PAGES: Final = 10
+
+
+async def gather(
+    store: Store,
+    session: SessionKey,
+    counter: TokenCounter,
+    *,
+    tokens: int,
+    user_seq: int = 0,
+    newest: bool = True,
+    query: str | None = None,
+) -> Material:
+    """Return what a strategy may choose from within so many tokens.
+
+    `user_seq` is the position of the user message to answer, if the caller knows it; `newest=False`
+    leaves that message out.
+    """
+    found = await store.gather(session, tokens=tokens, least=LEAST, kinds=(MARKS, PIN))
+    marks = marks_of(found.records)
+    messages: Sequence[Message] = found.messages
+    if marks.hidden:
+        messages = await _visible(store, session, marks, messages, tokens)
+    user = await _newest_user(store, session, marks, messages, user_seq)
+    if user is not None and not newest:
+        messages = [message for message in messages if message.seq != user.seq]
+        user = None
+    totals = marks.totals(messages)
+    pins = await _pins(store, session, marks, found.records)
+    material = Material(
+        counter=counter,
+        system_prompt=found.session.system_prompt or "",
+        system_tokens=_system_tokens(counter, found.session.system_prompt or ""),
+        messages=messages,
+        totals=totals,
+        first=marks.behind(1),
+        earlier=_earlier(marks, messages),
+        newest_user=user,
+        pins=_standing_alone(pins, counter),
+        hidden=marks.hidden,
+        query=query,
+    )
+    if all(message.counter == counter.name for message in messages):
+        return material
+    return _recounted(material)
+
+
+def marks_of(records: Sequence[Record]) -> Marks:
+    """Return a session's marks."""
+    for record in records:
+        if record.kind == MARKS:
+            return Marks.from_json(record.value)
+    return Marks()
+
+
+@lru_cache(maxsize=256)
+def _system_tokens(counter: TokenCounter, prompt: str) -> int:
+    return counter.count(Message(role="system", content=prompt)) if prompt else 0
+
+
+async def _visible(
+    store: Store, session: SessionKey, marks: Marks, messages: Sequence[Message], tokens: int
+) -> list[Message]:
+    """Return the newest visible messages: those read already, and older ones in their stead."""
+    shown = [message for message in messages if not marks.hides(message.seq)]
+    left = tokens - sum(message.tokens for message in shown)
+    least = LEAST - len(shown)
+    before = messages[0].seq if messages else 1
+    while (left > 0 or least > 0) and (span := marks.visible_before(before)):
+        older = await store.tail(
+            session,
+            tokens=max(0, left),
+            least=max(0, least),
+            before=span[1] + 1,
+            after=span[0] - 1,
+        )
+        shown = [*older, *shown]
+        left -= sum(message.tokens for message in older)
+        least -= len(older)
+        if not older or older[0].seq > span[0]:
+            break
+        before = span[0]
+    return shown
+
+
+def _earlier(marks: Marks, messages: Sequence[Message]) -> int:
+    if not messages:
+        return 0
+    first = messages[0].seq
+    return first - 1 - marks.hidden_before(first)[0]
+
+
+async def _newest_user(
+    store: Store, session: SessionKey, marks: Marks, messages: Sequence[Message], seq: int
+) -> Message | None:
+    """Return the user message to answer, be it older than what was read."""
+    for message in reversed(messages):
+        if message.seq == seq or (not seq and _is_users(message)):
+            return message
+    if seq:
+        found = await store.find(session, seqs=[seq])
+        return found[0] if found and _is_users(found[0]) and not marks.hides(seq) else None
+    before = messages[0].seq if messages else 1
+    for _ in range(_MOST_PAGES):
+        span = marks.visible_before(before)
+        if span is None:
+            return None
+        page = await store.tail(session, limit=_PAGE, before=span[1] + 1, after=span[0] - 1)
+        for message in reversed(page):
+            if _is_users(message):
+                return message
+        before = page[0].seq if page else span[0]
+    return None
+
+
+def _is_users(message: Message) -> bool:
+    return message.role == "user" and message.state == "live"
+
+
+async def _pins(
+    store: Store,
+    session: SessionKey,
+    marks: Marks,
+    records: Sequence[Record],
+) -> list[Message]:
+    """Return pinned messages that can be seen, oldest first."""
+    ids = [record.key for record in records if record.kind == PIN]
+    if not ids:
+        return []
+    pinned = await store.find(session, ids=ids)
+    return [pin for pin in pinned if pin.state == "live" and not marks.hides(pin.seq)]
+
+
+def _recounted(material: Material) -> Material:
+    """Return material counted anew where another counter counted; its totals start from here."""
+    counter = material.counter
+
+    def recount(message: Message) -> Message:
+        if message.counter == counter.name or message.state != "live":
+            return message
+        return replace(message, tokens=counter.count(message), counter=counter.name)
+
+    messages = [recount(message) for message in material.messages]
+    user = material.newest_user
+    return replace(
+        material,
+        messages=messages,
+        totals=list(accumulate(message.tokens for message in messages)),
+        newest_user=user and recount(user),
+        steady=False,
+    )
+
+
+def _standing_alone(pins: Sequence[Message], counter: TokenCounter) -> list[Message]:
+    """Return pinned messages as they can be shown by themselves: tools and calls as quotations."""
+    return [
+        quoted(pin, counter)
+        if pin.role in ("tool", "system") or pin.tool_calls
+        else replace(pin, tokens=counter.count(pin))
+        for pin in pins
+    ]

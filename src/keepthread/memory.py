@@ -1,0 +1,220 @@
+"""Memory: the door. Open a store by its address, and get sessions from it."""
+
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from typing import Any, Final, Self
+
+from keepthread.checks import MAX_COUNT, check_count
+from keepthread.context.view import DEFAULT_VIEWS, View
+from keepthread.errors import InvalidInput, SessionExists, SessionNotFound
+from keepthread.ids import new_id
+from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.session import Session
+from keepthread.stores.ram import RamStore
+from keepthread.stores.sqlite import SQLiteStore
+from keepthread.thread import Thread
+from keepthread.tokens import counter as best_counter
+from keepthread.types import JSON, Durability, SessionInfo, Verification
+
+DAY: Final = 86_400.0
+_ALL: Final = MAX_COUNT
+
+
+class Memory:
+    """A store with a counter and views; `async with Memory.open("sqlite:///chat.db") as memory`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        views: Mapping[str, View] | None = None,
+        counter: TokenCounter | None = None,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        """Stand on a store that is open; `open` is the usual way."""
+        self.store = store
+        self.counter = counter or best_counter()
+        self.views = {**DEFAULT_VIEWS, **(views or {})}
+        self._clock = clock
+        self._ids = ids
+
+    @staticmethod
+    def open(
+        url: str,
+        *,
+        tenant: str = "default",
+        views: Mapping[str, View] | None = None,
+        counter: TokenCounter | None = None,
+        durability: Durability | None = None,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> "Opening":
+        """Open `sqlite:///path` (four slashes for an absolute path) or `ram://`.
+
+        Use it with `async with`, or `await` it and close it yourself.
+        """
+        path = _path_of(url)
+
+        async def store() -> Store:
+            if path is None:
+                return RamStore(tenant=tenant, durability=durability, clock=clock, ids=ids)
+            return await SQLiteStore.open(
+                path, tenant=tenant, durability=durability, clock=clock, ids=ids
+            )
+
+        async def memory() -> Memory:
+            return Memory(await store(), views=views, counter=counter, clock=clock, ids=ids)
+
+        return Opening(memory)
+
+    def tenant(self, name: str) -> "Memory":
+        """Return this memory behind another tenant's wall; both share one engine."""
+        return Memory(
+            self.store.tenant(name),
+            views=self.views,
+            counter=self.counter,
+            clock=self._clock,
+            ids=self._ids,
+        )
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of the store."""
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        """Use it as it is."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self.close()
+
+    # --- sessions ---
+
+    async def session(
+        self,
+        id: str,
+        *,
+        owner: str | None = None,
+        system_prompt: str | None = None,
+        title: str | None = None,
+        tags: Sequence[str] = (),
+        meta: Mapping[str, JSON] | None = None,
+    ) -> Session:
+        """Return the session of that id, made if it is not there.
+
+        With an owner, another's session is not found; what else is given applies to a new one.
+        """
+        found = await self._find(id, owner)
+        if found is not None:
+            return found
+        try:
+            return await self.create_session(
+                id, owner=owner, system_prompt=system_prompt, title=title, tags=tags, meta=meta
+            )
+        except SessionExists:  # another made it meanwhile
+            return await self.get_session(id, owner=owner)
+
+    async def create_session(
+        self,
+        id: str,
+        *,
+        owner: str | None = None,
+        system_prompt: str | None = None,
+        title: str | None = None,
+        tags: Sequence[str] = (),
+        meta: Mapping[str, JSON] | None = None,
+    ) -> Session:
+        """Make a session; one that is there already is an error."""
+        info = SessionInfo(
+            id=id,
+            owner="default" if owner is None else owner,
+            system_prompt=system_prompt,
+            title=title or "",
+            tags=tags,
+            meta=meta or {},
+        )
+        return self._session(await self.store.put_session(info))
+
+    async def get_session(self, id: str, *, owner: str | None = None) -> Session:
+        """Return the session of that id; one that is not there is an error."""
+        found = await self._find(id, owner)
+        if found is None:
+            raise SessionNotFound(f"there is no session {id!r}")
+        return found
+
+    async def list_sessions(
+        self, *, owner: str | None = None, limit: int = 10
+    ) -> list[SessionInfo]:
+        """Return what is known of sessions, latest activity first, without delegates."""
+        return await self.store.list_sessions(owner=owner, limit=limit)
+
+    async def delete_session(self, id: str, *, owner: str | None = None) -> None:
+        """Remove a session with its messages and its shelf."""
+        session = await self.get_session(id, owner=owner)
+        await self.store.delete_session(session.key)
+
+    async def prune(self, days: int = 30) -> int:
+        """Delete sessions without activity for so many days; return how many."""
+        before = self._clock() - check_count(days, "days") * DAY
+        pruned = 0
+        for session in await self.store.list_sessions(limit=_ALL):
+            if session.updated_at < before:
+                await self.store.delete_session(session.key)
+                pruned += 1
+        return pruned
+
+    async def verify(self, *, progress: Progress | None = None) -> Verification:
+        """Check everything that is stored."""
+        return await self.store.verify(progress=progress)
+
+    async def _find(self, id: str, owner: str | None) -> Session | None:
+        info = await self.store.get_session(id)
+        if info is None or not info.ready:
+            return None
+        if owner is not None and info.owner != owner:
+            raise SessionNotFound(f"there is no session {id!r}")
+        return self._session(info)
+
+    def _session(self, info: SessionInfo) -> Session:
+        thread = Thread(
+            store=self.store, key=info.key, counter=self.counter, views=self.views, ids=self._ids
+        )
+        return Session(thread, info)
+
+
+class Opening:
+    """A memory about to be opened: enter it, or await it."""
+
+    def __init__(self, opened: Callable[[], Coroutine[Any, Any, Memory]]) -> None:
+        """Hold what opens it."""
+        self._open = opened
+        self._memory: Memory | None = None
+
+    def __await__(self) -> Generator[Any, None, Memory]:
+        """Open it and leave closing to the caller."""
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Memory:
+        """Open it."""
+        self._memory = await self._open()
+        return self._memory
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        if self._memory is not None:
+            await self._memory.close()
+
+
+def _path_of(url: str) -> str | None:
+    """Return the path of a SQLite address, None for memory."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "ram" and not rest:
+        return None
+    if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return rest[1:]
+    raise InvalidInput(
+        f"{url!r} is no address of a store; there are sqlite:///relative/path.db,"
+        " sqlite:////absolute/path.db and ram://"
+    )
