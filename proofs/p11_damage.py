@@ -413,7 +413,7 @@ class _Flipper:
                 at %= 200  # the header and the root of the schema would hardly ever be met
             data = _with_flip(self.data, at, rng)
         elif how == "cut":
-            data = self.data[: max(1, at)]
+            data = self.data[: max(2, at)]  # to SQLite, less is an empty file, a new store
         else:
             start = at - at % PAGE
             data = self.data[:start] + bytes(PAGE) + self.data[start + PAGE :]

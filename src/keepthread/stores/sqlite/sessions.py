@@ -1,7 +1,7 @@
 """Sessions in SQLite: each function is one piece of work on a connection."""
 
 import sqlite3
-from typing import Any
+from typing import Any, cast
 
 from keepthread.codec import value_check
 from keepthread.errors import Damaged, SessionExists, SessionGone
@@ -111,7 +111,7 @@ def _decode(row: tuple[Any, ...]) -> SessionInfo:
         id=id,
         key=key,
         owner=owner,
-        kind=KINDS[kind],
+        kind=KINDS[cast(int, kind)],
         ready=bool(ready),
         epoch=epoch,
         created_at=created_at,
