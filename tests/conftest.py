@@ -1,6 +1,7 @@
 """What tests share: where data outside the tree is, and how Hypothesis searches."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,14 @@ pytest.register_assert_rewrite("keepthread.testing.contract")
 settings.register_profile("here", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@pytest.fixture(scope="session")
+def vocabularies(test_data: Path) -> Iterator[Path]:
+    """Let tiktoken find its vocabularies without a network."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(test_data / "tiktoken"))
+        yield test_data / "tiktoken"
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ class Estimator:
         """Take one of the two vocabularies it is calibrated for."""
         _check(vocabulary)
         self.name = f"~{vocabulary}"
-        self.measure = functools.partial(estimate, vocabulary=vocabulary)
+        self.measure = functools.partial(estimate, vocabulary=f"{vocabulary}_base")
 
     def count(self, message: Message) -> int:
         """Return the tokens a message takes on any wire, its frame included."""

@@ -10,40 +10,40 @@ VOCABULARIES = ("o200k_base", "cl100k_base")
 
 # What one of each trait costs in tokens, in o200k_base and in cl100k_base.
 _PRICES = """
-accent                 1.62 3.22   arabic                 0.22 0.43
-arabic-run             0.87 2.72   armenian               0.30 2.08
-armenian-run           0.47 1.11   capital                0.94 0.94
-capital-after-symbol   0.80 0.78   capital-glued          0.08 0.08
-capital-long           0.05 0.06   common-han             0.73 0.99
-control                1.88 0.94   cyrillic               0.28 1.04
-cyrillic-run           0.76 0.00   digits                 1.04 1.08
-emoji                  1.59 1.83   four-bytes             4.01 4.06
-georgian               0.41 2.11   georgian-run           0.00 0.85
-greek                  0.17 0.63   greek-run              1.69 2.76
-han                    1.43 2.34   hangul                 0.83 1.50
-hangul-run             0.00 0.00   hebrew                 0.39 1.15
-hebrew-run             0.59 0.67   indic                  0.38 1.92
-indic-run              1.56 1.86   indochinese            1.91 2.29
-indochinese-run        0.81 0.00   kana                   0.90 1.04
-latin                  1.55 1.31   line                   1.53 1.39
-long-after-symbol      0.10 0.07   long-glued             0.03 0.06
-lower                  1.06 1.09   lower-after-symbol     0.31 0.33
-lower-glued            0.02 0.00   lower-long             0.38 0.49
-mixed                  1.85 1.66   mixed-after-symbol     0.38 0.63
-mixed-glued            0.00 0.00   mixed-long             0.05 0.05
-next-symbol            0.45 0.45   punctuation            0.56 0.88
-rare-pair-capital      2.28 2.53   rare-pair-glued        0.71 0.83
-rare-pair-lower        1.70 2.69   rare-pair-mixed        0.42 0.56
-rare-pair-upper        0.33 0.48   rare-thai              1.00 2.18
-same-symbol            0.11 0.00   second-symbol          0.20 0.17
-sign                   1.73 1.91   space                  0.99 0.99
-symbols                1.05 1.00   thai                   0.59 1.07
-thai-mark              0.55 0.89   thai-word              0.73 0.35
-thai-word-letter       0.11 0.86   three-bytes            2.53 3.09
-three-bytes-run        4.18 0.47   two-bytes              1.75 1.78
-two-bytes-run          0.90 0.00   upper                  0.94 0.94
-upper-after-symbol     0.32 0.29   upper-glued            0.33 0.52
-upper-long             0.18 0.15   wide                   0.93 1.05
+accent                 1.65 3.21   arabic                 0.22 0.43
+arabic-run             0.88 2.75   armenian               0.30 2.11
+armenian-run           0.49 1.08   capital                0.95 0.95
+capital-after-symbol   0.83 0.78   capital-glued          0.15 0.13
+capital-long           0.05 0.09   common-han             0.72 1.00
+control                0.95 0.95   cyrillic               0.35 1.05
+cyrillic-run           0.41 0.00   digits                 1.08 1.11
+emoji                  2.36 3.13   four-bytes             4.05 4.09
+georgian               0.41 2.13   georgian-run           0.00 0.86
+greek                  0.17 0.64   greek-run              1.73 2.80
+han                    1.46 2.35   hangul                 0.84 1.51
+hangul-run             0.00 0.00   hebrew                 0.39 1.16
+hebrew-run             0.61 0.68   indic                  0.39 1.94
+indic-run              1.58 1.80   indochinese            1.92 2.32
+indochinese-run        0.84 0.00   kana                   0.91 1.05
+latin                  1.45 0.81   line                   1.48 1.39
+long-after-symbol      0.09 0.04   long-glued             0.00 0.01
+lower                  1.07 1.08   lower-after-symbol     0.31 0.39
+lower-glued            0.00 0.00   lower-long             0.35 0.45
+mixed                  1.64 1.69   mixed-after-symbol     0.56 0.26
+mixed-glued            0.00 0.00   mixed-long             0.09 0.06
+next-symbol            0.74 0.75   punctuation            0.64 1.44
+rare-pair-capital      2.13 2.52   rare-pair-glued        0.74 0.87
+rare-pair-lower        1.77 2.76   rare-pair-mixed        0.47 0.55
+rare-pair-upper        0.28 0.36   rare-thai              1.01 2.31
+same-symbol            0.08 0.08   second-symbol          0.02 0.00
+sign                   2.32 2.67   space                  0.95 0.95
+symbols                1.13 1.07   thai                   0.59 1.09
+thai-mark              0.53 0.83   thai-word              0.75 0.37
+thai-word-letter       0.12 0.87   three-bytes            2.54 3.14
+three-bytes-run        4.22 0.28   two-bytes              2.12 2.02
+two-bytes-run          0.00 0.00   upper                  1.02 1.06
+upper-after-symbol     0.15 0.00   upper-glued            0.16 0.18
+upper-long             0.24 0.24   wide                   0.96 1.07
 """
 
 # Where each block of characters begins, and the trait that prices them.

@@ -1,0 +1,86 @@
+"""Token counters: what they cover, which one is chosen, and what they survive."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keepthread import Attachment, Message, Native, ToolCall, tokens
+from keepthread.errors import InvalidInput, Unavailable
+from keepthread.tokens import Estimator, Tiktoken, counter
+
+
+@pytest.fixture(autouse=True)
+def fresh_choice() -> Iterator[None]:
+    counter.cache_clear()
+    yield
+    counter.cache_clear()
+
+
+def test_exact_counts_are_chosen_where_tiktoken_is(vocabularies: Path) -> None:
+    assert counter().name == "o200k"
+    assert counter("cl100k").name == "cl100k"
+    assert counter() is counter()
+
+
+def test_without_tiktoken_the_estimator_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert counter().name == "~o200k"
+    with pytest.raises(Unavailable, match=r"keepthread\[tokens\]"):
+        Tiktoken()
+
+
+def test_without_a_vocabulary_one_warning_and_the_estimator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def offline(name: str) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("tiktoken.get_encoding", offline)
+    with pytest.warns(UserWarning, match="TIKTOKEN_CACHE_DIR"):
+        assert counter().name == "~o200k"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert counter().name == "~o200k"
+
+
+def test_an_unknown_vocabulary_is_refused_by_name() -> None:
+    for make in (Estimator, counter):
+        with pytest.raises(InvalidInput, match="o200k, cl100k"):
+            make("p50k")
+
+
+@pytest.fixture(params=["exact", "estimate"])
+def measure(request: pytest.FixtureRequest, vocabularies: Path) -> Tiktoken | Estimator:
+    return Tiktoken() if request.param == "exact" else Estimator()
+
+
+def test_every_text_of_a_message_is_counted(measure: Tiktoken | Estimator) -> None:
+    bare = measure.count(Message(role="assistant"))
+    assert bare == tokens.MESSAGE_FRAME
+    words = "several words of text"
+    cost = measure.measure(words)
+    call = ToolCall(id=words, name=words, arguments=words)
+    for message, least in (
+        (Message(role="user", content=words), cost),
+        (Message(role="user", name=words), cost),
+        (Message(role="user", author=words), cost + tokens.AUTHOR_FRAME),
+        (Message(role="user", tool_call_id=words), cost),
+        (Message(role="assistant", tool_calls=[call]), 3 * cost + tokens.CALL_FRAME),
+        (Message(role="user", native=Native(wire="anthropic", items=[words])), cost),
+        (Message(role="user", attachments=[Attachment(media_type="x")]), tokens.ATTACHMENT_COST),
+        (Message(role="user", content="a\nb\n"), measure.measure("a\nb\n") + 2),
+    ):
+        assert measure.count(message) >= bare + least
+
+
+def test_special_tokens_in_a_text_are_text(measure: Tiktoken | Estimator) -> None:
+    assert measure.measure("<|endoftext|>") > 1
+
+
+@pytest.mark.parametrize("text", [" " * (1 << 20), "a" * (1 << 20), "\ud800\udc00 \0", "\n" * 99_999])
+def test_no_text_is_too_odd_to_be_counted(measure: Tiktoken | Estimator, text: str) -> None:
+    assert measure.measure(text) > 0
