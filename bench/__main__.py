@@ -7,10 +7,11 @@ from pathlib import Path
 
 from bench import ENOUGH_ROUNDS, Benchmark, Run
 from bench.places import folders
+from bench.prefix import BENCHMARK as PREFIX
 from bench.report import as_json, as_table, status
 from bench.speed import BENCHMARK as SPEED
 
-BENCHMARKS: Mapping[str, Benchmark] = {each.name: each for each in (SPEED,)}
+BENCHMARKS: Mapping[str, Benchmark] = {each.name: each for each in (SPEED, PREFIX)}
 QUICK_ROUNDS = 3
 
 

@@ -21,8 +21,12 @@ _ROLES: Sequence[Role] = ("user", "assistant")
 def texts(size: int) -> list[str]:
     """Return different texts of just that many bytes, the same in every run."""
     chance = random.Random(size)
-    words = _COMMON.split()
-    return [" ".join(chance.choices(words, k=size))[:size] for _ in range(_DIFFERENT)]
+    return [words(chance, size)[:size] for _ in range(_DIFFERENT)]
+
+
+def words(chance: random.Random, number: int) -> str:
+    """Return so many common words, about a token each."""
+    return " ".join(chance.choices(_COMMON.split(), k=number))
 
 
 def tokens_of(size: int) -> int:

@@ -343,8 +343,8 @@ class _Flipper:
     def _spread(self, picture: Picture, row: "Row", column: str) -> Iterator[str]:
         """Find readings that lost more than the damaged row."""
         place = self._place(row)
-        # Nothing tells how long a log was whose last row went elsewhere.
-        end_moved = row.seq == MESSAGES and column in ("sid", "seq")
+        # A log whose last row is damaged is counted up to the last that is sound.
+        at_the_end = row.seq == MESSAGES
         for where, shown in picture.shown.items():
             sound = self.sound.shown[where]
             if shown == sound:
@@ -354,8 +354,15 @@ class _Flipper:
                     yield f"{where} shows {_difference(shown, sound)}"
             elif where[:2] == place and where[2] in LOGS:
                 yield from (f"{where[2]} {wrong}" for wrong in self._changed(where, shown, row))
-            elif not end_moved or _uncounted(shown) != _uncounted(sound):
+            elif not at_the_end or _uncounted(shown) != _uncounted(sound):
                 yield f"{where} shows {_difference(shown, sound)}"
+            elif {s.tokens for s in _sessions(shown)} - self._possible_totals(place, sound):
+                yield f"{where} counts {_difference(shown, sound)}"
+
+    def _possible_totals(self, place: tuple[str, str], sound: Any) -> set[int]:
+        """Return what sessions may be said to hold: as before, or all but the last message."""
+        log = self.sound.shown[(*place, "read")]
+        return {s.tokens for s in _sessions(sound)} | {log[-2].total}
 
     def _changed(self, where: Where, shown: Any, row: "Row") -> Iterator[str]:
         """Find what a log shows that was not written, the damaged message apart."""
@@ -458,6 +465,13 @@ def _noticed(picture: Picture) -> bool:
         or (isinstance(shown, list) and any(getattr(s, "state", "") == "damaged" for s in shown))
         for shown in picture.shown.values()
     )
+
+
+def _sessions(shown: Any) -> list[SessionInfo]:
+    """Return the sessions of a listing or of a single answer."""
+    return [
+        s for s in (shown if isinstance(shown, list) else [shown]) if isinstance(s, SessionInfo)
+    ]
 
 
 def _uncounted(shown: Any) -> Any:

@@ -81,6 +81,8 @@ def test_special_tokens_in_a_text_are_text(measure: Tiktoken | Estimator) -> Non
     assert measure.measure("<|endoftext|>") > 1
 
 
-@pytest.mark.parametrize("text", [" " * (1 << 20), "a" * (1 << 20), "\ud800\udc00 \0", "\n" * 99_999])
+@pytest.mark.parametrize(
+    "text", [" " * (1 << 20), "a" * (1 << 20), "\ud800\udc00 \0", "\n" * 99_999]
+)
 def test_no_text_is_too_odd_to_be_counted(measure: Tiktoken | Estimator, text: str) -> None:
     assert measure.measure(text) > 0

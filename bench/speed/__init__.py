@@ -7,6 +7,8 @@ from itertools import chain
 
 from bench import Benchmark, Report, Row, Run
 from bench.corpus import SIZES
+from bench.counters import ABSENT as NO_EXACT
+from bench.counters import EXACT, counters
 from bench.peer import ABSENT, INSTALLED
 from bench.places import file_system, sync_time
 from bench.speed import append, counting, length, size, tail, together
@@ -37,8 +39,8 @@ def _setting(run: Run) -> list[str]:
 
 def _notes(run: Run) -> list[str]:
     notes = [] if INSTALLED else [ABSENT]
-    if "tiktoken" not in counting.counters():
-        notes.append(counting.ABSENT)
+    if EXACT not in counters():
+        notes.append(f"{NO_EXACT}, so the exact counter's rows are left out.")
     if file_system(run.memory) != "tmpfs":
         notes.append("There is no tmpfs with room for it: CPU was measured on the disk, too.")
     if file_system(run.disk) == "tmpfs":

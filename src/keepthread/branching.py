@@ -1,13 +1,14 @@
 """Hiding and branching: clear, rewind, pins and forks, none of which touches the log."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from keepthread.checks import check_count, check_id
 from keepthread.context.marks import CLEARED, REWOUND, Marks
 from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
 from keepthread.gather import MARKS, PIN
-from keepthread.protocols import Store
-from keepthread.types import ForkPoint, Scope, SessionInfo, SessionKey, Span
+from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.types import ForkPoint, Hidden, Scope, SessionInfo, SessionKey, Span
 
 _COPY = 500
 
@@ -49,6 +50,34 @@ async def _read_marks(store: Store, session: SessionKey) -> tuple[Marks, int, Se
     return Marks(), 0, found.session
 
 
+async def recount(
+    store: Store,
+    session: SessionKey,
+    counter: TokenCounter,
+    *,
+    progress: Progress | None = None,
+) -> int:
+    """Count what another counter counted, marks included; return how many messages that were."""
+    counted = await store.recount(session, counter, progress=progress)
+    while True:
+        marks, version, _ = await _read_marks(store, session)
+        hidden = [replace(s, tokens=await _tokens_of(store, session, s)) for s in marks.hidden]
+        if hidden == list(marks.hidden):
+            return counted
+        marks = replace(marks, hidden=tuple(hidden))
+        try:
+            await store.put(Scope(session=session), MARKS, MARKS, marks.to_json(), version=version)
+        except Stale:
+            continue
+        return counted
+
+
+async def _tokens_of(store: Store, session: SessionKey, span: Hidden) -> int:
+    ends = await store.find(session, seqs=[span.first - 1, span.last])
+    totals = {message.seq: message.total for message in ends}
+    return max(0, totals.get(span.last, 0) - totals.get(span.first - 1, 0))
+
+
 async def pin(store: Store, session: SessionKey, id: str) -> None:
     """Keep a message in every context, as far as the pins' share goes."""
     found = await store.find(session, ids=[check_id(id, "a message id")])
@@ -66,13 +95,15 @@ async def unpin(store: Store, session: SessionKey, id: str) -> bool:
 async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> SessionInfo:
     """Copy a session up to a position into a new one, which is not seen before it is whole.
 
-    A copy that was broken off is taken up again by the next call with the same id.
+    A copy that was broken off is taken up again by the next call with the same id and position; if
+    none is given, up to where it was begun for.
     """
     head = (await store.gather(source.key, tokens=0)).session.messages
     end = head if at is None else check_count(at, "at")
     if end > head:
         raise MessageNotFound(f"there is no message at position {end}; the log ends at {head}")
-    target = await _unready(store, source, id, end)
+    target = await _unready(store, source, id, end, whole=at is None)
+    end = target.forked_from.seq if target.forked_from else end
     copied = target.messages
     while copied < end:
         page = await store.read(source.key, after=copied, upto=end, limit=_COPY)
@@ -81,7 +112,9 @@ async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> Se
     return await store.put_session(replace(target, ready=True))
 
 
-async def _unready(store: Store, source: SessionInfo, id: str, end: int) -> SessionInfo:
+async def _unready(
+    store: Store, source: SessionInfo, id: str, end: int, *, whole: bool
+) -> SessionInfo:
     origin = ForkPoint(session=source.id, seq=end)
     new = SessionInfo(
         id=id,
@@ -100,7 +133,9 @@ async def _unready(store: Store, source: SessionInfo, id: str, end: int) -> Sess
         begun = await store.get_session(id)
         if begun is None:
             raise SessionGone(f"session {id!r} was deleted while it was forked") from None
-        if begun.ready or begun.forked_from != origin:
+        point = begun.forked_from
+        same = point == origin or (whole and point is not None and point.session == source.id)
+        if begun.ready or not same:
             raise
         return begun
 
@@ -117,4 +152,6 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
             replace(span, session=target) if span.session == source else span
             for span in record.made_of
         ]
-        await store.put(Scope(session=target), record.kind, record.key, value, made_of=spans)
+        scope = Scope(session=target)
+        with suppress(Stale):  # copied before the copying was broken off
+            await store.put(scope, record.kind, record.key, value, made_of=spans, version=0)

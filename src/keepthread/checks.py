@@ -45,29 +45,46 @@ def check_text(value: object, what: str) -> str:
     raise InvalidInput(f"{what} must be text, not {show(value)}")
 
 
-def plain(value: object, what: str, *, ordered: bool = False, depth: int = MAX_DEPTH) -> JSON:
+def plain(value: object, what: str, *, ordered: bool = False) -> JSON:
     """Return a copy made of JSON's own types; keys are sorted unless `ordered` keeps theirs."""
-    kind = type(value)
-    if value is None or kind is bool or kind is str or kind is int:
-        return cast(JSON, value)
-    if kind is float:
-        if math.isfinite(cast(float, value)):
-            return cast(float, value)
-        raise InvalidInput(f"{what} holds {value}, which JSON does not have")
-    if kind is not list and kind is not dict:
-        raise InvalidInput(
-            f"{what} holds a {kind.__name__}; it may hold None, bool, int, float, str, list, dict"
-        )
-    if depth == 0:
-        raise InvalidInput(f"{what} is nested more than {MAX_DEPTH} deep")
-    if kind is list:
-        return [plain(v, what, ordered=ordered, depth=depth - 1) for v in cast(list[object], value)]
-    items = [
-        (check_text(k, f"a key of {what}"), v) for k, v in cast(dict[str, object], value).items()
-    ]
-    if not ordered:
-        items.sort(key=lambda item: item[0])
-    return {k: plain(v, what, ordered=ordered, depth=depth - 1) for k, v in items}
+    return _Plain(what, ordered).copy(value, MAX_DEPTH)
+
+
+class _Plain:
+    """One copying; it ends early where the copy could not be stored anyway."""
+
+    def __init__(self, what: str, ordered: bool) -> None:
+        self.what = what
+        self.ordered = ordered
+        self.values = 0
+
+    def copy(self, value: object, depth: int) -> JSON:
+        self.values += 1
+        if self.values > MAX_BYTES:  # a list may hold itself twice over, and again
+            raise InvalidInput(f"{self.what} has more than {MAX_BYTES} values")
+        kind = type(value)
+        if value is None or kind is bool or kind is str or kind is int:
+            return cast(JSON, value)
+        if kind is float:
+            if math.isfinite(cast(float, value)):
+                return cast(float, value)
+            raise InvalidInput(f"{self.what} holds {value}, which JSON does not have")
+        if kind is not list and kind is not dict:
+            raise InvalidInput(
+                f"{self.what} holds a {kind.__name__};"
+                " it may hold None, bool, int, float, str, list and dict"
+            )
+        if depth == 0:
+            raise InvalidInput(f"{self.what} is nested more than {MAX_DEPTH} deep")
+        if kind is list:
+            return [self.copy(item, depth - 1) for item in cast(list[object], value)]
+        return self._copy_map(cast(dict[object, object], value), depth)
+
+    def _copy_map(self, value: dict[object, object], depth: int) -> JSON:
+        items = [(check_text(key, f"a key of {self.what}"), item) for key, item in value.items()]
+        if not self.ordered:
+            items.sort(key=lambda item: item[0])
+        return {key: self.copy(item, depth - 1) for key, item in items}
 
 
 def show(value: object) -> str:

@@ -127,13 +127,13 @@ def pack_id(id: str) -> PackedId:
 
 def encode(message: Message, id: str, *, limit: int = MAX_BYTES) -> Body:
     """Return the body that `id` stands for, or refuse the message whole."""
-    role = _ROLE_CODES.get(message.role) if type(message.role) is str else None
-    if role is None:
-        raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {show(message.role)}")
+    role = _role_code(message.role)
     text = check_text(message.content, "content")
     if len(text) > limit:  # before 50 MB are copied
         raise InvalidInput(f"the message has {len(text)} characters; the limit is {limit} bytes")
     content = text.encode("utf-8", "surrogatepass")
+    if type(message.meta) is not dict:
+        raise InvalidInput(f"meta must be a dict, not {show(message.meta)}")
     extra = _encode_extra(message, role, limit) if _has_extra(message) else None
     size = len(content) + (len(extra) if extra else 0)
     if size > limit:
@@ -144,7 +144,7 @@ def encode(message: Message, id: str, *, limit: int = MAX_BYTES) -> Body:
 def encode_as_is(message: Message, *, limit: int = MAX_BYTES) -> Body:
     """Return the body of a message that a store gave out, in whatever state it is."""
     if message.state == "erased":
-        return tombstone(message.id, _ROLE_CODES[message.role])
+        return tombstone(message.id, _role_code(message.role))
     body = encode(message, message.id, limit=limit)
     if message.state == "damaged":  # and stays so in every copy
         return body._replace(digest=_NO_DIGEST)
@@ -156,6 +156,13 @@ def encode_as_is(message: Message, *, limit: int = MAX_BYTES) -> Body:
 def tombstone(id: str, role: int) -> Body:
     """Return what is left of an erased message."""
     return Body(role, None, None, digest(id, role + _ERASED, b"", None))
+
+
+def _role_code(role: object) -> int:
+    code = _ROLE_CODES.get(role) if type(role) is str else None
+    if code is None:
+        raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {show(role)}")
+    return code
 
 
 def _has_extra(m: Message) -> bool:

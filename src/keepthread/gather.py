@@ -40,11 +40,12 @@ async def gather(
     if marks.hidden:
         messages = await _visible(store, session, marks, messages, tokens)
     user = await _newest_user(store, session, marks, messages, user_seq)
+    pins = await _pins(store, session, marks, found.records)
     if user is not None and not newest:
         messages = [message for message in messages if message.seq != user.seq]
+        pins = [pin for pin in pins if pin.seq != user.seq]
         user = None
     totals = marks.totals(messages)
-    pins = await _pins(store, session, marks, found.records)
     material = Material(
         counter=counter,
         system_prompt=found.session.system_prompt or "",
@@ -58,7 +59,7 @@ async def gather(
         hidden=marks.hidden,
         query=query,
     )
-    if all(message.counter == counter.name for message in messages):
+    if all(m.counter == counter.name or m.state == "erased" for m in messages):
         return material
     return _recounted(material)
 
@@ -112,12 +113,14 @@ async def _newest_user(
     store: Store, session: SessionKey, marks: Marks, messages: Sequence[Message], seq: int
 ) -> Message | None:
     """Return the user message to answer, be it older than what was read."""
+    if seq and not marks.hides(seq):
+        read = [message for message in messages if message.seq == seq]
+        found = read or await store.find(session, seqs=[seq])
+        if found and _is_users(found[0]):
+            return found[0]
     for message in reversed(messages):
-        if message.seq == seq or (not seq and _is_users(message)):
+        if _is_users(message):
             return message
-    if seq:
-        found = await store.find(session, seqs=[seq])
-        return found[0] if found and _is_users(found[0]) and not marks.hides(seq) else None
     before = messages[0].seq if messages else 1
     for _ in range(_MOST_PAGES):
         span = marks.visible_before(before)

@@ -96,7 +96,8 @@ class Store(Protocol):
         """Create a session that has no key yet, or update one that has.
 
         An update replaces title, tags, system prompt, meta and `ready`, nothing else. A taken id
-        raises `SessionExists`.
+        raises `SessionExists`. Times that a new session brings are kept, and changes to one that
+        is not ready are no activity.
         """
         ...
 
@@ -110,6 +111,15 @@ class Store(Protocol):
         """Return ready sessions, latest activity first, without delegates.
 
         May lag behind an append by a second.
+        """
+        ...
+
+    async def scan_sessions(
+        self, *, after: SessionKey | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        """Return every session behind a key, or from the first, in the order they were made.
+
+        Those that are not ready and delegates are among them. The key may be of a deleted one.
         """
         ...
 
@@ -189,6 +199,15 @@ class Store(Protocol):
         """
         ...
 
+    async def recount(
+        self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
+    ) -> int:
+        """Count what another counter counted, set the running totals right, all or none.
+
+        Returns how many messages were counted. Tombstones and damaged messages cost nothing.
+        """
+        ...
+
     # --- the shelf ---
 
     async def put(
@@ -215,6 +234,10 @@ class Store(Protocol):
 
     async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
         """Return a shelf's records, by kind and key; of one kind, or all."""
+        ...
+
+    async def owners(self) -> list[str]:
+        """Return the owners who have a record on their shelf, by name."""
         ...
 
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:

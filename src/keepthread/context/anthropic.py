@@ -4,7 +4,6 @@ import json
 from typing import Any, Final
 
 from keepthread.context.wire import EMPTY, Turn, image, system_text, turns
-from keepthread.tokens.counting import arguments_as_json
 from keepthread.types import Selection
 
 OPENING: Final = "(conversation continues)"
@@ -37,7 +36,7 @@ def _say(messages: list[dict[str, Any]], role: str, content: list[Any]) -> None:
 def _speech(turn: Turn) -> tuple[str, list[Any]]:
     message = turn.message
     if turn.native and message.native:
-        return message.role, list(message.native.items)
+        return message.role, [i for i in message.native.items if not _blank(i)] or [_text("")]
     if message.role != "assistant":
         images = [found for a in message.attachments if (found := image(a))]
         return "user", [_text(turn.text), *(_image(*found) for found in images)]
@@ -47,11 +46,16 @@ def _speech(turn: Turn) -> tuple[str, list[Any]]:
             "type": "tool_use",
             "id": call.id,
             "name": call.name,
-            "input": json.loads(arguments_as_json(call.arguments)),
+            "input": json.loads(call.arguments),
         }
         for call in turn.calls
     ]
     return "assistant", [*text, *calls]
+
+
+def _blank(item: Any) -> bool:
+    """Tell whether an item is a text that models write and the provider will not take back."""
+    return item["type"] == "text" and not item["text"].strip()
 
 
 def _text(text: str) -> dict[str, str]:

@@ -66,6 +66,11 @@ def no_result(message: Message, call: ToolCall, counter: TokenCounter) -> Messag
     return replace(blank, tokens=counter.count(blank))
 
 
+def calls_of(message: Message) -> Sequence[ToolCall]:
+    """Return what a message calls; only an assistant may call."""
+    return message.tool_calls if message.role == "assistant" else ()
+
+
 def units_of(messages: Sequence[Message]) -> Units:
     """Return messages as units, by the position of their first message."""
     units: list[Unit] = []
@@ -79,7 +84,7 @@ def units_of(messages: Sequence[Message]) -> Units:
             if _take_result(message, callers):
                 continue
             unit = Block(message, fault="a result without its call")
-        elif message.tool_calls:
+        elif calls_of(message):
             unit = Block(message, fault="a call without a result")
             callers.append(unit)
         units.append(unit)

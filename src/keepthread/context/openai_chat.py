@@ -3,7 +3,6 @@
 from typing import Any
 
 from keepthread.context.wire import EMPTY, Turn, image, system_text, turns
-from keepthread.tokens.counting import arguments_as_json
 from keepthread.types import Selection
 
 
@@ -32,7 +31,7 @@ def _messages(turn: Turn) -> list[Any]:
         {
             "id": call.id,
             "type": "function",
-            "function": {"name": call.name, "arguments": arguments_as_json(call.arguments)},
+            "function": {"name": call.name, "arguments": call.arguments},
         }
         for call in turn.calls
     ]

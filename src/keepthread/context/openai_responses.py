@@ -3,7 +3,6 @@
 from typing import Any
 
 from keepthread.context.wire import EMPTY, Turn, image, system_text, turns
-from keepthread.tokens.counting import arguments_as_json
 from keepthread.types import Selection
 
 
@@ -32,7 +31,7 @@ def _items(turn: Turn) -> list[Any]:
             "type": "function_call",
             "call_id": call.id,
             "name": call.name,
-            "arguments": arguments_as_json(call.arguments),
+            "arguments": call.arguments,
         }
         for call in turn.calls
     ]

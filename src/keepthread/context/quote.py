@@ -9,9 +9,14 @@ from keepthread.types import Message
 def speaker(message: Message) -> str:
     """Return who says it, as a person would read it."""
     if message.role == "tool":
-        return f"Tool {message.name}" if message.name else "Tool"
+        return f"Tool {flat(message.name)}" if message.name else "Tool"
     who = {"user": "User", "assistant": "Assistant", "system": "System"}[message.role]
     return f"{who} ({message.author})" if message.author else who
+
+
+def flat(text: str) -> str:
+    """Return a text in one line."""
+    return " ".join(text.splitlines())
 
 
 def is_order(message: Message) -> bool:
@@ -19,10 +24,15 @@ def is_order(message: Message) -> bool:
     return message.role == "system" and message.origin in ("operator", None)
 
 
+def is_quoted(message: Message) -> bool:
+    """Tell whether a message is shown as a quotation: tools, and who poses as the system."""
+    return message.role == "tool" or (message.role == "system" and not is_order(message))
+
+
 def quotation(message: Message) -> str:
     """Return a message as quoted text, each line marked."""
     lines = [f"> {line}" for line in message.content.splitlines()] or [">"]
-    calls = [f"> (called {call.name} with {call.arguments})" for call in message.tool_calls]
+    calls = [f"> (called {flat(c.name)} with {flat(c.arguments)})" for c in message.tool_calls]
     return "\n".join([f"{speaker(message)} said:", *lines, *calls])
 
 

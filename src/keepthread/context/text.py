@@ -1,30 +1,28 @@
 """The text form: `User: …` lines that no message can forge, for prompts that are one string."""
 
-from keepthread.context.quote import speaker
+from keepthread.context.quote import flat, is_quoted, speaker
+from keepthread.context.wire import sendable
 from keepthread.types import Message, Selection
 
 
 def render(selection: Selection) -> str:
     """Return the conversation line by line; what goes on is indented, what tools said is quoted."""
-    return "\n".join(line(message) for message in selection.messages)
+    return sendable("\n".join(line(message) for message in selection.messages))
 
 
 def line(message: Message) -> str:
     """Return one message; only its first line starts at the margin."""
     parts = [f"{speaker(message)}: {_body(message)}".rstrip()]
-    parts += [f"  [calls {_flat(c.name)} with {_flat(c.arguments)}]" for c in message.tool_calls]
-    parts += [f"  [attached: {_flat(a.name or a.media_type)}]" for a in message.attachments]
+    parts += [f"  [calls {flat(c.name)} with {flat(c.arguments)}]" for c in message.tool_calls]
+    parts += [f"  [attached: {flat(a.name or a.media_type)}]" for a in message.attachments]
     return "\n".join(parts)
 
 
 def _body(message: Message) -> str:
-    margin = " > " if message.role == "tool" else "  "
+    quoted = is_quoted(message)
+    margin = " > " if quoted else "  "
     lines = message.content.splitlines()
     if not lines:
         return ""
-    first = f"> {lines[0]}" if message.role == "tool" else lines[0]
+    first = f"> {lines[0]}" if quoted else lines[0]
     return "\n".join([first, *(margin + rest if rest else rest for rest in lines[1:])])
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.splitlines())

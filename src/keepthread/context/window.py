@@ -102,13 +102,14 @@ class _Choosing:
                 f"the system prompt needs {self.material.system_tokens} tokens;"
                 f" the budget is {self.budget}"
             )
-        if newest is None or newest.tokens <= self._room_for(newest):
+        if newest is None or self.window.overflow == "keep":
             return newest
-        if self.window.overflow == "keep":
-            return newest
-        cut = None
-        if self.window.overflow == "trim":
-            cut = shorten(newest, self._room_for(newest), self.material.counter)
+        if self.window.overflow == "raise":
+            cut = newest if newest.tokens <= self.room else None
+        else:
+            counter = self.material.counter
+            cut = shorten(newest, self._room_for(newest), counter)
+            cut = cut or shorten(newest, self.room, counter)
         if cut is None:
             raise BudgetTooSmall(
                 f"the newest message alone needs {newest.tokens} tokens and the system prompt"

@@ -6,26 +6,29 @@ names that would be refused are replaced by ones derived from the message, the s
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
-from keepthread.context.quote import is_order
+from keepthread.context.blocks import calls_of
+from keepthread.context.quote import is_order, is_quoted, quotation
+from keepthread.tokens.counting import arguments_as_json, wire_name
 from keepthread.types import Attachment, Message, Selection, Wire
 
 EMPTY: Final = "(empty)"
 """Stands for a text that a provider would refuse for being blank."""
 
 _GOOD_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,40}")
-_BAD_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_WEB: Final = re.compile(r"https://[^\s\"<>\\]+")
+_WEB: Final = re.compile(r"https://[a-zA-Z0-9.-]+(?::[0-9]{1,5})?(?:[/?#][^\s\"<>\\]*)?")
 _DATA: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call as a wire takes it, and the text of its result."""
+    """A tool call as a wire takes it, its arguments an object in JSON, and its result's text."""
 
     id: str
     name: str
@@ -46,7 +49,7 @@ class Turn:
 def system_text(selection: Selection) -> str:
     """Return the system prompt with what the operator added to it in the log."""
     orders = [m.content for m in selection.messages if is_order(m)]
-    return "\n\n".join(part for part in (selection.system, *orders) if part.strip())
+    return sendable("\n\n".join(part for part in (selection.system, *orders) if part.strip()))
 
 
 def turns(selection: Selection, wire: Wire) -> list[Turn]:
@@ -57,28 +60,49 @@ def turns(selection: Selection, wire: Wire) -> list[Turn]:
     index = 0
     while index < len(messages):
         message = messages[index]
-        count = len(message.tool_calls)
+        end = index + 1 + len(calls_of(message))
         if not is_order(message):
-            results = messages[index + 1 : index + 1 + count]
-            found.append(_turn(message, results, wire, used))
-        index += 1 + count
+            found.append(_turn(message, messages[index + 1 : end], wire, used))
+        index = end
     return found
 
 
 def _turn(message: Message, results: Sequence[Message], wire: Wire, used: set[str]) -> Turn:
-    native = message.native is not None and message.native.wire == wire
-    native = native and not used.intersection(call.id for call in message.tool_calls)
+    native = _as_given(message, wire, used)
     calls: list[Call] = []
-    for n, (call, result) in enumerate(zip(message.tool_calls, results, strict=True)):
+    for n, (call, result) in enumerate(zip(calls_of(message), results, strict=True)):
         id = call.id if native else _call_id(message.id, n, call.id, used)
         used.add(id)
-        calls.append(Call(id, _name(call.name), call.arguments, result.content))
-    return Turn(message, said(message), calls, native)
+        arguments = sendable(arguments_as_json(call.arguments))
+        calls.append(Call(id, wire_name(call.name), arguments, sendable(result.content)))
+    return Turn(message, sendable(said(message)), calls, native)
+
+
+def _as_given(message: Message, wire: Wire, used: set[str]) -> bool:
+    """Tell whether a provider's own items can go back as they are: no id of theirs is taken."""
+    native = message.native
+    if native is None or native.wire != wire or not native.items:
+        return False
+    calls = [call.id for call in message.tool_calls]
+    ids = {*calls, *(str(i["id"]) for i in native.items if isinstance(i, Mapping) and "id" in i)}
+    if used & ids or len(set(calls)) < len(calls):
+        return False
+    used |= ids
+    return True
+
+
+def sendable(text: str) -> str:
+    """Return a text without what JSON parsers and models choke on: lone surrogates and NUL."""
+    if "\0" in text:
+        text = text.replace("\0", "")
+    if _SURROGATE.search(text):
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def said(message: Message) -> str:
     """Return a message's text; in a conversation of several people, with who wrote it."""
-    text = message.content
+    text = quotation(message) if is_quoted(message) else message.content
     if message.role == "user" and message.author:
         text = f"{message.author}: {text}"
     notes = [f"[attached: {a.name or a.media_type}]" for a in message.attachments if not image(a)]
@@ -88,12 +112,13 @@ def said(message: Message) -> str:
 def _call_id(message: str, n: int, id: str, used: set[str]) -> str:
     if _GOOD_ID.fullmatch(id) and id not in used:
         return id
-    seed = f"{message}\0{n}\0{id}".encode("utf-8", "surrogatepass")
-    return f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
-
-
-def _name(name: str) -> str:
-    return _BAD_IN_NAME.sub("_", name)[:64] or "tool"
+    for trial in count():
+        seed = f"{message}\0{n}\0{id}\0{trial}".encode("utf-8", "surrogatepass")
+        number = int.from_bytes(hashlib.sha256(seed).digest()[:8])
+        derived = f"call_{number % 10**12:012}"  # digits, for they take the fewest tokens
+        if derived not in used:
+            return derived
+    raise AssertionError
 
 
 def image(attachment: Attachment) -> tuple[str, str] | None:

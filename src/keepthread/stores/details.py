@@ -28,7 +28,11 @@ def check_session(session: SessionInfo, *, now: float) -> SessionInfo:
         raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {show(session.kind)}")
     if type(session.ready) is not bool:
         raise InvalidInput(f"ready must be True or False, not {show(session.ready)}")
-    return replace(session, created_at=check_time(session.created_at or now, "created_at"))
+    return replace(
+        session,
+        created_at=check_time(session.created_at or now, "created_at"),
+        updated_at=check_time(session.updated_at or now, "updated_at"),
+    )
 
 
 def with_changes(known: SessionInfo, given: SessionInfo) -> SessionInfo:
@@ -46,13 +50,18 @@ def with_changes(known: SessionInfo, given: SessionInfo) -> SessionInfo:
 def encode_details(session: SessionInfo) -> bytes:
     """Return as JSON what is not needed to find a session."""
     fork = session.forked_from
+    if fork is not None and type(fork) is not ForkPoint:
+        raise InvalidInput(f"forked_from must be a ForkPoint, not {show(fork)}")
+    meta: object = session.meta
+    if not isinstance(meta, dict):
+        raise InvalidInput(f"meta must be a dict, not {show(meta)}")
     if type(session.tags) not in (tuple, list):
         raise InvalidInput(f"tags must be a tuple or a list, not {show(session.tags)}")
     details: dict[str, JSON] = {
         "title": check_text(session.title, "title"),
         "tags": [check_text(tag, "a tag") for tag in session.tags],
         "system_prompt": _optional(session.system_prompt, "system_prompt"),
-        "meta": plain(session.meta, "meta") if session.meta else {},
+        "meta": plain(cast(object, meta), "meta"),
         "parent": None if session.parent is None else check_id(session.parent, "parent"),
         "forked_from": None
         if fork is None
@@ -72,6 +81,12 @@ def decode_details(details: bytes) -> dict[str, Any]:
     if fork := fields["forked_from"]:
         fields["forked_from"] = ForkPoint(session=fork[0], seq=fork[1])
     return fields
+
+
+def check_filter(value: str | None, what: str) -> None:
+    """Refuse a filter that no stored name can match; None is none."""
+    if value is not None:
+        check_id(value, what)
 
 
 def check_scope(scope: Scope) -> Scope:

@@ -1,7 +1,7 @@
 """What every backend does alike before and while it stores messages: check, encode, place."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from keepthread.checks import check_count, check_id, check_time, show
 from keepthread.codec import (
@@ -20,6 +20,8 @@ from keepthread.codec import (
 )
 from keepthread.errors import Conflict, InvalidInput, Stale
 from keepthread.types import Message
+
+STATES: Final = ("live", "erased", "damaged")
 
 
 class Head(NamedTuple):
@@ -44,31 +46,37 @@ class Draft(NamedTuple):
 
 def draft(message: Message, *, clock: Callable[[], float], ids: Callable[[], str]) -> Draft:
     """Make a caller's message ready to be appended."""
+    if type(message) is not Message:
+        raise InvalidInput(f"expected a Message, not {show(message)}")
     if message.state != "live":
         raise InvalidInput(f"message {show(message.id)} is {message.state}: only `load` copies it")
-    id = check_id(message.id, "a message id") if message.id else ids()
+    id = ids() if message.id == "" else check_id(message.id, "a message id")
     return Draft(
         message,
         id,
         pack_id(id),
         encode(message, id),
-        check_count(message.tokens, "tokens") if message.tokens else 0,
-        check_id(message.counter, "counter").encode() if message.counter else b"",
-        check_time(message.created_at or clock(), "created_at"),
+        check_count(message.tokens, "tokens"),
+        b"" if message.counter == "" else check_id(message.counter, "counter").encode(),
+        check_time(clock() if message.created_at == 0 else message.created_at, "created_at"),
     )
 
 
 def draft_copy(message: Message) -> Draft:
     """Make ready a message that a store gave out, as it is."""
-    if message.id or message.state != "damaged":
+    if type(message) is not Message or message.state not in STATES:
+        raise InvalidInput(f"expected a Message that a store gave out, not {show(message)}")
+    if message.id != "" or message.state != "damaged":
         check_id(message.id, "a message id")
+    if check_count(message.seq, "seq") == 0:
+        raise InvalidInput(f"message {show(message.id)} has no position; append it")
     return Draft(
         message,
         message.id,
         pack_id(message.id or f"missing:{message.seq}"),
         encode_as_is(message),
         check_count(message.tokens, "tokens"),
-        message.counter.encode(),
+        b"" if message.counter == "" else check_id(message.counter, "counter").encode(),
         check_time(message.created_at, "created_at"),
     )
 
@@ -156,6 +164,13 @@ def erased_row(place: int, seq: int, row: Row) -> Row:
     guard = guard_of(place, *around, body.digest)
     id = pack_id(message.id)
     return Row(seq, id, body.role, None, None, *around[1:], body.digest, guard)
+
+
+def recounted_row(place: int, row: Row, tokens: int, counter: bytes, total: int) -> Row:
+    """Return a row with another count; its digest, and so any damage, stays."""
+    numbers = (row.exchange, row.exchanges, total, row.created_at)
+    guard = guard_of(place, row.seq, tokens, counter, *numbers, row.digest)
+    return row._replace(tokens=tokens, counter=counter, total=total, guard=guard)
 
 
 def check_positions(**values: int | None) -> None:

@@ -22,9 +22,10 @@ from keepthread.errors import (
     StoreClosed,
 )
 from keepthread.ids import new_id
-from keepthread.protocols import Progress
+from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.details import (
     check_epoch,
+    check_filter,
     check_scope,
     check_session,
     check_version,
@@ -46,6 +47,7 @@ from keepthread.stores.drafts import (
     head_after,
     next_copy,
     next_row,
+    recounted_row,
     same_body,
     same_place,
 )
@@ -71,6 +73,7 @@ class _Thread:
     place: int
     tenant: str
     info: SessionInfo
+    details: bytes
     rows: list[Row] = field(default_factory=list[Row])
     seqs: dict[PackedId, int] = field(default_factory=dict[PackedId, int])
 
@@ -83,7 +86,8 @@ class _Thread:
 
     def described(self) -> SessionInfo:
         head = self.head
-        return replace(self.info, messages=head.seq, exchanges=head.exchanges, tokens=head.total)
+        counts = {"messages": head.seq, "exchanges": head.exchanges, "tokens": head.total}
+        return replace(self.info, **counts, **decode_details(self.details))
 
     def extend(self, rows: Sequence[Row]) -> None:
         self.rows.extend(rows)
@@ -163,18 +167,21 @@ class RamStore:
         session = check_session(session, now=now)
         if session.key:
             thread = self._thread(session.key)
-            changed = with_changes(
-                replace(thread.info, updated_at=max(thread.info.updated_at, now)), session
+            changed = with_changes(thread.described(), session)
+            thread.details = encode_details(changed)
+            thread.info = replace(
+                thread.info,
+                ready=session.ready,
+                updated_at=max(thread.info.updated_at, now if thread.info.ready else 0),
             )
-            thread.info = replace(changed, **decode_details(encode_details(changed)))
             return thread.described()
         details = encode_details(session)
         if (self._tenant, session.id) in engine.keys:
             raise SessionExists(f"session {session.id!r} is there already")
         place = next(engine.numbers)
         key = SessionKey(str(place))
-        info = replace(session, key=key, updated_at=now, epoch=0, **decode_details(details))
-        engine.threads[key] = thread = _Thread(place, self._tenant, info)
+        info = replace(session, key=key, epoch=0, state="live")
+        engine.threads[key] = thread = _Thread(place, self._tenant, info, details)
         engine.keys[self._tenant, session.id] = key
         return thread.described()
 
@@ -186,6 +193,7 @@ class RamStore:
         self, *, owner: str | None = None, limit: int = 10
     ) -> list[SessionInfo]:
         check_count(limit, "limit")
+        check_filter(owner, "owner")
         found = [
             thread.described()
             for thread in self._open().threads.values()
@@ -195,6 +203,20 @@ class RamStore:
             and owner in (None, thread.info.owner)
         ]
         found.sort(key=lambda info: (info.updated_at, int(info.key)), reverse=True)
+        return found[:limit]
+
+    async def scan_sessions(
+        self, *, after: SessionKey | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        check_count(limit, "limit")
+        if after is not None and not after.isdecimal():
+            raise SessionGone("that is no session's key here")
+        last = 0 if after is None else int(after)
+        found = [
+            thread.described()
+            for thread in self._open().threads.values()
+            if thread.tenant == self._tenant and thread.place > last
+        ]
         return found[:limit]
 
     async def delete_session(self, session: SessionKey) -> None:
@@ -329,6 +351,25 @@ class RamStore:
             thread.info = replace(thread.info, epoch=thread.info.epoch + 1)
         return thread.info.epoch
 
+    async def recount(
+        self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
+    ) -> int:
+        thread = self._thread(session)
+        rows: list[Row] = []
+        total = counted = 0
+        for row in thread.rows:
+            message = decode(thread.place, row)
+            tokens, name = message.tokens, message.counter
+            if message.state == "live" and name != counter.name:
+                tokens, name = counter.count(message), counter.name
+                counted += 1
+            total += tokens
+            rows.append(recounted_row(thread.place, row, tokens, name.encode(), total))
+        thread.rows = rows
+        if progress:
+            progress(len(rows), len(rows))
+        return counted
+
     # --- the shelf ---
 
     async def put(
@@ -358,12 +399,19 @@ class RamStore:
 
     async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
         self._check_shelf(scope)
+        check_filter(kind, "kind")
         found = [
             (place, kept)
             for place, kept in self._engine.shelf.items()
             if place[:2] == (self._tenant, scope) and kind in (None, place[2])
         ]
         return [_record(place, kept) for place, kept in sorted(found, key=lambda f: f[0][2:])]
+
+    async def owners(self) -> list[str]:
+        shelf = self._open().shelf
+        return sorted(
+            {scope.owner for tenant, scope, _, _ in shelf if tenant == self._tenant} - {""}
+        )
 
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
         place = self._place(scope, kind, key)
@@ -397,7 +445,7 @@ class RamStore:
         return self._engine
 
     def _thread(self, key: SessionKey) -> _Thread:
-        thread = self._open().threads.get(key)
+        thread = self._open().threads.get(key) if type(key) is str else None
         if thread is None or thread.tenant != self._tenant:
             raise SessionGone("the session was deleted")
         return thread

@@ -61,6 +61,15 @@ FULL = Message(
 """A message with every field a caller may write."""
 
 
+class Letters:
+    """A counter that takes every character for a token."""
+
+    name = "letters"
+
+    def count(self, message: Message) -> int:
+        return len(message.content)
+
+
 def on_store(test: Callable[[C, Store], Awaitable[None]]) -> Callable[[C, Path], None]:
     """Run a test on a newly opened store."""
 
@@ -208,6 +217,31 @@ class StoreContract:
         assert (await store.get_session("d")) is not None
 
     @on_store
+    async def test_every_session_is_scanned_in_the_order_of_making(self, store: Store) -> None:
+        keys = [
+            await new_session(store, "a"),
+            await new_session(store, "b", kind="delegate"),
+            await new_session(store, "c", ready=False),
+            await new_session(store, "d"),
+        ]
+        await new_session(store.tenant("other"), "e")
+        assert [s.id for s in await store.scan_sessions()] == ["a", "b", "c", "d"]
+        assert await store.scan_sessions(limit=1) == [await store.get_session("a")]
+        await store.delete_session(keys[1])
+        assert [s.id for s in await store.scan_sessions(after=keys[1], limit=1)] == ["c"]
+        assert await store.scan_sessions(after=keys[3]) == []
+
+    @on_store
+    async def test_times_that_a_new_session_brings_are_kept(self, store: Store) -> None:
+        brought = SessionInfo(id="s", created_at=10.0, updated_at=20.5, ready=False)
+        made = await store.put_session(brought)
+        assert (made.created_at, made.updated_at) == (10.0, 20.5)
+        ready = await store.put_session(replace(made, ready=True))
+        assert (ready.ready, ready.updated_at) == (True, 20.5)
+        titled = await store.put_session(replace(ready, title="T"))
+        assert titled.updated_at == self.clock.now
+
+    @on_store
     async def test_activity_never_goes_back_with_the_clock(self, store: Store) -> None:
         key = await new_session(store)
         self.clock.advance(-3600)
@@ -241,6 +275,7 @@ class StoreContract:
             store.read(key),
             store.find(key, ids=["m"]),
             store.erase(key, [1]),
+            store.recount(key, Letters()),
             store.put(Scope(session=key), "k", "k", 1),
             store.get(Scope(session=key), "k", "k"),
             store.scan(Scope(session=key)),
@@ -621,6 +656,51 @@ class StoreContract:
             await store.get(Scope(session=SessionKey("1"), owner="ana"), "k", "k")
         assert await store.scan(scope) == []
 
+    @on_store
+    async def test_owners_are_those_who_have_something_on_their_shelf(self, store: Store) -> None:
+        key = await new_session(store, owner="cay")
+        await store.put(Scope(session=key), "pin", "1", 1)
+        await store.put(Scope(), "setting", "1", 1)
+        await store.put(Scope(owner="bea"), "fact", "1", 1)
+        await store.put(Scope(owner="ana"), "fact", "1", 1)
+        await store.put(Scope(owner="ana"), "fact", "2", 1)
+        await store.tenant("other").put(Scope(owner="dan"), "fact", "1", 1)
+        assert await store.owners() == ["ana", "bea"]
+
+    # --- counting anew ---
+
+    @on_store
+    async def test_recounting_counts_what_another_counted(self, store: Store) -> None:
+        key = await new_session(store)
+        messages = [
+            user("one", tokens=9, counter="other"),
+            assistant("four", tokens=50, counter="letters"),
+            user("gone", tokens=7, counter="other"),
+            user("", tokens=0),
+            assistant("sixsix", tokens=1, counter="other"),
+        ]
+        before = await store.append(key, messages)
+        await store.erase(key, [3])
+        seen: list[tuple[int, int]] = []
+        counted = await store.recount(
+            key, Letters(), progress=lambda done, of: seen.append((done, of))
+        )
+        assert counted == 3
+        assert seen[-1] == (5, 5)
+        after = await store.tail(key)
+        assert [m.tokens for m in after] == [3, 50, 0, 0, 6]
+        assert [m.total for m in after] == [3, 53, 53, 53, 59]
+        assert [m.counter for m in after if m.state == "live"] == ["letters"] * 4
+        assert [(m.id, m.exchange) for m in after] == [(m.id, m.exchange) for m in before]
+        assert [m.digest for m in after if m.seq != 3] == [m.digest for m in before if m.seq != 3]
+        assert await store.recount(key, Letters()) == 0
+        assert await store.tail(key) == after
+        session = await store.get_session("s")
+        assert session is not None
+        assert session.tokens == 59
+        assert (await store.append(key, [user("more", tokens=1)]))[0].total == 60
+        assert (await store.verify()).sound
+
     # --- walls, integrity, ending ---
 
     @on_store
@@ -643,6 +723,7 @@ class StoreContract:
             other.read(key),
             other.find(key, ids=["m"]),
             other.erase(key, [1]),
+            other.recount(key, Letters()),
             other.scan(Scope(session=key)),
             other.put(Scope(), "k", "k", 1, epochs={key: 0}),
             other.delete_session(key),

@@ -5,10 +5,11 @@ shown is measured, and frames stand for what wraps it.
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from keepthread.types import Message, ToolCall
+from keepthread.types import JSON, Message, ToolCall
 
 MESSAGE_FRAME: Final = 6
 """Tokens for a message's role, label and separators."""
@@ -18,6 +19,14 @@ AUTHOR_FRAME: Final = 2
 """Tokens for the parentheses around an author."""
 ATTACHMENT_COST: Final = 1600
 """Tokens for one attachment, whatever it is: about what a large image takes."""
+QUOTE_FRAME: Final = 6
+"""Tokens for what introduces a quotation."""
+ID_COST: Final = 8
+"""Tokens for the id that stands for one that a provider would refuse."""
+MOST_DEPTH: Final = 64
+"""How deep arguments may be nested before they are sent as text; parsers give up at 128."""
+
+_BAD_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 Measure: TypeAlias = Callable[[str], int]
 
@@ -29,24 +38,32 @@ def count_message(message: Message, measure: Measure) -> int:
         total += _lines(message.name, measure)
     if message.author:
         total += AUTHOR_FRAME + _lines(message.author, measure)
-    if message.tool_call_id:
-        total += _lines(message.tool_call_id, measure)
+    if message.tool_call_id is not None:
+        total += max(ID_COST, _lines(message.tool_call_id, measure))
+    if message.role == "system" and message.origin not in ("operator", None):
+        total += QUOTE_FRAME + 2 * _breaks(message.content)
     for call in message.tool_calls:
         total += _count_call(call, measure)
     if message.native:
         items = json.dumps(list(message.native.items), ensure_ascii=False, separators=(",", ":"))
         total += _lines(items, measure)
-    return total + ATTACHMENT_COST * len(message.attachments)
+    labels = (_lines(a.name or a.media_type, measure) for a in message.attachments)
+    return total + sum(max(ATTACHMENT_COST, label) for label in labels)
 
 
 def _count_call(call: ToolCall, measure: Measure) -> int:
     shown = {call.arguments, arguments_as_json(call.arguments)}
     return (
         CALL_FRAME
-        + _lines(call.id, measure)
-        + _lines(call.name, measure)
+        + max(ID_COST, _lines(call.id, measure))
+        + max(_lines(name, measure) for name in {call.name, wire_name(call.name)})
         + max(_lines(form, measure) for form in shown)
     )
+
+
+def wire_name(name: str) -> str:
+    """Return the name of a tool as every provider takes it."""
+    return _BAD_IN_NAME.sub("_", name)[:64] or "tool"
 
 
 def arguments_as_json(arguments: str) -> str:
@@ -55,14 +72,29 @@ def arguments_as_json(arguments: str) -> str:
     What the model wrote may be no object, or no JSON at all; it then stands inside one.
     """
     try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        value = {"arguments": arguments}
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        value: JSON = json.loads(arguments)
+        if isinstance(value, Mapping) and not _too_deep(value):
+            return _dumps(value)
+    except (ValueError, RecursionError):  # NaN, and numbers that overflow, among others
+        pass
+    return _dumps({"arguments": arguments})
+
+
+def _dumps(value: JSON) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _too_deep(value: JSON, left: int = MOST_DEPTH) -> bool:
+    if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
+        return False
+    inner = value.values() if isinstance(value, Mapping) else value
+    return not left or any(_too_deep(part, left - 1) for part in inner)
 
 
 def _lines(text: str, measure: Measure) -> int:
     """Measure a text, with one token more for each line break: the text form indents there."""
-    return measure(text) + len(f"{text}.".splitlines()) - 1
+    return measure(text) + _breaks(text)
+
+
+def _breaks(text: str) -> int:
+    return len(f"{text}.".splitlines()) - 1

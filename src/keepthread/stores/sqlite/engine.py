@@ -9,12 +9,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from keepthread.errors import StoreClosed
+from keepthread.stores.sqlite.bell import Bell
 from keepthread.stores.sqlite.faults import translate
 from keepthread.stores.sqlite.file import DatabaseFile
 
@@ -28,7 +28,7 @@ _PAGE: Final = 4096
 
 
 class _Job(NamedTuple):
-    loop: asyncio.AbstractEventLoop
+    bell: "Bell[list[_Answer]]"
     future: asyncio.Future[Any]
     work: Work[Any]
     size: int
@@ -46,6 +46,7 @@ class _Worker:
     def __init__(self, file: DatabaseFile, name: str) -> None:
         self.file = file
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
+        self._bells: dict[asyncio.AbstractEventLoop, Bell[list[_Answer]]] = {}
         self._pid = os.getpid()
         self._closed = False
         self._tell_end: Callable[[], object] = lambda: None
@@ -60,7 +61,7 @@ class _Worker:
             raise StoreClosed("the store was opened before a fork; open it anew in each process")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self.send(_Job(loop, future, work, size))
+        self.send(_Job(self._bells.get(loop) or self._new_bell(loop), future, work, size))
         return await future
 
     def send(self, job: _Job) -> None:
@@ -78,6 +79,18 @@ class _Worker:
         self._jobs.put(None)
         await ended
         self._thread.join()
+        for bell in self._bells.values():
+            # Another loop may still be about to read what was rung: its own thread must let go.
+            if bell.loop is loop or bell.loop.is_closed():
+                bell.close()
+            else:
+                bell.loop.call_soon_threadsafe(bell.close)
+
+    def _new_bell(self, loop: asyncio.AbstractEventLoop) -> "Bell[list[_Answer]]":
+        for old in [old for old in self._bells if old.is_closed()]:
+            self._bells.pop(old).close()
+        self._bells[loop] = bell = Bell(loop, _settle)
+        return bell
 
     def _run(self) -> None:
         db: sqlite3.Connection | None = None
@@ -98,12 +111,9 @@ class _Worker:
         jobs = self._jobs.get()
         while jobs is not None:
             batch += jobs
-            if len(batch) >= MAX_BATCH:
+            if self._jobs.empty() or len(batch) >= MAX_BATCH:
                 return batch
-            try:
-                jobs = self._jobs.get_nowait()
-            except Empty:
-                return batch
+            jobs = self._jobs.get()
         if batch:
             self._jobs.put(None)  # come back to the end after this batch
         return batch
@@ -123,7 +133,7 @@ class _Reader(_Worker):
 
     def serve(self, db: sqlite3.Connection, batch: list[_Job]) -> None:
         for job in batch:
-            _deliver([_attempt(job, db, self.file.path)])
+            job.bell.ring([_attempt(job, db, self.file.path)])
 
 
 class _Writer(_Worker):
@@ -137,10 +147,11 @@ class _Writer(_Worker):
 
     def send(self, job: _Job) -> None:
         """Hand over together what tasks of one loop ask for in the same turn of it."""
-        gathered = self._gathered.get(job.loop)
+        loop = job.bell.loop
+        gathered = self._gathered.get(loop)
         if gathered is None:
-            self._gathered[job.loop] = [job]
-            job.loop.call_soon(self._send_gathered, job.loop)
+            self._gathered[loop] = [job]
+            loop.call_soon(self._send_gathered, loop)
         else:
             gathered.append(job)
 
@@ -217,12 +228,11 @@ def _attempt(job: _Job, db: sqlite3.Connection, path: Path) -> _Answer:
 
 def _deliver(answers: list[_Answer]) -> None:
     """Wake each waiting event loop once for all its answers."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
+    by_bell: dict[Bell[list[_Answer]], list[_Answer]] = {}
     for answer in answers:
-        by_loop.setdefault(answer.job.loop, []).append(answer)
-    for loop, mine in by_loop.items():
-        with suppress(RuntimeError):  # a closed loop: nobody waits there any more
-            loop.call_soon_threadsafe(_settle, mine)
+        by_bell.setdefault(answer.job.bell, []).append(answer)
+    for bell, mine in by_bell.items():
+        bell.ring(mine)
 
 
 def _settle(answers: list[_Answer]) -> None:

@@ -4,11 +4,13 @@ import errno
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from keepthread.errors import Busy, KeepthreadError, WrongFormat
+from keepthread.errors import Busy, Damaged, KeepthreadError, WrongFormat
 from keepthread.stores.sqlite.faults import translate, translate_os
 from keepthread.stores.sqlite.lock import FileLock
 from keepthread.stores.sqlite.statements import FORMAT, migration
@@ -22,6 +24,20 @@ APPLICATION_ID: Final = 0x6B707464  # "kptd"
 def connect(uri: str) -> sqlite3.Connection:
     """Open a connection that leaves transactions to us."""
     return sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256, timeout=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """What a store's file is like; sizes are in bytes."""
+
+    path: Path
+    size: int
+    wal_size: int
+    journal_mode: str
+    synchronous: str
+    sqlite_version: str
+    format: int
+    writable: bool
 
 
 class DatabaseFile:
@@ -83,10 +99,26 @@ class DatabaseFile:
                 with self._lock:
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
+    def facts(self, db: sqlite3.Connection) -> FileFacts:
+        """Return what the file is like, asked over any connection to it."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        return FileFacts(
+            path=self.path,
+            size=self.path.stat().st_size,
+            wal_size=log.stat().st_size if log.exists() else 0,
+            journal_mode=db.execute("PRAGMA journal_mode").fetchone()[0],
+            synchronous=self._synchronous,
+            sqlite_version=sqlite3.sqlite_version,
+            format=db.execute("PRAGMA user_version").fetchone()[0],
+            writable=self._writable(),
+        )
+
     def _prepared(self, db: sqlite3.Connection) -> sqlite3.Connection:
         try:
             self._configure(db)
             found = self._format(db)  # before anything is changed in a file that is not ours
+            if found == FORMAT:
+                self._check_schema(db)
             db.execute("PRAGMA journal_mode = WAL").fetchall()
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
             db.execute("PRAGMA fullfsync = ON")  # on macOS, fsync alone does not reach the disk
@@ -113,6 +145,7 @@ class DatabaseFile:
                     f"{self.path} has format {found} and cannot be written; open it once where it"
                     f" can, to bring it to format {FORMAT}"
                 )
+            self._check_schema(db)
         except BaseException:
             db.close()
             raise
@@ -138,6 +171,11 @@ class DatabaseFile:
             )
         return found
 
+    def _check_schema(self, db: sqlite3.Connection) -> None:
+        """Refuse a file whose tables are not those that the migrations made."""
+        if not schema() <= set(db.execute(_SCHEMA)):
+            raise Damaged(f"{self.path}: the file's schema is damaged; restore it from a backup")
+
     def _uri(self, query: str) -> str:
         return f"{self.path.as_uri()}?{query}"
 
@@ -145,6 +183,18 @@ class DatabaseFile:
         if isinstance(error, OSError):
             return translate_os(error, self.path)
         return translate(error, self.path)
+
+
+_SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+
+
+@cache
+def schema() -> set[tuple[Any, ...]]:
+    """Return the tables and indexes of a sound file of the newest format."""
+    with closing(connect(":memory:")) as db:
+        for number in range(1, FORMAT + 1):
+            db.executescript(migration(number))
+        return set(db.execute(_SCHEMA))
 
 
 def _lenient(data: bytes) -> str:

@@ -4,7 +4,9 @@ import sqlite3
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from keepthread.checks import MAX_COUNT
 from keepthread.codec import Row, decode, guard_of, missing, pack_id, value_check
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
 from keepthread.stores.drafts import (
@@ -29,10 +31,20 @@ _MOST_MISSING = 1000
 
 
 def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
-    """Return where a log ends; a damaged last row is not built upon."""
+    """Return where a log ends, or say that its session is gone."""
     row = db.execute(_HEAD, (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
+    return _head_at(db, sid, row)
+
+
+def known_head_of(db: sqlite3.Connection, sid: int) -> Head:
+    """Return where the log of a session that is there ends."""
+    row = db.execute(SQL["last"], (sid,)).fetchone()
+    return _head_at(db, sid, row) if row else Head()
+
+
+def _head_at(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> Head:
     seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard = row
     if seq is None:
         return Head()
@@ -42,10 +54,20 @@ def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
             return Head(seq, exchanges, total)
     except (TypeError, struct.error):
         pass
-    for found in db.execute(_NEWEST, (sid, tenant, seq, 0)):
-        if decode(sid, found).state != "damaged":
-            return Head(seq, found[8], found[9])
-    return Head(seq, 0, 0)
+    return _head_before_damage(db, sid)
+
+
+def _head_before_damage(db: sqlite3.Connection, sid: int) -> Head:
+    """Build on the last sound row; damaged ones behind it count where they stand in place."""
+    damaged: list[int] = []
+    sound = Head()
+    for row in db.execute(SQL["newest_of"], (sid, MAX_COUNT)):
+        if decode(sid, row).state != "damaged":
+            sound = Head(row[0], row[8], row[9])
+            break
+        damaged.append(row[0])
+    in_place = sum(seq <= sound.seq + len(damaged) for seq in damaged)
+    return sound._replace(seq=sound.seq + in_place)
 
 
 def append(
@@ -119,17 +141,32 @@ def tail(
     room = limit if limit is not None else 1 << 62
     cursor = db.execute(_NEWEST, (sid, tenant, before, after))
     for row in cursor:
+        if not room or (len(found) >= least and _costs_more(left, sid, row)):
+            cursor.close()
+            found.reverse()
+            return _without_gaps(found)
         message = decode(sid, row)
+        if message.state == "damaged" and not found and (end := _end_before(db, sid, row)):
+            cursor.close()
+            return tail(db, tenant, sid, tokens, limit, end, after, least)
         left -= message.tokens
-        if (left < 0 and len(found) >= least) or room <= 0:
-            break
         room -= 1
         found.append(message)
-    cursor.close()
     if not found:
         check_session(db, tenant, sid)
     found.reverse()
-    return _without_gaps(found)
+    return _without_gaps(found, after)
+
+
+def _end_before(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> int | None:
+    """Return the end of the log if a damaged row claims a position behind it."""
+    end = known_head_of(db, sid).seq + 1
+    return end if row[0] >= end else None
+
+
+def _costs_more(left: int, sid: int, row: tuple[Any, ...]) -> bool:
+    """Tell whether a row is too large for what is left; a damaged one costs nothing."""
+    return left < 0 or (type(row[5]) is int and row[5] > left and bool(decode(sid, row).tokens))
 
 
 def read(
@@ -137,6 +174,8 @@ def read(
 ) -> list[Message]:
     """Return messages behind a position, oldest first."""
     rows = db.execute(SQL["oldest"], (sid, tenant, after, upto, limit)).fetchall()
+    while rows and decode(sid, rows[-1]).state == "damaged" and _end_before(db, sid, rows[-1]):
+        rows.pop()
     if not rows:
         check_session(db, tenant, sid)
     return _without_gaps([decode(sid, row) for row in rows], after)[:limit]
@@ -149,8 +188,8 @@ def find(
     check_session(db, tenant, sid)
     rows = [db.execute(SQL["message_by_id"], (sid, pack_id(id))).fetchone() for id in ids]
     rows += [db.execute(SQL["message_by_seq"], (sid, seq)).fetchone() for seq in seqs]
-    found = {row[0]: row for row in rows if row is not None}
-    return [decode(sid, found[seq]) for seq in sorted(found)]
+    found = {row[1]: decode(sid, row) for row in rows if row is not None}
+    return sorted(found.values(), key=lambda message: message.seq)
 
 
 def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> bool:

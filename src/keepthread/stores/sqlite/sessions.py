@@ -6,12 +6,12 @@ from typing import Any, cast
 from keepthread.codec import value_check
 from keepthread.errors import Damaged, SessionExists, SessionGone
 from keepthread.stores.details import KINDS, decode_details, encode_details, with_changes
-from keepthread.stores.sqlite.log import check_session, erase, touch
+from keepthread.stores.sqlite.log import check_session, erase, known_head_of, touch
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import SessionInfo, SessionKey
 
 
-def create(db: sqlite3.Connection, tenant: str, session: SessionInfo, now: float) -> SessionInfo:
+def create(db: sqlite3.Connection, tenant: str, session: SessionInfo) -> SessionInfo:
     """Make a new session."""
     kind = KINDS.index(session.kind)
     details = encode_details(session)
@@ -22,7 +22,7 @@ def create(db: sqlite3.Connection, tenant: str, session: SessionInfo, now: float
         raise SessionExists(f"session {session.id!r} is there already") from None
     assert sid is not None
     _seal(db, sid)
-    touch(db, sid, now)
+    touch(db, sid, session.updated_at)
     return by_sid(db, tenant, sid)
 
 
@@ -34,14 +34,15 @@ def update(
     details = encode_details(with_changes(known, session))
     db.execute(SQL["update_session"], (session.ready, details, sid))
     _seal(db, sid)
-    touch(db, sid, now)
+    if known.ready:
+        touch(db, sid, now)
     return by_sid(db, tenant, sid)
 
 
 def by_id(db: sqlite3.Connection, tenant: str, id: str) -> SessionInfo | None:
     """Return the session of an id, or None."""
     row = db.execute(SQL["session_by_id"], (tenant, id)).fetchone()
-    return row and _decode(row)
+    return row and _decode(db, row)
 
 
 def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
@@ -49,7 +50,7 @@ def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
-    return _decode(row)
+    return _decode(db, row)
 
 
 def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
@@ -58,7 +59,13 @@ def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -
         rows = db.execute(SQL["sessions_by_activity"], (tenant, limit)).fetchall()
     else:
         rows = db.execute(SQL["sessions_by_owner"], (tenant, owner, limit)).fetchall()
-    return [by_sid(db, tenant, sid) for (sid,) in rows]
+    return [_decode(db, row) for row in rows]
+
+
+def scan(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[SessionInfo]:
+    """Return every session behind a key."""
+    rows = db.execute(SQL["sessions_behind"], (tenant, after, limit)).fetchall()
+    return [_decode(db, row) for row in rows]
 
 
 def delete(db: sqlite3.Connection, tenant: str, sid: int) -> None:
@@ -96,17 +103,20 @@ def _undamaged(session: SessionInfo) -> SessionInfo:
     return session
 
 
-def _decode(row: tuple[Any, ...]) -> SessionInfo:
-    sid, _, id, owner, kind, ready, epoch, created_at, details, _, active_at, _ = row[:12]
-    seq, exchanges, total = row[12], row[13], row[14]
+def _decode(db: sqlite3.Connection, row: tuple[Any, ...]) -> SessionInfo:
+    sid, _, id, owner, kind, ready, epoch, created_at, details, _, active_at, _ = row
     key = SessionKey(str(sid))
-    counts: dict[str, Any] = {
-        "messages": seq or 0,
-        "exchanges": exchanges or 0,
-        "tokens": total or 0,
-    }
+    seq, exchanges, total = known_head_of(db, sid)
     if not intact(row):
-        return SessionInfo(id=str(id), key=key, epoch=epoch, state="damaged", **counts)
+        return SessionInfo(
+            id=str(id),
+            key=key,
+            messages=seq,
+            exchanges=exchanges,
+            tokens=total,
+            epoch=epoch,
+            state="damaged",
+        )
     return SessionInfo(
         id=id,
         key=key,
@@ -116,6 +126,8 @@ def _decode(row: tuple[Any, ...]) -> SessionInfo:
         epoch=epoch,
         created_at=created_at,
         updated_at=active_at,
-        **counts,
+        messages=seq,
+        exchanges=exchanges,
+        tokens=total,
         **decode_details(details),
     )

@@ -59,6 +59,11 @@ def scan(db: sqlite3.Connection, shelf: Shelf, kind: str | None) -> list[Record]
     return [_decode(row) for row in rows]
 
 
+def owners(db: sqlite3.Connection, tenant: str) -> list[str]:
+    """Return the owners who have a record."""
+    return [owner for (owner,) in db.execute(SQL["owners"], (tenant,))]
+
+
 def drop(db: sqlite3.Connection, shelf: Shelf, kind: str, key: str, version: int | None) -> bool:
     """Take a record away; it need not be sound for that."""
     _check_owner(db, shelf)

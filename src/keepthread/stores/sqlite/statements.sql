@@ -20,26 +20,23 @@ UPDATE sessions SET guard = ? WHERE sid = ?
 UPDATE sessions SET active_at = ?, active_guard = ? WHERE sid = ? AND active_at < ?
 
 -- name: session_by_id
-SELECT s.*, m.seq, m.exchanges, m.total
-FROM sessions s LEFT JOIN messages m ON m.sid = s.sid
-WHERE s.tenant = ? AND s.id = ?
-ORDER BY m.seq DESC LIMIT 1
+SELECT * FROM sessions WHERE tenant = ? AND id = ?
 
 -- name: session_by_sid
-SELECT s.*, m.seq, m.exchanges, m.total
-FROM sessions s LEFT JOIN messages m ON m.sid = s.sid
-WHERE s.sid = ? AND s.tenant = ?
-ORDER BY m.seq DESC LIMIT 1
+SELECT * FROM sessions WHERE sid = ? AND tenant = ?
 
 -- name: sessions_by_activity
-SELECT sid FROM sessions
+SELECT * FROM sessions
 WHERE tenant = ? AND ready AND kind <> 2
 ORDER BY active_at DESC, sid DESC LIMIT ?
 
 -- name: sessions_by_owner
-SELECT sid FROM sessions
+SELECT * FROM sessions
 WHERE tenant = ? AND owner = ? AND ready AND kind <> 2
 ORDER BY active_at DESC, sid DESC LIMIT ?
+
+-- name: sessions_behind
+SELECT * FROM sessions NOT INDEXED WHERE tenant = ? AND sid > ? ORDER BY sid LIMIT ?
 
 -- name: session_exists
 SELECT epoch FROM sessions WHERE sid = ? AND tenant = ?
@@ -58,6 +55,14 @@ SELECT m.seq, m.tokens, m.counter, m.exchange, m.exchanges, m.total, m.created_a
 FROM sessions s LEFT JOIN messages m ON m.sid = s.sid
 WHERE s.sid = ? AND s.tenant = ?
 ORDER BY m.seq DESC LIMIT 1
+
+-- name: last
+SELECT seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+FROM messages WHERE sid = ? ORDER BY seq DESC LIMIT 1
+
+-- name: newest_of
+SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+FROM messages WHERE sid = ? AND seq < ? ORDER BY seq DESC
 
 -- name: insert_message
 INSERT INTO messages
@@ -92,6 +97,16 @@ SET id = ?, role = ?, content = ?, extra = ?, tokens = ?, counter = ?, exchange 
     created_at = ?, digest = ?, guard = ?
 WHERE sid = ? AND seq = ?
 
+-- name: last_position
+SELECT coalesce(max(seq), 0) FROM messages WHERE sid = ?
+
+-- name: counts
+SELECT seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+FROM messages WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
+
+-- name: recount_message
+UPDATE messages SET tokens = ?, counter = ?, total = ?, guard = ? WHERE sid = ? AND seq = ?
+
 -- name: record
 SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?
 
@@ -100,6 +115,9 @@ SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? ORDER BY kind, ke
 
 -- name: records_of_kind
 SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? ORDER BY key
+
+-- name: owners
+SELECT DISTINCT owner FROM shelf WHERE tenant = ? AND sid = 0 AND owner <> '' ORDER BY owner
 
 -- name: delete_record
 DELETE FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?

@@ -1,5 +1,6 @@
 """The store in one SQLite file: no server, nothing to install, nothing lost."""
 
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,12 +10,19 @@ from typing import Final, Self
 from keepthread.checks import MAX_COUNT, check_count, check_id
 from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, SessionGone, StorageFull
 from keepthread.ids import new_id
-from keepthread.protocols import Progress
-from keepthread.stores.details import check_scope, check_session, encode_spans, encode_value
+from keepthread.protocols import Progress, TokenCounter
+from keepthread.stores.details import (
+    check_filter,
+    check_scope,
+    check_session,
+    encode_spans,
+    encode_value,
+)
 from keepthread.stores.drafts import Draft, check_positions, draft, draft_copy
-from keepthread.stores.sqlite import log, sessions, shelf
+from keepthread.stores.sqlite import log, recount, sessions, shelf
+from keepthread.stores.sqlite.backup import copy_file
 from keepthread.stores.sqlite.engine import Engine
-from keepthread.stores.sqlite.file import Connect, DatabaseFile, connect
+from keepthread.stores.sqlite.file import Connect, DatabaseFile, FileFacts, connect
 from keepthread.stores.sqlite.verify import Inspection
 from keepthread.types import (
     JSON,
@@ -30,6 +38,7 @@ from keepthread.types import (
 )
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
+_KEY: Final = re.compile(r"[1-9][0-9]{0,17}")
 _ROW_BYTES: Final = 200  # what a message takes beside its text
 _MOST_TOUCHED: Final = 10_000
 
@@ -135,9 +144,7 @@ class SQLiteStore:
         now = self._clock()
         session = check_session(session, now=now)
         if not session.key:
-            return await self._engine.write(
-                lambda db: sessions.create(db, self._tenant, session, now)
-            )
+            return await self._engine.write(lambda db: sessions.create(db, self._tenant, session))
         sid = _sid(session.key)
         return await self._engine.write(
             lambda db: sessions.update(db, self._tenant, sid, session, now)
@@ -151,7 +158,15 @@ class SQLiteStore:
         self, *, owner: str | None = None, limit: int = 10
     ) -> list[SessionInfo]:
         check_count(limit, "limit")
+        check_filter(owner, "owner")
         return await self._engine.read(lambda db: sessions.latest(db, self._tenant, owner, limit))
+
+    async def scan_sessions(
+        self, *, after: SessionKey | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        sid = 0 if after is None else _sid(after)
+        check_count(limit, "limit")
+        return await self._engine.read(lambda db: sessions.scan(db, self._tenant, sid, limit))
 
     async def delete_session(self, session: SessionKey) -> None:
         sid = _sid(session)
@@ -257,6 +272,19 @@ class SQLiteStore:
             lambda db: sessions.erase_messages(db, self._tenant, sid, places)
         )
 
+    async def recount(
+        self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
+    ) -> int:
+        sid = _sid(session)
+        tenant = self._tenant
+        counts = await self._engine.read_apart(
+            lambda db: recount.count_apart(db, tenant, sid, counter, progress)
+        )
+        size = len(counts) * _ROW_BYTES
+        return await self._engine.write(
+            lambda db: recount.apply(db, tenant, sid, counter, counts), size
+        )
+
     # --- the shelf ---
 
     async def put(
@@ -285,7 +313,11 @@ class SQLiteStore:
 
     async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
         place = self._shelf(scope)
+        check_filter(kind, "kind")
         return await self._engine.read(lambda db: shelf.scan(db, place, kind))
+
+    async def owners(self) -> list[str]:
+        return await self._engine.read(lambda db: shelf.owners(db, self._tenant))
 
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
         place = self._shelf(scope)
@@ -305,13 +337,27 @@ class SQLiteStore:
             lambda db: Inspection(db, self._tenant, progress).run()
         )
 
+    # --- the file ---
+
+    async def backup(self, path: str | Path, *, progress: Progress | None = None) -> None:
+        """Copy the whole file, every tenant in it, as it is at one moment; writing goes on.
+
+        The copy is a store of its own and appears under its name once it is whole. A file that is
+        there already raises `InvalidInput`.
+        """
+        await self._engine.read_apart(lambda db: copy_file(db, Path(path), progress))
+
+    async def facts(self) -> FileFacts:
+        """Return what the file is like: where, how large, which settings."""
+        return await self._engine.read(self._engine.file.facts)
+
 
 def _nothing(_: sqlite3.Connection) -> None:
     """Ask for no more than that the file is open."""
 
 
 def _sid(key: SessionKey) -> int:
-    if key.isdecimal() and key.isascii() and len(key) < 19:
+    if type(key) is str and _KEY.fullmatch(key):
         return int(key)
     raise SessionGone("that is no session's key here")
 

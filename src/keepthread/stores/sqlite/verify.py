@@ -16,6 +16,9 @@ from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import Damage, Verification
 
 _STRIDE = 10_000
+_MOST_PLACED = 20
+_MOST_TRIED = 100_000
+_MOST_MISSING = 1000
 _NOT_WRITTEN = "the row is not what was written"
 
 
@@ -72,11 +75,11 @@ class Inspection:
     def _sessions(self) -> None:
         for row in self.db.execute(SQL["every_session"]):
             sid, tenant, id = row[:3]
-            sound = sessions.intact(row)
-            self.logs[sid] = _Log(str(id), mine=tenant == self.tenant or not sound)
-            if not sound:
-                what = "the session's record is not what was written"
-                self.damages.append(Damage(what=what, session=str(id)))
+            mine = tenant == self.tenant
+            self.logs[sid] = _Log(str(id), mine=mine)
+            if not sessions.intact(row):  # of another tenant, no more than its number is told
+                what = f"the record of session number {sid} is not what was written"
+                self.damages.append(Damage(what=what, session=str(id) if mine else ""))
 
     def _messages(self) -> None:
         (count,) = self.db.execute(SQL["count_messages"]).fetchone()
@@ -87,6 +90,7 @@ class Inspection:
                 self.progress(seen, count)
         for sid, seq in self._missing():
             self._explain(sid, seq)
+        self._place_strays()
         for stray in self.strays:
             log = self.logs.get(stray.sid)
             if log is None or log.mine:
@@ -114,9 +118,7 @@ class Inspection:
             if sid in gaps and rowid not in strays:
                 found[sid].add(seq)
         for sid in sorted(gaps):
-            for seq in range(1, self.logs[sid].last):
-                if seq not in found[sid]:
-                    yield sid, seq
+            yield from ((sid, seq) for seq in _absent(found[sid]))
 
     def _explain(self, sid: int, seq: int) -> None:
         """Name a missing position by the stray that belongs there, if there is one."""
@@ -127,17 +129,43 @@ class Inspection:
             self.strays.remove(stray)
         self.damages.append(Damage(what=what, session=self.logs[sid].id, seq=seq))
 
+    def _place_strays(self) -> None:
+        """Name a stray by the position it had, if another has that now or no gap tells of it."""
+        for stray in self.strays[:_MOST_PLACED]:
+            place = self._former_place(stray)
+            if place is not None:
+                self.strays.remove(stray)
+                session = self.logs[place[0]].id
+                self.damages.append(Damage(what=_NOT_WRITTEN, session=session, seq=place[1]))
+
+    def _former_place(self, stray: _Stray) -> tuple[int, int] | None:
+        own = self.logs.get(stray.sid)
+        places = [(sid, log.last + 1) for sid, log in self.logs.items() if log.mine]
+        if own is not None and own.mine:
+            places += [(stray.sid, seq) for seq in range(own.last, 0, -1)[:_MOST_TRIED]]
+        return next((place for place in places if stray.belongs_to(*place)), None)
+
     def _records(self) -> None:
         for row in self.db.execute(SQL["every_record"]):
-            tenant, sid, owner, kind, key = row[1:6]
-            sound = shelf.intact(row)
-            self.records += tenant == self.tenant
-            if not sound:
+            version, tenant, sid, owner, kind, key = row[:6]
+            mine = tenant == self.tenant
+            self.records += mine
+            if not shelf.intact(row):  # of another tenant, no more than its number is told
                 log = self.logs.get(sid)
-                what = f"the record {kind}/{key} of {owner or 'the shelf'} is not what was written"
-                self.damages.append(Damage(what=what, session=log.id if log else ""))
+                name = f"{kind}/{key} of {owner or 'the shelf'}" if mine else f"number {version}"
+                session = log.id if log and mine else ""
+                what = f"the record {name} is not what was written"
+                self.damages.append(Damage(what=what, session=session))
 
     def _file(self) -> None:
         for (line,) in self.db.execute("PRAGMA integrity_check"):
             if line != "ok":
                 self.damages.append(Damage(what=f"the file: {line}"))
+
+
+def _absent(positions: set[int]) -> Iterator[int]:
+    """Yield the positions that are missing below the last, of each hole at most so many."""
+    before = 0
+    for seq in sorted(positions):
+        yield from range(before + 1, min(seq, before + 1 + _MOST_MISSING))
+        before = seq

@@ -1,0 +1,1 @@
+"""Conversations on their way out and in: one lossless format of our own."""

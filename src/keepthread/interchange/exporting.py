@@ -1,0 +1,142 @@
+"""Writing a tenant, or some of its sessions, as the lines of an export."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from keepthread.checks import check_id
+from keepthread.errors import Damaged, KeepthreadError, SessionGone, SessionNotFound
+from keepthread.interchange import jsonl, nouns
+from keepthread.protocols import Progress, Store
+from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
+
+_PAGE: Final = 500
+
+
+@dataclass(slots=True, kw_only=True)
+class Exported:
+    """What an export holds; `damaged` names what could not be written as it once was."""
+
+    sessions: int = 0
+    messages: int = 0
+    records: int = 0
+    damaged: list[str]
+
+
+async def export(
+    store: Store,
+    write: Callable[[bytes], object],
+    *,
+    sessions: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Exported:
+    """Write everything of the tenant, or the named sessions with their shelves alone."""
+    return await _Export(store, write, progress).run(sessions)
+
+
+async def every_session(store: Store) -> AsyncIterator[SessionInfo]:
+    """Yield all sessions of a tenant, ready or not, delegates too."""
+    last: SessionKey | None = None
+    while page := await store.scan_sessions(after=last, limit=_PAGE):
+        for session in page:
+            yield session
+        last = page[-1].key
+
+
+class _Export:
+    """One export on its way."""
+
+    def __init__(
+        self, store: Store, write: Callable[[bytes], object], progress: Progress | None
+    ) -> None:
+        self.store = store
+        self.write = write
+        self.progress = progress
+        self.ids: dict[SessionKey, str] = {}
+        self.total = 0
+        self.done = Exported(damaged=[])
+
+    async def run(self, names: Sequence[str]) -> Exported:
+        chosen = [await self._named(name) for name in dict.fromkeys(names)]
+        async for session in every_session(self.store):
+            self.ids[session.key] = _id_of(session)
+            self.total += session.messages
+        if chosen:
+            self.total = sum(session.messages for session in chosen)
+        self.write(jsonl.encode_line(jsonl.HEADER))
+        if chosen:
+            for session in chosen:
+                await self._session(session)
+        else:
+            async for session in every_session(self.store):
+                await self._session(session)
+            for owner in await self.store.owners():
+                await self._shelf(Scope(owner=owner), {"owner": owner})
+            await self._shelf(Scope(), {})
+        done = self.done
+        end: dict[str, JSON] = {"sessions": done.sessions, "messages": done.messages}
+        self.write(jsonl.encode_line({"end": end | {"records": done.records}}))
+        return done
+
+    async def _named(self, name: str) -> SessionInfo:
+        session = await self.store.get_session(name)
+        if session is None:
+            raise SessionNotFound(f"there is no session {name!r}")
+        return session
+
+    async def _session(self, session: SessionInfo) -> None:
+        # The shelf is read first: whatever it speaks of is in the log that is read after it.
+        id = self.ids.setdefault(session.key, _id_of(session))
+        try:
+            records = await self._read_shelf(Scope(session=session.key), f"session {id!r}")
+            session = (await self.store.gather(session.key, tokens=0)).session
+        except SessionGone:  # deleted meanwhile
+            return
+        if session.state == "damaged":
+            self.done.damaged.append(f"the record of session {id!r}: owner, title and more")
+        self._write("session", nouns.session_to_json(replace(session, id=id)))
+        self.done.sessions += 1
+        await self._messages(session, id)
+        self._records(records, {"session": id})
+
+    async def _messages(self, session: SessionInfo, id: str) -> None:
+        after = 0
+        while after < session.messages:
+            page = await self.store.read(
+                session.key, after=after, upto=session.messages, limit=_PAGE
+            )
+            for message in page:
+                if message.state == "damaged":
+                    self.done.damaged.append(f"message {message.seq} of session {id!r}")
+                self._write("message", nouns.message_to_json(nouns.presentable(message)))
+            after = page[-1].seq
+            self.done.messages += len(page)
+            if self.progress:
+                self.progress(self.done.messages, max(self.total, self.done.messages))
+
+    async def _shelf(self, scope: Scope, named: JSON) -> None:
+        where = f"owner {scope.owner!r}" if scope.owner else "the tenant"
+        self._records(await self._read_shelf(scope, where), named)
+
+    async def _read_shelf(self, scope: Scope, where: str) -> list[Record]:
+        try:
+            return await self.store.scan(scope)
+        except Damaged as error:
+            self.done.damaged.append(f"the shelf of {where}, left out: {error}")
+            return []
+
+    def _records(self, records: Sequence[Record], scope: JSON) -> None:
+        for record in records:
+            self._write("record", nouns.record_to_json(record, scope, self.ids))
+        self.done.records += len(records)
+
+    def _write(self, kind: str, value: dict[str, Any]) -> None:
+        self.write(jsonl.encode_line({kind: value}))
+
+
+def _id_of(session: SessionInfo) -> str:
+    """Return a session's id, or one in its stead if damage made it unusable."""
+    try:
+        return check_id(session.id, "id")
+    except KeepthreadError:
+        return f"damaged:{session.key}"

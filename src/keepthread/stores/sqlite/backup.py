@@ -1,0 +1,49 @@
+"""Copying a SQLite file while it is in use, through SQLite's own online backup."""
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from keepthread.errors import InvalidInput
+from keepthread.protocols import Progress
+from keepthread.stores.sqlite.faults import translate, translate_os
+
+_PAGES: Final = 1000
+
+
+def copy_file(db: sqlite3.Connection, target: Path, progress: Progress | None) -> None:
+    """Copy the file behind a connection; the copy gets its name once it is whole."""
+    target = target.absolute()
+    if target.exists():
+        raise InvalidInput(f"{target} is there already; a backup overwrites nothing")
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL, 0o600))
+        _copy(db, part, progress)
+        part.rename(target)
+    except OSError as error:
+        raise translate_os(error, target) from error
+    except sqlite3.Error as error:
+        raise translate(error, target) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _copy(db: sqlite3.Connection, part: Path, progress: Progress | None) -> None:
+    def tell(_: int, remaining: int, total: int) -> None:
+        if progress:
+            progress(total - remaining, total)
+
+    # An open transaction keeps one moment in view; without it every write by another process
+    # would make the copy begin again.
+    db.execute("BEGIN")
+    try:
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        with closing(sqlite3.connect(part)) as copy:
+            db.backup(copy, pages=_PAGES, progress=tell)
+    finally:
+        db.execute("COMMIT")

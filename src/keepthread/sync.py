@@ -1,0 +1,532 @@
+"""The same surface, blocking: it runs the asynchronous code on an event loop of its own.
+
+`with Memory.open("sqlite:///chat.db") as memory` also works where an event loop runs already, as in
+a notebook. Any thread may call; what is documented in `keepthread` holds here.
+"""
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
+
+from keepthread.context.render import Context
+from keepthread.context.view import View
+from keepthread.errors import StoreClosed
+from keepthread.ids import new_id
+from keepthread.memory import Memory as AsyncMemory
+from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.session import Session as AsyncSession
+from keepthread.session import Status
+from keepthread.turn import Turn as AsyncTurn
+from keepthread.types import (
+    JSON,
+    Attachment,
+    Durability,
+    Message,
+    Role,
+    SessionInfo,
+    SessionKey,
+    Verification,
+)
+
+__all__ = ["Memory", "Session", "Turn"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+_Close: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Memory:
+    """See `keepthread.Memory`; `with Memory.open("sqlite:///chat.db") as memory`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        views: Mapping[str, View] | None = None,
+        counter: TokenCounter | None = None,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        """Stand on a store that is open; `open` is the usual way."""
+        self._memory = AsyncMemory(store, views=views, counter=counter, clock=clock, ids=ids)
+        self._loop = _Loop(self._memory.close)
+        self._owns_loop = True
+
+    @staticmethod
+    def open(
+        url: str,
+        *,
+        tenant: str = "default",
+        views: Mapping[str, View] | None = None,
+        counter: TokenCounter | None = None,
+        durability: Durability | None = None,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> "Memory":
+        """Open a store, as `keepthread.Memory.open` does; use it with `with`, or close it."""
+        opening = AsyncMemory.open(
+            url,
+            tenant=tenant,
+            views=views,
+            counter=counter,
+            durability=durability,
+            clock=clock,
+            ids=ids,
+        )
+        loop = _Loop(opening.__aexit__)
+        try:
+            memory = loop.run(opening.__aenter__)
+        except BaseException:
+            loop.end()
+            raise
+        return Memory._over(loop, memory, owns_loop=True)
+
+    @staticmethod
+    def _over(loop: "_Loop", memory: AsyncMemory, *, owns_loop: bool) -> "Memory":
+        made = object.__new__(Memory)
+        made._loop, made._memory, made._owns_loop = loop, memory, owns_loop
+        return made
+
+    @property
+    def store(self) -> Store:
+        """Return the store, whose methods are asynchronous."""
+        return self._memory.store
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Return what counts tokens."""
+        return self._memory.counter
+
+    @property
+    def views(self) -> dict[str, View]:
+        """Return the views by name."""
+        return self._memory.views
+
+    def tenant(self, name: str) -> "Memory":
+        """See `keepthread.Memory.tenant`."""
+        return Memory._over(self._loop, self._memory.tenant(name), owns_loop=False)
+
+    def close(self) -> None:
+        """Finish what was begun, let go of the store, and end the event loop."""
+        if self._owns_loop:
+            self._loop.end()
+        else:
+            with suppress(StoreClosed):  # closed with the memory it came from
+                self._loop.run(self._memory.close)
+
+    def __enter__(self) -> Self:
+        """Use it as it is."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    # --- sessions ---
+
+    def session(
+        self,
+        id: str,
+        *,
+        owner: str | None = None,
+        system_prompt: str | None = None,
+        title: str | None = None,
+        tags: Sequence[str] = (),
+        meta: Mapping[str, JSON] | None = None,
+    ) -> "Session":
+        """See `keepthread.Memory.session`."""
+        found = self._loop.run(
+            self._memory.session,
+            id,
+            owner=owner,
+            system_prompt=system_prompt,
+            title=title,
+            tags=tags,
+            meta=meta,
+        )
+        return Session(self._loop, found)
+
+    def create_session(
+        self,
+        id: str,
+        *,
+        owner: str | None = None,
+        system_prompt: str | None = None,
+        title: str | None = None,
+        tags: Sequence[str] = (),
+        meta: Mapping[str, JSON] | None = None,
+    ) -> "Session":
+        """See `keepthread.Memory.create_session`."""
+        made = self._loop.run(
+            self._memory.create_session,
+            id,
+            owner=owner,
+            system_prompt=system_prompt,
+            title=title,
+            tags=tags,
+            meta=meta,
+        )
+        return Session(self._loop, made)
+
+    def get_session(self, id: str, *, owner: str | None = None) -> "Session":
+        """See `keepthread.Memory.get_session`."""
+        found = self._loop.run(self._memory.get_session, id, owner=owner)
+        return Session(self._loop, found)
+
+    def list_sessions(self, *, owner: str | None = None, limit: int = 10) -> list[SessionInfo]:
+        """See `keepthread.Memory.list_sessions`."""
+        return self._loop.run(self._memory.list_sessions, owner=owner, limit=limit)
+
+    def delete_session(self, id: str, *, owner: str | None = None) -> None:
+        """See `keepthread.Memory.delete_session`."""
+        self._loop.run(self._memory.delete_session, id, owner=owner)
+
+    def prune(self, days: int = 30) -> int:
+        """See `keepthread.Memory.prune`."""
+        return self._loop.run(self._memory.prune, days)
+
+    def verify(self, *, progress: Progress | None = None) -> Verification:
+        """See `keepthread.Memory.verify`; `progress` is called in the thread that waits."""
+        call = _Call(self._loop)
+        return call.run(self._memory.verify, progress=progress and call.here(progress))
+
+
+class Session:
+    """See `keepthread.Session`; get it from `Memory.session`."""
+
+    def __init__(self, loop: "_Loop", session: AsyncSession) -> None:
+        """Hold an asynchronous session and the loop that runs it."""
+        self._loop = loop
+        self._session = session
+
+    @property
+    def info(self) -> SessionInfo:
+        """Return what was known of the session when it was last asked for."""
+        return self._session.info
+
+    @property
+    def id(self) -> str:
+        """Return the session's id."""
+        return self._session.id
+
+    @property
+    def key(self) -> SessionKey:
+        """Return the key of this life of the session."""
+        return self._session.key
+
+    @property
+    def owner(self) -> str:
+        """Return whose conversation it is."""
+        return self._session.owner
+
+    # --- writing ---
+
+    def append(self, *messages: Message, expect: int | None = None) -> list[Message]:
+        """See `keepthread.Session.append`."""
+        return self._loop.run(self._session.append, *messages, expect=expect)
+
+    def add_turn(self, role: Role, content: str, *, id: str | None = None) -> Message:
+        """See `keepthread.Session.add_turn`."""
+        return self._loop.run(self._session.add_turn, role, content, id=id)
+
+    def exchange(
+        self,
+        text: str,
+        *,
+        id: str | None = None,
+        author: str | None = None,
+        attachments: Sequence[Attachment] = (),
+    ) -> "Turn":
+        """Begin a turn: `with session.exchange("…") as turn`; see `keepthread.Session.exchange`."""
+        turn = self._session.exchange(text, id=id, author=author, attachments=attachments)
+        return Turn(self._loop, turn)
+
+    # --- reading ---
+
+    def messages(self, after: int = 0, limit: int = 100) -> list[Message]:
+        """See `keepthread.Session.messages`."""
+        return self._loop.run(self._session.messages, after, limit)
+
+    def context(
+        self,
+        view: str | None = None,
+        *,
+        budget: int | None = None,
+        query: str | None = None,
+        newest: bool = True,
+    ) -> Context:
+        """See `keepthread.Session.context`."""
+        return self._loop.run(
+            self._session.context, view, budget=budget, query=query, newest=newest
+        )
+
+    def status(self) -> Status:
+        """See `keepthread.Session.status`."""
+        return self._loop.run(self._session.status)
+
+    # --- hiding, branching, details ---
+
+    def clear(self) -> None:
+        """See `keepthread.Session.clear`."""
+        self._loop.run(self._session.clear)
+
+    def rewind(self, to: int) -> None:
+        """See `keepthread.Session.rewind`."""
+        self._loop.run(self._session.rewind, to)
+
+    def fork(self, at: int | None = None, *, id: str | None = None) -> "Session":
+        """See `keepthread.Session.fork`."""
+        return Session(self._loop, self._loop.run(self._session.fork, at, id=id))
+
+    def pin(self, id: str) -> None:
+        """See `keepthread.Session.pin`."""
+        self._loop.run(self._session.pin, id)
+
+    def unpin(self, id: str) -> bool:
+        """See `keepthread.Session.unpin`."""
+        return self._loop.run(self._session.unpin, id)
+
+    def update(
+        self,
+        *,
+        title: str | None = None,
+        tags: Sequence[str] | None = None,
+        system_prompt: str | None = None,
+        meta: Mapping[str, JSON] | None = None,
+    ) -> SessionInfo:
+        """See `keepthread.Session.update`."""
+        return self._loop.run(
+            self._session.update, title=title, tags=tags, system_prompt=system_prompt, meta=meta
+        )
+
+    def refresh(self) -> SessionInfo:
+        """See `keepthread.Session.refresh`."""
+        return self._loop.run(self._session.refresh)
+
+
+class Turn:
+    """See `keepthread.Turn`; get it from `Session.exchange`."""
+
+    def __init__(self, loop: "_Loop", turn: AsyncTurn) -> None:
+        """Hold an asynchronous turn and the loop that runs it."""
+        self._loop = loop
+        self._turn = turn
+
+    @property
+    def user(self) -> Message:
+        """Return the user message, as stored once the turn is entered."""
+        return self._turn.user
+
+    @property
+    def answer(self) -> Message | None:
+        """Return the answer, once there is one."""
+        return self._turn.answer
+
+    @property
+    def exchange(self) -> int:
+        """Return the number of the exchange."""
+        return self._turn.exchange
+
+    def __enter__(self) -> Self:
+        """Store the user message, or find what was stored under its id."""
+        self._loop.run(self._turn.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close open tool calls if the turn is left by an exception."""
+        self._loop.run(self._turn.__aexit__, kind, error, trace)
+
+    def append(self, *messages: Message) -> list[Message]:
+        """See `keepthread.Turn.append`."""
+        return self._loop.run(self._turn.append, *messages)
+
+    def context(
+        self,
+        view: str | None = None,
+        *,
+        budget: int | None = None,
+        query: str | None = None,
+        newest: bool = True,
+    ) -> Context:
+        """See `keepthread.Turn.context`."""
+        return self._loop.run(self._turn.context, view, budget=budget, query=query, newest=newest)
+
+    def finish(
+        self,
+        answer: str | Message,
+        *,
+        id: str | None = None,
+        usage: Mapping[str, JSON] | None = None,
+        cut: bool = False,
+    ) -> Message:
+        """See `keepthread.Turn.finish`."""
+        return self._loop.run(self._turn.finish, answer, id=id, usage=usage, cut=cut)
+
+
+# --- the hop from any thread to the loop and back ---
+
+
+class _Loop:
+    """An event loop on a thread of its own, which ends with a call of `close`.
+
+    The thread does not know this object, so that a memory nobody holds any more is closed, and it
+    is a daemon, so that one that was never closed does not keep the interpreter from leaving.
+    """
+
+    def __init__(self, close: _Close) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
+        self._gate = threading.RLock()  # a signal's handler may call while its thread is in here
+        self._closed = False
+        self._ended: Future[None] = Future()
+        closing: asyncio.Future[_Close] = self._loop.create_future()
+        thread = threading.Thread(
+            target=_serve, args=(self._loop, closing, self._ended), name="keepthread", daemon=True
+        )
+        thread.start()
+        self._thread = thread
+        self._close = weakref.finalize(self, _begin_to_end, self._loop, closing, close, self._pid)
+        self._close.atexit = False
+
+    def run(
+        self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an asynchronous function in the loop and return what it returns."""
+        return _Call(self).run(call, *args, **kwargs)
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Have a plain function called in the loop."""
+        if os.getpid() != self._pid:
+            raise StoreClosed("the memory was opened before a fork; open it anew in each process")
+        self._refuse_own_thread()
+        with self._gate:
+            if self._closed:
+                raise StoreClosed("the memory is closed")
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def end(self) -> None:
+        """Close, let calls of other threads come to their end, and wait for the thread's."""
+        if os.getpid() != self._pid:
+            return  # the store is open in the parent alone
+        self._refuse_own_thread()
+        with self._gate:
+            self._closed = True
+            self._close()
+        self._ended.result()
+        self._thread.join()
+
+    def _refuse_own_thread(self) -> None:
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError("a blocking call from inside its own event loop would never end")
+
+
+def _begin_to_end(
+    loop: asyncio.AbstractEventLoop, closing: asyncio.Future[_Close], close: _Close, pid: int
+) -> None:
+    if os.getpid() == pid:
+        loop.call_soon_threadsafe(closing.set_result, close)
+
+
+def _serve(
+    loop: asyncio.AbstractEventLoop, closing: asyncio.Future[_Close], ended: Future[None]
+) -> None:
+    """Run a loop, in its thread, until it is to be closed."""
+    error: BaseException | None = None
+    try:
+        loop.run_until_complete(_wind_up(closing))
+    except BaseException as failure:  # noqa: BLE001 - whoever waits is told
+        error = failure
+    loop.close()
+    if error is None:
+        ended.set_result(None)
+    else:
+        ended.set_exception(error)
+
+
+async def _wind_up(closing: asyncio.Future[_Close]) -> None:
+    close = await closing
+    try:
+        await close()
+    finally:
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+class _Call:
+    """One call: what it does goes to the loop, and the caller waits here for what comes back.
+
+    `loop.call_soon_threadsafe` and a queue cost half of `asyncio.run_coroutine_threadsafe`.
+    """
+
+    __slots__ = ("_back", "_error", "_given_up", "_loop", "_result", "_task")
+
+    def __init__(self, loop: _Loop) -> None:
+        self._loop = loop
+        self._back: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._task: asyncio.Task[None] | None = None
+        self._given_up = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def run(
+        self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an asynchronous function in the loop and return what it returns, or raise it."""
+        self._loop.post(self._start, partial(call, *args, **kwargs))
+        try:
+            while (callback := self._back.get()) is not None:
+                callback()
+        except BaseException:  # the caller is interrupted, or its own callback failed
+            self._given_up = True
+            with suppress(StoreClosed):
+                self._loop.post(self._cancel)
+            raise
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del error  # its traceback knows this frame
+
+    def here(self, callback: Callable[P, object]) -> Callable[P, None]:
+        """Return a function for any thread that has the callback called where the caller waits."""
+
+        def send(*args: P.args, **kwargs: P.kwargs) -> None:
+            if self._given_up:
+                raise StoreClosed("the caller waits no longer")
+            self._back.put(partial(callback, *args, **kwargs))
+
+        return send
+
+    # --- in the loop's thread ---
+
+    def _start(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._finish(call))
+
+    async def _finish(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        try:
+            self._result = await call()
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            self._error = error
+        finally:
+            self._back.put(None)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

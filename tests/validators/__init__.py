@@ -1,0 +1,54 @@
+"""What providers refuse: one module a wire, each with `check(request)`, which names the faults.
+
+The rules come from the providers' references and from the errors their servers are known to answer
+with; each problem is worded as the server words it, as far as that is known. Where servers differ,
+the strictest counts.
+"""
+
+import base64
+import binascii
+import json
+import re
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
+IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+MOST_DEPTH: Final = 100
+"""Parsers in front of the models give up on deeper JSON ("recursion limit exceeded" at 128)."""
+
+
+def unsendable(request: Any) -> list[str]:
+    """Return why a request cannot be a JSON body at all."""
+    try:
+        # Lone surrogates: "The request body is not valid JSON: no low surrogate in string".
+        json.dumps(request, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        return [f"The request body is not valid JSON: {error}"]
+    return []
+
+
+def too_deep(value: Any, left: int = MOST_DEPTH) -> bool:
+    """Tell whether JSON is nested deeper than servers parse."""
+    if not isinstance(value, list | dict):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return left == 0 or any(too_deep(item, left - 1) for item in inner)
+
+
+def is_base64(text: Any) -> bool:
+    """Tell whether a text is base64 of something."""
+    try:
+        return bool(text) and bool(base64.b64decode(text, validate=True))
+    except (TypeError, ValueError, binascii.Error):
+        return False
+
+
+def is_web_address(text: Any) -> bool:
+    """Tell whether a text is an https address with a host."""
+    try:
+        parts = urlsplit(text)
+        return isinstance(text, str) and parts.scheme == "https" and bool(parts.hostname)
+    except (TypeError, ValueError, AttributeError):
+        return False
