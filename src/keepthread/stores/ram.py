@@ -6,9 +6,9 @@ same. Use it from one event loop.
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Self
 
 from keepthread.checks import check_count, check_id
 from keepthread.codec import PackedId, Row, decode, loads, pack_id
@@ -66,16 +66,16 @@ from keepthread.types import (
 )
 
 
-@dataclass(slots=True)
 class _Thread:
     """One session: its record and its log."""
 
-    place: int
-    tenant: str
-    info: SessionInfo
-    details: bytes
-    rows: list[Row] = field(default_factory=list[Row])
-    seqs: dict[PackedId, int] = field(default_factory=dict[PackedId, int])
+    def __init__(self, place: int, tenant: str, info: SessionInfo, details: bytes) -> None:
+        self.place = place
+        self.tenant = tenant
+        self.info = info
+        self.details = details
+        self.rows: list[Row] = []
+        self.seqs: dict[PackedId, int] = {}
 
     @property
     def head(self) -> Head:
@@ -94,8 +94,7 @@ class _Thread:
         self.seqs.update((row.id, row.seq) for row in rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """One record on a shelf, as bytes, so that no caller can change it from outside."""
 
     value: bytes
@@ -103,21 +102,17 @@ class _Kept:
     made_of: bytes | None
 
 
-@dataclass(slots=True)
 class _Engine:
     """What the tenants of one store share."""
 
-    clock: Callable[[], float]
-    ids: Callable[[], str]
-    threads: dict[SessionKey, _Thread] = field(default_factory=dict[SessionKey, _Thread])
-    keys: dict[tuple[str, str], SessionKey] = field(
-        default_factory=dict[tuple[str, str], SessionKey]
-    )
-    shelf: dict[tuple[str, Scope, str, str], _Kept] = field(
-        default_factory=dict[tuple[str, Scope, str, str], _Kept]
-    )
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    closed: bool = False
+    def __init__(self, clock: Callable[[], float], ids: Callable[[], str]) -> None:
+        self.clock = clock
+        self.ids = ids
+        self.threads: dict[SessionKey, _Thread] = {}
+        self.keys: dict[tuple[str, str], SessionKey] = {}
+        self.shelf: dict[tuple[str, Scope, str, str], _Kept] = {}
+        self.numbers = itertools.count(1)
+        self.closed = False
 
 
 class RamStore:

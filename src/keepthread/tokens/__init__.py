@@ -14,7 +14,6 @@ from keepthread.tokens.counting import (
     MESSAGE_FRAME,
     count_message,
 )
-from keepthread.tokens.estimator import estimate
 from keepthread.tokens.exact import Tiktoken
 from keepthread.types import Message
 
@@ -38,6 +37,9 @@ class Estimator:
     def __init__(self, vocabulary: str = "o200k") -> None:
         """Take one of the two vocabularies it is calibrated for."""
         _check(vocabulary)
+        # Its tables cost 5 ms to build, and whoever counts exactly never needs them.
+        from keepthread.tokens.estimator import estimate  # noqa: PLC0415
+
         self.name = f"~{vocabulary}"
         self.measure = functools.partial(estimate, vocabulary=f"{vocabulary}_base")
 

@@ -6,8 +6,7 @@ file's own check then holds the indexes against the table.
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from keepthread.codec import decode
 from keepthread.protocols import Progress
@@ -22,18 +21,19 @@ _MOST_MISSING = 1000
 _NOT_WRITTEN = "the row is not what was written"
 
 
-@dataclass(slots=True)
 class _Log:
     """One session and what is known of its positions."""
 
-    id: str
-    mine: bool
-    sound: int = 0
-    last: int = 0
+    __slots__ = ("id", "last", "mine", "sound")
+
+    def __init__(self, id: str, *, mine: bool) -> None:
+        self.id = id
+        self.mine = mine
+        self.sound = 0
+        self.last = 0
 
 
-@dataclass(slots=True)
-class _Stray:
+class _Stray(NamedTuple):
     """A message that is damaged, or not where it belongs."""
 
     rowid: int
@@ -45,18 +45,19 @@ class _Stray:
         return decode(sid, (seq, *self.row[1:])).state != "damaged"
 
 
-@dataclass(slots=True)
 class Inspection:
     """One walk through a store, on behalf of one tenant."""
 
-    db: sqlite3.Connection
-    tenant: str
-    progress: Progress | None = None
-    damages: list[Damage] = field(default_factory=list[Damage])
-    logs: dict[int, _Log] = field(default_factory=dict[int, _Log])
-    strays: list[_Stray] = field(default_factory=list[_Stray])
-    messages: int = 0
-    records: int = 0
+    def __init__(self, db: sqlite3.Connection, tenant: str, progress: Progress | None) -> None:
+        """Begin with nothing seen."""
+        self.db = db
+        self.tenant = tenant
+        self.progress = progress
+        self.damages: list[Damage] = []
+        self.logs: dict[int, _Log] = {}
+        self.strays: list[_Stray] = []
+        self.messages = 0
+        self.records = 0
 
     def run(self) -> Verification:
         """Check everything, and name each damaged row once."""
