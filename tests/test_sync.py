@@ -1,0 +1,446 @@
+"""The blocking twin: the same surface as the asynchronous one, from any thread, in any place."""
+
+import asyncio
+import gc
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keepthread
+from keepthread import Message, RamStore, ToolCall, View, sync
+from keepthread.errors import BudgetTooSmall, InvalidInput, SessionNotFound, StoreClosed
+from keepthread.sync import Memory, Session
+from keepthread.tokens import Estimator
+from keepthread.turn import INTERRUPTED
+from keepthread.types import SessionKey
+
+TWINS = [
+    (keepthread.Memory, sync.Memory),
+    (keepthread.Session, sync.Session),
+    (keepthread.Turn, sync.Turn),
+]
+COLOURS = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
+
+
+@pytest.fixture(params=["ram", "sqlite"])
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
+    url = "ram://" if request.param == "ram" else f"sqlite:///{tmp_path}/chat.db"
+    with Memory.open(url, counter=Estimator()) as opened:
+        yield opened
+
+
+def calling(*ids: str) -> Message:
+    return Message(role="assistant", tool_calls=[ToolCall(id=id, name="look") for id in ids])
+
+
+def result(id: str, text: str = "found") -> Message:
+    return Message(role="tool", tool_call_id=id, content=text)
+
+
+def ours() -> set[str]:
+    """Name the threads that keepthread has running."""
+    return {t.name for t in threading.enumerate() if t.name.startswith("keepthread")}
+
+
+# --- the surface ---
+
+
+def public(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def spelled(annotation: object) -> str:
+    """Spell an annotation without modules; what opens a memory stands for the memory."""
+    name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return "Memory" if name == "Opening" else name
+
+
+def shape(function: Callable[..., Any]) -> tuple[Any, ...]:
+    signature = inspect.signature(function)
+    parameters = [
+        (p.name, p.kind, p.default, spelled(p.annotation)) for p in signature.parameters.values()
+    ]
+    return *parameters, spelled(signature.return_annotation)
+
+
+async def test_both_surfaces_have_the_same_names() -> None:
+    async with keepthread.Memory.open("ram://", counter=Estimator()) as theirs:
+        their_session = await theirs.session("s")
+        with Memory.open("ram://", counter=Estimator()) as mine:
+            my_session = mine.session("s")
+            assert public(theirs) == public(mine)
+            assert public(their_session) == public(my_session)
+            assert public(their_session.exchange("a")) == public(my_session.exchange("a"))
+
+
+@pytest.mark.parametrize(("asynchronous", "blocking"), TWINS, ids=lambda cls: cls.__module__)
+def test_each_method_takes_and_returns_the_same(asynchronous: type, blocking: type) -> None:
+    names = [n for n in vars(asynchronous) if n in COLOURS or not n.startswith("_")]
+    assert names
+    for name in names:
+        theirs, mine = vars(asynchronous)[name], vars(blocking)[COLOURS.get(name, name)]
+        assert type(theirs) is type(mine), name
+        if isinstance(theirs, property):
+            theirs, mine = theirs.fget, mine.fget
+        assert theirs and mine
+        if isinstance(theirs, staticmethod):
+            theirs, mine = theirs.__func__, mine.__func__
+        assert not inspect.iscoroutinefunction(mine), name
+        assert shape(theirs) == shape(mine), name
+        assert mine.__doc__, name
+
+
+def test_a_memory_is_made_from_the_same() -> None:
+    assert shape(keepthread.Memory.__init__) == shape(Memory.__init__)
+
+
+# --- behaving like it ---
+
+
+def test_a_turn_is_taken_as_in_the_asynchronous_surface(memory: Memory) -> None:
+    session = memory.session("x", owner="ana", system_prompt="Be brief.")
+    with session.exchange("What is the weather?") as turn:
+        assert turn.user.seq == turn.exchange == 1
+        assert turn.answer is None
+        turn.append(calling("c1"), result("c1", "32 °C"))
+        assert "32 °C" in turn.context(budget=500).text
+        answer = turn.finish("32 °C and sunny.", usage={"input": 12})
+        assert turn.answer == answer
+    assert session.context("router").messages[-1] == answer
+    assert [m.role for m in session.messages()] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_every_method_of_a_session_reaches_it(memory: Memory) -> None:
+    session = memory.create_session("x", title="old")
+    first, second = session.append(Message(role="user", content="a"), Message(role="assistant"))
+    third = session.add_turn("user", "b", id="third")
+    session.pin(first.id)
+    assert session.unpin(first.id)
+    assert not session.unpin(first.id)
+    fork = session.fork(2, id="y")
+    assert [m.digest for m in fork.messages()] == [first.digest, second.digest]
+    session.rewind(2)
+    assert session.status().visible_messages == 2
+    session.clear()
+    assert session.status().visible_messages == 0
+    assert session.messages(after=2, limit=1) == [third]
+    assert session.update(title="new") == session.info == session.refresh()
+    assert (session.id, session.owner, session.key) == ("x", "default", session.info.key)
+    assert memory.get_session("x").info.title == "new"
+    assert {info.id for info in memory.list_sessions()} == {"x", "y"}
+    memory.delete_session("y")
+    with pytest.raises(SessionNotFound):
+        memory.get_session("y")
+    assert memory.prune() == 0
+    assert memory.verify().sound
+
+
+def test_a_tenant_shares_the_loop_and_closes_nothing(memory: Memory) -> None:
+    memory.session("x")
+    with memory.tenant("other") as other:
+        assert other.list_sessions() == []
+        assert other.views == memory.views
+        assert other.counter is memory.counter
+    assert [info.id for info in memory.list_sessions()] == ["x"]
+    memory.close()
+    other.close()
+
+
+def test_it_stands_on_a_store_that_is_open() -> None:
+    store = RamStore()
+    with Memory(store, views={"tiny": View(50)}, counter=Estimator()) as memory:
+        assert memory.store is store
+        memory.session("x").append(Message(role="user", content="hello"))
+        assert "hello" in memory.session("x").context("tiny").text
+
+
+async def test_it_works_inside_a_running_event_loop(memory: Memory) -> None:
+    session = memory.session("x")
+    with session.exchange("from a notebook") as turn:
+        turn.finish("fine")
+    assert asyncio.get_running_loop().is_running()
+    assert len(session.messages()) == 2
+
+
+def test_threads_share_a_memory(memory: Memory) -> None:
+    session = memory.session("x")
+
+    def talk(person: int) -> list[int]:
+        numbers: list[int] = []
+        for n in range(10):
+            with session.exchange(f"{person}.{n}") as turn:
+                turn.finish(f"answer to {person}.{n}")
+                numbers.append(turn.exchange)
+        return numbers
+
+    with ThreadPoolExecutor(8) as pool:
+        exchanges = [number for numbers in pool.map(talk, range(8)) for number in numbers]
+    assert sorted(exchanges) == list(range(1, 81))
+    log = session.messages(limit=1000)
+    asked = {m.exchange: m.content for m in log if m.role == "user"}
+    assert {m.exchange: m.content for m in log if m.role == "assistant"} == {
+        exchange: f"answer to {text}" for exchange, text in asked.items()
+    }
+
+
+def test_a_generator_takes_a_hundred_turns_and_may_be_left(memory: Memory) -> None:
+    session = memory.session("x")
+
+    def conversation() -> Iterator[int]:
+        for n in range(101):
+            with session.exchange(f"question {n}") as turn:
+                turn.append(calling("c"))
+                yield turn.exchange
+                turn.append(result("c"))
+                turn.finish(f"answer {n}")
+
+    talk = conversation()
+    assert [next(talk) for _ in range(101)] == list(range(1, 102))
+    talk.close()
+    log = session.messages(limit=1000)
+    assert [m.content for m in log[-2:]] == ["", INTERRUPTED]
+    assert len(log) == 100 * 4 + 3
+
+
+# --- errors ---
+
+
+def test_an_exception_comes_through_with_its_traceback(memory: Memory) -> None:
+    session = memory.session("x", system_prompt="long " * 100)
+    session.add_turn("user", "hello")
+    with pytest.raises(BudgetTooSmall) as caught:
+        session.context(budget=10)
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert "test_an_exception_comes_through_with_its_traceback" in frames
+    assert "select" in frames
+
+
+def test_an_exception_leaves_no_cycle_behind(memory: Memory) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with pytest.raises(SessionNotFound):
+                memory.get_session("nobody")
+        assert not [o for o in gc.get_objects() if isinstance(o, sync._Call)]
+    finally:
+        gc.enable()
+
+
+def test_a_wrong_address_starts_no_thread() -> None:
+    before = ours()
+    with pytest.raises(InvalidInput, match="no address of a store"):
+        Memory.open("mysql://here")
+    assert ours() == before
+
+
+def test_a_store_that_does_not_open_leaves_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("these are notes, and no database" * 100)
+    before = ours()
+    with pytest.raises(keepthread.KeepthreadError):
+        Memory.open(f"sqlite:///{tmp_path}/notes.db", counter=Estimator())
+    assert ours() == before
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_leaving_a_turn_by_an_exception_closes_its_calls(
+    memory: Memory, error: type[BaseException]
+) -> None:
+    session = memory.session("x")
+    with pytest.raises(error), session.exchange("look it up") as turn:
+        turn.append(calling("c1", "c2"))
+        turn.append(result("c1"))
+        raise error
+    assert [m.content for m in session.messages()[2:]] == ["found", INTERRUPTED]
+    with session.exchange("and now?") as turn:
+        assert turn.context().messages[-1] == turn.user
+
+
+# --- callbacks and interruptions ---
+
+
+def test_progress_is_reported_in_the_callers_thread(memory: Memory) -> None:
+    memory.session("x").append(*(Message(role="user", content=str(n)) for n in range(50)))
+    seen: list[tuple[str, int, int]] = []
+    found = memory.verify(
+        progress=lambda done, of: seen.append((threading.current_thread().name, done, of))
+    )
+    assert found.messages == 50
+    assert seen[-1] == (threading.current_thread().name, 50, 50)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_failing_callback_ends_the_call(memory: Memory, error: type[BaseException]) -> None:
+    session = memory.session("x")
+    session.add_turn("user", "hello")
+
+    def fail(done: int, of: int) -> None:
+        raise error("enough")
+
+    with pytest.raises(error, match="enough"):
+        memory.verify(progress=fail)
+    assert len(session.messages()) == 1
+    assert memory.verify().sound
+
+
+class Stuck(RamStore):
+    """Sends Ctrl-C to the program while it waits for an append that never ends."""
+
+    cancelled = False
+
+    async def append(
+        self, session: SessionKey, messages: Sequence[Message], **rest: Any
+    ) -> list[Message]:
+        if messages[0].content != "stuck":
+            return await super().append(session, messages, **rest)
+        signal.raise_signal(signal.SIGINT)
+        try:
+            return await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+def test_an_interrupted_call_is_given_up_and_the_memory_stays_usable() -> None:
+    store = Stuck()
+    with Memory(store, counter=Estimator()) as memory:
+        session = memory.session("x")
+        with pytest.raises(KeyboardInterrupt), session.exchange("look it up") as turn:
+            turn.append(calling("c1"))
+            turn.append(Message(role="assistant", content="stuck"))
+        assert store.cancelled
+        assert [m.content for m in session.messages()] == ["look it up", "", INTERRUPTED]
+
+
+def test_a_call_from_inside_the_loop_is_refused() -> None:
+    class Curious(Estimator):
+        def count(self, message: Message) -> int:
+            return len(memory.list_sessions())
+
+    with Memory.open("ram://", counter=Curious()) as memory:
+        session = memory.session("x")
+        with pytest.raises(RuntimeError, match="inside its own event loop"):
+            session.add_turn("user", "hello")
+
+
+# --- the end ---
+
+
+def test_after_closing_every_call_says_so(memory: Memory) -> None:
+    session = memory.session("x")
+    turn = session.exchange("hello")
+    memory.close()
+    memory.close()
+    calls: list[Callable[[], object]] = [memory.list_sessions, session.messages, turn.__enter__]
+    for call in calls:
+        with pytest.raises(StoreClosed, match="closed"):
+            call()
+
+
+def test_closing_ends_every_thread(tmp_path: Path) -> None:
+    before = ours()
+    with Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator()) as memory:
+        memory.session("x").add_turn("user", "x" * 100_000)  # counted in yet another thread
+        assert ours() > before
+    assert ours() == before
+
+
+def test_threads_that_call_while_another_closes_are_answered(tmp_path: Path) -> None:
+    memory = Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator())
+    session = memory.session("x")
+    under_way = threading.Semaphore(0)
+
+    def talk() -> int:
+        for n in range(1_000_000):
+            try:
+                session.add_turn("user", str(n))
+            except StoreClosed:
+                return n
+            under_way.release()
+        raise AssertionError
+
+    with ThreadPoolExecutor(6) as pool:
+        talks = [pool.submit(talk) for _ in range(6)]
+        for _ in range(60):
+            under_way.acquire()
+        closers = [pool.submit(memory.close) for _ in range(1)]
+        memory.close()
+        told = sum(talk.result(timeout=30) for talk in talks)
+        for closer in closers:
+            closer.result(timeout=30)
+    with Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator()) as memory:
+        assert memory.get_session("x").status().messages >= told
+
+
+def test_a_memory_that_is_forgotten_lets_go_of_its_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+
+    def use() -> Session:
+        return Memory.open(url, counter=Estimator()).session("x")
+
+    session = use()
+    session.add_turn("user", "the session keeps the memory")
+    mine = session._loop._thread
+    assert mine.is_alive()
+    del session
+    gc.collect()
+    mine.join(timeout=30)
+    assert not mine.is_alive()
+
+
+def run_program(text: str, tmp_path: Path) -> str:
+    """Run a program that has a memory open as `memory`, and return what it prints."""
+    opening = (
+        "import os, sys, threading\n"
+        "from keepthread.sync import Memory\n"
+        "from keepthread.tokens import Estimator\n"
+        f"memory = Memory.open('sqlite:///{tmp_path}/chat.db', counter=Estimator())\n"
+        "session = memory.session('x')\n"
+    )
+    command = [sys.executable, "-W", "error::ResourceWarning", "-c", opening + text]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+def test_a_program_that_never_closes_ends_all_the_same(tmp_path: Path) -> None:
+    text = "print(session.add_turn('user', 'hello').seq)\n"
+    assert run_program(text, tmp_path) == "1\n"
+    busy = (
+        "def talk():\n"
+        "    while True: session.add_turn('user', 'again')\n"
+        "threading.Thread(target=talk, daemon=True).start()\n"
+        "while session.status().messages < 5: pass\n"
+        "print('left')\n"
+    )
+    assert run_program(busy, tmp_path) == "left\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
+    text = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from keepthread.errors import StoreClosed\n"
+        "with memory:\n"
+        "    session.add_turn('user', 'before')\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        try: session.messages()\n"
+        "        except StoreClosed as error: print(error, flush=True)\n"
+        "    else:\n"
+        "        assert os.waitpid(child, 0)[1] == 0\n"
+        "        print(len(session.messages()))\n"
+    )
+    printed = run_program(text, tmp_path)
+    assert printed == "the memory was opened before a fork; open it anew in each process\n1\n"
