@@ -1,0 +1,61 @@
+"""First use, as a newcomer has it: the wheel in an empty environment, then the README's example."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.test_docs import ROOT, blocks
+
+
+def call(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment that holds the wheel and nothing else."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    build = ("wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", folder, ROOT)
+    call(sys.executable, "-m", "pip", *build, cwd=folder)
+    (wheel,) = folder.glob("keepthread-*.whl")
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    # No index: if the wheel asked for another package, this would fail.
+    call(python, "-m", "pip", "install", "--no-index", "--quiet", wheel, cwd=folder)
+    return python
+
+
+def test_the_wheel_brings_nothing_else(newcomer: Path, tmp_path: Path) -> None:
+    listed = call(newcomer, "-m", "pip", "list", "--format=freeze", cwd=tmp_path)
+    names = {line.partition("==")[0] for line in listed.splitlines()}
+    assert names - {"pip", "setuptools"} == {"keepthread"}
+
+
+def test_the_readme_example_prints_what_it_says(newcomer: Path, tmp_path: Path) -> None:
+    (_, example), (_, printed) = blocks(ROOT / "README.md")[:2]
+    script = tmp_path / "example.py"
+    script.write_text(example)
+    assert call(newcomer, "-W", "error", script, cwd=tmp_path).strip() == printed.strip()
+    assert (tmp_path / "chat.db").exists()
+
+
+def test_the_command_says_what_it_needs(newcomer: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [newcomer.with_name("keepthread"), "--help"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "keepthread[cli]" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_typo_in_the_address_is_explained(newcomer: Path, tmp_path: Path) -> None:
+    code = "import keepthread; keepthread.Memory.open('sqlite:chat.db')"
+    done = subprocess.run(
+        [newcomer, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "there are sqlite:///relative/path.db" in done.stderr
