@@ -41,19 +41,19 @@ async def gather(
         messages = await _visible(store, session, marks, messages, tokens)
     user = await _newest_user(store, session, marks, messages, user_seq)
     pins = await _pins(store, session, marks, found.records)
+    passed = 0
     if user is not None and not newest:
         messages = [message for message in messages if message.seq != user.seq]
         pins = [pin for pin in pins if pin.seq != user.seq]
-        user = None
-    totals = marks.totals(messages)
+        passed, user = user.seq, None
     material = Material(
         counter=counter,
         system_prompt=found.session.system_prompt or "",
         system_tokens=_system_tokens(counter, found.session.system_prompt or ""),
         messages=messages,
-        totals=totals,
+        totals=marks.totals(messages),
         first=marks.behind(1),
-        earlier=_earlier(marks, messages),
+        earlier=_earlier(marks, messages, passed),
         newest_user=user,
         pins=_standing_alone(pins, counter),
         hidden=marks.hidden,
@@ -102,11 +102,12 @@ async def _visible(
     return shown
 
 
-def _earlier(marks: Marks, messages: Sequence[Message]) -> int:
+def _earlier(marks: Marks, messages: Sequence[Message], passed: int) -> int:
+    """Return how many visible messages are older, the one that was passed over not among them."""
     if not messages:
         return 0
     first = messages[0].seq
-    return first - 1 - marks.hidden_before(first)[0]
+    return first - 1 - marks.hidden_before(first)[0] - (0 < passed < first)
 
 
 async def _newest_user(

@@ -6,7 +6,7 @@ from typing import Any, Final
 from keepthread.context.wire import EMPTY, Turn, image, system_text, turns
 from keepthread.types import Selection
 
-OPENING: Final = "(conversation continues)"
+OPENING: Final = "(continued)"
 CLOSING: Final = "(continue)"
 
 

@@ -31,8 +31,8 @@ class Block:
         return None
 
     def members(self) -> list[Message]:
-        """Return the messages of the log it is made of."""
-        return [self.call, *self.results.values()]
+        """Return the messages of the log it is made of, by position."""
+        return [self.call, *sorted(self.results.values(), key=lambda m: m.seq)]
 
     def shown(self, counter: TokenCounter) -> list[Message]:
         """Return its messages in the order of a prompt, stand-ins included."""

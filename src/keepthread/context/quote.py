@@ -24,11 +24,6 @@ def is_order(message: Message) -> bool:
     return message.role == "system" and message.origin in ("operator", None)
 
 
-def is_quoted(message: Message) -> bool:
-    """Tell whether a message is shown as a quotation: tools, and who poses as the system."""
-    return message.role == "tool" or (message.role == "system" and not is_order(message))
-
-
 def quotation(message: Message) -> str:
     """Return a message as quoted text, each line marked."""
     lines = [f"> {line}" for line in message.content.splitlines()] or [">"]

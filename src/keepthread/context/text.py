@@ -1,7 +1,8 @@
 """The text form: `User: …` lines that no message can forge, for prompts that are one string."""
 
-from keepthread.context.quote import flat, is_quoted, speaker
+from keepthread.context.quote import flat, speaker
 from keepthread.context.wire import sendable
+from keepthread.tokens.counting import indented, is_quoted
 from keepthread.types import Message, Selection
 
 
@@ -12,17 +13,8 @@ def render(selection: Selection) -> str:
 
 def line(message: Message) -> str:
     """Return one message; only its first line starts at the margin."""
-    parts = [f"{speaker(message)}: {_body(message)}".rstrip()]
+    body = indented(message.content, quoted=is_quoted(message))
+    parts = [f"{speaker(message)}: {body}".rstrip()]
     parts += [f"  [calls {flat(c.name)} with {flat(c.arguments)}]" for c in message.tool_calls]
     parts += [f"  [attached: {flat(a.name or a.media_type)}]" for a in message.attachments]
     return "\n".join(parts)
-
-
-def _body(message: Message) -> str:
-    quoted = is_quoted(message)
-    margin = " > " if quoted else "  "
-    lines = message.content.splitlines()
-    if not lines:
-        return ""
-    first = f"> {lines[0]}" if quoted else lines[0]
-    return "\n".join([first, *(margin + rest if rest else rest for rest in lines[1:])])

@@ -20,7 +20,7 @@ from keepthread.types import Message, Selection
 
 Overflow: TypeAlias = Literal["trim", "keep", "raise"]
 
-CONTEXT_FRAME: Final = 12
+CONTEXT_FRAME: Final = 16
 """Tokens set aside in every context for what a wire may demand around the messages."""
 PIN_SHARE: Final = 0.25
 """The most of the room that pinned messages outside the window may take."""
@@ -195,14 +195,14 @@ class _Choosing:
         left = self.room - used
         if isinstance(last, Block):
             group = [] if last.fault else cut_block(last, left, self.material.counter)
-            members = last.members()
+            members, fault = last.members(), last.fault
         elif last is None or (self.newest and last.seq == self.newest.seq):
             return []
         else:
             cut = shorten(last, left, self.material.counter)
-            group, members = [cut] if cut else [], [last]
+            group, members, fault = [cut] if cut else [], [last], ""
         if not group:
-            self.account.add(members, "", "does not fit")
+            self.account.add(members, "", fault or "does not fit")
         return [group]
 
     def _within_room(self, groups: list[list[Message]]) -> list[Message]:
@@ -248,24 +248,24 @@ class _Choosing:
 
     def _explain_older(self, start: int) -> None:
         material = self.material
-        place = self.places[start] if start < len(self.units) else len(material.messages)
-        apart = self.newest is not None and self._stands_apart(start)
-        if start == len(self.units) and place:
-            place -= 1  # the newest unit has a line of its own
-        older = material.earlier + place - apart
+        if not self.units:
+            return
+        place = self.places[min(start, len(self.units) - 1)]  # the newest unit has its own line
+        first = material.messages[place]
+        older = material.earlier + place
+        tokens = material.totals[place] - first.tokens
+        newest = material.newest_user
+        if newest is not None and newest.seq < first.seq:  # shown, though it stands apart
+            older -= 1
+            tokens -= newest.tokens
         if older <= 0:
             return
-        last = material.messages[place - 1].seq if place else material.messages[0].seq - 1
-        tokens = (material.totals[place - 1] if place else material.totals[0]) - (
-            0 if place else material.messages[0].tokens
-        )
-        if apart and material.newest_user is not None:
-            tokens -= material.newest_user.tokens
+        last = material.messages[place - 1].seq if place else first.seq - 1
         reason = "older than the window"
         self.account.add_range(material.first, last, older, max(0, tokens), "", reason)
         for block in self.callers:
-            if block.call.seq <= last and not block.fault:
-                late = [m for m in block.results.values() if m.seq > last]
+            if block.call.seq < first.seq and not block.fault:
+                late = [m for m in block.members() if m.seq > first.seq]
                 self.account.add(late, "", "its call is older than the window")
 
 

@@ -12,8 +12,8 @@ from itertools import count
 from typing import Final
 
 from keepthread.context.blocks import calls_of
-from keepthread.context.quote import is_order, is_quoted, quotation
-from keepthread.tokens.counting import arguments_as_json, wire_name
+from keepthread.context.quote import is_order, quotation
+from keepthread.tokens.counting import arguments_as_json, is_quoted, wire_name
 from keepthread.types import Attachment, Message, Selection, Wire
 
 EMPTY: Final = "(empty)"

@@ -33,22 +33,46 @@ Measure: TypeAlias = Callable[[str], int]
 
 def count_message(message: Message, measure: Measure) -> int:
     """Return the tokens of a message on any wire."""
-    total = MESSAGE_FRAME + _lines(message.content, measure)
+    quoted = is_quoted(message)
+    total = MESSAGE_FRAME + _count_text(message.content, measure, quoted=quoted)
     if message.name:
         total += _lines(message.name, measure)
     if message.author:
         total += AUTHOR_FRAME + _lines(message.author, measure)
     if message.tool_call_id is not None:
         total += max(ID_COST, _lines(message.tool_call_id, measure))
-    if message.role == "system" and message.origin not in ("operator", None):
-        total += QUOTE_FRAME + 2 * _breaks(message.content)
+    if quoted and message.role == "system":
+        total += QUOTE_FRAME + 3 * _breaks(message.content)
     for call in message.tool_calls:
         total += _count_call(call, measure)
     if message.native:
         items = json.dumps(list(message.native.items), ensure_ascii=False, separators=(",", ":"))
-        total += _lines(items, measure)
+        total += measure(items)
     labels = (_lines(a.name or a.media_type, measure) for a in message.attachments)
     return total + sum(max(ATTACHMENT_COST, label) for label in labels)
+
+
+def is_quoted(message: Message) -> bool:
+    """Tell whether a message is shown as a quotation: a tool, or who poses as the system."""
+    if message.role == "system":
+        return message.origin not in ("operator", None)
+    return message.role == "tool"
+
+
+def indented(text: str, *, quoted: bool) -> str:
+    """Return a text as the text form has it: behind a label, and no later line at the margin."""
+    lines = text.splitlines()
+    if not lines:
+        return ""
+    margin = " > " if quoted else "  "
+    first = f"> {lines[0]}" if quoted else lines[0]
+    return "\n".join([first, *(margin + line if line else line for line in lines[1:])])
+
+
+def _count_text(text: str, measure: Measure, *, quoted: bool) -> int:
+    """Measure a text as it is; where the text form indents it, that may be more."""
+    plain = _lines(text, measure)
+    return max(plain, measure(indented(text, quoted=quoted))) if _breaks(text) else plain
 
 
 def _count_call(call: ToolCall, measure: Measure) -> int:
