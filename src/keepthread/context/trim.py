@@ -17,11 +17,20 @@ def shorten(message: Message, tokens: int, counter: TokenCounter) -> Message | N
     """
     if message.tokens <= tokens:
         return message
-    text = message.content
-    keep = _longest(message, tokens, counter, upto=len(text))
-    if keep is None:
-        return None
-    return _cut(message, keep, counter)
+    for text in _texts(message):
+        candidate = replace(message, content=text, attachments=())
+        keep = _longest(candidate, tokens, counter, upto=len(text))
+        if keep is not None:
+            return _cut(candidate, keep, counter)
+    return None
+
+
+def _texts(message: Message) -> list[str]:
+    """Return what to cut: with a note of what was attached, or without if that does not fit."""
+    if not message.attachments:
+        return [message.content]
+    note = f"[{len(message.attachments)} attached, left out]"
+    return [f"{message.content}\n{note}", message.content]
 
 
 def _longest(message: Message, tokens: int, counter: TokenCounter, upto: int) -> int | None:
@@ -46,7 +55,7 @@ def _cut(message: Message, keep: int, counter: TokenCounter) -> Message:
     gone = len(text) - keep
     middle = f"\n[… {gone:,} characters left out …]\n"
     content = text[:head] + middle + text[len(text) - tail :] if gone else text
-    cut = replace(message, content=content, native=None, attachments=())
+    cut = replace(message, content=content, native=None)
     return replace(cut, tokens=counter.count(cut))
 
 
