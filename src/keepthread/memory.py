@@ -54,7 +54,7 @@ class Memory:
 
         Use it with `async with`, or `await` it and close it yourself.
         """
-        path = _path_of(url)
+        path = path_of(url)
 
         async def store() -> Store:
             if path is None:
@@ -207,7 +207,7 @@ class Opening:
             await self._memory.close()
 
 
-def _path_of(url: str) -> str | None:
+def path_of(url: str) -> str | None:
     """Return the path of a SQLite address, None for memory."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "ram" and not rest:

@@ -21,6 +21,7 @@ from keepthread.types import (
 
 _ALWAYS: Final = ("seq", "id", "role", "content", "exchange", "tokens", "counter", "total")
 _IF_GIVEN: Final = ("tool_call_id", "name", "author", "source", "state")
+_PLACE: Final = ("id", "seq", "exchange", "total", "created_at")
 _DEFAULTS: Final = {f.name: f.default for f in fields(Message)}
 _SESSION: Final = ("id", "owner", "title", "system_prompt", "meta", "kind", "parent", "ready")
 _SESSION_ONLY: Final = frozenset(
@@ -51,6 +52,8 @@ def session_from_json(value: Any) -> SessionInfo:
     check_count(value.get("messages"), "messages")
     if type(value.get("tags", [])) is not list:
         raise InvalidInput(f"tags must be a list, not {show(value['tags'])}")
+    if type(value.get("ready", True)) is not bool:
+        raise InvalidInput(f"ready must be true or false, not {show(value['ready'])}")
     if value.get("state", "live") not in ("live", "damaged"):
         raise InvalidInput(f"state must be live or damaged, not {show(value['state'])}")
     if value.get("parent") is not None:
@@ -73,7 +76,7 @@ def message_to_json(message: Message) -> dict[str, JSON]:
     for name in _IF_GIVEN:
         if (given := getattr(message, name)) != _DEFAULTS[name]:
             out[name] = given
-    if message.origin not in (None, message.role):
+    if message.origin not in (None, "operator" if message.role == "system" else message.role):
         out["origin"] = message.origin
     if message.tool_calls:
         out["tool_calls"] = [
@@ -106,10 +109,19 @@ def message_from_json(value: Any) -> Message:
     if "role" not in value:
         raise InvalidInput("the message has no role")
     message = Message(**value)
-    draft_copy(message)
+    body = draft_copy(message).body
+    if message.state == "erased":
+        _check_tombstone(message, body.digest)
     check_count(message.exchange, "exchange")
     check_count(message.total, "total")
     return message
+
+
+def _check_tombstone(message: Message, digest: bytes) -> None:
+    """Refuse a tombstone that still says something."""
+    bare = Message(role=message.role, state="erased", **{f: getattr(message, f) for f in _PLACE})
+    if message != replace(bare, digest=digest):
+        raise InvalidInput("an erased message keeps its id and place, and no more")
 
 
 def _nouns(values: Any, what: str, noun: type[ToolCall] | type[Attachment]) -> list[Any]:
@@ -155,11 +167,11 @@ def record_from_json(value: Any) -> dict[str, Any]:
     if len(scope) > 1:
         raise InvalidInput("a scope is a session or an owner, not both")
     spans: object = value.setdefault("made_of", [])
-    if type(spans) is not list:
-        raise InvalidInput(f"made_of must be a list, not {show(cast(object, spans))}")
+    if not isinstance(spans, list):
+        raise InvalidInput(f"made_of must be a list, not {show(spans)}")
     for span in cast(list[object], spans):
-        if type(span) is not list or len(cast(list[Any], span)) != 3:
-            raise InvalidInput(f"made_of must hold [session, first, last], not {show(span)}")
+        if not isinstance(span, list) or len(cast(list[Any], span)) != 3:
+            raise InvalidInput("made_of must hold lists of session, first and last position")
         id, first, last = cast(list[Any], span)
         if id is not None:
             check_id(id, "made_of")

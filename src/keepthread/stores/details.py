@@ -30,9 +30,13 @@ def check_session(session: SessionInfo, *, now: float) -> SessionInfo:
         raise InvalidInput(f"ready must be True or False, not {show(session.ready)}")
     return replace(
         session,
-        created_at=check_time(session.created_at or now, "created_at"),
-        updated_at=check_time(session.updated_at or now, "updated_at"),
+        created_at=_time(session.created_at, now, "created_at"),
+        updated_at=_time(session.updated_at, now, "updated_at"),
     )
+
+
+def _time(given: object, now: float, what: str) -> float:
+    return check_time(now if given == 0 else given, what)
 
 
 def with_changes(known: SessionInfo, given: SessionInfo) -> SessionInfo:

@@ -1,0 +1,17 @@
+"""The `keepthread` command; it needs the extra `cli`."""
+
+import sys
+from importlib.util import find_spec
+
+
+def main() -> int:
+    """Run the command, or say what must be installed first."""
+    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"error: the command needs {' and '.join(missing)}: pip install 'keepthread[cli]'\n"
+        )
+        return 2
+    from keepthread.cli.app import run  # noqa: PLC0415 - what the extra brings, in one place
+
+    return run()

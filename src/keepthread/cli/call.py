@@ -1,0 +1,115 @@
+"""One call of the command: which store, which tenant, and how to answer."""
+
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from keepthread.cli.harmless import harmless
+from keepthread.errors import InvalidInput, SessionNotFound
+from keepthread.interchange.exporting import every_session
+from keepthread.memory import Memory, path_of
+from keepthread.protocols import Progress, TokenCounter
+from keepthread.session import Session
+from keepthread.stores.sqlite import SQLiteStore
+from keepthread.tokens import Estimator
+
+if TYPE_CHECKING:
+    from keepthread.cli.screen import Screen
+
+STORE_VARIABLE: Final = "KEEPTHREAD_STORE"
+_MOST_COMPARED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What holds for every command."""
+
+    store: str | None = None
+    tenant: str = "default"
+    json: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Return the file of the store that was named."""
+        url = self.store or os.environ.get(STORE_VARIABLE)
+        if not url:
+            raise InvalidInput(
+                f"no store is named: give --store sqlite:///chat.db, or set {STORE_VARIABLE}"
+            )
+        if "://" not in url:
+            raise InvalidInput(f"{url!r} is no address of a store; write sqlite:///{url}")
+        path = path_of(url)
+        if path is None:
+            raise InvalidInput("a store in memory ends with its program; name a file: sqlite:///…")
+        return Path(path)
+
+    @asynccontextmanager
+    async def memory(
+        self, *, create: bool = False, counter: TokenCounter | None = None
+    ) -> AsyncGenerator[Memory]:
+        """Open the store; a file that is not there is made only if `create` says so."""
+        path = self.path
+        if not create and not path.is_file():
+            raise InvalidInput(f"there is no store at {path}; check --store, or import into it")
+        # Loading a vocabulary takes longer than most commands: only those that count bring one.
+        async with await SQLiteStore.open(path, tenant=self.tenant) as store:
+            yield Memory(store, counter=counter or Estimator())
+
+    @asynccontextmanager
+    async def file(self) -> AsyncGenerator[SQLiteStore]:
+        """Open the store for what only a file can do."""
+        async with self.memory() as memory:
+            assert isinstance(memory.store, SQLiteStore)
+            yield memory.store
+
+    async def session(self, memory: Memory, id: str) -> Session:
+        """Return a session, or name the nearest ids."""
+        try:
+            return await memory.get_session(id)
+        except SessionNotFound:
+            begun = await memory.store.get_session(id)
+            ids = [session.id async for session in every_session(memory.store) if session.ready]
+        if begun is not None:
+            raise SessionNotFound(f"session {id!r} is still being filled, by an import or a fork")
+        near = get_close_matches(id, ids[-_MOST_COMPARED:], cutoff=0.4)
+        hint = f"there is {', '.join(near)}" if near else "`keepthread sessions` lists them"
+        raise SessionNotFound(f"there is no session {id!r}; {hint}")
+
+    # --- answering ---
+
+    def write(self, value: Any) -> None:
+        """Write one line of JSON, in characters that every terminal takes."""
+        typer.echo(json.dumps(value).replace("\x7f", "\\u007f"))
+
+    def say(self, text: str) -> None:
+        """Tell a person how it went; stdout may be carrying data."""
+        if not self.json:
+            typer.echo(harmless(text), err=True)
+
+    def warn(self, text: str) -> None:
+        """Tell what to look at, beside the answer."""
+        if self.json:
+            typer.echo(json.dumps({"warning": text}), err=True)
+        else:
+            typer.secho(f"warning: {harmless(text)}", err=True, fg="yellow")
+
+    @property
+    def screen(self) -> "Screen":
+        """Return what draws for people."""
+        from keepthread.cli.screen import Screen  # noqa: PLC0415 - loads rich, in one place
+
+        return Screen()
+
+    def progress(self, label: str, unit: str) -> AbstractContextManager[Progress | None]:
+        """Return a bar on the terminal, or nothing where nobody would see it."""
+        if self.json or not sys.stderr.isatty():
+            return nullcontext(None)
+        return self.screen.progress(label, unit)

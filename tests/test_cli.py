@@ -1,0 +1,552 @@
+"""The command, as people and programs meet it: in a real terminal where it matters."""
+
+import asyncio
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import resource
+import select
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import keepthread as keepthread_package
+from keepthread import Attachment, Memory, Message, SessionInfo, SQLiteStore, ToolCall
+from keepthread.cli import doctor, main
+from keepthread.cli.harmless import harmless
+from keepthread.protocols import Store
+from keepthread.testing.contract import FULL, Letters, new_session, user
+
+CODE = "import sys; from keepthread.cli import main; sys.exit(main())"
+NASTY = "evil \x1b[31mred\x1b]0;owned\x07 \u202e\x9b2J\x7f\ud800"
+COMMANDS = (
+    ["sessions"],
+    ["show", "a"],
+    ["why", "a"],
+    ["export", "-o", "out.jsonl"],
+    ["import", "out.jsonl"],
+    ["backup", "copy.db"],
+    ["prune", "--days", "1", "--yes"],
+    ["verify"],
+    ["recount"],
+    ["doctor"],
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder to work in, with a store named by the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KEEPTHREAD_STORE", "sqlite:///chat.db")
+    monkeypatch.setenv("COLUMNS", "100")
+    if data := os.environ.get("KEEPTHREAD_TEST_DATA"):
+        monkeypatch.setenv("TIKTOKEN_CACHE_DIR", f"{data}/tiktoken")
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    asyncio.run(fill(tmp_path / "chat.db"))
+    return tmp_path
+
+
+async def fill(path: Path) -> None:
+    async with await SQLiteStore.open(path, durability="process") as store:
+        memory = Memory(store, counter=Letters())
+        session = await memory.session("a", owner="ana", title="Trip", system_prompt="Be brief.")
+        for number in range(60):
+            async with session.exchange(f"Question {number} about the weather in Jakarta") as turn:
+                await turn.finish(f"Answer {number}: sunny. " * 5)
+        await session.pin((await session.messages(limit=1))[0].id)
+        other = await memory.session("b", owner="bea", title=NASTY)
+        call = ToolCall(id="c", name=f"tool {NASTY}", arguments=NASTY)
+        await other.append(
+            Message(role="user", content=f"two\nlines [bold]no markup[/] :smile: {NASTY}"),
+            Message(role="assistant", tool_calls=(call,), name=NASTY),
+            Message(role="tool", content="gone", tool_call_id="c"),
+            Message(role="user", content="see", attachments=(Attachment(media_type="a/b"),)),
+            Message(role="assistant", content="x", origin="web", source=f"web:{NASTY}"),
+        )
+        await store.erase(other.key, [3])
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def keepthread(*arguments: str) -> Result:
+    """Run the command as a program would: no terminal."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, Path(os.devnull).open() as nothing:
+        patch.setattr(sys, "argv", ["keepthread", *arguments])
+        patch.setattr(sys, "stdin", nothing)
+        with redirect_stdout(out), redirect_stderr(err):
+            status = main()
+    return Result(status, *(stream.buffer.getvalue().decode() for stream in (out, err)))
+
+
+def in_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-c", CODE, *arguments]
+    return subprocess.run(command, capture_output=True, check=True, **options)
+
+
+def ask(*arguments: str) -> list[Any]:
+    """Run the command and return the JSON lines it answered with."""
+    result = keepthread(*arguments, "--json")
+    assert result.returncode in (0, 1), result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def in_terminal(*arguments: str, keys: bytes = b"", until: bytes = b"", width: int = 100) -> str:
+    """Run the command in a terminal and return all that came onto its screen.
+
+    `keys` are typed once `until` is seen.
+    """
+    pid, screen = pty.fork()
+    if pid == 0:  # pragma: no cover - another process
+        os.execv(sys.executable, [sys.executable, "-c", CODE, *arguments])
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    seen = b""
+    typed = False
+    while select.select([screen], [], [], 60)[0]:
+        try:
+            data = os.read(screen, 65536)
+        except OSError:  # Linux says so when the other side is closed
+            break
+        if not data:
+            break
+        seen += data
+        if keys and not typed and until in seen:
+            typed = True
+            os.write(screen, keys)
+    os.close(screen)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, seen
+    return seen.decode()
+
+
+def plain(screen: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+
+
+# --- starting ---
+
+
+def test_help_costs_at_most_a_quarter_of_a_second() -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE")}
+
+    def cpu() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert b"Usage: keepthread" in in_process("--help", env=environment).stdout
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    least = min(cpu() for _ in range(7))
+    print(f"keepthread --help: {least:.3f} s CPU")
+    assert least <= 0.25
+
+
+def test_heavy_modules_are_loaded_only_when_needed() -> None:
+    code = (
+        "import sys; from keepthread.cli.app import app; app(['--help'], standalone_mode=False);"
+        "print(*{'rich', 'tiktoken', 'pydantic'} & set(sys.modules))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == ""
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    source = Path(keepthread_package.__file__).parent.parent
+    code = f"import sys; sys.path.insert(0, {str(source)!r}); {CODE}"
+    command = [sys.executable, "-I", "-S", "-c", code]  # no installed package is seen
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "typer and rich: pip install 'keepthread[cli]'" in result.stderr
+
+
+def test_the_version_is_told() -> None:
+    assert re.fullmatch(r"keepthread \d+\.\d+\.\d+\n", keepthread("--version").stdout)
+
+
+# --- for programs ---
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_every_command_speaks_json(folder: Path, command: list[str]) -> None:
+    if command[0] == "import":
+        keepthread("export", "-o", "out.jsonl")
+    for arguments in ([*command, "--json"], ["--json", *command]):
+        for made in ("copy.db",):
+            (folder / made).unlink(missing_ok=True)
+        result = keepthread(*arguments)
+        assert result.returncode == 0, result.stderr
+        answers = [json.loads(line) for line in result.stdout.splitlines()]
+        assert answers
+        assert all(isinstance(answer, dict) for answer in answers)
+
+
+def test_json_says_what_there_is(folder: Path) -> None:
+    b, a = ask("sessions")
+    assert (a["id"], a["owner"], a["messages"]) == ("a", "ana", 120)
+    assert b["title"] == NASTY
+    assert [s["id"] for s in ask("sessions", "--owner", "ana")] == ["a"]
+    assert len(ask("sessions", "--limit", "1")) == 1
+    assert [m["seq"] for m in ask("show", "a", "--after", "7", "--limit", "2")] == [8, 9]
+    (why,) = ask("why", "a", "--view", "router")
+    assert why["budget"] == 500
+    assert why["tokens"] <= 500
+    assert why["sections"]["system"] > 0
+    assert ask("why", "a", "--budget", "300")[0]["budget"] == 300
+    assert ask("recount")[0]["counted"] == 124
+    assert ask("recount")[0]["counted"] == 0
+    assert ask("prune", "--days", "1", "--yes") == [{"pruned": 0, "left": 2}]
+    assert ask("prune", "--days", "0", "--yes") == [{"pruned": 2, "left": 0}]
+    assert ask("sessions") == []
+
+
+def test_tenants_are_walls(folder: Path) -> None:
+    assert ask("sessions", "--tenant", "other") == []
+    assert keepthread("show", "a", "--tenant", "other").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        (["show", "aa"], "SessionNotFound", "there is no session 'aa'; there is a"),
+        (["why", "xyz"], "SessionNotFound", "keepthread sessions"),
+        (["export", "nope"], "SessionNotFound", "no session 'nope'"),
+        (["why", "a", "--view", "nope"], "InvalidInput", "chat, planner, router"),
+        (["why", "a", "--budget", "3"], "BudgetTooSmall", "the budget is 3"),
+        (["sessions", "--store", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
+        (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
+        (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
+        (["sessions", "--store", "http://x"], "InvalidInput", "no address of a store"),
+        (["import", "nope.jsonl"], "FileNotFoundError", "nope.jsonl: No such file"),
+        (["import", "chat.db"], "InvalidInput", "it is no JSON"),
+        (["backup", "chat.db"], "InvalidInput", "overwrites nothing"),
+        (["backup", "no/where.db"], "Unavailable", "No such file"),
+        (["export", "-o", "no/where"], "FileNotFoundError", "No such file"),
+        (["prune", "--days", "0"], "InvalidInput", "2 of 2 sessions; say --yes"),
+        (["prune"], "Usage", "Missing option '--days'"),
+        (["bogus"], "Usage", "No such command 'bogus'"),
+        (["show"], "Usage", "Missing argument"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do(
+    folder: Path, arguments: list[str], kind: str, says: str
+) -> None:
+    result = keepthread(*arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    *warnings, line = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert says in line
+    assert all(warning.startswith("warning: counting by estimate") for warning in warnings)
+    result = keepthread(*arguments, "--json")
+    error = json.loads(result.stderr.splitlines()[-1])
+    assert (result.returncode, result.stdout, error["error"]) == (2, "", kind)
+    assert says in error["message"]
+    assert not (folder / "nope.db").exists()
+
+
+def test_without_a_store_it_says_how_to_name_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KEEPTHREAD_STORE")
+    result = keepthread("sessions")
+    assert result.returncode == 2
+    assert "--store sqlite:///chat.db, or set KEEPTHREAD_STORE" in result.stderr
+
+
+def test_damage_is_found_named_and_told_by_the_exit_status(folder: Path) -> None:
+    assert keepthread("verify").returncode == 0
+    with sqlite3.connect("chat.db") as db:
+        db.execute("UPDATE messages SET content = x'1b5b33316d' WHERE seq = 7")
+    db.close()
+    result = keepthread("verify")
+    assert result.returncode == 1
+    assert re.search(r"1 damaged .*\n.*\na +7 +the row is not what was written", result.stdout)
+    assert ask("verify")[0]["damages"][0]["seq"] == 7
+    assert "damaged" in keepthread("show", "a").stdout
+    exported = keepthread("export", "-o", "out.jsonl")
+    assert exported.returncode == 1
+    assert "message 7 of session 'a'" in exported.stderr
+
+
+def test_a_reader_that_goes_away_is_no_trouble(folder: Path) -> None:
+    shell = f"{sys.executable} -c '{CODE}' export | head -c 10"
+    result = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
+    assert result.stdout.startswith('{"format"')
+    assert "Traceback" not in result.stderr
+
+
+def test_recounting_sets_hidden_tokens_right_and_hides_no_damage(folder: Path) -> None:
+    async def hide() -> None:
+        async with await SQLiteStore.open("chat.db") as store:
+            session = await Memory(store, counter=Letters()).get_session("a")
+            await session.rewind(100)
+            await session.add_turn("user", "Once more?")
+
+    async def visible() -> tuple[int, int]:
+        async with await SQLiteStore.open("chat.db") as store:
+            session = await Memory(store, counter=Letters()).get_session("a")
+            status = await session.status()
+            shown = [m for m in await session.messages(limit=500) if not 100 < m.seq <= 120]
+            return status.visible_tokens, sum(message.tokens for message in shown)
+
+    asyncio.run(hide())
+    with sqlite3.connect("chat.db") as db:
+        db.execute("UPDATE messages SET content = x'00' WHERE sid = 1 AND seq = 110")
+        db.execute("UPDATE messages SET tokens = 1000000 WHERE sid = 1 AND seq = 112")
+    db.close()
+    assert ask("recount")[0]["counted"] == 123
+    told, summed = asyncio.run(visible())
+    assert told == summed
+    damages = [damage["seq"] for damage in ask("verify")[0]["damages"]]
+    assert damages == [110, 112]
+
+
+# --- moving ---
+
+
+def test_export_to_stdout_and_import_from_stdin(folder: Path) -> None:
+    exported = in_process("export").stdout
+    in_process("import", "-", "--store", "sqlite:///new.db", input=exported)
+    assert in_process("export", "--store", "sqlite:///new.db").stdout == exported
+    assert "no keepthread export" in keepthread("import", "-").stderr
+
+
+def test_import_can_rename_and_says_what_it_kept(folder: Path) -> None:
+    keepthread("export", "-o", "out.jsonl")
+    assert (folder / "out.jsonl").stat().st_mode & 0o777 == 0o600
+    assert not list(folder.glob("*.part"))
+    result = keepthread("import", "out.jsonl", "--as", "old/")
+    assert result.stderr.startswith("Imported 2 sessions, 125 messages")
+    assert {s["id"] for s in ask("sessions")} == {"a", "b", "old/a", "old/b"}
+    assert "2 sessions were there already" in keepthread("import", "out.jsonl").stderr
+
+
+def test_a_backup_is_a_store_of_its_own_though_others_write(folder: Path) -> None:
+    stop = threading.Event()
+
+    async def write(store: Store) -> None:
+        key = await new_session(store, "busy")
+        while not stop.is_set():
+            await store.append(key, [user("more " * 500) for _ in range(20)])
+
+    async def main() -> None:
+        async with await SQLiteStore.open("chat.db", durability="process") as store:
+            key = await new_session(store, "large")
+            for _ in range(40):
+                await store.append(key, [user("text " * 2000) for _ in range(20)])
+            writer = asyncio.create_task(write(store))
+            told: list[tuple[int, int]] = []
+            async with await SQLiteStore.open("chat.db") as other:
+                await other.backup("copy.db", progress=lambda *numbers: told.append(numbers))
+            stop.set()
+            await writer
+            assert len(told) > 2, "the copy did not go step by step"
+            assert told[-1][0] == told[-1][1]
+            assert len({total for _, total in told}) == 1, "the copy began anew"
+
+    asyncio.run(main())
+    assert ask("verify", "--store", "sqlite:///copy.db")[0]["sound"]
+    assert (folder / "copy.db").stat().st_mode & 0o777 == 0o600
+
+
+# --- for people ---
+
+
+def test_a_person_sees_sessions_in_a_table(folder: Path) -> None:
+    screen = plain(in_terminal("sessions"))
+    assert re.search(r"session +title +owner +messages +tokens +latest", screen)
+    assert re.search(r"a +Trip +ana +120 +\S+ +\d{4}-\d\d-\d\d \d\d:\d\d", screen)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["sessions"], ["show", "b"], ["export"], ["why", "b"], ["show", NASTY[:5] + "\x1b[1m"]],
+)
+def test_stored_text_never_reaches_the_terminal_raw(folder: Path, command: list[str]) -> None:
+    if command[-1].startswith("evil"):
+        assert "\x1b" not in keepthread(*command).stderr
+        return
+    screen = in_terminal(*command)
+    allowed = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[2K|\x1b\[1A|\r|\n")
+    assert "31mred" not in re.sub(r"\\x1b\[31mred|\\u001b\[31mred", "", screen)
+    assert "\x1b[31mred" not in screen
+    for bad in "\x07\x9b\x7f\u202e":
+        assert bad not in screen
+    assert allowed.sub("", screen).replace("\t", "").replace("\xa0", " ").isprintable()
+
+
+def test_text_cannot_forge_a_line_of_the_transcript(folder: Path) -> None:
+    screen = plain(in_terminal("show", "b"))
+    assert re.search(r"^1  user", screen, re.MULTILINE)
+    assert re.search(r"^   lines \[bold\]no markup\[/\] :smile:", screen, re.MULTILINE)
+    assert re.search(r"^3  tool .*erased", screen, re.MULTILINE)
+    assert re.search(r"^   → tool evil", screen, re.MULTILINE)
+    assert re.search(r"^   \+ a/b", screen, re.MULTILINE)
+    assert "from web:evil" in screen
+
+
+def test_a_long_transcript_says_how_to_go_on(folder: Path) -> None:
+    assert "117 more: --after 3" in plain(in_terminal("show", "a", "--limit", "3"))
+
+
+def test_why_draws_the_budget_in_colour_and_says_so_without(folder: Path) -> None:
+    screen = in_terminal("why", "a", "--budget", "900")
+    bar = next(line for line in screen.splitlines() if "█" in line)
+    assert {"\x1b[35m", "\x1b[33m", "\x1b[32m", "\x1b[36m"} <= set(re.findall(r"\x1b\[\d+m", bar))
+    assert len(re.sub(r"[^█░]", "", bar)) == 76
+    assert re.search(r"■\s*system\s\d+.*■\s*pins\s\d+.*■\s*window\s\d+.*spare\s\d+", plain(screen))
+    assert re.search(r"window +\d+ +\d+-\d+ +\d+ +among the newest that fit", plain(screen))
+    assert re.search(r"older than the window", plain(screen))
+    piped = keepthread("why", "a", "--budget", "900").stdout
+    assert re.search(r"^S+P+W+N+F+·+$", piped, re.MULTILINE)
+    assert "\x1b" not in piped
+
+
+@pytest.mark.parametrize("command", ["export", "import", "backup", "verify", "recount"])
+def test_what_is_long_shows_how_far_it_is(folder: Path, command: str) -> None:
+    keepthread("export", "-o", "all.jsonl")
+    more = {"export": ["-o", "x.jsonl"], "import": ["all.jsonl"], "backup": ["copy.db"]}
+    screen = in_terminal(command, *more.get(command, []))
+    assert re.search(r"━+.*\d+%.*\d+ of [\d,]+ (messages|bytes|pages)", plain(screen))
+    assert "━" not in keepthread(command, *more.get(command, [])).stderr
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"n\n", 2), (b"y\n", 0)])
+def test_prune_asks_first(folder: Path, answer: bytes, left: int) -> None:
+    time.sleep(0.01)
+    question = b"for good?"
+    screen = in_terminal("prune", "--days", "0", keys=answer, until=question)
+    assert "Delete 2 of 2 sessions, without activity for 0 days, for good? [y/N]" in screen
+    assert ("Nothing was deleted" in screen) == bool(left)
+    assert len(ask("sessions")) == left
+
+
+def test_an_interrupted_command_leaves_no_half_file_and_no_traceback(folder: Path) -> None:
+    async def enlarge() -> None:
+        async with await SQLiteStore.open("chat.db", durability="process") as store:
+            key = await new_session(store, "large")
+            for _ in range(40):
+                await store.append(key, [FULL] + [user("text " * 200) for _ in range(500)])
+
+    asyncio.run(enlarge())
+    command = [sys.executable, "-c", CODE, "export", "-o", "out.jsonl"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (folder / "out.jsonl.part").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors == "error: stopped\n"
+    assert not list(folder.glob("out.jsonl*"))
+
+
+# --- the doctor ---
+
+
+def test_the_doctor_finds_all_well_or_says_what_to_do(folder: Path) -> None:
+    found = {f["what"]: f for f in ask("doctor")[0]["findings"]}
+    assert set(found) == {
+        "file", "size", "journal", "durability", "disk", "SQLite", "counter", "content",
+    }  # fmt: skip
+    assert found["journal"] == {"what": "journal", "found": "wal", "advice": "", "ok": True}
+    assert found["content"]["found"] == "2 sessions, 125 messages"
+    screen = plain(in_terminal("doctor"))
+    assert re.search(r"ok +journal +wal", screen)
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [("3.6.9", True), ("3.7.0", False), ("3.40.1", False), ("3.51.2", False), ("3.51.3", True)],
+)
+def test_the_doctor_knows_the_defect_of_old_sqlites(version: str, ok: bool) -> None:
+    assert doctor.about_sqlite(version).ok == ok
+
+
+def test_the_doctor_knows_network_disks() -> None:
+    mounts = (
+        "/dev/sda1 / ext4 rw 0 0\n"
+        "server:/x /home/a\\040b nfs4 rw 0 0\n"
+        "tmpfs /home/a\\040b/t tmpfs rw 0 0\n"
+    )
+    assert doctor.about_disk(Path("/var/chat.db"), mounts).ok
+    remote = doctor.about_disk(Path("/home/a b/chat.db"), mounts)
+    assert (remote.found, remote.ok) == ("nfs4", False)
+    assert doctor.about_disk(Path("/home/a b/t/chat.db"), mounts).found == "tmpfs"
+    assert doctor.about_disk(Path("/chat.db"), "").found == "unknown"
+
+
+def test_the_doctor_warns_of_what_was_left_unfinished(folder: Path) -> None:
+    async def begin() -> None:
+        async with await SQLiteStore.open("chat.db") as store:
+            await store.put_session(SessionInfo(id="half", ready=False))
+
+    asyncio.run(begin())
+    content = ask("doctor")[0]["findings"][-1]
+    assert "1 are not ready" in content["advice"]
+    assert "still being filled" in keepthread("show", "half").stderr
+
+
+def test_an_estimate_is_named_as_such(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    counter = ask("doctor")[0]["findings"][-2]
+    assert counter["found"] == "~o200k, an estimate"
+    assert "pip install 'keepthread[tokens]'" in counter["advice"]
+    assert "warning: counting by estimate" in keepthread("why", "a").stderr
+    assert "counting by estimate" in json.loads(keepthread("recount", "--json").stderr)["warning"]
+
+
+# --- harmless text ---
+
+
+def test_harmless_text_keeps_what_people_write() -> None:
+    family = "👩\u200d👩\u200d👧 日本語 naïve\u00a0x"
+    assert harmless(family) == family
+    assert harmless("a\nb\tc\r\n", lines=True) == "a\nb\tc\n"
+    assert harmless("a\nb\rc\u2028") == "a\\nb\\rc\\u2028"
+    assert harmless(NASTY).isascii()
+
+
+# --- the page of the manual ---
+
+
+OPTION = r"(?<![\w-])--?[a-z][a-z-]*"
+
+
+def sections_of(page: str) -> dict[str, str]:
+    """Return the text of a manual page by command; the empty name is the command itself."""
+    parts = re.split(r"^## `keepthread ?(\w*)[^`]*`$", page, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_every_command_and_option_is_in_the_manual_and_no_other() -> None:
+    page = Path(__file__).parent.parent / "docs/reference/command.md"
+    sections = sections_of(page.read_text())
+    listed = keepthread("--help").stdout.partition("Commands:")[2]
+    assert set(sections) == {"", *re.findall(r"^  (\w+) ", listed, re.MULTILINE)}
+    for name, text in sections.items():
+        told = keepthread(*filter(None, [name]), "--help").stdout.partition("Options:")[2]
+        options = set(re.findall(r"^  .*?(?=  )", told, re.MULTILINE))
+        options = {option for line in options for option in re.findall(OPTION, line)}
+        rows = "".join(re.findall(r"^\| (`-.*?) \|", text, re.MULTILINE))
+        common = {"--store", "--tenant", "--json", "--help", "-h"} if name else set[str]()
+        assert set(re.findall(OPTION, rows)) == options - common, name

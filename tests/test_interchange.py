@@ -1,0 +1,408 @@
+"""Exports and imports: nothing is lost, nothing is believed, and being killed costs nothing.
+
+The size of the large round trip is KEEPTHREAD_ROUND_TRIP messages, 5,000 if it is not set.
+"""
+
+import asyncio
+import io
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepthread import (
+    ForkPoint,
+    Message,
+    RamStore,
+    Scope,
+    SessionInfo,
+    Span,
+    SQLiteStore,
+    ToolCall,
+)
+from keepthread.errors import InvalidInput, KeepthreadError, SessionExists, WrongFormat
+from keepthread.interchange.exporting import Exported, export
+from keepthread.interchange.importing import Imported, import_lines
+from keepthread.interchange.jsonl import MAX_LINE, decode_line, encode_line, lines_of
+from keepthread.protocols import Store
+from keepthread.testing.contract import FULL, new_session, user
+
+SIZE = int(os.environ.get("KEEPTHREAD_ROUND_TRIP", "5000"))
+
+
+async def exported(store: Store, *sessions: str) -> bytes:
+    out = io.BytesIO()
+    await export(store, out.write, sessions=sessions)
+    return out.getvalue()
+
+
+async def imported(store: Store, data: bytes, **options: Any) -> Imported:
+    return await import_lines(store, lines_of(io.BytesIO(data)), **options)
+
+
+async def full_store() -> RamStore:
+    """Return a store with one of everything."""
+    store = RamStore()
+    info = SessionInfo(
+        id="s",
+        owner="ana",
+        title="T \ud83d\ude00",
+        tags=("a", "b"),
+        system_prompt="Be brief.",
+        meta={"z": [1, None], "a": 2**80},
+        created_at=10.25,
+        updated_at=20.5,
+        ready=False,
+    )
+    key = (await store.put_session(info)).key
+    await store.append(key, [user("one", id="1"), FULL, user("gone"), Message(role="system")])
+    await store.erase(key, [3])
+    stored = await store.get_session("s")
+    assert stored is not None
+    await store.put_session(replace(stored, ready=True))
+    fork = await new_session(
+        store, "f", kind="fork", forked_from=ForkPoint(session="s", seq=1), ready=False
+    )
+    await new_session(store, "d", kind="delegate", parent="s")
+    spans = [Span(session=fork, first=1, last=1), Span(session=key, first=1, last=2)]
+    await store.put(Scope(session=key), "pin", "1", {"b": 1, "a": [0.1, "\ud800"]}, made_of=spans)
+    await store.put(Scope(owner="ana"), "fact", "1", "likes tea", made_of=spans[1:])
+    await store.put(Scope(), "setting", "1", None)
+    return store
+
+
+# --- exactness ---
+
+
+async def test_an_imported_export_exports_to_the_same_bytes() -> None:
+    data = await exported(await full_store())
+    twin = RamStore()
+    done = await imported(twin, data)
+    assert done == Imported(sessions=3, messages=4, records=3)
+    assert await exported(twin) == data
+
+
+async def test_messages_sessions_and_records_come_back_as_they_were() -> None:
+    store, twin = await full_store(), RamStore()
+    await imported(twin, await exported(store))
+    for session in await store.scan_sessions():
+        copy = await twin.get_session(session.id)
+        assert copy is not None
+        assert replace(copy, key=session.key, epoch=session.epoch) == session
+        assert await twin.read(copy.key) == await store.read(session.key)
+    s, f = await twin.get_session("s"), await twin.get_session("f")
+    assert s is not None
+    assert f is not None
+    (pin,) = await twin.scan(Scope(session=s.key))
+    assert pin.value == {"b": 1, "a": [0.1, "\ud800"]}
+    assert isinstance(pin.value, dict)
+    assert list(pin.value) == ["b", "a"]
+    assert [span.session for span in pin.made_of] == [f.key, s.key]
+
+
+def test_every_line_is_valid_json_in_valid_utf_8() -> None:
+    data = asyncio.run(exported(asyncio.run(full_store())))
+    kinds = [next(iter(json.loads(line.decode()))) for line in data.splitlines()]
+    assert kinds[0] == "format"
+    assert kinds[-1] == "end"
+    assert "base64" in kinds
+    assert {next(iter(decode_line(line))) for line in data.splitlines()[1:]} == {
+        "session",
+        "message",
+        "record",
+        "end",
+    }
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(content=ANY_TEXT, meta=st.dictionaries(ANY_TEXT, VALUES | ANY_TEXT, max_size=3))
+def test_any_text_and_any_json_survive(content: str, meta: dict[str, Any]) -> None:
+    async def round_trip() -> None:
+        store, twin = RamStore(), RamStore()
+        key = await new_session(store, title=content)
+        call = ToolCall(id=content, name=content, arguments=content)
+        message = Message(role="assistant", content=content, meta=meta, tool_calls=(call,))
+        await store.append(key, [message])
+        await store.put(Scope(session=key), "k", "k", meta)
+        data = await exported(store)
+        await imported(twin, data)
+        assert await exported(twin) == data
+        copy = await twin.get_session("s")
+        assert copy is not None
+        assert copy.title == content
+        assert await twin.read(copy.key) == await store.read(key)
+
+    asyncio.run(round_trip())
+
+
+async def test_named_sessions_are_exported_alone() -> None:
+    lines = (await exported(await full_store(), "s")).splitlines()
+    assert [next(iter(decode_line(line))) for line in lines] == [
+        "format",
+        "session",
+        *["message"] * 4,
+        "record",
+        "end",
+    ]
+
+
+async def test_damage_is_named_and_stays_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with await SQLiteStore.open(path) as store:
+        key = await new_session(store)
+        other = await new_session(store, "other")
+        await store.append(key, [user("one", tokens=1), user("two", tokens=2), user("three")])
+        await store.put(Scope(session=other), "k", "k", 1)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE messages SET content = x'ff00' WHERE seq = 2")
+        db.execute("UPDATE sessions SET owner = 'mallory' WHERE id = 'other'")
+        db.execute("UPDATE shelf SET value = '2'")
+    db.close()
+    out = io.BytesIO()
+    async with await SQLiteStore.open(path) as store:
+        done: Exported = await export(store, out.write)
+    assert [what.partition(",")[0] for what in done.damaged] == [
+        "message 2 of session 's'",
+        "the shelf of session 'other'",
+        "the record of session 'other': owner",
+    ]
+    async with await SQLiteStore.open(tmp_path / "b.db") as twin:
+        report = await imported(twin, out.getvalue())
+        copy = await twin.get_session("s")
+        assert copy is not None
+        assert [m.state for m in await twin.read(copy.key)] == ["live", "damaged", "live"]
+        assert [(d.session, d.seq) for d in (await twin.verify()).damages] == [("s", 2)]
+        assert report.damaged == 2
+        assert (await imported(twin, out.getvalue())).known == 2
+
+
+# --- again, elsewhere, broken off ---
+
+
+async def test_importing_again_changes_nothing_even_if_the_session_moved_on() -> None:
+    data = await exported(await full_store())
+    twin = RamStore()
+    await imported(twin, data)
+    session = await twin.get_session("s")
+    assert session is not None
+    await twin.append(session.key, [user("and on")])
+    await twin.drop(Scope(session=session.key), "pin", "1")
+    await twin.put(Scope(owner="ana"), "fact", "1", "likes coffee")
+    before = await exported(twin)
+    done = await imported(twin, data)
+    assert (done.known, done.kept) == (2, 1)
+    assert await exported(twin) == before
+
+
+async def test_a_taken_id_is_an_error_that_names_it_unless_renamed() -> None:
+    data = await exported(await full_store())
+    for taken in (
+        SessionInfo(id="s", owner="bea"),
+        SessionInfo(id="s", owner="ana", created_at=10.25),
+    ):
+        twin = RamStore()
+        key = (await twin.put_session(taken)).key
+        await twin.append(key, [user("another", id="1")] * 4)
+        with pytest.raises(SessionExists, match=r"line \d+: session 's'.*--as"):
+            await imported(twin, data)
+        await imported(twin, data, prefix="old/")
+        assert [s.id for s in await twin.scan_sessions()] == ["s", "old/s", "old/f", "old/d"]
+        fork, delegate = await twin.get_session("old/f"), await twin.get_session("old/d")
+        assert fork is not None
+        assert fork.forked_from == ForkPoint(session="old/s", seq=1)
+        assert delegate is not None
+        assert delegate.parent == "old/s"
+
+
+async def test_an_import_broken_off_at_any_line_shows_nothing_and_goes_on() -> None:
+    data = await exported(await full_store())
+    lines = data.splitlines(keepends=True)
+    for length in range(1, len(lines)):
+        twin = RamStore()
+        with pytest.raises(InvalidInput, match="broken off"):
+            await imported(twin, b"".join(lines[:length]))
+        assert await twin.list_sessions() == []
+        await imported(twin, data)
+        assert await exported(twin) == data
+
+
+# --- nothing is believed ---
+
+
+async def test_a_newer_version_is_refused_by_name() -> None:
+    with pytest.raises(WrongFormat, match=r"version 2.*newer keepthread"):
+        await imported(RamStore(), b'{"format":"keepthread","version":2}\n')
+    for other in (b"{}\n", b'{"format":"chatgpt"}\n', b'{"format":"keepthread"}\n'):
+        with pytest.raises(WrongFormat):
+            await imported(RamStore(), other)
+
+
+HEAD = b'{"format":"keepthread","version":1}\n{"session":{"id":"s","messages":1}}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"no json\n", "line 3: it is no JSON"),
+        (b"[" * 100_000 + b"\n", "line 3: it is no JSON"),
+        (b"\xff\n", "line 3: it is no JSON"),
+        (b'{"message":NaN}\n', "line 3: it is no JSON"),
+        (b"7\n", "line 3: it is no JSON object"),
+        (b'{"base64":"!"}\n', "line 3: its base64"),
+        (b'{"pickle":"x"}\n', "line 3: there are no lines of the kind 'pickle'"),
+        (b'{"message":{"role":"user","class":"os.system"}}\n', "line 3: the message has no field"),
+        (b'{"message":{"role":"user"}}\n', "line 3: a message id"),
+        (b'{"message":{"id":"1","seq":1,"role":"user","digest":"00"}}\n', "match its digest"),
+        (b'{"message":{"id":"1","seq":2,"role":"user","state":"damaged"}}\n', "position 2"),
+        (b'{"session":{"id":"t","messages":0}}\n', "line 3: session 's' should have 1 messages"),
+        (b'{"record":{"scope":{"session":"t"},"kind":"k","key":"k","value":1}}\n', "session 't'"),
+        (b'{"end":{"sessions":1}}\n', "line 3: session 's' should have"),
+        (b" " * (MAX_LINE + 1), "line 2: a line has more than"),
+    ],
+)
+async def test_a_bad_line_is_named(line: bytes, says: str) -> None:
+    with pytest.raises(KeepthreadError) as caught:
+        await imported(RamStore(), HEAD + line)
+    assert says in str(caught.value)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of everything inside a JSON value."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*path, key))
+
+
+def with_change(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = with_change(value[path[0]], path[1:], new)
+    return copy
+
+
+def told(line: Any) -> str:
+    """Return a line's text without what says nothing."""
+    if not isinstance(line, dict):
+        return repr(float(line) if type(line) is int else line)
+    told_of = {key: told(value) for key, value in line.items() if value not in (None, [], {}, 0)}
+    return repr(sorted(told_of.items()))
+
+
+async def test_whatever_stands_in_a_field_is_taken_exactly_or_refused_by_us() -> None:
+    lines = [decode_line(line) for line in (await exported(await full_store())).splitlines()]
+    junk = (None, True, -1, 1.5, 2**70, "", "\x00", "x" * 300, [], {}, [[1]], {"a": {}}, ["x"])
+    tried = refused = 0
+    for number, line in enumerate(lines):
+        for path in places(line):
+            for new in junk:
+                changed = [*lines[:number], with_change(line, path, new), *lines[number + 1 :]]
+                data = b"".join(map(encode_line, changed))
+                tried += 1
+                twin = RamStore()
+                try:
+                    await imported(twin, data)
+                except KeepthreadError:
+                    refused += 1
+                    continue
+                if path[1:2] != ("made_of",):  # a session that is not there leaves no trace
+                    again = [decode_line(each) for each in (await exported(twin)).splitlines()]
+                    assert sorted(map(told, again)) == sorted(map(told, changed)), (path, new)
+    assert tried > 1000
+    assert refused > tried * 0.8
+
+
+# --- large, and killed ---
+
+
+def keepthread(*arguments: str | Path) -> list[str]:
+    code = "import sys; from keepthread.cli import main; sys.exit(main())"
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def run(*arguments: str | Path) -> str:
+    result = subprocess.run(keepthread(*arguments), capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+async def make_store(path: Path, size: int) -> None:
+    chance = random.Random(3)
+    async with await SQLiteStore.open(path, durability="process") as store:
+        for number in range(10):
+            key = await new_session(store, f"s{number}")
+            for _ in range(size // 1000):
+                words = [chance.choice(("tea", "rain", "日本", "naïve")) for _ in range(60)]
+                page = [user(" ".join(words[n % 7 :]), tokens=n) for n in range(99)]
+                await store.append(key, [*page, replace(FULL, id="")])
+            await store.erase(key, [5])
+            await store.put(Scope(session=key), "pin", "1", {"n": number})
+
+
+async def digests(path: Path) -> list[tuple[str, int, str, bytes, int, str]]:
+    found: list[tuple[str, int, str, bytes, int, str]] = []
+    async with await SQLiteStore.open(path) as store:
+        for session in await store.scan_sessions():
+            for message in await store.read(session.key, limit=10**9):
+                row = (message.id, message.digest, message.total, message.state)
+                found.append((session.id, message.seq, *row))
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_a_large_export_killed_in_the_middle_of_its_import_arrives_whole(tmp_path: Path) -> None:
+    source, target, file = tmp_path / "a.db", tmp_path / "b.db", tmp_path / "all.jsonl"
+    asyncio.run(make_store(source, SIZE))
+    begin = time.perf_counter()
+    run("export", "--store", f"sqlite:///{source}", "-o", file)
+    exported_in = time.perf_counter() - begin
+
+    command = keepthread("import", "--store", f"sqlite:///{target}", file)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while loaded(target) < SIZE // 3:
+        assert process.poll() is None, "the import ended before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < loaded(target) < SIZE
+    assert run("sessions", "--store", f"sqlite:///{target}", "--json") == ""
+
+    begin = time.perf_counter()
+    done = json.loads(run("import", "--store", f"sqlite:///{target}", file, "--json"))
+    print(f"{SIZE} messages: exported in {exported_in:.1f} s, ", end="")
+    print(f"resumed and imported in {time.perf_counter() - begin:.1f} s")
+    assert done["messages"] == SIZE
+    assert asyncio.run(digests(source)) == asyncio.run(digests(target))
+    assert json.loads(run("verify", "--store", f"sqlite:///{target}", "--json"))["sound"]
+
+
+def loaded(path: Path) -> int:
+    """Count the messages that an import has stored so far, from another process."""
+    if not path.exists():
+        return 0
+    db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+    try:
+        return db.execute("SELECT count(*) FROM messages").fetchone()[0]
+    except sqlite3.OperationalError:  # it is just being made
+        return 0
+    finally:
+        db.close()
