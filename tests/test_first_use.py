@@ -11,7 +11,9 @@ from tests.test_docs import ROOT, blocks
 
 
 def call(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -46,7 +48,11 @@ def test_the_readme_example_prints_what_it_says(newcomer: Path, tmp_path: Path) 
 
 def test_the_command_says_what_it_needs(newcomer: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [newcomer.with_name("keepthread"), "--help"], cwd=tmp_path, capture_output=True, text=True
+        [newcomer.with_name("keepthread"), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode != 0
     assert "keepthread[cli]" in done.stdout + done.stderr
