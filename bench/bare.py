@@ -29,6 +29,7 @@ SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, tota
        digest, guard
 FROM messages WHERE sid = ? ORDER BY seq DESC LIMIT ?
 """
+_SESSION = "SELECT * FROM sessions WHERE sid = ?"
 _SOME_TIME = 1_800_000_000.0
 
 
@@ -90,6 +91,13 @@ class BareReader:
         """Read them so many times."""
         execute, what = self._cursor.execute, self._what
         for _ in range(count):
+            execute(_READ, what).fetchall()
+
+    def read_with_session(self, count: int) -> None:
+        """Read them and their session's row so many times."""
+        execute, what = self._cursor.execute, self._what
+        for _ in range(count):
+            execute(_SESSION, what[:1]).fetchall()
             execute(_READ, what).fetchall()
 
     def close(self) -> None:

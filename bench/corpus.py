@@ -10,6 +10,8 @@ SIZES = (110, 1200)
 """Bytes of content: a line of chat, and a page of it."""
 
 COUNTER = "o200k"
+SESSION = "cli:0001"
+"""The first of the session names."""
 _DIFFERENT = 256
 _COMMON = """
 the of and to a in is you that it he was for on are as with his they at be this from have or by one

@@ -55,7 +55,7 @@ class _OnTheSpot:
         self.writing.close()
 
 
-def _result(method: Coroutine[Any, Any, T]) -> T:
+def result(method: Coroutine[Any, Any, T]) -> T:
     """Return what a coroutine returns that never has to wait."""
     try:
         method.send(None)
@@ -69,7 +69,7 @@ class Inside:
 
     def __init__(self, path: Path, *, sessions: int = 1) -> None:
         self._engine = _OnTheSpot(path)
-        self._store = SQLiteStore(
+        self.store = SQLiteStore(
             cast(engine.Engine, self._engine),
             tenant=TENANT,
             durability="power",
@@ -78,7 +78,7 @@ class Inside:
             touched={},
             owns_engine=False,
         )
-        self.keys = [_result(_session(self._store, name)) for name in _names(sessions)]
+        self.keys = [result(_session(self.store, name)) for name in _names(sessions)]
 
     @property
     def reading(self) -> sqlite3.Connection:
@@ -87,7 +87,7 @@ class Inside:
 
     def append(self, messages: Iterable[Message]) -> None:
         """Append messages to the first session by the functions that do it, each with a commit."""
-        store, db, sid = self._store, self._engine.writing, int(self.keys[0])
+        store, db, sid = self.store, self._engine.writing, int(self.keys[0])
         for message in messages:
             drafts = [draft(message, clock=time.time, ids=new_id)]
             now = store._activity(sid)
@@ -100,27 +100,27 @@ class Inside:
 
     def append_by_method(self, messages: Iterable[Message]) -> None:
         """Append messages to the first session by the store's method, each with a commit."""
-        append, key = self._store.append, self.keys[0]
+        append, key = self.store.append, self.keys[0]
         for message in messages:
-            _result(append(key, [message]))
+            result(append(key, [message]))
 
     def append_by_turns(self, messages: Iterable[Message]) -> None:
         """Append each message to every session."""
         for message in messages:
             for key in self.keys:
-                _result(self._store.append(key, [message]))
+                result(self.store.append(key, [message]))
 
     def fill(self, messages: Iterable[Message]) -> None:
         """Append messages to the first session, many in a transaction."""
         coming = iter(messages)
         while batch := list(islice(coming, _BATCH)):
-            _result(self._store.append(self.keys[0], batch))
+            result(self.store.append(self.keys[0], batch))
 
     def tail(self, count: int, *, tokens: int) -> None:
         """Read the newest messages that fit, so many times."""
-        tail, key = self._store.tail, self.keys[0]
+        tail, key = self.store.tail, self.keys[0]
         for _ in range(count):
-            _result(tail(key, tokens=tokens))
+            result(tail(key, tokens=tokens))
 
     def close(self) -> None:
         """Move the log into the file and close it."""

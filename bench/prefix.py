@@ -144,11 +144,11 @@ def measure(run: Run) -> Report:
 
 
 def _rows(budget: int, way: str, kind: Kind, shares: Shares) -> Iterator[Row]:
-    group = f"{budget:,} tokens, {way}"
+    group = f"{budget:,} tokens, window {way}"
     judged = way == STEPPING
     yield Row(
         group=group,
-        name=f"unchanged prefix, {kind}, {group}",
+        name=f"unchanged prefix, {kind}, {budget:,} {way}",
         value=shares.unchanged,
         unit="% of the prompts",
         bar=_UNCHANGED[budget, kind.tokens] if judged else None,
@@ -156,7 +156,7 @@ def _rows(budget: int, way: str, kind: Kind, shares: Shares) -> Iterator[Row]:
     if shares.used is not None:
         yield Row(
             group=group,
-            name=f"budget used once full, {kind}, {group}",
+            name=f"budget used, {kind}, {budget:,} {way}",
             value=shares.used,
             unit="%",
             bar=_USED if judged else None,
@@ -165,14 +165,14 @@ def _rows(budget: int, way: str, kind: Kind, shares: Shares) -> Iterator[Row]:
 
 def _check(budget: int, kind: Kind, shares: Sequence[Shares]) -> Iterator[Row]:
     """Return the median of several conversations, the least and the most."""
-    group = f"{budget:,} tokens, {STEPPING}, {len(shares)} other conversations"
+    group = f"{budget:,} tokens, window {STEPPING}, {len(shares)} other conversations of each kind"
     for what, unit, values in (
         ("unchanged prefix", "% of the prompts", [each.unchanged for each in shares]),
-        ("budget used once full", "%", [each.used or 0.0 for each in shares]),
+        ("budget used", "%", [each.used or 0.0 for each in shares]),
     ):
         yield Row(
             group=group,
-            name=f"{what}, {kind}, {group}",
+            name=f"{what}, {kind}, {budget:,} others",
             value=median(values),
             unit=unit,
             spread=(min(values), max(values)),
@@ -182,8 +182,7 @@ def _check(budget: int, kind: Kind, shares: Sequence[Shares]) -> Iterator[Row]:
 def _setting(turns: int, counter: Counter) -> list[str]:
     tools = ", ".join(f"{kind.tools:.0%}" for kind in KINDS)
     return [
-        f"Conversations of {turns} turns, tools in {tools} of them; tokens counted by"
-        f" {counter.name}.",
+        f"Conversations of {turns} turns, tools in {tools} of them. Tokens by {counter.name}.",
         "A prompt's share is what it begins with as the one before it did, byte for byte.",
     ]
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from bench import Bar, Benchmark, Report, Row, Run
+from bench import Bar, Benchmark, Report, Row, Run, prefix
 from bench.__main__ import BENCHMARKS, main
 from bench.bare import Bare, rows
 from bench.corpus import SIZES, messages, texts
 from bench.measure import cpu_in_turn, middle_half, ratios
 from bench.places import file_system, folders, sync_times
+from bench.talks import KINDS, Kind, Talked, talk
+from keepthread import Message, fit
+from keepthread.tokens import Estimator
 
 ROOT = Path(__file__).parents[1]
 SIZED = [f"{size:,} bytes" for size in SIZES]
@@ -169,12 +173,57 @@ def test_the_bare_engine_is_as_durable_as_ours(tmp_path: Path) -> None:
     bare.close()
 
 
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
-    folder = tmp_path_factory.mktemp("disk")
+def conversation(talked: Talked) -> list[Message]:
+    asked = Message(role="user", content=talked.asked)
+    rounds = [m for each in talked.rounds for m in (each.call, *each.results)]
+    return [asked, *rounds, Message(role="assistant", content=talked.answered)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_conversation_is_what_its_kind_says(kind: Kind) -> None:
+    turns = list(talk(kind, 1))
+    counter = Estimator()
+    tokens = sum(counter.count(message) for each in turns for message in conversation(each))
+    assert tokens / len(turns) == pytest.approx(kind.tokens, rel=0.1)
+    with_tools = sum(bool(each.rounds) for each in turns)
+    assert with_tools / len(turns) == pytest.approx(kind.tools, abs=0.06)
+
+
+def test_a_conversation_is_fixed_by_its_seed() -> None:
+    kind = KINDS[0]
+    assert list(talk(kind, 1, 5)) == list(talk(kind, 1, 5)) != list(talk(kind, 2, 5))
+
+
+def test_what_a_prompt_begins_with_as_the_one_before_is_unchanged() -> None:
+    prompts = prefix.Prompts(Estimator())
+    log = [Message(role="user", content=f"message number {n}") for n in range(4)]
+    for end in (3, 4):
+        prompts.add(fit(log[:end], 4096, counter=Estimator()))
+    assert prompts.shares.unchanged == pytest.approx(100 * 3 / 7)
+    assert prompts.shares.used is None
+
+
+def test_a_prompt_that_begins_otherwise_has_nothing_unchanged() -> None:
+    prompts = prefix.Prompts(Estimator())
+    log = [Message(role="user", content=f"message number {n}") for n in range(4)]
+    for start in (0, 1):
+        prompts.add(fit(log[start:], 4096, counter=Estimator()))
+    assert prompts.shares.unchanged == 0
+
+
+def test_the_budget_counts_as_used_once_something_was_left_out() -> None:
+    prompts = prefix.Prompts(Estimator())
+    log = [Message(role="user", content=f"message number {n}") for n in range(40)]
+    contexts = [fit(log[:end], 100, counter=Estimator()) for end in (1, 40)]
+    for context in contexts:
+        prompts.add(context)
+    assert prompts.shares.used == contexts[1].tokens
+
+
+def run_quick(name: str, folder: Path) -> list[dict[str, object]]:
     unmeasured = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE")}
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "speed", "--quick", "--json", "--dir", str(folder)],
+        [sys.executable, "-m", "bench", name, "--quick", "--json", "--dir", str(folder)],
         cwd=ROOT,
         env=unmeasured,
         capture_output=True,
@@ -187,11 +236,23 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     return json.loads(done.stdout)
 
 
-def test_a_quick_run_gives_whole_rows(quick: list[dict[str, object]]) -> None:
-    for found in quick:
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    return run_quick("speed", tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture(scope="module")
+def prefixes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    return run_quick("prefix", tmp_path_factory.mktemp("disk"))
+
+
+def test_a_quick_run_gives_whole_rows(
+    quick: list[dict[str, object]], prefixes: list[dict[str, object]]
+) -> None:
+    for found in [*quick, *prefixes]:
         assert list(found) == ["name", "value", "unit", "spread", "bar", "holds"]
         assert found["holds"] is None
-    names = [found["name"] for found in quick]
+    names = [found["name"] for found in [*quick, *prefixes]]
     assert len(set(names)) == len(names)
 
 
@@ -210,14 +271,23 @@ def test_a_quick_run_gives_finite_positive_figures(quick: list[dict[str, object]
     [
         ("append inside the store", {"<= 3"}),
         ("await store.append", {"<= 7"}),
+        ("await session.append", {"<= 8"}),
+        ("sync session.append", {"<= 12"}),
         ("64 concurrent appends, most commits", {"<= 4"}),
         ("64 concurrent appends, rate on disk", {">= 2", ">= 4"}),
         ("await store.tail", {"<= 4"}),
+        ("await session.context and its why", {"<= 5"}),
         ("tail of 50,000 messages", {"<= 1.15"}),
+        ("context of 50,000 messages", {"<= 1.15"}),
         ("bytes per message, our file", {"<= 1.25"}),
         ("tail, query", {None}),
         ("tail, check", {None}),
         ("tail, decode", {None}),
+        ("context, query", {None}),
+        ("context, decode", {None}),
+        ("context, check", {None}),
+        ("context, choose", {None}),
+        ("context, hop to the thread and back", {None}),
         ("fdatasync beside that rate", {None}),
     ],
 )
@@ -226,3 +296,46 @@ def test_every_promise_has_its_row_and_its_bar(
 ) -> None:
     by_name = {found["name"]: found for found in quick}
     assert by_name[f"{name}, {size}"]["bar"] in bars
+
+
+@pytest.mark.parametrize("form", ["text", "OpenAI Chat", "OpenAI Responses", "Anthropic"])
+@pytest.mark.parametrize("size", SIZED)
+def test_rendering_has_rows_of_its_own(
+    quick: list[dict[str, object]], form: str, size: str
+) -> None:
+    (found,) = [
+        r for r in quick if re.fullmatch(rf"rendering \d+ messages, {form}, {size}", str(r["name"]))
+    ]
+    assert (found["unit"], found["bar"]) == ("µs", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [
+        ("unchanged prefix, 150 tokens a turn, 4,096 in steps", ">= 90"),
+        ("unchanged prefix, 350 tokens a turn, 4,096 in steps", ">= 82"),
+        ("unchanged prefix, 800 tokens a turn, 4,096 in steps", ">= 68"),
+        ("unchanged prefix, 150 tokens a turn, 32,768 in steps", ">= 90"),
+        ("unchanged prefix, 350 tokens a turn, 32,768 in steps", ">= 90"),
+        ("unchanged prefix, 800 tokens a turn, 32,768 in steps", ">= 90"),
+        ("budget used, 150 tokens a turn, 4,096 in steps", ">= 65"),
+        ("budget used, 800 tokens a turn, 32,768 in steps", ">= 65"),
+        ("unchanged prefix, 350 tokens a turn, 4,096 sliding", None),
+        ("budget used, 350 tokens a turn, 4,096 sliding", None),
+    ],
+)
+def test_every_promise_of_a_prefix_has_its_row_and_its_bar(
+    prefixes: list[dict[str, object]], name: str, bar: str | None
+) -> None:
+    by_name = {found["name"]: found for found in prefixes}
+    assert by_name[name]["bar"] == bar
+    assert 0 < float(str(by_name[name]["value"])) <= 100
+
+
+def test_a_window_in_steps_keeps_more_than_one_that_slides(
+    prefixes: list[dict[str, object]],
+) -> None:
+    share = {str(found["name"]): float(str(found["value"])) for found in prefixes}
+    for kind in KINDS:
+        name = f"unchanged prefix, {kind}, 4,096"
+        assert share[f"{name} in steps"] > share[f"{name} sliding"]

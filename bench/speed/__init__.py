@@ -1,4 +1,4 @@
-"""How fast the SQLite store is, each row against the bare engine in the same round."""
+"""How fast the SQLite store is, and what stands on it, against the bare engine in each round."""
 
 import os
 import platform
@@ -11,9 +11,9 @@ from bench.counters import ABSENT as NO_EXACT
 from bench.counters import EXACT, counters
 from bench.peer import ABSENT, INSTALLED
 from bench.places import file_system, sync_time
-from bench.speed import append, counting, length, size, tail, together
+from bench.speed import append, context, counting, length, size, tail, together
 
-_PARTS = (append, counting, together, tail, length, size)
+_PARTS = (append, counting, together, tail, context, length, size)
 
 
 def measure(run: Run) -> Report:
@@ -21,6 +21,8 @@ def measure(run: Run) -> Report:
     rows: list[Row] = list(
         chain.from_iterable(part.measure(run, each) for part in _PARTS for each in SIZES)
     )
+    groups = list(dict.fromkeys(row.group for row in rows))
+    rows.sort(key=lambda row: groups.index(row.group))
     return Report(setting=_setting(run), rows=rows, notes=_notes(run))
 
 
@@ -50,6 +52,6 @@ def _notes(run: Run) -> list[str]:
 
 BENCHMARK = Benchmark(
     name="speed",
-    about="what the SQLite store takes for messages of 110 and 1,200 bytes",
+    about="what the SQLite store, sessions and contexts take for messages of 110 and 1,200 bytes",
     measure=measure,
 )

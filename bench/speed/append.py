@@ -1,7 +1,8 @@
 """One append after another, CPU against a bare INSERT.
 
 Inside the store: its draft, its transaction, its log, its commit. Without the hop: the method as
-well, driven without event loop and thread. Awaited: all of it.
+well, driven without event loop and thread. Awaited: all of it. By a session, awaited or
+blocking (`sync`): with all that surrounds counting its tokens, and a counter that answers at once.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,11 @@ from bench.measure import Work, cpu_in_turn
 from bench.ours import Awaited, Inside
 from bench.peer import INSTALLED, NAME, Peer
 from bench.speed.rows import microseconds, named, times
+from bench.surface import Awaiting, Blocking
 
 GROUP = "append, CPU"
 WARM = 600  # appends until SQLite's log has wrapped, and no longer grows
-_INSIDE, _AWAITED = Bar(3), Bar(7)
+_INSIDE, _AWAITED, _SESSION, _SYNC = Bar(3), Bar(7), Bar(8), Bar(12)
 
 
 def measure(run: Run, size: int) -> Sequence[Row]:
@@ -35,6 +37,8 @@ def measure(run: Run, size: int) -> Sequence[Row]:
         times(GROUP, named("append inside the store", size), rounds, "inside", "bare", bar=_INSIDE),
         times(GROUP, named("store.append without the hop", size), rounds, "method", "bare"),
         times(GROUP, named("await store.append", size), rounds, "awaited", "bare", bar=_AWAITED),
+        times(GROUP, named("await session.append", size), rounds, "session", "bare", bar=_SESSION),
+        times(GROUP, named("sync session.append", size), rounds, "sync", "bare", bar=_SYNC),
     ]
     if INSTALLED:
         found.append(times(GROUP, named(f"{NAME}.add_items", size), rounds, "peer", "bare"))
@@ -49,12 +53,16 @@ def _round(folder: Path, size: int, *, slices: int, count: int = 200) -> dict[st
         inside = stack.enter_context(closing(Inside(folder / "inside")))
         method = stack.enter_context(closing(Inside(folder / "method")))
         awaited = stack.enter_context(closing(Awaited(folder / "awaited", some)))
+        session = stack.enter_context(closing(Awaiting(folder / "session", size, some)))
+        blocking = stack.enter_context(closing(Blocking(folder / "sync", size, some)))
         one, other = iter(some), iter(some)
         work: dict[str, Work] = {
             "bare": bare.append,
             "inside": lambda count: inside.append(islice(one, count)),
             "method": lambda count: method.append_by_method(islice(other, count)),
             "awaited": awaited.append_in_turn,
+            "session": session.append,
+            "sync": blocking.append,
         }
         if INSTALLED:
             work["peer"] = stack.enter_context(closing(Peer(folder / "peer", some))).append

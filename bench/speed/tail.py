@@ -68,7 +68,7 @@ def _contenders(folder: Path, size: int, stack: ExitStack) -> tuple[dict[str, Wo
     inside.fill(some)
     awaited = stack.enter_context(closing(Awaited(path)))
     count = awaited.tail_length(TOKENS)
-    steps = _Steps(inside, count)
+    steps = Steps(inside, count)
     bare = stack.enter_context(closing(BareReader(path, steps.sid, count)))
     work: dict[str, Work] = {
         "bare": bare.read,
@@ -84,7 +84,7 @@ def _contenders(folder: Path, size: int, stack: ExitStack) -> tuple[dict[str, Wo
     return work, count
 
 
-class _Steps:
+class Steps:
     """Two steps of a tail by themselves, on the connection that reads."""
 
     def __init__(self, inside: Inside, length: int) -> None:

@@ -210,7 +210,7 @@ class _Calls:
         calls, answered = list(self.calls), set(self.answered)
         for given in messages:
             message = given
-            if message.tool_calls:
+            if message.role == "assistant" and message.tool_calls:
                 message = replace(message, id=message.id or ids())
                 calls += _calls_of(message)
             elif message.role == "tool":

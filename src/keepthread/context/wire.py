@@ -7,9 +7,8 @@ names that would be refused are replaced by ones derived from the message, the s
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from keepthread.context.blocks import calls_of
 from keepthread.context.quote import is_order, quotation
@@ -19,15 +18,15 @@ from keepthread.types import Attachment, Message, Selection, Wire
 EMPTY: Final = "(empty)"
 """Stands for a text that a provider would refuse for being blank."""
 
-_GOOD_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,40}")
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+# Compiled when first used: whoever imports keepthread need not render anything.
+_GOOD_ID: Final = r"[a-zA-Z0-9_-]{1,40}"
+_SURROGATE: Final = "[\ud800-\udfff]"
 _IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_WEB: Final = re.compile(r"https://[a-zA-Z0-9.-]+(?::[0-9]{1,5})?(?:[/?#][^\s\"<>\\]*)?")
-_DATA: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
+_WEB: Final = r"https://[a-zA-Z0-9.-]+(?::[0-9]{1,5})?(?:[/?#][^\s\"<>\\]*)?"
+_DATA: Final = r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A tool call as a wire takes it, its arguments an object in JSON, and its result's text."""
 
     id: str
@@ -36,8 +35,7 @@ class Call:
     result: str
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What one message says on a wire; an assistant's calls come with their results."""
 
     message: Message
@@ -95,7 +93,7 @@ def sendable(text: str) -> str:
     """Return a text without what JSON parsers and models choke on: lone surrogates and NUL."""
     if "\0" in text:
         text = text.replace("\0", "")
-    if _SURROGATE.search(text):
+    if re.search(_SURROGATE, text):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
@@ -110,7 +108,7 @@ def said(message: Message) -> str:
 
 
 def _call_id(message: str, n: int, id: str, used: set[str]) -> str:
-    if _GOOD_ID.fullmatch(id) and id not in used:
+    if re.fullmatch(_GOOD_ID, id) and id not in used:
         return id
     for trial in count():
         seed = f"{message}\0{n}\0{id}\0{trial}".encode("utf-8", "surrogatepass")
@@ -123,8 +121,8 @@ def _call_id(message: str, n: int, id: str, used: set[str]) -> str:
 
 def image(attachment: Attachment) -> tuple[str, str] | None:
     """Return the media type and URI of an image that providers take, else None."""
-    if data := _DATA.fullmatch(attachment.uri):
+    if data := re.fullmatch(_DATA, attachment.uri):
         return (data[1], attachment.uri) if len(data[2]) % 4 == 0 else None
-    if attachment.media_type in _IMAGES and _WEB.fullmatch(attachment.uri):
+    if attachment.media_type in _IMAGES and re.fullmatch(_WEB, attachment.uri):
         return attachment.media_type, attachment.uri
     return None

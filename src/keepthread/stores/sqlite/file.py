@@ -5,10 +5,9 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from keepthread.errors import Busy, Damaged, KeepthreadError, WrongFormat
 from keepthread.stores.sqlite.faults import translate, translate_os
@@ -26,8 +25,7 @@ def connect(uri: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256, timeout=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileFacts:
+class FileFacts(NamedTuple):
     """What a store's file is like; sizes are in bytes."""
 
     path: Path

@@ -1,6 +1,5 @@
 """The store in one SQLite file: no server, nothing to install, nothing lost."""
 
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +37,7 @@ from keepthread.types import (
 )
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
-_KEY: Final = re.compile(r"[1-9][0-9]{0,17}")
+_KEY_DIGITS: Final = 19
 _ROW_BYTES: Final = 200  # what a message takes beside its text
 _MOST_TOUCHED: Final = 10_000
 
@@ -357,8 +356,8 @@ def _nothing(_: sqlite3.Connection) -> None:
 
 
 def _sid(key: SessionKey) -> int:
-    if type(key) is str and _KEY.fullmatch(key):
-        return int(key)
+    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
+        return int(key) if key[0] != "0" else 0
     raise SessionGone("that is no session's key here")
 
 
