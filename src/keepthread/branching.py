@@ -44,10 +44,11 @@ async def _hide(store: Store, session: SessionKey, first: int, reason: str) -> N
 
 
 async def _read_marks(store: Store, session: SessionKey) -> tuple[Marks, int, SessionInfo]:
-    found = await store.gather(session, tokens=0, kinds=(MARKS,))
-    for record in found.records:
-        return Marks.from_json(record.value), record.version, found.session
-    return Marks(), 0, found.session
+    head = await store.describe(session)
+    record = await store.get(Scope(session=session), MARKS, MARKS)
+    if record is None:
+        return Marks(), 0, head
+    return Marks.from_json(record.value), record.version, head
 
 
 async def recount(
@@ -98,7 +99,7 @@ async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> Se
     A copy that was broken off is taken up again by the next call with the same id and position; if
     none is given, up to where it was begun for.
     """
-    head = (await store.gather(source.key, tokens=0)).session.messages
+    head = (await store.describe(source.key)).messages
     end = head if at is None else check_count(at, "at")
     if end > head:
         raise MessageNotFound(f"there is no message at position {end}; the log ends at {head}")

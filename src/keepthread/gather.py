@@ -40,7 +40,7 @@ async def gather(
     if marks.hidden:
         messages = await _visible(store, session, marks, messages, tokens)
     user = await _newest_user(store, session, marks, messages, user_seq)
-    pins = await _pins(store, session, marks, found.records)
+    pins = await _pins(store, session, marks, found.records) if found.records else []
     passed = 0
     if user is not None and not newest:
         messages = [message for message in messages if message.seq != user.seq]
@@ -48,8 +48,8 @@ async def gather(
         passed, user = user.seq, None
     material = Material(
         counter=counter,
-        system_prompt=found.session.system_prompt or "",
-        system_tokens=_system_tokens(counter, found.session.system_prompt or ""),
+        system_prompt=found.system_prompt or "",
+        system_tokens=_system_tokens(counter, found.system_prompt or ""),
         messages=messages,
         totals=marks.totals(messages),
         first=marks.behind(1),
@@ -164,8 +164,7 @@ def _recounted(material: Material) -> Material:
 
     messages = [recount(message) for message in material.messages]
     user = material.newest_user
-    return replace(
-        material,
+    return material._replace(
         messages=messages,
         totals=list(accumulate(message.tokens for message in messages)),
         newest_user=user and recount(user),

@@ -1,8 +1,7 @@
 """The sockets: what a backend, a counter or another part must do to fit into the house."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from keepthread.types import (
     JSON,
@@ -36,8 +35,7 @@ class TokenCounter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
+class Material(NamedTuple):
     """All that a strategy may choose from; everything it needs to know is here.
 
     `messages` are the newest visible ones, oldest first; `totals` their running token totals,
@@ -103,6 +101,10 @@ class Store(Protocol):
 
     async def get_session(self, id: str) -> SessionInfo | None:
         """Return the session of that id, ready or not, or None."""
+        ...
+
+    async def describe(self, session: SessionKey) -> SessionInfo:
+        """Return what is known of a session now."""
         ...
 
     async def list_sessions(
@@ -176,7 +178,10 @@ class Store(Protocol):
     async def gather(
         self, session: SessionKey, *, tokens: int, least: int = 0, kinds: Sequence[str] = ()
     ) -> Gathered:
-        """Return at one moment a session, its tail, and the records of these kinds on its shelf."""
+        """Return at one moment what a context is made of: prompt, tail, records of these kinds.
+
+        A session whose record is damaged raises `Damaged`: its system prompt is not known.
+        """
         ...
 
     async def read(

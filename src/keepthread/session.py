@@ -9,7 +9,7 @@ from keepthread.context.render import Context
 from keepthread.gather import MARKS, marks_of
 from keepthread.thread import Thread
 from keepthread.turn import Turn
-from keepthread.types import JSON, Attachment, Message, Role, SessionInfo, SessionKey
+from keepthread.types import JSON, Attachment, Message, Role, Scope, SessionInfo, SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +102,9 @@ class Session:
 
     async def status(self) -> Status:
         """Return how much there is, in the log and to be seen."""
-        found = await self._store.gather(self.key, tokens=0, kinds=(MARKS,))
-        info = found.session
-        count, tokens = marks_of(found.records).hidden_before(info.messages + 1)
+        marks = await self._store.scan(Scope(session=self.key), MARKS)
+        info = await self.refresh()
+        count, tokens = marks_of(marks).hidden_before(info.messages + 1)
         return Status(
             messages=info.messages,
             exchanges=info.exchanges,
@@ -153,5 +153,5 @@ class Session:
 
     async def refresh(self) -> SessionInfo:
         """Return the session's record as it is now."""
-        self.info = (await self._store.gather(self.key, tokens=0)).session
+        self.info = await self._store.describe(self.key)
         return self.info

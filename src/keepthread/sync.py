@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from keepthread.context.render import Context
 from keepthread.context.view import View
@@ -42,6 +42,7 @@ __all__ = ["Memory", "Session", "Turn"]
 T = TypeVar("T")
 P = ParamSpec("P")
 _Close: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+_MOST_WAIT: Final = 0.5
 
 
 class Memory:
@@ -489,7 +490,7 @@ class _Call:
         """Run an asynchronous function in the loop and return what it returns, or raise it."""
         self._loop.post(self._start, partial(call, *args, **kwargs))
         try:
-            while (callback := self._back.get()) is not None:
+            while (callback := self._next()) is not None:
                 callback()
         except BaseException:  # the caller is interrupted, or its own callback failed
             self._given_up = True
@@ -513,6 +514,13 @@ class _Call:
             self._back.put(partial(callback, *args, **kwargs))
 
         return send
+
+    def _next(self) -> Callable[[], object] | None:
+        """Return the next callback, or None at the end."""
+        while True:
+            # A signal that came just before the wait is not seen until it is over.
+            with suppress(Empty):
+                return self._back.get(timeout=_MOST_WAIT)
 
     # --- in the loop's thread ---
 

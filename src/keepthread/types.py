@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NewType, TypeAlias
+from typing import Literal, NamedTuple, NewType, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Origin: TypeAlias = Literal["operator", "user", "assistant", "tool", "web", "import"]
@@ -150,11 +150,10 @@ class Record:
     made_of: Sequence[Span] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """A session, its newest messages and its shelf, all of one moment."""
+class Gathered(NamedTuple):
+    """A session's system prompt, its newest messages and its shelf, all of one moment."""
 
-    session: SessionInfo
+    system_prompt: str | None
     messages: Sequence[Message]
     records: Sequence[Record]
 
@@ -169,8 +168,7 @@ class Hidden:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(NamedTuple):
     """Messages that share a fate: shown in a section, or left out (no section), and why."""
 
     first: int
@@ -181,8 +179,7 @@ class Choice:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(NamedTuple):
     """What a strategy chose: messages in the order of the prompt, results behind their calls."""
 
     budget: int

@@ -1,6 +1,5 @@
 """The reason for each choice, as values, as words, and drawn as a bar."""
 
-from dataclasses import asdict
 from typing import Any, Final
 
 from keepthread.types import Choice, Selection
@@ -44,7 +43,7 @@ class Why:
             "budget": self.budget,
             "tokens": self.tokens,
             "sections": self.sections,
-            "choices": [asdict(choice) for choice in self.choices],
+            "choices": [choice._asdict() for choice in self.choices],
         }
 
     def bar(self, width: int = _WIDTH) -> str:

@@ -93,7 +93,7 @@ def sendable(text: str) -> str:
     """Return a text without what JSON parsers and models choke on: lone surrogates and NUL."""
     if "\0" in text:
         text = text.replace("\0", "")
-    if re.search(_SURROGATE, text):
+    if not text.isascii() and re.search(_SURROGATE, text):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 

@@ -89,7 +89,7 @@ class _Export:
         id = self.ids.setdefault(session.key, _id_of(session))
         try:
             records = await self._read_shelf(Scope(session=session.key), f"session {id!r}")
-            session = (await self.store.gather(session.key, tokens=0)).session
+            session = await self.store.describe(session.key)
         except SessionGone:  # deleted meanwhile
             return
         if session.state == "damaged":

@@ -184,6 +184,9 @@ class RamStore:
         key = self._open().keys.get((self._tenant, check_id(id, "a session id")))
         return self._thread(key).described() if key else None
 
+    async def describe(self, session: SessionKey) -> SessionInfo:
+        return self._thread(session).described()
+
     async def list_sessions(
         self, *, owner: str | None = None, limit: int = 10
     ) -> list[SessionInfo]:
@@ -311,7 +314,7 @@ class RamStore:
     ) -> Gathered:
         shelf = Scope(session=session)
         return Gathered(
-            session=self._thread(session).described(),
+            system_prompt=self._thread(session).described().system_prompt,
             messages=await self.tail(session, tokens=tokens, least=least),
             records=[r for kind in kinds for r in await self.scan(shelf, kind)],
         )

@@ -272,6 +272,7 @@ class StoreContract:
             store.load(key, []),
             store.tail(key),
             store.gather(key, tokens=1),
+            store.describe(key),
             store.read(key),
             store.find(key, ids=["m"]),
             store.erase(key, [1]),
@@ -484,12 +485,13 @@ class StoreContract:
     async def test_a_session_its_tail_and_its_shelf_are_gathered_at_once(
         self, store: Store
     ) -> None:
-        key = await new_session(store, title="T")
+        key = await new_session(store, system_prompt="Be brief.")
         await store.append(key, [user(f"{n}", tokens=10) for n in range(1, 8)])
         for kind in ("pin", "marks", "other"):
             await store.put(Scope(session=key), kind, "1", kind)
         found = await store.gather(key, tokens=25, kinds=["marks", "pin"])
-        assert found.session == await store.get_session("s")
+        assert found.system_prompt == "Be brief."
+        assert await store.describe(key) == await store.get_session("s")
         assert said(list(found.messages)) == ["6", "7"]
         assert [record.value for record in found.records] == ["marks", "pin"]
         assert (await store.gather(key, tokens=0)).records == []
@@ -720,6 +722,7 @@ class StoreContract:
             other.load(key, []),
             other.tail(key),
             other.gather(key, tokens=1),
+            other.describe(key),
             other.read(key),
             other.find(key, ids=["m"]),
             other.erase(key, [1]),

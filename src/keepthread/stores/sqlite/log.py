@@ -166,7 +166,16 @@ def _end_before(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> int |
 
 def _costs_more(left: int, sid: int, row: tuple[Any, ...]) -> bool:
     """Tell whether a row is too large for what is left; a damaged one costs nothing."""
-    return left < 0 or (type(row[5]) is int and row[5] > left and bool(decode(sid, row).tokens))
+    return left < 0 or (type(row[5]) is int and row[5] > left and _guarded(sid, row))
+
+
+def _guarded(sid: int, row: tuple[Any, ...]) -> bool:
+    """Tell whether the numbers of a row are what was written."""
+    seq, _, _, _, _, tokens, counter, exchange, exchanges, total, at, digest, guard = row
+    try:
+        return guard == guard_of(sid, seq, tokens, counter, exchange, exchanges, total, at, digest)
+    except (TypeError, struct.error):
+        return False
 
 
 def read(

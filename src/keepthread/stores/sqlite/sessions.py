@@ -1,6 +1,7 @@
 """Sessions in SQLite: each function is one piece of work on a connection."""
 
 import sqlite3
+from functools import lru_cache
 from typing import Any, cast
 
 from keepthread.codec import value_check
@@ -51,6 +52,22 @@ def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
     if row is None:
         raise SessionGone("the session was deleted")
     return _decode(db, row)
+
+
+def system_prompt(db: sqlite3.Connection, tenant: str, sid: int) -> str | None:
+    """Return a session's system prompt."""
+    row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
+    if row is None:
+        raise SessionGone("the session was deleted")
+    return _system_prompt(*row[:10])
+
+
+@lru_cache(maxsize=1024)
+def _system_prompt(*row: Any) -> str | None:
+    # Every context asks for it, and it hardly ever changes.
+    if row[9] != value_check(*row[:9]):
+        raise Damaged(f"the record of session {row[2]!r} is damaged; run `verify`")
+    return decode_details(row[8])["system_prompt"]
 
 
 def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:

@@ -1,7 +1,7 @@
 """The shelf in SQLite: each function is one piece of work on a connection."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keepthread.codec import loads, value_check
@@ -10,6 +10,8 @@ from keepthread.stores.details import check_epoch, check_version, decode_spans
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import Record, Scope, SessionKey
+
+_OF_KIND = SQL["records_of_kind"]
 
 
 class Shelf(NamedTuple):
@@ -57,6 +59,11 @@ def scan(db: sqlite3.Connection, shelf: Shelf, kind: str | None) -> list[Record]
     else:
         rows = db.execute(SQL["records_of_kind"], (*shelf, kind)).fetchall()
     return [_decode(row) for row in rows]
+
+
+def scan_kinds(db: sqlite3.Connection, shelf: Shelf, kinds: Sequence[str]) -> list[Record]:
+    """Return the records of some kinds on the shelf of a session that is there."""
+    return [_decode(row) for kind in kinds for row in db.execute(_OF_KIND, (*shelf, kind))]
 
 
 def owners(db: sqlite3.Connection, tenant: str) -> list[str]:

@@ -153,6 +153,10 @@ class SQLiteStore:
         check_id(id, "a session id")
         return await self._engine.read(lambda db: sessions.by_id(db, self._tenant, id))
 
+    async def describe(self, session: SessionKey) -> SessionInfo:
+        sid = _sid(session)
+        return await self._engine.read(lambda db: sessions.by_sid(db, self._tenant, sid))
+
     async def list_sessions(
         self, *, owner: str | None = None, limit: int = 10
     ) -> list[SessionInfo]:
@@ -237,9 +241,9 @@ class SQLiteStore:
             db.execute("BEGIN")
             try:
                 return Gathered(
-                    session=sessions.by_sid(db, place.tenant, sid),
-                    messages=log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0, least),
-                    records=[r for kind in kinds for r in shelf.scan(db, place, kind)],
+                    sessions.system_prompt(db, place.tenant, sid),
+                    log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0, least),
+                    shelf.scan_kinds(db, place, kinds),
                 )
             finally:
                 db.execute("COMMIT")
