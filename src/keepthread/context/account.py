@@ -18,25 +18,15 @@ class Account:
         while start < len(messages):
             end = _run(messages, start)
             run = messages[start:end]
-            self.add_range(
-                run[0].seq, run[-1].seq, len(run), sum(m.tokens for m in run), section, reason
-            )
+            tokens = sum([m.tokens for m in run])
+            self.add_range(run[0].seq, run[-1].seq, len(run), tokens, section, reason)
             start = end
 
     def add_range(
         self, first: int, last: int, messages: int, tokens: int, section: str, reason: str
     ) -> None:
         """Note what became of a range of positions."""
-        self.choices.append(
-            Choice(
-                first=first,
-                last=last,
-                messages=messages,
-                tokens=tokens,
-                section=section,
-                reason=reason,
-            )
-        )
+        self.choices.append(Choice(first, last, messages, tokens, section, reason))
 
     def add_hidden(self, hidden: Sequence[Hidden]) -> None:
         """Note what the session's marks hide."""

@@ -46,11 +46,15 @@ Unit: TypeAlias = Message | Block
 
 
 class Units(NamedTuple):
-    """A log as units, the index of the first message of each, and the calls among them."""
+    """A log as units, the index of the first message of each, and the calls among them.
+
+    It is plain if every unit is a message by itself.
+    """
 
     units: list[Unit]
     places: list[int]
     callers: list[Block]
+    plain: bool
 
 
 def no_result(message: Message, call: ToolCall, counter: TokenCounter) -> Message:
@@ -84,12 +88,13 @@ def units_of(messages: Sequence[Message]) -> Units:
             if _take_result(message, callers):
                 continue
             unit = Block(message, fault="a result without its call")
-        elif calls_of(message):
+        elif message.tool_calls and calls_of(message):
             unit = Block(message, fault="a call without a result")
             callers.append(unit)
         units.append(unit)
         places.append(place)
-    return Units(units, places, callers)
+    plain = len(units) == len(messages) and Block not in set(map(type, units))
+    return Units(units, places, callers, plain)
 
 
 def _take_result(message: Message, callers: list[Block]) -> bool:

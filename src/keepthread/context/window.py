@@ -8,7 +8,6 @@ context begins with the bytes of the one before, which is what prompt caches rew
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
 from keepthread.context.account import Account
@@ -72,7 +71,7 @@ class _Choosing:
         pinned = sum(pin.tokens for pin in material.pins)
         self.pin_room = max(0, min(pinned, int(room * PIN_SHARE)))
         self.room = room - self.pin_room
-        self.units, self.places, self.callers = units_of(material.messages)
+        self.units, self.places, self.callers, self.plain = units_of(material.messages)
         self.newest = self._fit_newest()
 
     def run(self) -> Selection:
@@ -86,7 +85,7 @@ class _Choosing:
         messages = (*pins, *shown)
         return Selection(
             budget=self.budget,
-            tokens=CONTEXT_FRAME + material.system_tokens + sum(m.tokens for m in messages),
+            tokens=CONTEXT_FRAME + material.system_tokens + sum([m.tokens for m in messages]),
             system=material.system_prompt,
             messages=messages,
             choices=tuple(self.account.choices),
@@ -102,7 +101,7 @@ class _Choosing:
                 f"the system prompt needs {self.material.system_tokens} tokens;"
                 f" the budget is {self.budget}"
             )
-        if newest is None or self.window.overflow == "keep":
+        if newest is None or newest.tokens <= self.room // 2 or self.window.overflow == "keep":
             return newest
         if self.window.overflow == "raise":
             cut = newest if newest.tokens <= self.room else None
@@ -175,8 +174,12 @@ class _Choosing:
     def _fill(self, start: int) -> list[Message]:
         """Return the messages of the window in the order of a prompt."""
         newest, counter = self.newest, self.material.counter
+        apart = self._stands_apart(start)
+        whole = newest is self.material.newest_user and start < len(self.units)
+        if self.plain and whole and not apart:
+            return list(self.material.messages[start:])
         groups: list[list[Message]] = []
-        if newest is not None and self._stands_apart(start):
+        if newest is not None and apart:
             groups.append([newest])
         for unit in self.units[start:]:
             if isinstance(unit, Message):
@@ -235,14 +238,17 @@ class _Choosing:
     def _explain(self, start: int, shown: list[Message]) -> None:
         """Note the window, the newest message, and what is older."""
         newest = self.newest
-        at = next((n for n, m in enumerate(shown) if m is newest), len(shown))
-        self.account.add(_logged(shown[:at]), "window", "among the newest that fit")
-        if newest is not None and at < len(shown):
+        logged = shown if self.plain else _logged(shown)
+        places = range(len(logged) - 1, -1, -1)
+        seq = newest.seq if newest else 0
+        at = next((n for n in places if logged[n].seq == seq), len(logged))
+        self.account.add(logged[:at], "window", "among the newest that fit")
+        if newest is not None and at < len(logged):
             whole = self.material.newest_user
             cut = whole is not None and whole.tokens != newest.tokens
             reason = f"cut from {whole.tokens} tokens" if whole and cut else "always shown"
             self.account.add([newest], "newest", f"the newest user message, {reason}")
-        self.account.add(_logged(shown[at + 1 :]), "window", "among the newest that fit")
+        self.account.add(logged[at + 1 :], "window", "among the newest that fit")
         self._explain_older(start)
         self.account.add_hidden(self.material.hidden)
 
@@ -269,9 +275,6 @@ class _Choosing:
                 self.account.add(late, "", "its call is older than the window")
 
 
-def _logged(messages: Sequence[Message]) -> Sequence[Message]:
+def _logged(messages: Sequence[Message]) -> list[Message]:
     """Return messages without stand-ins, which the log does not hold, by position."""
-    if all(m.seq for m in messages):
-        ordered = all(a.seq < b.seq for a, b in pairwise(messages))
-        return messages if ordered else sorted(messages, key=lambda m: m.seq)
     return sorted((m for m in messages if m.seq), key=lambda m: m.seq)
