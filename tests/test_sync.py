@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,15 @@ from typing import Any
 import pytest
 
 import keepthread
-from keepthread import Message, RamStore, ToolCall, View, sync
-from keepthread.errors import BudgetTooSmall, InvalidInput, SessionNotFound, StoreClosed
+from keepthread import Message, RamStore, ToolCall, Verification, View, sync
+from keepthread.errors import (
+    BudgetTooSmall,
+    InvalidInput,
+    SessionNotFound,
+    StoreClosed,
+    Unavailable,
+)
+from keepthread.protocols import Progress
 from keepthread.sync import Memory, Session
 from keepthread.tokens import Estimator
 from keepthread.turn import INTERRUPTED
@@ -88,12 +95,12 @@ def test_each_method_takes_and_returns_the_same(asynchronous: type, blocking: ty
     names = [n for n in vars(asynchronous) if n in COLOURS or not n.startswith("_")]
     assert names
     for name in names:
-        theirs, mine = vars(asynchronous)[name], vars(blocking)[COLOURS.get(name, name)]
+        theirs: Any = vars(asynchronous)[name]
+        mine: Any = vars(blocking)[COLOURS.get(name, name)]
         assert type(theirs) is type(mine), name
         if isinstance(theirs, property):
             theirs, mine = theirs.fget, mine.fget
-        assert theirs and mine
-        if isinstance(theirs, staticmethod):
+        elif isinstance(theirs, staticmethod):
             theirs, mine = theirs.__func__, mine.__func__
         assert not inspect.iscoroutinefunction(mine), name
         assert shape(theirs) == shape(mine), name
@@ -196,7 +203,7 @@ def test_threads_share_a_memory(memory: Memory) -> None:
 def test_a_generator_takes_a_hundred_turns_and_may_be_left(memory: Memory) -> None:
     session = memory.session("x")
 
-    def conversation() -> Iterator[int]:
+    def conversation() -> Generator[int, None, None]:
         for n in range(101):
             with session.exchange(f"question {n}") as turn:
                 turn.append(calling("c"))
@@ -257,10 +264,15 @@ def test_leaving_a_turn_by_an_exception_closes_its_calls(
     memory: Memory, error: type[BaseException]
 ) -> None:
     session = memory.session("x")
-    with pytest.raises(error), session.exchange("look it up") as turn:
-        turn.append(calling("c1", "c2"))
-        turn.append(result("c1"))
-        raise error
+
+    def turn_and_fail() -> None:
+        with session.exchange("look it up") as turn:
+            turn.append(calling("c1", "c2"))
+            turn.append(result("c1"))
+            raise error
+
+    with pytest.raises(error):
+        turn_and_fail()
     assert [m.content for m in session.messages()[2:]] == ["found", INTERRUPTED]
     with session.exchange("and now?") as turn:
         assert turn.context().messages[-1] == turn.user
@@ -303,7 +315,7 @@ class Stuck(RamStore):
     ) -> list[Message]:
         if messages[0].content != "stuck":
             return await super().append(session, messages, **rest)
-        signal.raise_signal(signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         try:
             return await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
@@ -315,11 +327,52 @@ def test_an_interrupted_call_is_given_up_and_the_memory_stays_usable() -> None:
     store = Stuck()
     with Memory(store, counter=Estimator()) as memory:
         session = memory.session("x")
-        with pytest.raises(KeyboardInterrupt), session.exchange("look it up") as turn:
-            turn.append(calling("c1"))
-            turn.append(Message(role="assistant", content="stuck"))
+
+        def turn_and_wait() -> None:
+            with session.exchange("look it up") as turn:
+                turn.append(calling("c1"))
+                turn.append(Message(role="assistant", content="stuck"))
+
+        with pytest.raises(KeyboardInterrupt):
+            turn_and_wait()
         assert store.cancelled
         assert [m.content for m in session.messages()] == ["look it up", "", INTERRUPTED]
+
+
+class Stubborn(RamStore):
+    """Reports progress even though its caller was interrupted, and does not close."""
+
+    refusal: Exception | None = None
+
+    async def verify(self, *, progress: Progress | None = None) -> Verification:
+        assert progress
+        progress(1, 2)
+        try:
+            return await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            try:
+                progress(2, 2)
+            except StoreClosed as refusal:
+                self.refusal = refusal
+            raise
+
+    async def close(self) -> None:
+        raise Unavailable("it does not close")
+
+
+def test_work_whose_caller_went_away_is_told_at_its_next_report() -> None:
+    store = Stubborn()
+    memory = Memory(store, counter=Estimator())
+
+    def interrupt(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        memory.verify(progress=interrupt)
+    with pytest.raises(Unavailable, match="it does not close"):
+        memory.close()
+    assert "waits no longer" in str(store.refusal)
+    assert not memory._loop._thread.is_alive()
 
 
 def test_a_call_from_inside_the_loop_is_refused() -> None:
@@ -373,11 +426,8 @@ def test_threads_that_call_while_another_closes_are_answered(tmp_path: Path) -> 
         talks = [pool.submit(talk) for _ in range(6)]
         for _ in range(60):
             under_way.acquire()
-        closers = [pool.submit(memory.close) for _ in range(1)]
         memory.close()
         told = sum(talk.result(timeout=30) for talk in talks)
-        for closer in closers:
-            closer.result(timeout=30)
     with Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator()) as memory:
         assert memory.get_session("x").status().messages >= told
 

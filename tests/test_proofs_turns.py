@@ -1,0 +1,47 @@
+"""The promise that a turn is whole for the reader, in small."""
+
+import pytest
+
+from keepthread import Context, Message, ToolCall
+from keepthread.types import Selection
+from proofs import p06_turns
+
+SEED = 20_261_114
+CALL = Message(role="assistant", id="m", content="t 0", tool_calls=[ToolCall(id="c", name="look")])
+
+
+def test_a_turn_is_whole_for_the_reader() -> None:
+    outcome = p06_turns.PROOF.run(p06_turns.PROOF.small, SEED, lambda done, of: None)
+    assert outcome.held, f"seed {SEED}: {outcome.broken[:10]}"
+
+
+def test_the_proof_sees_a_result_behind_another_turns_call() -> None:
+    result = Message(role="tool", tool_call_id="c", content="other 0 found 0")
+    shown = Selection(budget=99, tokens=9, system="", messages=[CALL, result], choices=())
+    assert list(p06_turns.faults(Context(shown))) == [
+        "'other 0 found 0' stands behind the call of 't 0'"
+    ]
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
+def test_the_proof_sees_an_open_call_and_a_stray_result(wire: str) -> None:
+    asked = {"role": "user", "content": [{"type": "text", "text": "a"}]}
+    call, result = {
+        "chat": (
+            {"role": "assistant", "tool_calls": [{"id": "c"}]},
+            {"role": "tool", "tool_call_id": "c"},
+        ),
+        "responses": (
+            {"type": "function_call", "call_id": "c"},
+            {"type": "function_call_output", "call_id": "c"},
+        ),
+        "anthropic": (
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c"}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]},
+        ),
+    }[wire]
+    look = p06_turns.WIRES[wire]
+    assert not list(look([asked, call, result]))
+    assert list(look([asked, call]))
+    assert list(look([asked, call, asked]))
+    assert list(look([asked, result]))

@@ -1,0 +1,832 @@
+"""Memory, Session and Turn as programs use them, in memory and in a SQLite file."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from keepthread import Attachment, Memory, Message, Scope, Session, ToolCall, View, Window, tokens
+from keepthread.errors import (
+    Conflict,
+    InvalidInput,
+    MessageNotFound,
+    SessionExists,
+    SessionGone,
+    SessionNotFound,
+    Stale,
+    StoreClosed,
+    Unavailable,
+)
+from keepthread.protocols import Store
+from keepthread.testing.clock import ManualClock
+from keepthread.tokens import Estimator
+from keepthread.turn import FINISHED, INTERRUPTED, Turn, derived_id
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["ram", "sqlite"])
+async def memory(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[Memory]:
+    url = "ram://" if request.param == "ram" else f"sqlite:///{tmp_path}/chat.db"
+    async with Memory.open(url, counter=Estimator(), clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def session(memory: Memory) -> Session:
+    return await memory.session("s")
+
+
+def user(text: str, **fields: Any) -> Message:
+    return Message(role="user", content=text, **fields)
+
+
+def said(text: str, **fields: Any) -> Message:
+    return Message(role="assistant", content=text, **fields)
+
+
+def calling(*ids: str, **fields: Any) -> Message:
+    calls = [ToolCall(id=id, name="look", arguments="{}") for id in ids]
+    return Message(role="assistant", tool_calls=calls, **fields)
+
+
+def result(id: str, text: str = "found") -> Message:
+    return Message(role="tool", tool_call_id=id, content=text)
+
+
+async def texts(session: Session) -> list[str]:
+    return [message.content for message in await session.messages(limit=1000)]
+
+
+async def break_off(session: Session, *steps: Sequence[Message], id: str | None = None) -> None:
+    """Take a turn in which something fails after some messages."""
+    async with session.exchange("look", id=id) as turn:
+        for messages in steps:
+            await turn.append(*messages)
+        raise ZeroDivisionError
+
+
+async def note_of(memory: Memory, session: Session, turn: Turn) -> dict[str, Any]:
+    """Return what is kept beside a turn's answer."""
+    key = derived_id("finished", turn.user.id)
+    note = await memory.store.get(Scope(session=session.key), FINISHED, key)
+    assert note
+    return cast(dict[str, Any], note.value)
+
+
+# --- opening ---
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "chat.db", "sqlite:", "sqlite://", "sqlite:///", "sqlite://chat.db", "ram:///x", "ram:"],
+)
+async def test_what_is_no_address_is_refused_with_those_there_are(url: str) -> None:
+    with pytest.raises(InvalidInput, match="is no address of a store; there are sqlite:///"):
+        Memory.open(url)
+
+
+async def test_an_address_may_be_relative_or_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with Memory.open("sqlite:///chat.db", counter=Estimator()) as memory:
+        await memory.session("s")
+    async with Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator()) as memory:
+        assert [info.id for info in await memory.list_sessions()] == ["s"]
+
+
+async def test_a_memory_can_be_awaited_and_closed_by_hand() -> None:
+    memory = await Memory.open("ram://", counter=Estimator())
+    async with memory as same:
+        assert same is memory
+        session = await memory.session("s")
+    await memory.close()
+    with pytest.raises(StoreClosed):
+        await session.messages()
+
+
+async def test_the_counter_is_the_best_there_is(vocabularies: Path) -> None:
+    tokens.counter.cache_clear()
+    async with Memory.open("ram://") as memory:
+        assert memory.counter is tokens.counter()
+        session = await memory.session("s")
+        stored = await session.add_turn("user", "hello")
+        assert (stored.tokens, stored.counter) == (
+            memory.counter.count(user("hello")),
+            memory.counter.name,
+        )
+
+
+async def test_a_count_that_the_caller_gives_is_kept(session: Session) -> None:
+    (stored,) = await session.append(user("hello", tokens=77, counter="mine"))
+    assert (stored.tokens, stored.counter) == (77, "mine")
+
+
+async def test_a_large_message_is_counted_as_a_small_one_is(session: Session) -> None:
+    text = "many words and more of them " * 2000
+    stored = await session.add_turn("user", text)
+    assert stored.tokens == Estimator().count(user(text))
+
+
+async def test_tenants_see_nothing_of_each_other(memory: Memory) -> None:
+    mine = await memory.session("s", owner="ana")
+    await mine.add_turn("user", "mine")
+    other = memory.tenant("other")
+    assert await other.list_sessions() == []
+    with pytest.raises(SessionNotFound):
+        await other.get_session("s")
+    theirs = await other.session("s", owner="bob")
+    assert await theirs.messages() == []
+    assert (await memory.get_session("s")).owner == "ana"
+    await other.close()
+    assert await texts(mine) == ["mine"]
+
+
+# --- getting and making sessions ---
+
+
+async def test_a_session_is_made_once_and_found_afterwards(memory: Memory) -> None:
+    made = await memory.session(
+        "s", owner="ana", system_prompt="Be brief.", title="Trip", tags=["a"], meta={"n": 1}
+    )
+    found = await memory.session(
+        "s", owner="ana", system_prompt="Be long.", title="Other", tags=["b"], meta={"n": 2}
+    )
+    assert found.key == made.key
+    info = found.info
+    assert (info.system_prompt, info.title, list(info.tags), info.meta) == (
+        "Be brief.",
+        "Trip",
+        ["a"],
+        {"n": 1},
+    )
+
+
+async def test_without_an_owner_whoever_owns_it_is_right(memory: Memory) -> None:
+    assert (await memory.session("new")).owner == "default"
+    await memory.session("ana's", owner="ana")
+    assert (await memory.session("ana's")).owner == "ana"
+    assert (await memory.get_session("ana's")).owner == "ana"
+
+
+async def test_anothers_session_is_not_found(memory: Memory) -> None:
+    await memory.session("s", owner="ana")
+    attempts: list[Callable[..., Awaitable[object]]] = [
+        memory.session,
+        memory.get_session,
+        memory.delete_session,
+    ]
+    for attempt in attempts:
+        with pytest.raises(SessionNotFound, match="there is no session 's'"):
+            await attempt("s", owner="bob")
+    assert (await memory.get_session("s", owner="ana")).id == "s"
+
+
+async def test_making_a_session_that_is_there_fails(memory: Memory) -> None:
+    await memory.create_session("s")
+    with pytest.raises(SessionExists):
+        await memory.create_session("s", owner="other")
+
+
+async def test_getting_a_session_that_is_not_there_fails(memory: Memory) -> None:
+    with pytest.raises(SessionNotFound, match="there is no session 's'"):
+        await memory.get_session("s")
+
+
+async def test_tasks_that_ask_for_a_new_session_at_once_get_the_same(memory: Memory) -> None:
+    found = await asyncio.gather(*(memory.session("s") for _ in range(10)))
+    assert len({session.key for session in found}) == 1
+
+
+async def test_sessions_are_listed_by_latest_activity(memory: Memory, clock: ManualClock) -> None:
+    for id, owner in [("a", "ana"), ("b", "bob"), ("c", "ana")]:
+        await memory.session(id, owner=owner)
+        clock.advance(10)
+    await (await memory.session("a")).add_turn("user", "hello")
+    assert [info.id for info in await memory.list_sessions()] == ["a", "c", "b"]
+    assert [info.id for info in await memory.list_sessions(owner="ana")] == ["a", "c"]
+    assert [info.id for info in await memory.list_sessions(limit=1)] == ["a"]
+
+
+async def test_a_deleted_session_is_gone_and_its_id_free(memory: Memory, session: Session) -> None:
+    await session.add_turn("user", "hello")
+    await memory.delete_session("s")
+    with pytest.raises(SessionGone):
+        await session.add_turn("user", "again")
+    new = await memory.session("s")
+    assert new.key != session.key
+    assert await new.messages() == []
+    with pytest.raises(SessionNotFound):
+        await memory.delete_session("nobody")
+
+
+async def test_pruning_deletes_what_was_idle_for_so_many_days(
+    memory: Memory, clock: ManualClock
+) -> None:
+    await memory.session("old")
+    busy = await memory.session("busy")
+    clock.advance(20 * DAY)
+    await busy.add_turn("user", "still here")
+    clock.advance(11 * DAY)
+    await memory.session("new")
+    assert await memory.prune() == 1
+    assert [info.id for info in await memory.list_sessions()] == ["new", "busy"]
+    assert await memory.prune(days=11) == 0
+    assert await memory.prune(days=5) == 1
+    with pytest.raises(InvalidInput, match="days"):
+        await memory.prune(days=-1)
+
+
+async def test_an_update_changes_what_is_given(memory: Memory, session: Session) -> None:
+    await session.update(title="Trip", tags=["a", "b"], system_prompt="Be brief.", meta={"n": 1})
+    info = await session.update(title="Journey")
+    assert (info.title, list(info.tags), info.system_prompt, info.meta) == (
+        "Journey",
+        ["a", "b"],
+        "Be brief.",
+        {"n": 1},
+    )
+    assert session.info == info == (await memory.get_session("s")).info == await session.refresh()
+
+
+async def test_everything_is_verified(memory: Memory, session: Session) -> None:
+    await session.append(user("a"), user("b"))
+    found = await memory.verify()
+    assert (found.sound, found.sessions, found.messages) == (True, 1, 2)
+
+
+# --- the log ---
+
+
+async def test_messages_are_stored_all_or_none(session: Session) -> None:
+    await session.append(user("a", id="1"), said("b", id="2"))
+    with pytest.raises(Conflict):
+        await session.append(said("c"), user("another", id="1"))
+    assert await texts(session) == ["a", "b"]
+
+
+async def test_a_message_can_be_added_by_role_and_text(session: Session) -> None:
+    stored = await session.add_turn("assistant", "hello", id="1")
+    assert (stored.role, stored.content, stored.id, stored.seq) == ("assistant", "hello", "1", 1)
+    assert await session.add_turn("assistant", "hello", id="1") == stored
+
+
+async def test_messages_are_appended_only_where_the_caller_expects(session: Session) -> None:
+    (first,) = await session.append(user("a", id="1"), expect=0)
+    with pytest.raises(Stale, match="ends at 1, not at 0"):
+        await session.append(said("b"), expect=0)
+    assert await session.append(user("a", id="1"), expect=0) == [first]
+    await session.append(said("b"), expect=1)
+
+
+async def test_messages_are_read_in_pages(session: Session) -> None:
+    stored = await session.append(*(user(str(n)) for n in range(120)))
+    assert await session.messages() == stored[:100]
+    assert await session.messages(after=100) == stored[100:]
+    assert await session.messages(limit=2, after=3) == stored[3:5]
+
+
+async def test_the_status_tells_the_log_from_what_is_seen(session: Session) -> None:
+    stored = await session.append(user("a"), said("b"), user("c"), said("d"))
+    await session.rewind(2)
+    status = await session.status()
+    assert (status.messages, status.exchanges) == (4, 2)
+    assert status.tokens == stored[-1].total
+    assert (status.visible_messages, status.visible_tokens) == (2, stored[1].total)
+
+
+# --- contexts ---
+
+
+async def test_no_view_is_the_chat_view(session: Session) -> None:
+    await session.add_turn("user", "hello")
+    assert (await session.context()).selection.budget == 4096
+    assert (await session.context("router")).selection.budget == 500
+    assert (await session.context("planner")).selection.budget == 1000
+
+
+async def test_an_unknown_view_lists_the_known(session: Session) -> None:
+    with pytest.raises(InvalidInput, match="no view 'rooter'; there are chat, planner, router"):
+        await session.context("rooter")
+
+
+async def test_a_budget_beside_a_view_overrides_its_own(session: Session) -> None:
+    await session.append(*(user(f"number {n}") for n in range(100)))
+    assert (await session.context("router", budget=100)).selection.budget == 100
+    assert (await session.context("router", budget=100)).tokens <= 100
+    with pytest.raises(InvalidInput, match="budget"):
+        await session.context(budget=-1)
+
+
+async def test_views_given_at_opening_join_the_default_ones() -> None:
+    views = {"tiny": View(60, Window(max_messages=2, step=0)), "chat": View(100)}
+    async with Memory.open("ram://", views=views, counter=Estimator()) as memory:
+        session = await memory.session("s")
+        await session.append(*(user(str(n)) for n in range(10)))
+        assert [m.content for m in (await session.context("tiny")).messages] == ["8", "9"]
+        assert (await session.context()).selection.budget == 100
+        assert (await session.context("router")).selection.budget == 500
+        assert memory.tenant("other").views == memory.views
+
+
+async def test_the_newest_user_message_can_be_left_out(session: Session) -> None:
+    await session.append(user("a"), said("b"), user("c"))
+    context = await session.context(newest=False)
+    assert [m.content for m in context.messages] == ["a", "b"]
+
+
+async def test_a_turn_sees_its_own_user_message_though_others_came_since(session: Session) -> None:
+    async with session.exchange("mine") as turn:
+        await session.append(*(user(f"another {n} " * 20) for n in range(50)))
+        context = await turn.context(budget=300)
+    assert "mine" in [m.content for m in context.messages]
+
+
+# --- pins, clear, rewind ---
+
+
+async def test_a_pinned_message_is_in_every_context_until_it_is_unpinned(session: Session) -> None:
+    (pinned, *_) = await session.append(user("remember: no nuts"), user("go on"))
+    await session.append(*(said(f"words {n} " * 20) for n in range(50)))
+    assert "no nuts" not in (await session.context(budget=400)).text
+    await session.pin(pinned.id)
+    assert "no nuts" in (await session.context(budget=400)).text
+    assert await session.unpin(pinned.id)
+    assert not await session.unpin(pinned.id)
+    assert "no nuts" not in (await session.context(budget=400)).text
+
+
+async def test_only_a_message_that_is_there_can_be_pinned(session: Session) -> None:
+    with pytest.raises(MessageNotFound, match="no message 'x' to pin"):
+        await session.pin("x")
+
+
+async def test_clearing_starts_afresh_and_keeps_the_log(session: Session) -> None:
+    await session.append(user("a"), said("b"))
+    await session.clear()
+    assert not (await session.context()).messages
+    assert await texts(session) == ["a", "b"]
+    await session.add_turn("user", "c")
+    assert [m.content for m in (await session.context()).messages] == ["c"]
+
+
+async def test_rewinding_hides_what_came_after(session: Session) -> None:
+    await session.append(user("a"), said("b"), user("c"), said("d"))
+    await session.rewind(2)
+    await session.add_turn("user", "e")
+    assert [m.content for m in (await session.context()).messages] == ["a", "b", "e"]
+    await session.rewind(0)
+    assert not (await session.context()).messages
+    with pytest.raises(MessageNotFound, match="position 99"):
+        await session.rewind(99)
+
+
+async def test_clearing_and_rewinding_at_once_lose_nothing(session: Session) -> None:
+    await session.append(*(user(str(n)) for n in range(6)))
+    await asyncio.gather(session.rewind(5), session.rewind(4), session.rewind(3))
+    assert [m.content for m in (await session.context()).messages] == ["0", "1", "2"]
+
+
+# --- turns ---
+
+
+async def test_the_user_message_is_stored_before_the_turn_begins(session: Session) -> None:
+    photo = Attachment(media_type="image/png", uri="https://example.org/a.png")
+    async with session.exchange("look", id="q1", author="bob", attachments=[photo]) as turn:
+        (stored,) = await session.messages()
+        assert stored == turn.user
+        assert (stored.id, stored.author, list(stored.attachments)) == ("q1", "bob", [photo])
+        assert turn.exchange == stored.exchange == 1
+
+
+async def test_what_a_turn_writes_carries_its_number(session: Session) -> None:
+    async with session.exchange("one") as first, session.exchange("two") as second:
+        await second.append(calling("c", id="call 2"))
+        await first.append(calling("c", id="call 1"))
+        await second.append(result("c", "for two"))
+        await first.append(result("c", "for one"))
+        await second.finish("answer two")
+        await first.finish("answer one")
+    log = await session.messages()
+    assert [m.content for m in log if m.exchange == 1] == ["one", "", "for one", "answer one"]
+    assert [m.content for m in log if m.exchange == 2] == ["two", "", "for two", "answer two"]
+    assert (await session.status()).exchanges == 2
+
+
+async def test_finishing_twice_returns_the_first_answer(session: Session) -> None:
+    async with session.exchange("hello") as turn:
+        first = await turn.finish("one")
+        assert turn.answer == first
+        assert await turn.finish("two") == first
+        assert await turn.finish("three", id="x", usage={"n": 1}) == first
+    assert await texts(session) == ["hello", "one"]
+
+
+async def test_an_answer_may_be_a_message(session: Session) -> None:
+    async with session.exchange("hello") as turn:
+        answer = await turn.finish(said("hi", meta={"model": "m"}, id="a1"))
+    assert (answer.id, answer.content, answer.meta) == ("a1", "hi", {"model": "m"})
+
+
+@pytest.mark.parametrize("answer", [user("no"), calling("c"), result("c"), None])
+async def test_what_is_no_answer_is_refused(session: Session, answer: Any) -> None:
+    async with session.exchange("hello") as turn:
+        with pytest.raises(InvalidInput, match="an answer"):
+            await turn.finish(answer)
+        assert turn.answer is None
+        await turn.finish("fine")
+    assert await texts(session) == ["hello", "fine"]
+
+
+async def test_usage_and_cut_are_kept_beside_the_answer(memory: Memory, session: Session) -> None:
+    async with session.exchange("hello") as turn:
+        answer = await turn.finish("hi", usage={"input": 3, "output": 1}, cut=True)
+    assert not answer.meta
+    note = await note_of(memory, session, turn)
+    assert note == {"id": answer.id, "usage": {"input": 3, "output": 1}, "cut": True}
+
+
+async def test_a_retry_with_other_usage_is_no_conflict(memory: Memory, session: Session) -> None:
+    for usage in ({"input": 3}, {"input": 4}):
+        async with session.exchange("hello", id="q") as turn:
+            answer = await turn.finish("hi", id="a", usage=usage)
+            assert answer.id == "a"
+    assert await texts(session) == ["hello", "hi"]
+    assert (await note_of(memory, session, turn))["usage"] == {"input": 3}
+
+
+async def test_an_answer_under_anothers_id_is_a_conflict_and_can_be_mended(
+    session: Session,
+) -> None:
+    async with session.exchange("one") as turn:
+        await turn.finish("first", id="a")
+    async with session.exchange("two", id="q") as turn:
+        for id in ("a", "q"):
+            with pytest.raises(Conflict):
+                await turn.finish("second", id=id)
+        assert (await turn.finish("second", id="b")).content == "second"
+    assert await texts(session) == ["one", "first", "two", "second"]
+
+
+# --- a request delivered twice ---
+
+
+async def test_a_request_delivered_twice_goes_on_under_its_number(session: Session) -> None:
+    async with session.exchange("hello", id="q") as lost:
+        assert lost.answer is None
+    async with session.exchange("something else") as other:
+        await other.finish("fine")
+    async with session.exchange("hello", id="q") as turn:
+        assert turn.user == lost.user
+        assert turn.exchange == 1
+        assert turn.answer is None
+        answer = await turn.finish("hi")
+    assert answer.exchange == 1
+    async with session.exchange("hello", id="q") as again:
+        assert again.answer == answer
+    assert await texts(session) == ["hello", "something else", "fine", "hi"]
+
+
+@pytest.mark.parametrize("details", [{}, {"id": "a"}, {"usage": {"n": 1}}, {"cut": True}])
+async def test_a_finished_request_returns_the_stored_answer(
+    session: Session, details: dict[str, Any]
+) -> None:
+    async with session.exchange("hello", id="q") as turn:
+        answer = await turn.finish("hi", **details)
+    async with session.exchange("hello", id="q") as again:
+        assert again.answer == answer
+        assert await again.finish("other", id="b", usage={"n": 2}) == answer
+    assert await texts(session) == ["hello", "hi"]
+
+
+async def test_a_turn_without_an_id_can_be_gone_on_with_by_its_message(session: Session) -> None:
+    async with session.exchange("hello") as turn:
+        answer = await turn.finish("hi")
+    async with session.exchange("hello", id=turn.user.id) as again:
+        assert again.answer == answer
+
+
+async def test_another_text_under_a_known_id_is_a_conflict(session: Session) -> None:
+    async with session.exchange("hello", id="q"):
+        pass
+    with pytest.raises(Conflict):
+        async with session.exchange("goodbye", id="q"):
+            pass
+
+
+@pytest.mark.parametrize("own_ids", [False, True])
+async def test_deliveries_at_once_agree_on_one_answer(session: Session, own_ids: bool) -> None:
+    async def deliver(n: int) -> Message:
+        async with session.exchange("hello", id="q") as turn:
+            id = f"answer {n}" if own_ids and n % 2 else None
+            return await turn.finish(f"answer {n}", id=id, usage={"n": n} if n % 3 else None)
+
+    answers = await asyncio.gather(*(deliver(n) for n in range(10)))
+    assert len({answer.id for answer in answers}) == 1
+    assert await texts(session) == ["hello", answers[0].content]
+
+
+async def test_a_death_between_note_and_answer_leaves_the_exchange_open(
+    memory: Memory, session: Session
+) -> None:
+    async with session.exchange("hello", id="q") as lost:
+        key = derived_id("finished", lost.user.id)
+        note = {"id": "a", "usage": {"n": 1}, "cut": True}
+        await memory.store.put(Scope(session=session.key), FINISHED, key, note)
+    async with session.exchange("hello", id="q") as turn:
+        assert turn.answer is None
+        answer = await turn.finish("hi", usage={"n": 2})
+    assert answer.id == "a"
+    assert await note_of(memory, session, turn) == {"id": "a", "usage": {"n": 2}, "cut": False}
+
+
+# --- tools ---
+
+
+async def test_a_results_id_comes_from_its_call(session: Session) -> None:
+    async with session.exchange("look") as turn:
+        (call,) = await turn.append(calling("c1"))
+        (found,) = await turn.append(result("c1"))
+        assert found.id == derived_id("result", call.id, "c1")
+        (later,) = await turn.append(calling("c1"))
+        (again,) = await turn.append(result("c1", "found more"))
+        assert again.id == derived_id("result", later.id, "c1")
+
+
+async def test_a_call_and_its_results_can_be_appended_together(session: Session) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await break_off(session, [calling("a", "b"), result("a"), result("b", "2")])
+    _, call, found, _ = log = await session.messages()
+    assert [m.content for m in log] == ["look", "", "found", "2"]
+    assert found.id == derived_id("result", call.id, "a")
+
+
+async def test_the_first_result_wins_without_conflict(session: Session) -> None:
+    async with session.exchange("look") as turn:
+        await turn.append(calling("a", "b"))
+        (first,) = await turn.append(result("a", "one"))
+        assert await turn.append(result("a", "two")) == [first]
+        kept, other = await turn.append(result("a", "three"), result("b", "new"))
+        assert (kept, other.content) == (first, "new")
+    assert await texts(session) == ["look", "", "one", "new"]
+
+
+async def test_calls_that_share_an_id_have_results_of_their_own(session: Session) -> None:
+    async with session.exchange("look") as turn:
+        await turn.append(calling("", ""))
+        await turn.append(result("", "one"), result("", "two"))
+        context = await turn.context()
+    assert [m.content for m in context.messages] == ["look", "", "one", "two"]
+
+
+async def test_another_body_under_a_given_id_stays_a_conflict(session: Session) -> None:
+    async with session.exchange("look") as turn:
+        await turn.append(said("thinking", id="t"), calling("c"), result("c", "one"))
+        with pytest.raises(Conflict):
+            await turn.append(result("c", "two"), said("other", id="t"))
+        with pytest.raises(Conflict):
+            await turn.append(said("new"), said("other", id="t"))
+    assert await texts(session) == ["look", "thinking", "", "one"]
+
+
+async def test_an_exception_closes_open_calls(session: Session) -> None:
+    mine = replace(result("c", "mine"), id="r")
+    with pytest.raises(ZeroDivisionError):
+        await break_off(session, [calling("a", "b", "c")], [result("b"), mine])
+    log = await session.messages()
+    assert [m.content for m in log] == ["look", "", "found", "mine", INTERRUPTED]
+    assert (log[-1].tool_call_id, log[-1].name, log[-1].exchange) == ("a", "look", 1)
+    async with session.exchange("and now?") as turn:
+        shown = [m.content for m in (await turn.context()).messages]
+        assert shown == ["look", "", INTERRUPTED, "found", "mine", "and now?"]
+
+
+async def test_the_marker_of_an_interrupted_call_is_its_first_result(session: Session) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await break_off(session, [calling("a", id="call")], id="q")
+    async with session.exchange("look", id="q") as turn:
+        await turn.append(calling("a", id="call"))
+        (marker,) = await turn.append(result("a", "too late"))
+    assert marker.content == INTERRUPTED
+    assert await texts(session) == ["look", "", INTERRUPTED]
+
+
+async def test_a_turn_that_ends_well_is_given_no_marker(session: Session) -> None:
+    async with session.exchange("look") as turn:
+        await turn.append(calling("a"))
+        await turn.finish("never mind")
+    assert await texts(session) == ["look", "", "never mind"]
+    assert [m.content for m in (await session.context()).messages] == ["look", "never mind"]
+
+
+async def test_a_cancelled_task_closes_its_calls(session: Session) -> None:
+    waiting = asyncio.Event()
+
+    async def take_turn() -> None:
+        async with session.exchange("look") as turn:
+            await turn.append(calling("a"))
+            waiting.set()
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(take_turn())
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await texts(session) == ["look", "", INTERRUPTED]
+
+
+async def test_a_task_cancelled_anywhere_leaves_a_valid_context(memory: Memory) -> None:
+    async def take_turn(session: Session) -> None:
+        async with session.exchange("look") as turn:
+            await turn.append(calling("a", "b"))
+            await turn.append(result("a"))
+            await turn.append(result("b"))
+            await turn.finish("done")
+
+    for steps in range(25):
+        session = await memory.session(f"s{steps}")
+        task = asyncio.create_task(take_turn(session))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        async with session.exchange("and now?") as turn:
+            chat = (await turn.context()).to_openai_chat()["messages"]
+        asked = [call["id"] for m in chat for call in m.get("tool_calls", ())]
+        assert asked == [m["tool_call_id"] for m in chat if m["role"] == "tool"]
+
+
+# --- a store that fails now and then ---
+
+
+class Failing:
+    """A store whose methods fail when they are told to."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.left: dict[str, int] = {}
+        self.heals = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.store, name)
+        if name not in self.left:
+            return method
+
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            if self.left[name] == 0:
+                self.left[name] -= self.heals
+                raise Unavailable(f"{name} fails")
+            self.left[name] -= 1
+            return await method(*args, **kwargs)
+
+        return counted
+
+
+async def failing(memory: Memory) -> tuple[Failing, Memory]:
+    store = Failing(memory.store)
+    return store, Memory(cast(Store, store), counter=memory.counter)
+
+
+async def test_what_ended_a_turn_is_raised_though_its_calls_cannot_be_closed(
+    memory: Memory, session: Session
+) -> None:
+    store, unsteady = await failing(memory)
+    store.left["append"] = 2
+    with pytest.raises(ZeroDivisionError) as caught:
+        await break_off(await unsteady.session("s"), [calling("a")])
+    assert caught.value.__notes__ == ["open tool calls could not be closed: append fails"]
+    async with session.exchange("and now?") as turn:
+        assert [m.content for m in (await turn.context()).messages] == ["look", "and now?"]
+
+
+async def test_a_result_that_was_not_stored_leaves_its_call_open(
+    memory: Memory, session: Session
+) -> None:
+    store, unsteady = await failing(memory)
+    store.left["append"], store.heals = 2, True
+    with pytest.raises(Unavailable):
+        await break_off(await unsteady.session("s"), [calling("a")], [result("a")])
+    assert await texts(session) == ["look", "", INTERRUPTED]
+
+
+# --- forks ---
+
+
+async def talk(session: Session, exchanges: int) -> Sequence[Message]:
+    for n in range(exchanges):
+        async with session.exchange(f"question {n}", id=f"q{n}") as turn:
+            await turn.append(calling("c"), result("c"))
+            await turn.finish(f"answer {n}", usage={"n": n})
+    return await session.messages(limit=10_000)
+
+
+def copied(messages: Sequence[Message]) -> list[Any]:
+    return [(m.id, m.seq, m.exchange, m.tokens, m.total, m.digest, m.created_at) for m in messages]
+
+
+async def test_a_fork_is_a_copy_up_to_a_position(memory: Memory, session: Session) -> None:
+    log = await talk(session, 3)
+    await session.update(title="Trip", system_prompt="Be brief.")
+    fork = await session.fork(6, id="f")
+    assert copied(await fork.messages()) == copied(log[:6])
+    info = fork.info
+    assert (info.kind, info.title, info.system_prompt) == ("fork", "Trip", "Be brief.")
+    assert info.forked_from
+    assert (info.forked_from.session, info.forked_from.seq) == ("s", 6)
+    await fork.add_turn("user", "elsewhere")
+    assert len(await session.messages()) == 12
+    assert {i.id for i in await memory.list_sessions()} == {"s", "f"}
+
+
+async def test_a_fork_without_a_position_has_all_and_a_new_id(session: Session) -> None:
+    log = await talk(session, 2)
+    fork = await session.fork()
+    assert fork.id not in ("", "s")
+    assert copied(await fork.messages()) == copied(log)
+
+
+async def test_a_fork_of_a_fork_is_a_copy_too(memory: Memory, session: Session) -> None:
+    log = await talk(session, 3)
+    grandchild = await (await session.fork(8, id="f")).fork(4, id="g")
+    assert copied(await grandchild.messages()) == copied(log[:4])
+    await memory.delete_session("s")
+    await memory.delete_session("f")
+    assert len(await grandchild.messages()) == 4
+
+
+async def test_a_fork_has_the_pins_marks_and_answers_made_before_it(session: Session) -> None:
+    log = await talk(session, 3)
+    await session.pin(log[0].id)
+    await session.pin(log[8].id)
+    await session.rewind(4)
+    fork = await session.fork(8, id="f")
+    assert [m.seq for m in (await fork.context()).messages] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert not await fork.unpin(log[8].id)
+    assert await fork.unpin(log[0].id)
+    async with fork.exchange("question 1", id="q1") as turn:
+        assert turn.answer
+        assert turn.answer.content == "answer 1"
+    async with fork.exchange("question 2", id="q2") as turn:
+        assert turn.answer is None
+        assert (await turn.finish("another answer")).seq == 10
+
+
+async def test_a_fork_behind_the_end_or_under_a_taken_id_fails(
+    memory: Memory, session: Session
+) -> None:
+    await talk(session, 1)
+    with pytest.raises(MessageNotFound, match="position 5; the log ends at 4"):
+        await session.fork(5)
+    await memory.session("taken")
+    with pytest.raises(SessionExists):
+        await session.fork(id="taken")
+    await session.fork(2, id="f")
+    with pytest.raises(SessionExists):
+        await session.fork(2, id="f")
+
+
+@pytest.mark.parametrize("fault", ["load", "scan", "put", "put_session"])
+async def test_a_fork_is_not_seen_before_it_is_whole_and_is_taken_up_again(
+    memory: Memory, session: Session, fault: str
+) -> None:
+    await session.append(*(user(str(n)) for n in range(1100)))
+    await talk(session, 2)
+    log = await session.messages(limit=10_000)
+    store, unsteady = await failing(memory)
+    store.left = {fault: 0 if fault == "scan" else 1}
+    with pytest.raises(Unavailable):
+        await (await unsteady.session("s")).fork(id="f")
+    with pytest.raises(SessionNotFound):
+        await memory.get_session("f")
+    assert [info.id for info in await memory.list_sessions()] == ["s"]
+    with pytest.raises(SessionExists):
+        await session.fork(3, id="f")
+    await session.add_turn("user", "came since")
+    fork = await session.fork(id="f")
+    assert copied(await fork.messages(limit=10_000)) == copied(log)
+    assert len(await memory.store.scan(Scope(session=fork.key))) == 2
+    assert (await memory.get_session("f")).key == fork.key
+
+
+async def test_processes_that_fork_into_one_id_at_once_get_one_fork(session: Session) -> None:
+    await session.append(*(user(str(n)) for n in range(1100)))
+    forks = await asyncio.gather(
+        *(session.fork(1000, id="f") for _ in range(3)), return_exceptions=True
+    )
+    made = [fork for fork in forks if isinstance(fork, Session)]
+    assert made
+    assert len({fork.key for fork in made}) == 1
+    assert all(isinstance(f, Session | SessionExists) for f in forks)
+    assert len(await made[0].messages(limit=2000)) == 1000
