@@ -578,3 +578,16 @@ def test_blank_items_that_a_model_wrote_are_not_sent_back() -> None:
     for native in (blank, empty):
         log += [Message(role="assistant", native=native), said("user", 1)]
     check_wires(chosen(log))
+
+
+async def test_results_of_two_exchanges_with_one_call_id_go_to_their_own_calls() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        async with session.exchange("A?") as a, session.exchange("B?") as b:
+            for turn in (a, b):
+                call = ToolCall(id="call_0", name="look")
+                await turn.append(Message(role="assistant", tool_calls=[call]))
+            for turn, said in ((a, "for A"), (b, "for B")):
+                await turn.append(Message(role="tool", tool_call_id="call_0", content=said))
+            shown = (await a.context(budget=4000)).messages
+    assert [m.content for m in shown] == ["A?", "B?", "", "for A", "", "for B"]

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from keepthread import Attachment, Memory, Message, Scope, Session, ToolCall, View, Window, tokens
+from keepthread.derived import derived_id
 from keepthread.errors import (
     Conflict,
     InvalidInput,
@@ -23,7 +24,7 @@ from keepthread.errors import (
 from keepthread.protocols import Store
 from keepthread.testing.clock import ManualClock
 from keepthread.tokens import Estimator
-from keepthread.turn import FINISHED, INTERRUPTED, Turn, derived_id
+from keepthread.turn import FINISHED, INTERRUPTED, Turn
 
 DAY = 86_400.0
 

@@ -210,6 +210,18 @@ async def test_one_store_serves_several_event_loops(store: SQLiteStore) -> None:
     assert len(await store.read(key, limit=100)) == 80
 
 
+async def test_event_loops_that_come_and_go_are_all_served(store: SQLiteStore) -> None:
+    key = await session_of(store)
+
+    def come_and_go() -> None:
+        for _ in range(40):
+            asyncio.run(store.append(key, [user("x")]))
+            asyncio.run(store.tail(key, limit=1))
+
+    await asyncio.gather(*(asyncio.to_thread(come_and_go) for _ in range(6)))
+    assert len(await store.read(key, limit=1000)) == 240
+
+
 async def test_closing_answers_everyone(path: Path) -> None:
     store = await SQLiteStore.open(path)
     key = await session_of(store)
@@ -232,6 +244,7 @@ if (pid := os.fork()) == 0:
     try:
         asyncio.run(store.list_sessions())
     except StoreClosed as error:
+        asyncio.run(store.close())
         os._exit(0 if "fork" in str(error) else 2)
     os._exit(1)
 assert os.waitpid(pid, 0)[1] == 0

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self
 
-from keepthread.checks import MAX_COUNT, check_count
+from keepthread.checks import check_count
 from keepthread.context.view import DEFAULT_VIEWS, View
-from keepthread.errors import InvalidInput, SessionExists, SessionNotFound
+from keepthread.errors import InvalidInput, SessionExists, SessionGone, SessionNotFound
 from keepthread.ids import new_id
 from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.session import Session
@@ -14,10 +15,10 @@ from keepthread.stores.ram import RamStore
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.thread import Thread
 from keepthread.tokens import counter as best_counter
-from keepthread.types import JSON, Durability, SessionInfo, Verification
+from keepthread.types import JSON, Durability, SessionInfo, SessionKey, Verification
 
 DAY: Final = 86_400.0
-_ALL: Final = MAX_COUNT
+_PAGE: Final = 500
 
 
 class Memory:
@@ -152,17 +153,23 @@ class Memory:
 
     async def delete_session(self, id: str, *, owner: str | None = None) -> None:
         """Remove a session with its messages and its shelf."""
-        session = await self.get_session(id, owner=owner)
-        await self.store.delete_session(session.key)
+        info = await self.store.get_session(id)  # also one that was never finished
+        if info is None or owner not in (None, info.owner):
+            raise SessionNotFound(f"there is no session {id!r}")
+        await self.store.delete_session(info.key)
 
     async def prune(self, days: int = 30) -> int:
-        """Delete sessions without activity for so many days; return how many."""
+        """Delete sessions without activity for so many days, all kinds of them; return how many."""
         before = self._clock() - check_count(days, "days") * DAY
         pruned = 0
-        for session in await self.store.list_sessions(limit=_ALL):
-            if session.updated_at < before:
-                await self.store.delete_session(session.key)
-                pruned += 1
+        after: SessionKey | None = None
+        while page := await self.store.scan_sessions(after=after, limit=_PAGE):
+            for session in page:
+                if session.state == "live" and session.updated_at < before:
+                    with suppress(SessionGone):  # another process pruned it
+                        await self.store.delete_session(session.key)
+                        pruned += 1
+            after = page[-1].key
         return pruned
 
     async def verify(self, *, progress: Progress | None = None) -> Verification:

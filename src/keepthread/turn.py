@@ -1,14 +1,13 @@
 """A turn: the user message is safe before any model is asked, and there is one answer."""
 
 import asyncio
-import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, NamedTuple, Self, cast
 
 from keepthread.context.render import Context
+from keepthread.derived import derived_id, result_ids
 from keepthread.errors import Conflict, InvalidInput, KeepthreadError, Stale
 from keepthread.thread import Thread
 from keepthread.types import JSON, Message, Record, Scope, Span
@@ -188,8 +187,9 @@ class Turn:
 
 
 class _Call(NamedTuple):
-    """A tool call, and the id that its result has."""
+    """A tool call, the message it is in, and the id that its result has."""
 
+    message: str
     id: str
     name: str
     result: str
@@ -214,9 +214,9 @@ class _Calls:
                 message = replace(message, id=message.id or ids())
                 calls += _calls_of(message)
             elif message.role == "tool":
-                mine = [call for call in reversed(calls) if call.id == message.tool_call_id]
+                mine = [call for call in calls if call.id == message.tool_call_id]
                 still_open = [call for call in mine if call.result not in answered]
-                for call in (still_open or mine)[:1]:
+                if call := _first_of_latest(still_open or mine):
                     message = replace(message, id=message.id or call.result)
                     answered.add(call.result)
             named.append(message)
@@ -238,17 +238,13 @@ class _Calls:
 
 
 def _calls_of(message: Message) -> list[_Call]:
-    """Return a message's calls; a call id used again in one message gets results of its own."""
-    times: Counter[str] = Counter()
-    calls: list[_Call] = []
-    for call in message.tool_calls:
-        again = [str(times[call.id])] if times[call.id] else []
-        calls.append(_Call(call.id, call.name, derived_id("result", message.id, call.id, *again)))
-        times[call.id] += 1
-    return calls
+    """Return a message's calls with the ids of their results."""
+    return [
+        _Call(message.id, call.id, call.name, result)
+        for call, result in zip(message.tool_calls, result_ids(message), strict=True)
+    ]
 
 
-def derived_id(*parts: str) -> str:
-    """Return an id that the same parts always give, of the shape of our own ids."""
-    seed = "\0".join(parts).encode("utf-8", "surrogatepass")
-    return hashlib.sha256(seed).hexdigest()[:32]
+def _first_of_latest(calls: Sequence[_Call]) -> _Call | None:
+    """Return the first of those calls that stand in the latest message."""
+    return next((call for call in calls if call.message == calls[-1].message), None)

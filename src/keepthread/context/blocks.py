@@ -1,7 +1,8 @@
 """Blocks: messages that live or die together, a tool call and its results.
 
-A result belongs to the latest call before it that has its id and no result yet; it is set behind
-its call wherever the log holds it. A call with some results missing gets stand-ins for them; one
+A result belongs to the call its own id was derived from, else to the latest call before it, of its
+exchange if there is one, that has its call id and no result yet. It is set behind its call wherever
+the log holds it. A call with some results missing gets stand-ins for them; one
 with none is left out, and so is a result without its call.
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
+from keepthread.derived import is_derived, result_ids
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message, ToolCall
 
@@ -23,10 +25,16 @@ class Block:
     results: dict[int, Message] = field(default_factory=dict[int, Message])
     fault: str = ""
 
-    def open_call(self, id: str | None) -> int | None:
-        """Return the index of a call of that id without a result."""
+    def open_call(self, result: Message) -> int | None:
+        """Return the index of the call without a result that this one answers.
+
+        A result whose id was derived answers the call it was derived from, and no other.
+        """
+        exact = result_ids(self.call) if is_derived(result.id) else None
         for index, call in enumerate(self.call.tool_calls):
-            if call.id == id and index not in self.results:
+            if index in self.results or call.id != result.tool_call_id:
+                continue
+            if exact is None or exact[index] == result.id:
                 return index
         return None
 
@@ -99,10 +107,16 @@ def units_of(messages: Sequence[Message]) -> Units:
 
 def _take_result(message: Message, callers: list[Block]) -> bool:
     """Put a result behind its call; tell whether there is one."""
-    for block in reversed(callers):
-        index = block.open_call(message.tool_call_id)
+    for block in _candidates(message, callers):
+        index = block.open_call(message)
         if index is not None:
             block.results[index] = message
             block.fault = ""
             return True
     return False
+
+
+def _candidates(message: Message, callers: list[Block]) -> list[Block]:
+    """Return the calls it may belong to, the likeliest first: its own exchange's, the latest."""
+    latest = callers[::-1]
+    return sorted(latest, key=lambda block: block.call.exchange != message.exchange)

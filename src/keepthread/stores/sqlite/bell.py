@@ -6,6 +6,7 @@ empty, which costs an exception each time. It serves where a loop cannot watch a
 
 import asyncio
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,26 +23,29 @@ class Bell(Generic[T]):
         self.loop = loop
         self._take = take
         self._items: deque[T] = deque()
+        self._lock = threading.Lock()
         self._pipe = _watched_pipe(loop, self._answer)
 
     def ring(self, item: T) -> None:
         """Hand an item over; a loop that is closed takes none, for nobody waits there."""
         self._items.append(item)
-        if self._pipe:
-            with suppress(BlockingIOError):  # full: it has been rung often enough
-                os.write(self._pipe[1], b"\0")
-        else:
-            with suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(self._drain)
+        with self._lock:  # a closed descriptor may be somebody else's by now
+            if self._pipe:
+                with suppress(BlockingIOError):  # full: it has been rung often enough
+                    os.write(self._pipe[1], b"\0")
+                return
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._drain)
 
     def close(self) -> None:
         """Let go of the pipe, once nobody rings any more."""
-        if self._pipe:
-            if not self.loop.is_closed():
-                self.loop.remove_reader(self._pipe[0])
-            for descriptor in self._pipe:
-                os.close(descriptor)
-            self._pipe = None
+        with self._lock:
+            if self._pipe:
+                if not self.loop.is_closed():
+                    self.loop.remove_reader(self._pipe[0])
+                for descriptor in self._pipe:
+                    os.close(descriptor)
+                self._pipe = None
 
     def _answer(self) -> None:
         if self._pipe:

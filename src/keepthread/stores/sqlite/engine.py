@@ -47,6 +47,7 @@ class _Worker:
         self.file = file
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._bells: dict[asyncio.AbstractEventLoop, Bell[list[_Answer]]] = {}
+        self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
         self._tell_end: Callable[[], object] = lambda: None
@@ -70,7 +71,7 @@ class _Worker:
 
     async def close(self) -> None:
         """Finish what waits, then end the thread."""
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:  # a forked process has no such thread
             return
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
@@ -79,7 +80,9 @@ class _Worker:
         self._jobs.put(None)
         await ended
         self._thread.join()
-        for bell in self._bells.values():
+        with self._lock:
+            bells = list(self._bells.values())
+        for bell in bells:
             # Another loop may still be about to read what was rung: its own thread must let go.
             if bell.loop is loop or bell.loop.is_closed():
                 bell.close()
@@ -87,9 +90,11 @@ class _Worker:
                 bell.loop.call_soon_threadsafe(bell.close)
 
     def _new_bell(self, loop: asyncio.AbstractEventLoop) -> "Bell[list[_Answer]]":
-        for old in [old for old in self._bells if old.is_closed()]:
-            self._bells.pop(old).close()
-        self._bells[loop] = bell = Bell(loop, _settle)
+        bell: Bell[list[_Answer]] = Bell(loop, _settle)
+        with self._lock:
+            for old in [old for old in self._bells if old.is_closed()]:
+                self._bells.pop(old).close()
+            self._bells[loop] = bell
         return bell
 
     def _run(self) -> None:
