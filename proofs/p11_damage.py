@@ -496,12 +496,15 @@ def _difference(shown: Any, sound: Any) -> str:
 def _costs_itself(where: Where, shown: Any, sound: Any, row: "Row", place: tuple[str, str]) -> bool:
     """Tell whether a reading that changed lost nothing but a damaged session or record.
 
-    A damaged record is refused, and a session that no longer says whose it is is gone. A list
-    shows all others, and of the damaged one nothing, or that it is damaged.
+    A damaged record is refused, and a session that no longer says whose it is is gone; one that is
+    damaged has no system prompt to gather. A list shows all others, and of the damaged one nothing,
+    or that it is damaged.
     """
     if isinstance(shown, KeepthreadError):
         if row.table == "shelf":
             return isinstance(shown, Damaged)
+        if isinstance(shown, Damaged):
+            return where == (*place, "gather")
         return isinstance(shown, SessionGone) and where[:2] == place and where[2] != "owned"
     if not isinstance(sound, list):
         return shown is None or getattr(shown, "state", "") == "damaged"
