@@ -831,3 +831,16 @@ async def test_processes_that_fork_into_one_id_at_once_get_one_fork(session: Ses
     assert len({fork.key for fork in made}) == 1
     assert all(isinstance(f, Session | SessionExists) for f in forks)
     assert len(await made[0].messages(limit=2000)) == 1000
+
+
+async def test_what_cannot_be_counted_is_refused_by_its_name(session: Session) -> None:
+    for wrong in (
+        Message(role="user", content=cast(Any, None)),
+        Message(role="assistant", tool_calls=cast(Any, ["call"])),
+        Message(role="assistant", native=cast(Any, {"wire": "anthropic"})),
+        Message(role="user", attachments=cast(Any, [1])),
+        cast(Any, "hello"),
+    ):
+        with pytest.raises(InvalidInput):
+            await session.append(wrong)
+    assert await session.messages() == []

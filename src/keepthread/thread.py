@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from keepthread.checks import check_count
+from keepthread.checks import check_count, show
+from keepthread.codec import encode
 from keepthread.context.render import Context
 from keepthread.context.view import View
 from keepthread.errors import InvalidInput
@@ -35,13 +36,19 @@ class Thread:
 
     async def _counted(self, message: Message) -> Message:
         """Return a message that has its tokens; a count that the caller gave is kept."""
-        tokens = message.tokens
-        if not tokens and type(message.content) is str:
-            if len(message.content) > _LARGE:
-                tokens = await asyncio.to_thread(self.counter.count, message)
-            else:
-                tokens = self.counter.count(message)
+        if type(message) is not Message:
+            raise InvalidInput(f"expected a Message, not {show(message)}")
+        try:
+            tokens = message.tokens or await self._count(message)
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            encode(message, message.id)  # says what is wrong with it
+            raise
         return replace(message, tokens=tokens, counter=message.counter or self.counter.name)
+
+    async def _count(self, message: Message) -> int:
+        if len(message.content) > _LARGE:
+            return await asyncio.to_thread(self.counter.count, message)
+        return self.counter.count(message)
 
     async def context(
         self,
