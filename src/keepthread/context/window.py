@@ -98,8 +98,8 @@ class _Choosing:
         newest = self.material.newest_user
         if self.room < 0:
             raise BudgetTooSmall(
-                f"the system prompt needs {self.material.system_tokens} tokens;"
-                f" the budget is {self.budget}"
+                f"the system prompt needs {self.material.system_tokens} tokens and what a wire"
+                f" adds {CONTEXT_FRAME}; the budget is {self.budget}"
             )
         if newest is None or newest.tokens <= self.room // 2 or self.window.overflow == "keep":
             return newest
@@ -111,8 +111,9 @@ class _Choosing:
             cut = cut or shorten(newest, self.room, counter)
         if cut is None:
             raise BudgetTooSmall(
-                f"the newest message alone needs {newest.tokens} tokens and the system prompt"
-                f" {self.material.system_tokens}; the budget is {self.budget}"
+                f"the newest message alone needs {newest.tokens} tokens, the system prompt"
+                f" {self.material.system_tokens} and what a wire adds {CONTEXT_FRAME};"
+                f" the budget is {self.budget}"
             )
         return cut
 
