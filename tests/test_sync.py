@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import keepthread
-from keepthread import Message, RamStore, ToolCall, Verification, View, sync
+from keepthread import Message, RamStore, ToolCall, Verification, View, hop, sync
 from keepthread.errors import (
     BudgetTooSmall,
     InvalidInput,
@@ -239,7 +239,7 @@ def test_an_exception_leaves_no_cycle_behind(memory: Memory) -> None:
         for _ in range(3):
             with pytest.raises(SessionNotFound):
                 memory.get_session("nobody")
-        assert not [o for o in gc.get_objects() if isinstance(o, sync._Call)]
+        assert not [o for o in gc.get_objects() if isinstance(o, hop.Call)]
     finally:
         gc.enable()
 

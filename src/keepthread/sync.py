@@ -4,22 +4,16 @@
 a notebook. Any thread may call; what is documented in `keepthread` holds here.
 """
 
-import asyncio
-import os
-import threading
 import time
-import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar
+from typing import Self
 
 from keepthread.context.render import Context
 from keepthread.context.view import View
 from keepthread.errors import StoreClosed
+from keepthread.hop import Call, Loop
 from keepthread.ids import new_id
 from keepthread.memory import Memory as AsyncMemory
 from keepthread.protocols import Progress, Store, TokenCounter
@@ -39,11 +33,6 @@ from keepthread.types import (
 
 __all__ = ["Memory", "Session", "Turn"]
 
-T = TypeVar("T")
-P = ParamSpec("P")
-_Close: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-_MOST_WAIT: Final = 0.5
-
 
 class Memory:
     """See `keepthread.Memory`; `with Memory.open("sqlite:///chat.db") as memory`."""
@@ -59,7 +48,7 @@ class Memory:
     ) -> None:
         """Stand on a store that is open; `open` is the usual way."""
         self._memory = AsyncMemory(store, views=views, counter=counter, clock=clock, ids=ids)
-        self._loop = _Loop(self._memory.close)
+        self._loop = Loop(self._memory.close)
         self._owns_loop = True
 
     @staticmethod
@@ -83,7 +72,7 @@ class Memory:
             clock=clock,
             ids=ids,
         )
-        loop = _Loop(opening.__aexit__)
+        loop = Loop(opening.__aexit__)
         try:
             memory = loop.run(opening.__aenter__)
         except BaseException:
@@ -92,7 +81,7 @@ class Memory:
         return Memory._over(loop, memory, owns_loop=True)
 
     @staticmethod
-    def _over(loop: "_Loop", memory: AsyncMemory, *, owns_loop: bool) -> "Memory":
+    def _over(loop: Loop, memory: AsyncMemory, *, owns_loop: bool) -> "Memory":
         made = object.__new__(Memory)
         made._loop, made._memory, made._owns_loop = loop, memory, owns_loop
         return made
@@ -197,14 +186,14 @@ class Memory:
 
     def verify(self, *, progress: Progress | None = None) -> Verification:
         """See `keepthread.Memory.verify`; `progress` is called in the thread that waits."""
-        call = _Call(self._loop)
+        call = Call(self._loop)
         return call.run(self._memory.verify, progress=progress and call.here(progress))
 
 
 class Session:
     """See `keepthread.Session`; get it from `Memory.session`."""
 
-    def __init__(self, loop: "_Loop", session: AsyncSession) -> None:
+    def __init__(self, loop: Loop, session: AsyncSession) -> None:
         """Hold an asynchronous session and the loop that runs it."""
         self._loop = loop
         self._session = session
@@ -317,7 +306,7 @@ class Session:
 class Turn:
     """See `keepthread.Turn`; get it from `Session.exchange`."""
 
-    def __init__(self, loop: "_Loop", turn: AsyncTurn) -> None:
+    def __init__(self, loop: Loop, turn: AsyncTurn) -> None:
         """Hold an asynchronous turn and the loop that runs it."""
         self._loop = loop
         self._turn = turn
@@ -376,165 +365,3 @@ class Turn:
     ) -> Message:
         """See `keepthread.Turn.finish`."""
         return self._loop.run(self._turn.finish, answer, id=id, usage=usage, cut=cut)
-
-
-# --- the hop from any thread to the loop and back ---
-
-
-class _Loop:
-    """An event loop on a thread of its own, which ends with a call of `close`.
-
-    The thread does not know this object, so that a memory nobody holds any more is closed, and it
-    is a daemon, so that one that was never closed does not keep the interpreter from leaving.
-    """
-
-    def __init__(self, close: _Close) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._pid = os.getpid()
-        self._gate = threading.RLock()  # a signal's handler may call while its thread is in here
-        self._closed = False
-        self._ended: Future[None] = Future()
-        closing: asyncio.Future[_Close] = self._loop.create_future()
-        thread = threading.Thread(
-            target=_serve, args=(self._loop, closing, self._ended), name="keepthread", daemon=True
-        )
-        thread.start()
-        self._thread = thread
-        self._close = weakref.finalize(self, _begin_to_end, self._loop, closing, close, self._pid)
-        self._close.atexit = False
-
-    def run(
-        self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run an asynchronous function in the loop and return what it returns."""
-        return _Call(self).run(call, *args, **kwargs)
-
-    def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Have a plain function called in the loop."""
-        if os.getpid() != self._pid:
-            raise StoreClosed("the memory was opened before a fork; open it anew in each process")
-        self._refuse_own_thread()
-        with self._gate:
-            if self._closed:
-                raise StoreClosed("the memory is closed")
-            self._loop.call_soon_threadsafe(call, *args)
-
-    def end(self) -> None:
-        """Close, let calls of other threads come to their end, and wait for the thread's."""
-        if os.getpid() != self._pid:
-            return  # the store is open in the parent alone
-        self._refuse_own_thread()
-        with self._gate:
-            self._closed = True
-            self._close()
-        self._ended.result()
-        self._thread.join()
-
-    def _refuse_own_thread(self) -> None:
-        if threading.get_ident() == self._thread.ident:
-            raise RuntimeError("a blocking call from inside its own event loop would never end")
-
-
-def _begin_to_end(
-    loop: asyncio.AbstractEventLoop, closing: asyncio.Future[_Close], close: _Close, pid: int
-) -> None:
-    if os.getpid() == pid:
-        loop.call_soon_threadsafe(closing.set_result, close)
-
-
-def _serve(
-    loop: asyncio.AbstractEventLoop, closing: asyncio.Future[_Close], ended: Future[None]
-) -> None:
-    """Run a loop, in its thread, until it is to be closed."""
-    error: BaseException | None = None
-    try:
-        loop.run_until_complete(_wind_up(closing))
-    except BaseException as failure:  # noqa: BLE001 - whoever waits is told
-        error = failure
-    loop.close()
-    if error is None:
-        ended.set_result(None)
-    else:
-        ended.set_exception(error)
-
-
-async def _wind_up(closing: asyncio.Future[_Close]) -> None:
-    close = await closing
-    try:
-        await close()
-    finally:
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.get_running_loop().shutdown_default_executor()
-
-
-class _Call:
-    """One call: what it does goes to the loop, and the caller waits here for what comes back.
-
-    `loop.call_soon_threadsafe` and a queue cost half of `asyncio.run_coroutine_threadsafe`.
-    """
-
-    __slots__ = ("_back", "_error", "_given_up", "_loop", "_result", "_task")
-
-    def __init__(self, loop: _Loop) -> None:
-        self._loop = loop
-        self._back: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._task: asyncio.Task[None] | None = None
-        self._given_up = False
-        self._result: Any = None
-        self._error: BaseException | None = None
-
-    def run(
-        self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run an asynchronous function in the loop and return what it returns, or raise it."""
-        self._loop.post(self._start, partial(call, *args, **kwargs))
-        try:
-            while (callback := self._next()) is not None:
-                callback()
-        except BaseException:  # the caller is interrupted, or its own callback failed
-            self._given_up = True
-            with suppress(StoreClosed):
-                self._loop.post(self._cancel)
-            raise
-        error, self._error = self._error, None
-        if error is None:
-            return self._result
-        try:
-            raise error
-        finally:
-            del error  # its traceback knows this frame
-
-    def here(self, callback: Callable[P, object]) -> Callable[P, None]:
-        """Return a function for any thread that has the callback called where the caller waits."""
-
-        def send(*args: P.args, **kwargs: P.kwargs) -> None:
-            if self._given_up:
-                raise StoreClosed("the caller waits no longer")
-            self._back.put(partial(callback, *args, **kwargs))
-
-        return send
-
-    def _next(self) -> Callable[[], object] | None:
-        """Return the next callback, or None at the end."""
-        while True:
-            # A signal that came just before the wait is not seen until it is over.
-            with suppress(Empty):
-                return self._back.get(timeout=_MOST_WAIT)
-
-    # --- in the loop's thread ---
-
-    def _start(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._finish(call))
-
-    async def _finish(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        try:
-            self._result = await call()
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
-            self._error = error
-        finally:
-            self._back.put(None)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
