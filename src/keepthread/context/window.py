@@ -216,7 +216,7 @@ class _Choosing:
         while used > self.room and (old := [g for g in kept if g and g[0] is not self.newest][:1]):
             kept = [group for group in kept if group is not old[0]]
             used -= sum(m.tokens for m in old[0])
-            self.account.add([m for m in old[0] if m.seq], "", "does not fit")
+            self.account.add(_logged(old[0]), "", "does not fit")
         return [m for group in kept for m in group]
 
     def _pins(self, shown: list[Message]) -> list[Message]:
