@@ -1,20 +1,26 @@
 """The sockets: what a backend, a counter or another part must do to fit into the house."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from keepthread.types import (
     JSON,
+    Digest,
     Durability,
     Gathered,
     Hidden,
+    Importance,
     Message,
     Record,
+    Reply,
     Scope,
     Selection,
     SessionInfo,
     SessionKey,
+    Shortened,
     Span,
+    Summary,
+    Tool,
     Verification,
 )
 
@@ -33,6 +39,28 @@ class TokenCounter(Protocol):
     def count(self, message: Message) -> int:
         """Return the tokens a message takes on any wire, its frame included."""
         ...
+
+
+class Live(NamedTuple):
+    """A remembered tool result as it can be shown by itself: a call, and what came of it."""
+
+    call: Message
+    result: Message
+    left: int
+    """Exchanges in which it still serves, this one included."""
+    lifetime: int
+
+
+class Past(NamedTuple):
+    """What is known of the messages before a window."""
+
+    summary: Summary | None = None
+    gap: Sequence[Message] = ()
+    """The newest messages between summary and window, which no summary that serves stands for."""
+    digests: Mapping[int, Digest] = {}
+    """Long answers in short, by position."""
+    kept: Sequence[tuple[Message, str]] = ()
+    """Important messages before the window, oldest first, with the reason."""
 
 
 class Material(NamedTuple):
@@ -57,6 +85,15 @@ class Material(NamedTuple):
     """What to recall by; the newest user message if it is None."""
     steady: bool = True
     """False if some messages were counted anew, so that totals say nothing of earlier calls."""
+    exchange: int = 0
+    """The exchange a model is to answer."""
+    notes: Sequence[Message] = ()
+    """What the program told, as far as it is to be held on to, oldest first."""
+    live: Sequence[Live] = ()
+    """Remembered tool results, oldest first."""
+    fence: str = ""
+    """What no remembered text can know: the fence around quotations."""
+    past: Past = Past()
 
 
 class Strategy(Protocol):
@@ -64,6 +101,60 @@ class Strategy(Protocol):
 
     def select(self, material: Material, budget: int) -> Selection:
         """Return what to show within the budget, and the reason for each choice."""
+        ...
+
+
+class Summarizer(Protocol):
+    """Says a text in fewer bytes."""
+
+    @property
+    def name(self) -> str:
+        """Name the way of shortening; it is kept with what came of it."""
+        ...
+
+    async def shorten(self, text: str, *, limit: int) -> Shortened:
+        """Return the text in at most `limit` bytes of UTF-8, what matters kept."""
+        ...
+
+
+class Scorer(Protocol):
+    """Tells what is worth keeping word for word, without a model."""
+
+    def score(self, message: Message) -> Importance | None:
+        """Return how much a message matters and why, or None if it is like any other."""
+        ...
+
+
+class ChatModel(Protocol):
+    """Answers a conversation."""
+
+    @property
+    def name(self) -> str:
+        """Name the model, as its provider does."""
+        ...
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        system: str = "",
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, JSON] | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        """Return the whole answer; with a `schema`, its content is JSON that obeys it."""
+        ...
+
+    def stream(
+        self,
+        messages: Sequence[Message],
+        *,
+        system: str = "",
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, JSON] | None = None,
+        max_tokens: int | None = None,
+    ) -> AsyncIterator[str | Reply]:
+        """Yield the answer piece by piece, and at the end the whole of it."""
         ...
 
 
@@ -176,10 +267,18 @@ class Store(Protocol):
         ...
 
     async def gather(
-        self, session: SessionKey, *, tokens: int, least: int = 0, kinds: Sequence[str] = ()
+        self,
+        session: SessionKey,
+        *,
+        tokens: int,
+        least: int = 0,
+        kinds: Sequence[str] = (),
+        follow: Sequence[str] = (),
     ) -> Gathered:
         """Return at one moment what a context is made of: prompt, tail, records of these kinds.
 
+        `follow` names more kinds, whose records come with the messages of this session that they
+        are made of; such records must be made of few.
         A session whose record is damaged raises `Damaged`: its system prompt is not known.
         """
         ...
@@ -199,8 +298,9 @@ class Store(Protocol):
     async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
         """Replace messages by tombstones, for ever, and return the session's new epoch.
 
-        Nothing new to erase leaves the epoch as it is; an unknown position raises
-        `MessageNotFound` and erases nothing.
+        The session's records that are made of them are dropped at the same moment. Nothing new to
+        erase leaves the epoch as it is; an unknown position raises `MessageNotFound` and erases
+        nothing.
         """
         ...
 
@@ -237,8 +337,20 @@ class Store(Protocol):
         """Return one record, or None."""
         ...
 
-    async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
-        """Return a shelf's records, by kind and key; of one kind, or all."""
+    async def scan(
+        self,
+        scope: Scope,
+        kind: str | None = None,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        """Return a shelf's records, by kind and key; of one kind, or all.
+
+        Of one kind: those whose key is behind `after` and before `before`, by the code points of
+        their characters; with a limit the last ones, reading no more than it returns.
+        """
         ...
 
     async def owners(self) -> list[str]:

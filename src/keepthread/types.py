@@ -156,6 +156,8 @@ class Gathered(NamedTuple):
     system_prompt: str | None
     messages: Sequence[Message]
     records: Sequence[Record]
+    sources: Sequence[Message] = ()
+    """What the records that were followed are made of, by position, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,88 @@ class Selection(NamedTuple):
     system: str
     messages: Sequence[Message]
     choices: Sequence[Choice]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The compressed past: what stands for all visible messages up to a position."""
+
+    text: str
+    last: int
+    """The last position behind it."""
+    messages: int
+    """How many messages stand behind it."""
+    tokens: int
+    """What those messages cost."""
+    exchange: int = 0
+    """The last exchange behind it."""
+    number: int = 0
+    """How many folds it took, this one included."""
+    origin: Origin = "user"
+    """The lowest trust among what it was made from."""
+    spans: Sequence[Span] = ()
+    """The ranges that stand behind it, hidden ones left out."""
+    head: int = 0
+    """The end of the log when it was made."""
+
+
+class Digest(NamedTuple):
+    """A long answer in short."""
+
+    text: str
+    tokens: int
+    counter: str
+    head: int
+    """The end of the log when it was made."""
+
+
+class Importance(NamedTuple):
+    """How much a message matters, from 0 to 1, and why."""
+
+    score: float
+    reason: str
+
+
+# --- talking to models ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a model's answer cost, in its provider's tokens."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    """How many of `input` the provider had seen before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """What a model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, JSON] = field(default_factory=_no_meta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a model said: a text, calls of tools, or both."""
+
+    content: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    usage: Usage | None = None
+    cut: bool = False
+    """True if it was broken off, by a limit or by the provider."""
+    native: Native | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortened:
+    """A text in fewer bytes, and what a model took for it."""
+
+    text: str
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
