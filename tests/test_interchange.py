@@ -100,7 +100,9 @@ async def test_messages_sessions_and_records_come_back_as_they_were() -> None:
     for session in await store.scan_sessions():
         copy = await twin.get_session(session.id)
         assert copy is not None
-        assert replace(copy, key=session.key, epoch=session.epoch) == session
+        kept = {"key": session.key, "epoch": session.epoch, "fence": session.fence}
+        assert copy.fence != session.fence
+        assert replace(copy, **kept) == session
         assert await twin.read(copy.key) == await store.read(session.key)
     s, f = await twin.get_session("s"), await twin.get_session("f")
     assert s is not None

@@ -26,12 +26,17 @@ from keepthread import Message, RamStore, Record, Scope, SessionInfo, SessionKey
 from keepthread.errors import KeepthreadError
 from keepthread.protocols import Store
 from keepthread.testing.clock import ManualClock
+from keepthread.types import Gathered
 from tests.test_codec import messages
 
 few_ids = st.sampled_from(("m1", "m2", "m3", "0" * 32, ""))
 drafts = st.builds(lambda m, id: replace(m, id=id), messages, few_ids)
 positions = st.none() | st.integers(0, 12)
 names = st.sampled_from(("a", "b"))
+spans = st.tuples(st.integers(0, 6), st.integers(0, 8))
+bounds = st.fixed_dictionaries(
+    {}, optional={"after": names, "before": names, "limit": st.integers(0, 3)}
+)
 
 
 class Stores(RuleBasedStateMachine):
@@ -136,9 +141,22 @@ class Stores(RuleBasedStateMachine):
         value=st.integers(),
         seen=st.sampled_from((None, "current", 0, 999_999)),
         epoch=st.none() | st.integers(0, 2),
+        others=sessions,
+        own=st.lists(spans, max_size=2),
+        strange=st.lists(spans, max_size=1),
     )
     def put(
-        self, keys: Any, level: str, kind: str, key: str, value: int, seen: Any, epoch: Any
+        self,
+        keys: Any,
+        level: str,
+        kind: str,
+        key: str,
+        value: int,
+        seen: Any,
+        epoch: Any,
+        others: Any,
+        own: list[tuple[int, int]],
+        strange: list[tuple[int, int]],
     ) -> None:
         async def put(store: Store, index: int) -> None:
             scope = _scope(level, keys[index])
@@ -146,9 +164,12 @@ class Stores(RuleBasedStateMachine):
             if seen == "current":
                 record = await store.get(scope, kind, key)
                 version = record.version if record else 0
-            spans = [Span(session=keys[index], first=1, last=2)] if value % 2 else []
+            made_of = [Span(session=keys[index], first=a, last=b) for a, b in own]
+            made_of += [Span(session=others[index], first=a, last=b) for a, b in strange]
             epochs = None if epoch is None else {keys[index]: epoch}
-            await store.put(scope, kind, key, value, made_of=spans, version=version, epochs=epochs)
+            await store.put(
+                scope, kind, key, value, made_of=made_of, version=version, epochs=epochs
+            )
 
         self.same(put)
 
@@ -161,6 +182,29 @@ class Stores(RuleBasedStateMachine):
     @rule(keys=sessions, level=st.sampled_from(("session", "owner", "tenant")))
     def scan(self, keys: Any, level: str) -> None:
         self.same(lambda s, i: s.scan(_scope(level, keys[i])))
+
+    @rule(
+        keys=sessions,
+        level=st.sampled_from(("session", "owner", "tenant")),
+        kind=st.none() | names,
+        bounds=bounds,
+    )
+    def scan_between(self, keys: Any, level: str, kind: str | None, bounds: Any) -> None:
+        self.same(lambda s, i: s.scan(_scope(level, keys[i]), kind, **bounds))
+
+    @rule(
+        keys=sessions,
+        tokens=st.integers(0, 40),
+        least=st.integers(0, 3),
+        kinds=st.lists(names, max_size=2),
+        follow=st.lists(names, max_size=2),
+    )
+    def gather(
+        self, keys: Any, tokens: int, least: int, kinds: list[str], follow: list[str]
+    ) -> None:
+        self.same(
+            lambda s, i: s.gather(keys[i], tokens=tokens, least=least, kinds=kinds, follow=follow)
+        )
 
     @rule(seconds=st.sampled_from((2.0, 60.0, -3600.0)))
     def pass_time(self, seconds: float) -> None:
@@ -194,6 +238,8 @@ def _comparable(answer: Any) -> Any:
     """Return an answer without what each store may choose for itself."""
     if isinstance(answer, list):
         return [_comparable(a) for a in answer]
+    if isinstance(answer, Gathered):
+        return [_comparable(part) for part in answer]
     if isinstance(answer, SessionInfo):
         return replace(answer, key=SessionKey(""), updated_at=0.0)
     if isinstance(answer, Record):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keepthread import Scope, SessionInfo, SessionKey, SQLiteStore
+from keepthread import Scope, SessionInfo, SessionKey, Span, SQLiteStore
 from keepthread.errors import (
     Busy,
     Damaged,
@@ -376,6 +376,36 @@ async def test_a_damaged_record_is_an_error_until_it_is_dropped(
     assert "pin/1" in found.what
     assert await store.drop(scope, "pin", "1")
     assert await store.scan(scope) == []
+
+
+async def test_a_damaged_record_goes_when_what_it_may_be_made_of_is_erased(
+    path: Path, store: SQLiteStore
+) -> None:
+    key = await session_of(store)
+    await store.append(key, [user("a"), user("secret")])
+    scope = Scope(session=key)
+    await store.put(scope, "fold", "broken", "secret", made_of=[Span(session=key, first=2, last=2)])
+    await store.put(
+        scope, "fold", "garbled", "secret", made_of=[Span(session=key, first=2, last=2)]
+    )
+    await store.put(scope, "fold", "sound", "a", made_of=[Span(session=key, first=1, last=1)])
+    await store.put(scope, "marks", "1", [])
+    damage(path, "UPDATE shelf SET made_of = ? WHERE key = 'broken'", f'[["{key}",1,1]]'.encode())
+    damage(path, "UPDATE shelf SET made_of = 7, kind = ? WHERE key = 'garbled'", b"\xff")
+    damage(path, "UPDATE shelf SET value = ? WHERE kind = 'marks'", b"[1]")
+    await store.erase(key, [2])
+    assert [r.key for r in await store.scan(scope, "fold")] == ["sound"]
+    (found,) = (await store.verify()).damages  # what was hidden must not come to light instead
+    assert "marks/1" in found.what
+
+
+async def test_a_record_whose_key_is_damaged_is_not_passed_over(
+    path: Path, store: SQLiteStore
+) -> None:
+    await store.put(Scope(), "k", "a", 1)
+    damage(path, "UPDATE shelf SET key = ?", b"\xff")
+    with pytest.raises(Damaged):
+        await store.scan(Scope(), "k")
 
 
 async def test_an_orphaned_message_is_named(path: Path, store: SQLiteStore) -> None:

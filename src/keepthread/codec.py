@@ -104,6 +104,14 @@ def guard_of(
     return zlib.crc32(digest + numbers + counter)
 
 
+def guarded(place: int, numbers: Sequence[Any]) -> bool:
+    """Tell whether a row's `seq`, `tokens` and so on to its guard are what was written."""
+    try:
+        return numbers[-1] == guard_of(place, *numbers[:-1])
+    except (TypeError, struct.error):  # damage can change a value's type as well
+        return False
+
+
 def value_check(*values: int | float | str | bytes | None) -> int:
     """Return the check over the values of a small record."""
     check = 0

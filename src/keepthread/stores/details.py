@@ -1,15 +1,26 @@
 """What every backend does alike with sessions and shelves: check, and turn into JSON and back."""
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
-from keepthread.checks import check_count, check_id, check_text, check_time, plain, show
+from keepthread.checks import (
+    MAX_COUNT,
+    check_count,
+    check_id,
+    check_text,
+    check_time,
+    plain,
+    show,
+)
 from keepthread.codec import dumps, loads
+from keepthread.derived import derived_id
 from keepthread.errors import InvalidInput, Stale
 from keepthread.types import (
     JSON,
     ForkPoint,
+    Record,
     Scope,
     SessionInfo,
     SessionKey,
@@ -20,8 +31,11 @@ from keepthread.types import (
 KINDS: Final[tuple[SessionKind, ...]] = ("main", "fork", "delegate")
 
 
-def check_session(session: SessionInfo, *, now: float) -> SessionInfo:
-    """Return a session that every backend can keep, stamped, or refuse it."""
+def check_session(session: SessionInfo, *, now: float, ids: Callable[[], str]) -> SessionInfo:
+    """Return a session that every backend can keep, stamped, or refuse it.
+
+    A new one gets a fence unless it brings one, drawn from what ids are drawn from.
+    """
     check_id(session.id, "a session id")
     check_id(session.owner, "owner")
     if session.kind not in KINDS:
@@ -30,6 +44,7 @@ def check_session(session: SessionInfo, *, now: float) -> SessionInfo:
         raise InvalidInput(f"ready must be True or False, not {show(session.ready)}")
     return replace(
         session,
+        fence=session.fence or ("" if session.key else derived_id("fence", ids())[:12]),
         created_at=_time(session.created_at, now, "created_at"),
         updated_at=_time(session.updated_at, now, "updated_at"),
     )
@@ -62,6 +77,7 @@ def encode_details(session: SessionInfo) -> bytes:
     if type(session.tags) not in (tuple, list):
         raise InvalidInput(f"tags must be a tuple or a list, not {show(session.tags)}")
     details: dict[str, JSON] = {
+        "fence": check_text(session.fence, "fence"),
         "title": check_text(session.title, "title"),
         "tags": [check_text(tag, "a tag") for tag in session.tags],
         "system_prompt": _optional(session.system_prompt, "system_prompt"),
@@ -79,7 +95,7 @@ def _optional(value: object, what: str) -> str | None:
 
 
 def decode_details(details: bytes) -> dict[str, Any]:
-    """Return the fields of a session that `encode_details` wrote."""
+    """Return the fields of a session that `encode_details` wrote; old ones have no fence."""
     fields: dict[str, Any] = loads(details)
     fields["tags"] = tuple(fields["tags"])
     if fork := fields["forked_from"]:
@@ -100,6 +116,31 @@ def check_scope(scope: Scope) -> Scope:
     if scope.owner:
         check_id(scope.owner, "owner")
     return scope
+
+
+class Keys(NamedTuple):
+    """Which keys of a kind are meant: those between two, and of these the last."""
+
+    after: str = ""
+    before: str = "\U0010ffff"  # it cannot be printed, so every key comes before it
+    limit: int = MAX_COUNT
+
+
+ALL_KEYS: Final = Keys()
+
+
+def check_keys(kind: str | None, after: str | None, before: str | None, limit: int | None) -> Keys:
+    """Return which keys of a kind to scan; without a kind it must be all."""
+    check_filter(kind, "kind")
+    if after is before is limit is None:
+        return ALL_KEYS
+    if kind is None:
+        raise InvalidInput("after, before and limit are for the keys of one kind: name it")
+    return Keys(
+        ALL_KEYS.after if after is None else check_id(after, "after"),
+        ALL_KEYS.before if before is None else check_id(before, "before"),
+        ALL_KEYS.limit if limit is None else check_count(limit, "limit"),
+    )
 
 
 def encode_value(kind: str, key: str, value: JSON) -> bytes:
@@ -126,6 +167,29 @@ def decode_spans(data: bytes | None) -> tuple[Span, ...]:
         return ()
     rows = cast(list[tuple[SessionKey, int, int]], loads(data))
     return tuple(Span(session=s, first=first, last=last) for s, first, last in rows)
+
+
+def touches(spans: Sequence[Span], session: SessionKey, seqs: Sequence[int]) -> bool:
+    """Tell whether spans cover one of these positions of a session, which must ascend."""
+    return any(
+        bisect_left(seqs, span.first) < bisect_right(seqs, span.last)
+        for span in spans
+        if span.session == session
+    )
+
+
+def decode_record(
+    scope: Scope, kind: str, key: str, value: bytes, version: int, made_of: bytes | None
+) -> Record:
+    """Return a record from the bytes that are kept of it."""
+    return Record(
+        scope=scope,
+        kind=kind,
+        key=key,
+        value=loads(value),
+        version=version,
+        made_of=decode_spans(made_of),
+    )
 
 
 def check_version(current: int, seen: int | None) -> None:

@@ -8,10 +8,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 from keepthread.checks import check_count, check_id
-from keepthread.codec import PackedId, Row, decode, loads, pack_id
+from keepthread.codec import PackedId, Row, decode, pack_id
 from keepthread.errors import (
     Conflict,
     DurabilityTooLow,
@@ -26,14 +26,17 @@ from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.details import (
     check_epoch,
     check_filter,
+    check_keys,
     check_scope,
     check_session,
     check_version,
     decode_details,
+    decode_record,
     decode_spans,
     encode_details,
     encode_spans,
     encode_value,
+    touches,
     with_changes,
 )
 from keepthread.stores.drafts import (
@@ -102,6 +105,10 @@ class _Kept(NamedTuple):
     made_of: bytes | None
 
 
+_Shelf: TypeAlias = dict[tuple[str, str], _Kept]
+"""Records by kind and key."""
+
+
 class _Engine:
     """What the tenants of one store share."""
 
@@ -110,7 +117,7 @@ class _Engine:
         self.ids = ids
         self.threads: dict[SessionKey, _Thread] = {}
         self.keys: dict[tuple[str, str], SessionKey] = {}
-        self.shelf: dict[tuple[str, Scope, str, str], _Kept] = {}
+        self.shelves: dict[tuple[str, Scope], _Shelf] = {}
         self.numbers = itertools.count(1)
         self.closed = False
 
@@ -159,7 +166,7 @@ class RamStore:
     async def put_session(self, session: SessionInfo) -> SessionInfo:
         engine = self._open()
         now = engine.clock()
-        session = check_session(session, now=now)
+        session = check_session(session, now=now, ids=engine.ids)
         if session.key:
             thread = self._thread(session.key)
             changed = with_changes(thread.described(), session)
@@ -222,9 +229,7 @@ class RamStore:
         thread = self._thread(session)
         del engine.threads[session]
         del engine.keys[self._tenant, thread.info.id]
-        scope = Scope(session=session)
-        for place in [place for place in engine.shelf if place[1] == scope]:
-            del engine.shelf[place]
+        engine.shelves.pop((self._tenant, Scope(session=session)), None)
 
     # --- the log ---
 
@@ -310,13 +315,26 @@ class RamStore:
         return found
 
     async def gather(
-        self, session: SessionKey, *, tokens: int, least: int = 0, kinds: Sequence[str] = ()
+        self,
+        session: SessionKey,
+        *,
+        tokens: int,
+        least: int = 0,
+        kinds: Sequence[str] = (),
+        follow: Sequence[str] = (),
     ) -> Gathered:
+        info = self._thread(session).described()
         shelf = Scope(session=session)
+        records = [r for kind in kinds for r in await self.scan(shelf, kind)]
+        followed = [r for kind in follow for r in await self.scan(shelf, kind)]
+        spans = [s for r in followed for s in r.made_of if s.session == session]
+        seqs = [q for s in spans for q in range(s.first, min(s.last, info.messages) + 1)]
         return Gathered(
-            system_prompt=self._thread(session).described().system_prompt,
+            system_prompt=info.system_prompt,
+            fence=info.fence,
             messages=await self.tail(session, tokens=tokens, least=least),
-            records=[r for kind in kinds for r in await self.scan(shelf, kind)],
+            records=records + followed,
+            sources=await self.find(session, seqs=seqs),
         )
 
     async def read(
@@ -347,6 +365,7 @@ class RamStore:
             thread.rows[row.seq - 1] = erased_row(thread.place, row.seq, row)
         if rows:
             thread.info = replace(thread.info, epoch=thread.info.epoch + 1)
+            self._drop_made_of(session, [row.seq for row in rows])
         return thread.info.epoch
 
     async def recount(
@@ -382,39 +401,49 @@ class RamStore:
         epochs: Mapping[SessionKey, int] | None = None,
     ) -> int:
         data, spans = encode_value(kind, key, value), encode_spans(made_of)
-        place = self._place(scope, kind, key)
-        self._compare(place, version)
+        shelf = self._shelf(scope)
+        _compare(shelf, kind, key, version)
         for session, epoch in (epochs or {}).items():
             check_epoch(self._thread(session).info.epoch, epoch)
         kept = _Kept(data, next(self._engine.numbers), spans)
-        self._engine.shelf[place] = kept
+        shelf[kind, key] = kept
         return kept.version
 
     async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
-        place = self._place(scope, kind, key)
-        kept = self._engine.shelf.get(place)
-        return kept and _record(place, kept)
+        kept = self._shelf(scope).get((check_id(kind, "kind"), check_id(key, "key")))
+        return kept and decode_record(scope, kind, key, *kept)
 
-    async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
-        self._check_shelf(scope)
-        check_filter(kind, "kind")
-        found = [
-            (place, kept)
-            for place, kept in self._engine.shelf.items()
-            if place[:2] == (self._tenant, scope) and kind in (None, place[2])
-        ]
-        return [_record(place, kept) for place, kept in sorted(found, key=lambda f: f[0][2:])]
+    async def scan(
+        self,
+        scope: Scope,
+        kind: str | None = None,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        shelf = self._shelf(scope)
+        keys = check_keys(kind, after, before, limit)
+        places = sorted(
+            place
+            for place in shelf
+            if kind in (None, place[0]) and keys.after < place[1] < keys.before
+        )
+        last = places[max(0, len(places) - keys.limit) :]
+        return [decode_record(scope, *place, *shelf[place]) for place in last]
 
     async def owners(self) -> list[str]:
-        shelf = self._open().shelf
+        shelves = self._open().shelves.items()
         return sorted(
-            {scope.owner for tenant, scope, _, _ in shelf if tenant == self._tenant} - {""}
+            scope.owner
+            for (tenant, scope), shelf in shelves
+            if tenant == self._tenant and scope.owner and shelf
         )
 
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
-        place = self._place(scope, kind, key)
-        self._compare(place, version)
-        return self._engine.shelf.pop(place, None) is not None
+        shelf = self._shelf(scope)
+        _compare(shelf, check_id(kind, "kind"), check_id(key, "key"), version)
+        return shelf.pop((kind, key), None) is not None
 
     # --- integrity ---
 
@@ -430,7 +459,7 @@ class RamStore:
         messages = sum(t.head.seq for t in threads)
         if progress:
             progress(messages, messages)
-        records = sum(1 for place in engine.shelf if place[0] == self._tenant)
+        records = sum(len(s) for (name, _), s in engine.shelves.items() if name == self._tenant)
         return Verification(
             sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
         )
@@ -448,27 +477,19 @@ class RamStore:
             raise SessionGone("the session was deleted")
         return thread
 
-    def _place(self, scope: Scope, kind: str, key: str) -> tuple[str, Scope, str, str]:
-        self._check_shelf(scope)
-        return self._tenant, scope, check_id(kind, "kind"), check_id(key, "key")
-
-    def _check_shelf(self, scope: Scope) -> None:
-        self._open()
+    def _shelf(self, scope: Scope) -> _Shelf:
+        engine = self._open()
         if check_scope(scope).session:
             self._thread(scope.session)
+        return engine.shelves.setdefault((self._tenant, scope), {})
 
-    def _compare(self, place: tuple[str, Scope, str, str], version: int | None) -> None:
-        kept = self._engine.shelf.get(place)
-        check_version(kept.version if kept else 0, version)
+    def _drop_made_of(self, session: SessionKey, seqs: Sequence[int]) -> None:
+        shelf = self._shelf(Scope(session=session))
+        for place, kept in list(shelf.items()):
+            if touches(decode_spans(kept.made_of), session, seqs):
+                del shelf[place]
 
 
-def _record(place: tuple[str, Scope, str, str], kept: _Kept) -> Record:
-    _, scope, kind, key = place
-    return Record(
-        scope=scope,
-        kind=kind,
-        key=key,
-        value=loads(kept.value),
-        version=kept.version,
-        made_of=decode_spans(kept.made_of),
-    )
+def _compare(shelf: _Shelf, kind: str, key: str, version: int | None) -> None:
+    kept = shelf.get((kind, key))
+    check_version(kept.version if kept else 0, version)

@@ -113,6 +113,11 @@ def assistant(content: str, **fields: Any) -> Message:
     return Message(role="assistant", content=content, **fields)
 
 
+def span(session: SessionKey, first: int, last: int | None = None) -> Span:
+    """Return a range of positions, or one alone."""
+    return Span(session=session, first=first, last=first if last is None else last)
+
+
 async def new_session(store: Store, id: str = "s", **fields: Any) -> SessionKey:
     """Make a session and return its key."""
     return (await store.put_session(SessionInfo(id=id, **fields))).key
@@ -152,8 +157,19 @@ class StoreContract:
             key=made.key,
             created_at=made.created_at,
             updated_at=made.updated_at,
+            fence=made.fence,
         )
         assert made == expected
+
+    @on_store
+    async def test_a_session_has_a_fence_of_its_own_for_life(self, store: Store) -> None:
+        made = [await store.put_session(SessionInfo(id=id)) for id in ("a", "b")]
+        fences = {session.fence for session in made}
+        assert len(fences) == 2
+        assert all(len(fence) >= 12 for fence in fences)
+        changed = await store.put_session(replace(made[0], title="New", fence="guessed"))
+        assert changed.fence == made[0].fence
+        assert (await store.gather(made[0].key, tokens=0)).fence == made[0].fence
 
     @on_store
     async def test_a_taken_id_is_refused_and_an_unknown_one_is_none(self, store: Store) -> None:
@@ -496,6 +512,45 @@ class StoreContract:
         assert [record.value for record in found.records] == ["marks", "pin"]
         assert (await store.gather(key, tokens=0)).records == []
 
+    @on_store
+    async def test_what_followed_records_are_made_of_is_gathered_with_them(
+        self, store: Store
+    ) -> None:
+        key, other = await new_session(store), await new_session(store, "other")
+        for session in (other, key):
+            await store.append(session, [user(f"{n}", tokens=10) for n in range(1, 10)])
+        scope = Scope(session=key)
+        spans = {
+            "a": [span(key, 7)],
+            "b": [span(key, 2, 4), span(other, 5)],
+            "c": [span(key, 3, 3), span(key, 0, 1), span(key, 9, 99)],
+            "d": [span(key, 50), span(key, 6, 5)],
+            "e": [],
+        }
+        for name, made_of in spans.items():
+            await store.put(scope, "pin", name, name, made_of=made_of)
+        await store.put(scope, "fold", "1", "fold", made_of=[span(key, 8)])
+        await store.put(scope, "link", "1", "link", made_of=[span(key, 5)])
+        await store.erase(key, [5])
+        await store.put(scope, "link", "1", "link", made_of=[span(key, 5)])
+        found = await store.gather(key, tokens=10, kinds=["fold"], follow=["pin", "link"])
+        assert said(list(found.messages)) == ["9"]
+        values = [record.value for record in found.records]
+        assert values == ["fold", "a", "b", "c", "d", "e", "link"]
+        assert list(found.sources) == await store.find(key, seqs=[1, 2, 3, 4, 5, 7, 9])
+        assert [m.seq for m in found.sources if m.state == "erased"] == [5]
+        assert list((await store.gather(key, tokens=0, kinds=["pin"])).sources) == []
+
+    @on_store
+    async def test_a_damaged_source_is_gathered_as_it_is(self, store: Store) -> None:
+        one, two = await new_session(store, "one"), await new_session(store, "two")
+        await store.append(one, [user("a"), user("b")])
+        log = await store.read(one)
+        await store.load(two, [replace(log[0], state="damaged"), log[1]])
+        await store.put(Scope(session=two), "pin", "1", 1, made_of=[span(two, 1, 2)])
+        sources = (await store.gather(two, tokens=0, follow=["pin"])).sources
+        assert [(m.seq, m.state) for m in sources] == [(1, "damaged"), (2, "live")]
+
     # --- copying ---
 
     @on_store
@@ -580,6 +635,50 @@ class StoreContract:
         assert session is not None
         assert session.epoch == 1
 
+    @on_store
+    async def test_what_was_made_of_an_erased_message_goes_with_it(self, store: Store) -> None:
+        key, other = await new_session(store), await new_session(store, "other")
+        await store.append(key, [user(f"{n}") for n in range(1, 9)])
+        await store.append(other, [user("x") for _ in range(8)])
+        scope = Scope(session=key)
+        spans = {
+            "at": [span(key, 4)],
+            "from": [span(key, 1), span(key, 4, 9)],
+            "upto": [span(key, 1, 4)],
+            "around": [span(other, 4), span(key, 2, 7)],
+            "before": [span(key, 1, 3)],
+            "behind": [span(key, 5, 9)],
+            "strange": [span(other, 1, 9)],
+            "nothing": [],
+        }
+        for name, made_of in spans.items():
+            await store.put(scope, "fold", name, name, made_of=made_of)
+        elsewhere = (Scope(session=other), Scope(owner="ana"), Scope())
+        for shelf in elsewhere:
+            await store.put(shelf, "fold", "1", 1, made_of=[span(key, 4)])
+        await store.erase(key, [4])
+        left = [record.key for record in await store.scan(scope)]
+        assert left == ["before", "behind", "nothing", "strange"]
+        assert [len(await store.scan(shelf)) for shelf in elsewhere] == [1, 1, 1]
+        await store.erase(key, [1, 8])
+        assert [record.key for record in await store.scan(scope)] == ["nothing", "strange"]
+        assert (await store.verify()).sound
+
+    @on_store
+    async def test_a_record_stays_where_nothing_new_was_erased(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user("a"), user("b")])
+        await store.erase(key, [1])
+        for position in (1, 2):
+            made_of = [span(key, position)]
+            await store.put(Scope(session=key), "pin", str(position), None, made_of=made_of)
+        await store.erase(key, [1])
+        with refused(MessageNotFound):
+            await store.erase(key, [2, 3])
+        assert [r.key for r in await store.scan(Scope(session=key))] == ["1", "2"]
+        await store.erase(key, [1, 2])
+        assert [r.key for r in await store.scan(Scope(session=key))] == ["1"]
+
     # --- the shelf ---
 
     @on_store
@@ -609,6 +708,56 @@ class StoreContract:
         ]
         assert [r.key for r in await store.scan(scope, "b")] == ["1", "2"]
         assert await store.scan(Scope(owner="bea")) == []
+
+    @on_store
+    async def test_a_kind_is_scanned_between_two_keys_and_from_the_end(self, store: Store) -> None:
+        session = await new_session(store)
+        for scope in (Scope(session=session), Scope(owner="ana"), Scope()):
+            for key in ("3", "1", "5", "2", "4"):
+                await store.put(scope, "k", key, key)
+                await store.put(scope, "j", key, None)
+
+            async def keys(scope: Scope = scope, **bounds: Any) -> str:
+                return "".join(r.key for r in await store.scan(scope, "k", **bounds))
+
+            assert await keys(after="2") == "345"
+            assert await keys(before="4") == "123"
+            assert await keys(after="2", before="5") == "34"
+            assert await keys(after="25", before="45") == "34"
+            assert await keys(after="4", before="2") == await keys(after="3", before="4") == ""
+            assert await keys(limit=2) == "45"
+            assert await keys(before="4", limit=2) == "23"
+            assert await keys(after="1", before="5", limit=9) == "234"
+            assert await keys(limit=0) == ""
+            (last,) = await store.scan(scope, "k", limit=1)
+            assert last == await store.get(scope, "k", "5")
+
+    @on_store
+    async def test_keys_are_ordered_by_code_point(self, store: Store) -> None:
+        scope = Scope()
+        ordered = ["10", "9", "Z", "a", "aa", "é", "～", "😀", "\U0002fa1d"]
+        for key in reversed(ordered):
+            await store.put(scope, "k", key, None)
+        assert [r.key for r in await store.scan(scope)] == ordered
+        assert [r.key for r in await store.scan(scope, "k", limit=99)] == ordered
+        for n, key in enumerate(ordered):
+            assert [r.key for r in await store.scan(scope, "k", before=key)] == ordered[:n]
+            assert [r.key for r in await store.scan(scope, "k", after=key)] == ordered[n + 1 :]
+
+    @on_store
+    async def test_bounds_are_keys_of_one_kind(self, store: Store) -> None:
+        wrong: list[dict[str, Any]] = [
+            {"after": "a"},
+            {"before": "a"},
+            {"limit": 1},
+            {"kind": "k", "after": ""},
+            {"kind": "k", "before": "a\nb"},
+            {"kind": "k", "limit": -1},
+            {"kind": "k", "limit": True},
+        ]
+        for bounds in wrong:
+            with refused(InvalidInput):
+                await store.scan(Scope(owner="ana"), **bounds)
 
     @on_store
     async def test_a_put_with_a_version_replaces_only_what_was_seen(self, store: Store) -> None:

@@ -1,13 +1,12 @@
 """The log in SQLite: each function is one piece of work on a connection."""
 
 import sqlite3
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from keepthread.checks import MAX_COUNT
-from keepthread.codec import Row, decode, guard_of, missing, pack_id, value_check
+from keepthread.codec import Row, decode, guarded, missing, pack_id, value_check
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
 from keepthread.stores.drafts import (
     Draft,
@@ -22,11 +21,12 @@ from keepthread.stores.drafts import (
     same_place,
 )
 from keepthread.stores.sqlite.statements import SQL
-from keepthread.types import Message
+from keepthread.types import Message, Record
 
 _HEAD = SQL["head"]
 _INSERT = SQL["insert_message"]
 _NEWEST = SQL["newest"]
+_BETWEEN = SQL["messages_between"]
 _MOST_MISSING = 1000
 
 
@@ -45,15 +45,10 @@ def known_head_of(db: sqlite3.Connection, sid: int) -> Head:
 
 
 def _head_at(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> Head:
-    seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard = row
-    if seq is None:
+    if row[0] is None:
         return Head()
-    try:
-        around = (tokens, counter, exchange, exchanges, total, created_at, digest)
-        if guard == guard_of(sid, seq, *around):
-            return Head(seq, exchanges, total)
-    except (TypeError, struct.error):
-        pass
+    if guarded(sid, row):
+        return Head(row[0], row[4], row[5])
     return _head_before_damage(db, sid)
 
 
@@ -166,16 +161,9 @@ def _end_before(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> int |
 
 def _costs_more(left: int, sid: int, row: tuple[Any, ...]) -> bool:
     """Tell whether a row is too large for what is left; a damaged one costs nothing."""
-    return left < 0 or (type(row[5]) is int and row[5] > left and _guarded(sid, row))
-
-
-def _guarded(sid: int, row: tuple[Any, ...]) -> bool:
-    """Tell whether the numbers of a row are what was written."""
-    seq, _, _, _, _, tokens, counter, exchange, exchanges, total, at, digest, guard = row
-    try:
-        return guard == guard_of(sid, seq, tokens, counter, exchange, exchanges, total, at, digest)
-    except (TypeError, struct.error):
-        return False
+    if left < 0:
+        return True
+    return type(row[5]) is int and row[5] > left and guarded(sid, (row[0], *row[5:]))
 
 
 def read(
@@ -201,9 +189,18 @@ def find(
     return sorted(found.values(), key=lambda message: message.seq)
 
 
-def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> bool:
-    """Replace messages by tombstones; tell whether there was anything to erase."""
-    erased = False
+def sources(db: sqlite3.Connection, sid: int, records: Sequence[Record]) -> list[Message]:
+    """Return the messages of this log that records are made of, by position."""
+    key = str(sid)
+    spans = {(s.first, s.last) for record in records for s in record.made_of if s.session == key}
+    rows = [row for span in spans for row in db.execute(_BETWEEN, (sid, *span))]
+    found = {row[0]: decode(sid, row) for row in rows}
+    return sorted(found.values(), key=lambda message: message.seq)
+
+
+def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> list[int]:
+    """Replace messages by tombstones; return the positions where there was something to erase."""
+    erased: list[int] = []
     for seq in sorted(set(seqs)):
         row = db.execute(SQL["message_by_seq"], (sid, seq)).fetchone()
         if row is None:
@@ -211,7 +208,7 @@ def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> bool:
         if row[3] is not None or row[4] is not None:
             tombstone = erased_row(sid, seq, Row._make(row))
             db.execute(SQL["replace_message"], (*tombstone[1:], sid, seq))
-            erased = True
+            erased.append(seq)
     return erased
 
 

@@ -1,11 +1,10 @@
 """Counting a log anew in SQLite: the slow part while others write, the writing in one go."""
 
 import sqlite3
-import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from keepthread.codec import Row, decode, guard_of
+from keepthread.codec import Row, decode, guarded
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.drafts import recounted_row
 from keepthread.stores.sqlite.log import check_session
@@ -29,13 +28,6 @@ class _Numbers(NamedTuple):
     created_at: float
     digest: bytes
     guard: int
-
-    def intact(self, sid: int) -> bool:
-        """Tell whether these numbers are what was written."""
-        try:
-            return self.guard == guard_of(sid, *self[:-1])
-        except (TypeError, struct.error):
-            return False
 
 
 def count_apart(
@@ -66,7 +58,7 @@ def apply(
     name = counter.name.encode()
     total = counted = 0
     for numbers in _pages(db, sid):
-        if not numbers.intact(sid):
+        if not guarded(sid, numbers):
             continue  # a new guard would make the damage look sound
         digest, tokens = counts.get(numbers.seq, (b"", -1))
         if digest != numbers.digest:

@@ -8,6 +8,7 @@ from keepthread.codec import value_check
 from keepthread.errors import Damaged, SessionExists, SessionGone
 from keepthread.stores.details import KINDS, decode_details, encode_details, with_changes
 from keepthread.stores.sqlite.log import check_session, erase, known_head_of, touch
+from keepthread.stores.sqlite.shelf import drop_made_of
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import SessionInfo, SessionKey
 
@@ -54,20 +55,21 @@ def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
     return _decode(db, row)
 
 
-def system_prompt(db: sqlite3.Connection, tenant: str, sid: int) -> str | None:
-    """Return a session's system prompt."""
+def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str]:
+    """Return what a context needs of a session: its system prompt, and its fence."""
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
-    return _system_prompt(*row[:10])
+    return _prompt_and_fence(*row[:10])
 
 
 @lru_cache(maxsize=1024)
-def _system_prompt(*row: Any) -> str | None:
+def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
     # Every context asks for it, and it hardly ever changes.
     if row[9] != value_check(*row[:9]):
         raise Damaged(f"the record of session {row[2]!r} is damaged; run `verify`")
-    return decode_details(row[8])["system_prompt"]
+    details = decode_details(row[8])
+    return details["system_prompt"], details.get("fence", "")
 
 
 def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
@@ -94,9 +96,10 @@ def delete(db: sqlite3.Connection, tenant: str, sid: int) -> None:
 
 
 def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: list[int]) -> int:
-    """Erase messages and return the epoch in force behind that."""
+    """Erase messages and what is made of them; return the epoch in force behind that."""
     _undamaged(by_sid(db, tenant, sid))
-    if erase(db, sid, seqs):
+    if erased := erase(db, sid, seqs):
+        drop_made_of(db, tenant, sid, erased)
         db.execute(SQL["next_epoch"], (sid,))
         _seal(db, sid)
     return check_session(db, tenant, sid)

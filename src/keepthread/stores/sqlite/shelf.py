@@ -4,9 +4,17 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keepthread.codec import loads, value_check
+from keepthread.codec import value_check
 from keepthread.errors import Damaged
-from keepthread.stores.details import check_epoch, check_version, decode_spans
+from keepthread.stores.details import (
+    ALL_KEYS,
+    Keys,
+    check_epoch,
+    check_version,
+    decode_record,
+    decode_spans,
+    touches,
+)
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import Record, Scope, SessionKey
@@ -51,13 +59,15 @@ def get(db: sqlite3.Connection, shelf: Shelf, kind: str, key: str) -> Record | N
     return row and _decode(row)
 
 
-def scan(db: sqlite3.Connection, shelf: Shelf, kind: str | None) -> list[Record]:
+def scan(db: sqlite3.Connection, shelf: Shelf, kind: str | None, keys: Keys) -> list[Record]:
     """Return the records of a shelf."""
     _check_owner(db, shelf)
     if kind is None:
         rows = db.execute(SQL["records"], shelf).fetchall()
+    elif keys is ALL_KEYS:  # a damaged key may be before or behind every bound
+        rows = db.execute(_OF_KIND, (*shelf, kind)).fetchall()
     else:
-        rows = db.execute(SQL["records_of_kind"], (*shelf, kind)).fetchall()
+        rows = db.execute(SQL["last_records"], (*shelf, kind, *keys)).fetchall()[::-1]
     return [_decode(row) for row in rows]
 
 
@@ -76,6 +86,19 @@ def drop(db: sqlite3.Connection, shelf: Shelf, kind: str, key: str, version: int
     _check_owner(db, shelf)
     _check_version(db, shelf, kind, key, version)
     return db.execute(SQL["delete_record"], (*shelf, kind, key)).rowcount > 0
+
+
+def drop_made_of(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[int]) -> None:
+    """Take from a session's shelf what is made of these positions of it, which must ascend."""
+    session = SessionKey(str(sid))
+    # What a damaged record is made of is not known. Nobody can read it, so nobody misses it; but
+    # its bytes may still hold what was erased, and erasing is for ever.
+    versions = [
+        row[:1]
+        for row in db.execute(SQL["records_made_of"], (tenant, sid))
+        if not intact(row) or touches(decode_spans(row[7]), session, seqs)
+    ]
+    db.executemany(SQL["delete_version"], versions)
 
 
 def intact(row: tuple[Any, ...]) -> bool:
@@ -100,11 +123,5 @@ def _decode(row: tuple[Any, ...]) -> Record:
     version, _, sid, owner, kind, key, value, made_of, _ = row
     if not intact(row):
         raise Damaged(f"the record {kind}/{key} is damaged; drop it, or run `verify`")
-    return Record(
-        scope=Scope(session=SessionKey(str(sid)) if sid else SessionKey(""), owner=owner),
-        kind=kind,
-        key=key,
-        value=loads(value),
-        version=version,
-        made_of=decode_spans(made_of),
-    )
+    scope = Scope(session=SessionKey(str(sid)) if sid else SessionKey(""), owner=owner)
+    return decode_record(scope, kind, key, value, version, made_of)

@@ -91,6 +91,10 @@ FROM messages WHERE sid = ? AND id = ?
 SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
 FROM messages WHERE sid = ? AND seq = ?
 
+-- name: messages_between
+SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+FROM messages WHERE sid = ? AND seq BETWEEN ? AND ?
+
 -- name: replace_message
 UPDATE messages
 SET id = ?, role = ?, content = ?, extra = ?, tokens = ?, counter = ?, exchange = ?, exchanges = ?, total = ?,
@@ -116,11 +120,22 @@ SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? ORDER BY kind, ke
 -- name: records_of_kind
 SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? ORDER BY key
 
+-- name: last_records
+SELECT * FROM shelf
+WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key > ? AND key < ?
+ORDER BY key DESC LIMIT ?
+
+-- name: records_made_of
+SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND made_of IS NOT NULL
+
 -- name: owners
 SELECT DISTINCT owner FROM shelf WHERE tenant = ? AND sid = 0 AND owner <> '' ORDER BY owner
 
 -- name: delete_record
 DELETE FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?
+
+-- name: delete_version
+DELETE FROM shelf WHERE version = ?
 
 -- name: insert_record
 INSERT INTO shelf (tenant, sid, owner, kind, key, value, made_of, guard) VALUES (?, ?, ?, ?, ?, ?, ?, 0)

@@ -12,6 +12,7 @@ from keepthread.ids import new_id
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.details import (
     check_filter,
+    check_keys,
     check_scope,
     check_session,
     encode_spans,
@@ -141,7 +142,7 @@ class SQLiteStore:
 
     async def put_session(self, session: SessionInfo) -> SessionInfo:
         now = self._clock()
-        session = check_session(session, now=now)
+        session = check_session(session, now=now, ids=self._ids)
         if not session.key:
             return await self._engine.write(lambda db: sessions.create(db, self._tenant, session))
         sid = _sid(session.key)
@@ -231,7 +232,13 @@ class SQLiteStore:
         )
 
     async def gather(
-        self, session: SessionKey, *, tokens: int, least: int = 0, kinds: Sequence[str] = ()
+        self,
+        session: SessionKey,
+        *,
+        tokens: int,
+        least: int = 0,
+        kinds: Sequence[str] = (),
+        follow: Sequence[str] = (),
     ) -> Gathered:
         sid = _sid(session)
         check_positions(tokens=tokens, least=least)
@@ -240,11 +247,12 @@ class SQLiteStore:
         def gather(db: sqlite3.Connection) -> Gathered:
             db.execute("BEGIN")
             try:
-                return Gathered(
-                    sessions.system_prompt(db, place.tenant, sid),
-                    log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0, least),
-                    shelf.scan_kinds(db, place, kinds),
-                )
+                prompt, fence = sessions.prompt_and_fence(db, place.tenant, sid)
+                tail = log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0, least)
+                records = shelf.scan_kinds(db, place, kinds)
+                followed = shelf.scan_kinds(db, place, follow)
+                sources = log.sources(db, sid, followed) if followed else []
+                return Gathered(prompt, tail, records + followed, sources, fence)
             finally:
                 db.execute("COMMIT")
 
@@ -314,10 +322,18 @@ class SQLiteStore:
         check_id(key, "key")
         return await self._engine.read(lambda db: shelf.get(db, place, kind, key))
 
-    async def scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
+    async def scan(
+        self,
+        scope: Scope,
+        kind: str | None = None,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
         place = self._shelf(scope)
-        check_filter(kind, "kind")
-        return await self._engine.read(lambda db: shelf.scan(db, place, kind))
+        keys = check_keys(kind, after, before, limit)
+        return await self._engine.read(lambda db: shelf.scan(db, place, kind, keys))
 
     async def owners(self) -> list[str]:
         return await self._engine.read(lambda db: shelf.owners(db, self._tenant))
