@@ -25,7 +25,16 @@ from typing import Any, NamedTuple
 import pytest
 
 import keepthread as keepthread_package
-from keepthread import Attachment, Memory, Message, SessionInfo, SQLiteStore, ToolCall
+from keepthread import (
+    Attachment,
+    Hybrid,
+    Memory,
+    Message,
+    SessionInfo,
+    SQLiteStore,
+    ToolCall,
+    View,
+)
 from keepthread.cli import doctor, main
 from keepthread.cli.harmless import harmless
 from keepthread.protocols import Store
@@ -240,6 +249,10 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["export", "nope"], "SessionNotFound", "no session 'nope'"),
         (["why", "a", "--view", "nope"], "InvalidInput", "chat, planner, router"),
         (["why", "a", "--budget", "3"], "BudgetTooSmall", "the budget is 3"),
+        (["why", "a", "1"], "InvalidInput", "open the memory with keep_why=20"),
+        (["why", "a", "--diff", "2"], "InvalidInput", "open the memory with keep_why=20"),
+        (["why", "a", "1", "--view", "chat"], "InvalidInput", "leave out either them or N"),
+        (["why", "a", "--strategy", "best"], "InvalidInput", "hybrid, simple, summarization"),
         (["sessions", "--store", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
@@ -426,8 +439,105 @@ def test_why_draws_the_budget_in_colour_and_says_so_without(folder: Path) -> Non
     assert re.search(r"window +\d+ +\d+-\d+ +\d+ +among the newest that fit", plain(screen))
     assert re.search(r"older than the window", plain(screen))
     piped = keepthread("why", "a", "--budget", "900").stdout
-    assert re.search(r"^S+P+W+N+F+·+$", piped, re.MULTILINE)
+    assert re.search(r"^S+P+w+N+f+·+$", piped, re.MULTILINE)
+    assert "S system" in piped
     assert "\x1b" not in piped
+
+
+# --- contexts that were kept ---
+
+
+async def keep(path: Path) -> None:
+    """Have a program talk that keeps its contexts, with something in every section."""
+    views = {"chat": View(3000, Hybrid())}
+    async with await SQLiteStore.open(path, durability="process") as store:
+        memory = Memory(store, counter=Letters(), views=views, keep_why=4)
+        session = await memory.session("kept", system_prompt="Be brief.")
+        for number in range(60):
+            rule = "Remember that I take no planes." if number % 9 == 0 else "What then?"
+            async with session.exchange(f"{rule} {number}") as turn:
+                if number == 20:
+                    await session.inject("screen", "A map of Lima.")
+                    await turn.tool("weather", {"in": "Lima"}, lambda **_: "19 °C", lifetime=99)
+                await turn.context()
+                answer = await turn.finish(f"Answer {number}: the harbour. " * 3)
+            if number == 1:
+                await session.pin(answer.id)
+        await session.fold()
+        async with session.exchange("And on the last day?") as turn:
+            await turn.context()
+        assert len(await session.accounts()) == 4
+
+
+@pytest.fixture
+def kept(folder: Path) -> Path:
+    asyncio.run(keep(folder / "chat.db"))
+    return folder
+
+
+def test_a_kept_context_is_drawn_by_its_number(kept: Path) -> None:
+    (newest,), (older,) = ask("why", "kept", "1"), ask("why", "kept", "4")
+    assert (newest["number"], newest["exchange"], newest["view"]) == (1, 61, "chat")
+    assert (older["number"], older["exchange"], older["budget"]) == (4, 58, 3000)
+    assert newest["at"] > older["at"]
+    screen = plain(in_terminal("why", "kept", "1"))
+    assert re.search(r"^kept · kept 1 · chat · exchange 61 · \d{4}-\d\d-\d\d", screen, re.MULTILINE)
+    assert re.search(r"kept +\d+ +\d+ +1 +important", screen)
+
+
+def test_every_section_has_its_letter_in_the_order_of_the_prompt(kept: Path) -> None:
+    piped = keepthread("why", "kept", "1").stdout
+    assert re.search(r"^S+P+s+k+n+w+t+N+f+·+$", piped, re.MULTILINE)
+    legend = re.search(r"^(S system .*)$", piped, re.MULTILINE)
+    assert legend
+    named = re.findall(r"(\S) (\w+) [\d,]+", legend[1])
+    letters = {"live": "t", "system": "S", "pins": "P", "newest": "N", "spare": "·"}
+    assert [letter for letter, _ in named] == [letters.get(name, name[0]) for _, name in named]
+    assert len(named) == 10
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_line_is_wider_than_the_screen_and_no_number_parted_from_its_name(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    drawn = in_terminal("why", "kept", "1", width=width)
+    compared = in_terminal("why", "kept", "1", "--diff", "4", width=width)
+    lines = plain(drawn).splitlines()
+    assert max(map(len, lines)) <= width
+    assert max(map(len, plain(compared).splitlines())) <= max(width, 80)  # but for its heads
+    legend = [line for line in lines if "■" in line]
+    assert legend
+    assert all(re.fullmatch(r"((■|░) \w+ [\d,]+ *)+", line) for line in legend)
+
+
+def test_two_contexts_are_compared(kept: Path) -> None:
+    (told,) = ask("why", "kept", "1", "--diff", "4")
+    assert (told["before"]["number"], told["after"]["number"]) == (4, 1)
+    assert told["came"][-1]["section"] == "newest"
+    assert told["moved"][0] == {"before": "newest", "after": "window", "ranges": [[118, 118]]}
+    screen = plain(in_terminal("why", "kept", "1", "--diff", "4"))
+    assert re.search(
+        r"kept 4 · chat · exchange 58 .*\n█.*\n\s*\nkept 1 · ", screen.replace("\r", "")
+    )
+    assert re.search(r"section +before +after +change", screen)
+    assert re.search(r"window +[\d,]+ +[\d,]+ +\+[\d,]+", screen)
+    assert re.search(r"came in +messages +at +why", screen)
+    assert re.search(r"moved +messages +at +why\s+window +1 +118 +newest before", screen)
+    same = keepthread("why", "kept", "1", "--diff", "1").stdout
+    assert "Both show the same messages" in same
+
+
+def test_the_next_context_is_compared_with_a_kept_one_by_any_strategy(kept: Path) -> None:
+    options = ("--budget", "3000", "--diff", "1")
+    (simple,) = ask("why", "kept", *options)
+    assert simple["after"] == {"view": "chat"}
+    assert simple["sections"]["summary"]["after"] == 0
+    (hybrid,) = ask("why", "kept", *options, "--strategy", "hybrid")
+    assert hybrid["sections"]["summary"]["after"] > 0
+    (told,) = ask("why", "kept", "--strategy", "summarization", "--budget", "3000")
+    assert "summary" in told["sections"]
+    assert "kept" not in told["sections"]
 
 
 @pytest.mark.parametrize("command", ["export", "import", "backup", "verify", "recount"])

@@ -1,21 +1,126 @@
-"""The promise that a provider never rejects a context, in small."""
+"""The promise that a provider never rejects a context, in small; and its proof is not blind."""
 
-import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from proofs import p12_contexts
-from proofs.p12_contexts import PROOF
+import pytest
+
+from keepthread import Choice, Context, Hybrid, Memory, Message, ToolCall, View, Window
+from keepthread.tokens import Estimator
+from keepthread.types import Selection
+from proofs.p12_contexts import PROOF, Asked, faults
 
 SEED = 20_261_114
+FENCE = "0123456789ab"
+USER = Message(role="user", content="Hello.", seq=1, exchange=1, tokens=20)
+TOLD = Message(
+    role="user",
+    content=f"[The past, fence {FENCE}]\n> zq1zq\n[end of quoted text, fence {FENCE}]",
+    tokens=60,
+)
+NEWEST = Choice(1, 1, 1, 20, "newest", "the newest user message, always shown")
+SUMMARY = Choice(0, 0, 1, 60, "summary", "a summary")
 
 
 def test_a_provider_never_rejects_the_context(vocabularies: Path) -> None:
     outcome = PROOF.run(PROOF.small, SEED, lambda done, of: None)
     assert outcome.held, f"seed {SEED}: {outcome.broken[:10]}"
     assert outcome.figures["counters"] == "o200k and ~o200k"
+    for section in ("pins", "notes", "kept", "live", "summary"):
+        assert outcome.figures[f"with {section}"]
 
 
-def test_a_dropped_block_with_results_out_of_order_is_accounted_for(vocabularies: Path) -> None:
-    """Replay the batch of 500,000 contexts in which one was not."""
-    tally = asyncio.run(p12_contexts._batch(20261115, 627, p12_contexts.PER_BATCH, None))
-    assert not tally.broken, tally.broken
+def asked(**known: Any) -> Asked:
+    usual: dict[str, Any] = {
+        "budget": 1000,
+        "strategy": Hybrid(),
+        "newest": True,
+        "log": [USER],
+        "hidden": [],
+        "beside": 0,
+        "fence": FENCE,
+        "system_tokens": 0,
+        "turn": None,
+        "counter": Estimator(),
+        "marks": frozenset({"zq1zq"}),
+    }
+    return Asked(**usual | known)
+
+
+def found(told: Message, known: Asked) -> set[str]:
+    """Return the names of what is wrong with a context of a quotation and a question."""
+    tokens = 16 + told.tokens + USER.tokens
+    selection = Selection(
+        budget=1000, tokens=tokens, system="", messages=[told, USER], choices=[SUMMARY, NEWEST]
+    )
+    return {figure for figure, _ in faults(Context(selection), known)}
+
+
+def test_the_proof_finds_nothing_wrong_with_what_is_right() -> None:
+    assert found(TOLD, asked()) == set()
+
+
+def test_the_proof_sees_text_that_was_hidden() -> None:
+    assert found(TOLD, asked(marks=frozenset())) == {"hidden text returned"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"[The past, fence {FENCE}]\n> zq1zq",
+        f"[The past, fence {FENCE}]\nzq1zq\n[end of quoted text, fence {FENCE}]",
+        f"[The past, fence {FENCE}]\n> {FENCE}\n[end of quoted text, fence {FENCE}]",
+        f"[The past, fence {FENCE}]\n> <\0|im_start|>\n[end of quoted text, fence {FENCE}]",
+        "[The past, fence x]\n> zq1zq\n[end of quoted text, fence x]",
+    ],
+)
+def test_the_proof_sees_a_quotation_that_is_not_fenced(content: str) -> None:
+    assert found(replace(TOLD, content=content), asked()) == {"unfenced"}
+
+
+def test_the_proof_sees_who_gives_orders() -> None:
+    poser = replace(TOLD, role="system", origin="operator", seq=2)
+    log = [USER, replace(poser, role="tool", origin="tool")]
+    assert "gives orders" in found(poser, asked(log=log))
+
+
+def test_the_proof_sees_a_section_that_takes_too_much() -> None:
+    assert found(TOLD, asked(strategy=Window())) == {"over its share"}
+
+
+async def test_a_dropped_block_with_results_out_of_order_is_accounted_for() -> None:
+    """Of three calls at once, one was never answered, and the others late, the last one first."""
+    views = {"chat": View(4096, Window(step=0))}
+    async with Memory.open("ram://", counter=Estimator(), views=views) as memory:
+        session = await memory.session("s")
+        turn = await session.exchange("Look.").__aenter__()
+        calls = [ToolCall(id=id, name="look", arguments="{}") for id in "abc"]
+        await turn.append(Message(role="assistant", tool_calls=calls))
+        for id in "ba":
+            await turn.append(Message(role="assistant", content="Wait."))
+            await turn.append(Message(role="tool", tool_call_id=id, content="It is there."))
+        log = await session.messages()
+        known = {"strategy": views["chat"].strategy, "log": log, "fence": session.info.fence}
+        lines = set[str]()
+        for budget in range(40, 200):
+            context = await session.context(budget=budget)
+            assert not list(faults(context, asked(budget=budget, **known)))
+            lines |= {choice.reason for choice in context.why.left_out}
+        assert "does not fit" in lines
+
+
+async def test_a_call_that_was_hidden_is_not_shown_with_its_result() -> None:
+    """The session is cleared while a tool runs."""
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        turn = await session.exchange("Look.").__aenter__()
+        call = ToolCall(id="a", name="look", arguments='{"for":"zq1zq"}')
+        await turn.append(Message(role="assistant", tool_calls=[call]))
+        await session.clear()
+        args = {"for": "zq1zq"}
+        await turn.tool("look", args, lambda **_: "found", call_id="a", lifetime=3)
+        context = await session.context()
+        known = {"strategy": Window(), "hidden": [(1, 2)], "log": await session.messages()}
+        known |= {"budget": 4096, "marks": frozenset(), "fence": session.info.fence}
+        assert not list(faults(context, asked(**known)))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import keepthread
-from keepthread import Message, RamStore, ToolCall, Verification, View, hop, sync
+from keepthread import Message, ProactiveTool, RamStore, ToolCall, Verification, View, hop, sync
 from keepthread.errors import (
     BudgetTooSmall,
     InvalidInput,
@@ -28,7 +28,7 @@ from keepthread.errors import (
 from keepthread.protocols import Progress
 from keepthread.sync import Memory, Session
 from keepthread.tokens import Estimator
-from keepthread.turn import INTERRUPTED
+from keepthread.turn import INTERRUPTED, NO_ANSWER
 from keepthread.types import SessionKey
 
 TWINS = [
@@ -219,6 +219,178 @@ def test_a_generator_takes_a_hundred_turns_and_may_be_left(memory: Memory) -> No
     assert len(log) == 100 * 4 + 3
 
 
+# --- tools ---
+
+
+def test_a_tool_runs_in_the_callers_thread(memory: Memory) -> None:
+    session = memory.session("x")
+    threads: list[threading.Thread] = []
+
+    def look(city: str) -> dict[str, int]:
+        threads.append(threading.current_thread())
+        return {city: len(session.messages())}  # may use the memory itself
+
+    with session.exchange("look") as turn:
+        turn.append(calling("c"))
+        assert turn.tool("look", {"city": "Lima"}, look, call_id="c", lifetime=2) == '{"Lima":2}'
+        assert turn.tool("look", {"city": "Lima"}, look, lifetime=2) == '{"Lima":2}'
+        assert turn.tool("look", {"city": "Lima"}, look) == '{"Lima":3}'
+    assert threads == [threading.current_thread()] * 2
+    assert session.cached_tool("look", {"city": "Lima"}) == '{"Lima":2}'
+    session.cache_tool("see", {}, "a tree", 1)
+    assert [tool.name for tool in session.cached_tools()] == ["look", "see"]
+
+
+def test_threads_at_once_run_a_tool_once(memory: Memory) -> None:
+    session = memory.session("x")
+    runs: list[str] = []
+    all_there = threading.Barrier(8)
+
+    def look() -> str:
+        runs.append(threading.current_thread().name)
+        return runs[0]
+
+    def take_turn(n: int) -> str:
+        with session.exchange(str(n)) as turn:
+            all_there.wait(30)
+            return turn.tool("look", {}, look, lifetime=20)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(take_turn, range(8))) == set(runs)
+    assert len(runs) == 1
+
+
+def test_what_a_tool_raises_is_recorded_and_raised_where_it_ran(memory: Memory) -> None:
+    session = memory.session("x")
+
+    def look() -> str:
+        raise ValueError("no such city")
+
+    with session.exchange("look") as turn:
+        with pytest.raises(ValueError, match="no such city") as caught:
+            turn.tool("look", {}, look, lifetime=2)
+        assert session.messages()[-1].content == "(failed: ValueError: no such city)"
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert frames[-1] == "look"
+
+
+def test_a_tool_that_raises_leaves_no_cycle_behind(memory: Memory) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with memory.session("x").exchange("look") as turn, pytest.raises(ZeroDivisionError):
+            turn.tool("look", {}, lambda: 1 // 0)
+        assert not [o for o in gc.get_objects() if isinstance(o, hop.Call)]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("error", [StopIteration, asyncio.CancelledError, SystemExit])
+def test_whatever_a_tool_raises_ends_the_call(memory: Memory, error: type[BaseException]) -> None:
+    session = memory.session("x")
+
+    def look() -> str:
+        raise error
+
+    def take_turn() -> None:
+        with session.exchange("look") as turn:
+            turn.append(calling("c"))
+            turn.tool("look", {}, look, call_id="c", lifetime=2)
+
+    with pytest.raises((error, RuntimeError)):
+        take_turn()
+    assert len(session.messages()) == 3
+    with session.exchange("again") as turn:
+        assert turn.tool("look", {}, lambda: "seen", lifetime=2) == "seen"
+
+
+def test_a_tool_interrupted_by_ctrl_c_gives_its_place_to_the_next(memory: Memory) -> None:
+    session = memory.session("x")
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    def take_turn() -> None:
+        with session.exchange("look") as turn:
+            turn.append(calling("c"))
+            turn.tool("look", {}, interrupted, call_id="c", lifetime=2)
+
+    with pytest.raises(KeyboardInterrupt):
+        take_turn()
+    assert [m.content for m in session.messages()] == ["look", "", INTERRUPTED]
+    with session.exchange("again") as turn:
+        assert turn.tool("look", {}, lambda: "seen", lifetime=2) == "seen"
+
+
+def test_an_asynchronous_tool_is_refused_by_the_blocking_surface(memory: Memory) -> None:
+    async def look() -> str:
+        return "seen"
+
+    waiting = look()
+    refusal = pytest.raises(InvalidInput, match="the result holds a coroutine")
+    with memory.session("x").exchange("look") as turn, refusal:
+        turn.tool("look", {}, lambda: waiting)
+    waiting.close()
+
+
+def test_closing_waits_for_a_tool_that_runs(tmp_path: Path) -> None:
+    memory = Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator())
+    session = memory.session("x")
+    begun = threading.Event()
+
+    def look() -> str:
+        begun.set()
+        while not memory._loop._closed:
+            threading.Event().wait(0.001)
+        return "seen"
+
+    def take_turn() -> str:
+        with session.exchange("look") as turn:
+            return turn.tool("look", {}, look)
+
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(take_turn)
+        assert begun.wait(30)
+        memory.close()
+        with pytest.raises(StoreClosed):
+            told.result(timeout=30)
+    assert not memory._loop._thread.is_alive()
+
+
+# --- notes and delegates ---
+
+
+def test_a_note_is_put_in_once_from_any_thread(memory: Memory) -> None:
+    session = memory.session("x")
+    tool = ProactiveTool(name="menu", result="soup", lifetime=2)
+
+    def put_in(_: int) -> bool:
+        return session.inject("screen", "Home", tools=(each for each in [tool]))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(put_in, range(8))) == 1
+    assert session.inject("screen", "Settings", once=False, lifetime=1)
+    assert session.cached_tool("menu", {}) == "soup"
+    assert [m.content for m in session.messages()] == ["Home", "", "soup", "Settings"]
+
+
+def test_a_delegate_is_a_turn_of_its_own(memory: Memory) -> None:
+    session = memory.session("x")
+    with session.exchange("to Tokyo") as turn:
+        with turn.delegate("Find flights", agent="scout", system_prompt="Look.") as child:
+            context = child.context()
+            child.finish("LH 710")
+        with pytest.raises(ValueError, match="none"), turn.delegate("Find trains"):
+            raise ValueError("none")
+        with turn.delegate("Find ships", snippet="by sea", facts=True):
+            pass
+        turn.finish("Take LH 710.")
+    assert (context.system, context.text) == ("Look.", "User: Find flights")
+    results = [m.content for m in session.messages() if m.role == "tool"]
+    assert results == ["LH 710", "(failed: ValueError: none)", NO_ANSWER]
+    assert [info.id for info in memory.list_sessions()] == ["x"]
+
+
 # --- errors ---
 
 
@@ -229,7 +401,7 @@ def test_an_exception_comes_through_with_its_traceback(memory: Memory) -> None:
         session.context(budget=10)
     frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
     assert "test_an_exception_comes_through_with_its_traceback" in frames
-    assert "select" in frames
+    assert "plan" in frames
 
 
 def test_an_exception_leaves_no_cycle_behind(memory: Memory) -> None:

@@ -4,9 +4,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from keepthread.checks import check_count, check_id
+from keepthread.context.live import TOOL, Entry
 from keepthread.context.marks import CLEARED, REWOUND, Marks
 from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
+from keepthread.exchanges import current_exchange
 from keepthread.gather import MARKS, PIN
+from keepthread.leases import LEASE
 from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.types import ForkPoint, Hidden, Scope, SessionInfo, SessionKey, Span
 
@@ -62,10 +65,10 @@ async def recount(
     counted = await store.recount(session, counter, progress=progress)
     while True:
         marks, version, _ = await _read_marks(store, session)
-        hidden = [replace(s, tokens=await _tokens_of(store, session, s)) for s in marks.hidden]
+        hidden = [s._replace(tokens=await _tokens_of(store, session, s)) for s in marks.hidden]
         if hidden == list(marks.hidden):
             return counted
-        marks = replace(marks, hidden=tuple(hidden))
+        marks = Marks(hidden)
         try:
             await store.put(Scope(session=session), MARKS, MARKS, marks.to_json(), version=version)
         except Stale:
@@ -143,8 +146,13 @@ async def _unready(
 
 async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end: int) -> None:
     """Copy the records made before the fork point."""
+    exchange = await current_exchange(store, target)
     for record in await store.scan(Scope(session=source)):
+        if record.kind == LEASE:  # somebody is at something over there
+            continue
         value = record.value
+        if entry := Entry.of(record) if record.kind == TOOL else None:
+            value = entry.upto(exchange).to_json()
         if record.kind == MARKS:
             value = Marks.from_json(value).upto(end).to_json()
         elif any(span.session == source and span.last > end for span in record.made_of):

@@ -6,6 +6,8 @@ belong to one call and to no other: servers use the same call ids again and agai
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
+from itertools import count
 
 from keepthread.types import Message
 
@@ -15,6 +17,12 @@ def derived_id(*parts: str) -> str:
     seed = "\0".join(parts).encode("utf-8", "surrogatepass")
     digits = hashlib.sha256(seed).hexdigest()
     return f"{digits[:12]}8{digits[13:16]}8{digits[17:32]}"
+
+
+def derived_ids(*parts: str) -> Callable[[], str]:
+    """Return what gives one id after another, the same ones for the same parts."""
+    numbers = count()
+    return lambda: derived_id(*parts, str(next(numbers)))
 
 
 def is_derived(id: str) -> bool:

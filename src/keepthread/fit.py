@@ -5,8 +5,9 @@ from dataclasses import replace
 from itertools import accumulate
 
 from keepthread.context.render import Context
-from keepthread.context.window import Window
-from keepthread.protocols import Material, Strategy, TokenCounter
+from keepthread.context.strategies import Window
+from keepthread.derived import derived_id
+from keepthread.protocols import Material, Past, Strategy, TokenCounter
 from keepthread.tokens import counter as best_counter
 from keepthread.types import Message
 
@@ -24,9 +25,16 @@ def fit(
     Positions in `why` count from 1.
     """
     measure = counter or best_counter()
+    asked = accumulate(message.role == "user" for message in messages)
     placed = [
-        replace(message, seq=seq, tokens=measure.count(message), counter=measure.name)
-        for seq, message in enumerate(messages, 1)
+        replace(
+            message,
+            seq=seq,
+            exchange=exchange,
+            tokens=measure.count(message),
+            counter=measure.name,
+        )
+        for seq, (message, exchange) in enumerate(zip(messages, asked, strict=True), 1)
     ]
     system = Message(role="system", content=system_prompt)
     users = [message for message in placed if message.role == "user"]
@@ -37,5 +45,11 @@ def fit(
         messages=placed,
         totals=list(accumulate(message.tokens for message in placed)),
         newest_user=users[-1] if users else None,
+        fence=derived_id("fence", *(message.content for message in placed[:1]))[:12],
     )
-    return Context((strategy or Window()).select(material, budget))
+    chosen = strategy or Window()
+    if not isinstance(chosen, Window):
+        return Context(chosen.select(material, budget))
+    plan = chosen.plan(material, budget)
+    before = [message for message in placed if plan.reach and message.seq < plan.reach.first]
+    return Context(plan.finish(Past(gap=before)))

@@ -6,13 +6,17 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
+from keepthread.context.live import TOOL, live_of
 from keepthread.context.marks import Marks
 from keepthread.context.quote import quoted
-from keepthread.protocols import Material, Store, TokenCounter
-from keepthread.types import Message, Record, SessionKey
+from keepthread.derived import derived_id
+from keepthread.protocols import Live, Material, Store, TokenCounter
+from keepthread.types import Gathered, Message, Record, SessionKey
 
 MARKS: Final = "marks"
 PIN: Final = "pin"
+NOTE: Final = "note"
+_FOLLOWED: Final = (PIN, NOTE, TOOL)
 LEAST: Final = 12
 """Newest messages that are read whatever they cost: the newest block may have to be cut."""
 _PAGE: Final = 200
@@ -34,18 +38,20 @@ async def gather(
     `user_seq` is the position of the user message to answer, if the caller knows it; `newest=False`
     leaves that message out.
     """
-    found = await store.gather(session, tokens=tokens, least=LEAST, kinds=(MARKS, PIN))
+    found = await store.gather(
+        session, tokens=tokens, least=LEAST, kinds=(MARKS,), follow=_FOLLOWED
+    )
     marks = marks_of(found.records)
     messages: Sequence[Message] = found.messages
     if marks.hidden:
         messages = await _visible(store, session, marks, messages, tokens)
     user = await _newest_user(store, session, marks, messages, user_seq)
-    pins = await _pins(store, session, marks, found.records) if found.records else []
     passed = 0
+    exchange = user.exchange if user else 0
     if user is not None and not newest:
         messages = [message for message in messages if message.seq != user.seq]
-        pins = [pin for pin in pins if pin.seq != user.seq]
         passed, user = user.seq, None
+    shelf = _Shelf(found, marks, passed)
     material = Material(
         counter=counter,
         system_prompt=found.system_prompt or "",
@@ -55,9 +61,14 @@ async def gather(
         first=marks.behind(1),
         earlier=_earlier(marks, messages, passed),
         newest_user=user,
-        pins=_standing_alone(pins, counter),
+        pins=[standing_alone(pin, counter) for pin in shelf.named_by(PIN)],
         hidden=marks.hidden,
         query=query,
+        exchange=exchange,
+        passed=passed,
+        notes=[_counted(note, counter) for note in shelf.named_by(NOTE)],
+        live=shelf.live(exchange, counter),
+        fence=found.fence or derived_id("fence", session)[:12],
     )
     if all(m.counter == counter.name or m.state == "erased" for m in messages):
         return material
@@ -139,44 +150,54 @@ def _is_users(message: Message) -> bool:
     return message.role == "user" and message.state == "live"
 
 
-async def _pins(
-    store: Store,
-    session: SessionKey,
-    marks: Marks,
-    records: Sequence[Record],
-) -> list[Message]:
-    """Return pinned messages that can be seen, oldest first."""
-    ids = [record.key for record in records if record.kind == PIN]
-    if not ids:
-        return []
-    pinned = await store.find(session, ids=ids)
-    return [pin for pin in pinned if pin.state == "live" and not marks.hides(pin.seq)]
+class _Shelf:
+    """The records of a context, and the messages they name."""
+
+    def __init__(self, found: Gathered, marks: Marks, passed: int) -> None:
+        self.found = found
+        self.visible = [
+            message
+            for message in found.sources
+            if message.state == "live" and message.seq != passed and not marks.hides(message.seq)
+        ]
+
+    def named_by(self, kind: str) -> list[Message]:
+        """Return the visible messages that records of a kind are made of, oldest first."""
+        if not self.visible:
+            return []
+        records = [record for record in self.found.records if record.kind == kind]
+        spans = [s for r in records for s in r.made_of if s.session == r.scope.session]
+        named = {seq for span in spans for seq in range(span.first, span.last + 1)}
+        return [message for message in self.visible if message.seq in named]
+
+    def live(self, exchange: int, counter: TokenCounter) -> list[Live]:
+        """Return the tool results that are remembered in an exchange."""
+        if not self.visible:
+            return []
+        return live_of(self.found.records, self.visible, exchange, counter)
 
 
 def _recounted(material: Material) -> Material:
     """Return material counted anew where another counter counted; its totals start from here."""
     counter = material.counter
-
-    def recount(message: Message) -> Message:
-        if message.counter == counter.name or message.state != "live":
-            return message
-        return replace(message, tokens=counter.count(message), counter=counter.name)
-
-    messages = [recount(message) for message in material.messages]
+    messages = [_counted(message, counter) for message in material.messages]
     user = material.newest_user
     return material._replace(
         messages=messages,
         totals=list(accumulate(message.tokens for message in messages)),
-        newest_user=user and recount(user),
+        newest_user=user and _counted(user, counter),
         steady=False,
     )
 
 
-def _standing_alone(pins: Sequence[Message], counter: TokenCounter) -> list[Message]:
-    """Return pinned messages as they can be shown by themselves: tools and calls as quotations."""
-    return [
-        quoted(pin, counter)
-        if pin.role in ("tool", "system") or pin.tool_calls
-        else replace(pin, tokens=counter.count(pin))
-        for pin in pins
-    ]
+def standing_alone(message: Message, counter: TokenCounter) -> Message:
+    """Return a message as it can be shown by itself: tools and calls as quotations."""
+    if message.role in ("tool", "system") or message.tool_calls:
+        return quoted(message, counter)
+    return _counted(message, counter)
+
+
+def _counted(message: Message, counter: TokenCounter) -> Message:
+    if message.counter == counter.name or message.state != "live":
+        return message
+    return replace(message, tokens=counter.count(message), counter=counter.name)

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from keepthread.errors import StoreClosed
 
@@ -56,6 +56,12 @@ class Loop:
             if self._closed:
                 raise StoreClosed("the memory is closed")
             self._loop.call_soon_threadsafe(call, *args)
+
+    def reply(self, call: Callable[..., object], *args: Any) -> None:
+        """Have a function called for a task that waits for it, which closing waits for as well."""
+        if os.getpid() == self._pid:
+            with suppress(RuntimeError):  # the task was broken off and the loop has ended
+                self._loop.call_soon_threadsafe(call, *args)
 
     def end(self) -> None:
         """Close, let calls of other threads come to their end, and wait for the thread's."""
@@ -106,6 +112,11 @@ async def _wind_up(closing: asyncio.Future[Close]) -> None:
         await asyncio.get_running_loop().shutdown_default_executor()
 
 
+def _settle(answer: asyncio.Future[Any], outcome: object) -> None:
+    if not answer.done():  # who asked may have been cancelled
+        answer.set_result(outcome)
+
+
 class Call:
     """One call: what it does goes to the loop, and the caller waits here for what comes back.
 
@@ -132,8 +143,7 @@ class Call:
                 callback()
         except BaseException:  # the caller is interrupted, or its own callback failed
             self._given_up = True
-            with suppress(StoreClosed):
-                self._loop.post(self._cancel)
+            self._loop.reply(self._cancel)
             raise
         error, self._error = self._error, None
         if error is None:
@@ -152,6 +162,36 @@ class Call:
             self._back.put(partial(callback, *args, **kwargs))
 
         return send
+
+    def ask(self, callback: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Return a function for the loop that has the callback called where the caller waits.
+
+        What the callback returns or raises is given back to the loop.
+        """
+
+        async def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+            answer: asyncio.Future[tuple[T | None, Exception | None]]
+            answer = asyncio.get_running_loop().create_future()
+            self.here(self._answer)(answer, partial(callback, *args, **kwargs))
+            value, error = await answer
+            try:
+                if error is not None:
+                    raise error
+            finally:
+                del answer, error  # its traceback knows this frame
+            return cast(T, value)
+
+        return asked
+
+    def _answer(self, answer: asyncio.Future[Any], callback: Callable[[], object]) -> None:
+        """Call a callback, in the caller's thread, and tell the loop what came of it."""
+        outcome: tuple[object, Exception | None]
+        try:
+            outcome = callback(), None
+        except Exception as error:  # noqa: BLE001 - whoever asked is told
+            outcome = None, error
+        self._loop.reply(_settle, answer, outcome)
+        del answer, outcome  # an error's traceback knows this frame
 
     def _next(self) -> Callable[[], object] | None:
         """Return the next callback, or None at the end."""

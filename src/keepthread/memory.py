@@ -5,17 +5,23 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
+from keepthread.accounts import Accounts
 from keepthread.checks import check_count
+from keepthread.context.strategies import Window
 from keepthread.context.view import DEFAULT_VIEWS, View
 from keepthread.errors import InvalidInput, SessionExists, SessionGone, SessionNotFound
 from keepthread.ids import new_id
-from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.protocols import Progress, Store, TokenCounter, Tracer
 from keepthread.session import Session
+from keepthread.shared import Shared
 from keepthread.stores.ram import RamStore
 from keepthread.stores.sqlite import SQLiteStore
+from keepthread.summaries import Folder, Folding
 from keepthread.thread import Thread
 from keepthread.tokens import counter as best_counter
+from keepthread.tracing import Spans
 from keepthread.types import JSON, Durability, SessionInfo, SessionKey, Verification
+from keepthread.upkeep import Upkeep
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
@@ -30,23 +36,62 @@ class Memory:
         *,
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
+        folding: Folding | None = None,
+        keep_why: int = 0,
+        tracer: Tracer | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> None:
-        """Stand on a store that is open; `open` is the usual way."""
+        """Stand on a store that is open; `open` is the usual way.
+
+        `keep_why` is how many accounts of contexts each session keeps; `tracer` gets a span for
+        each append, context, fold and tool.
+        """
         self.store = store
         self.counter = counter or best_counter()
         self.views = {**DEFAULT_VIEWS, **(views or {})}
+        self.folding = folding or Folding()
         self._clock = clock
         self._ids = ids
+        self._keep_why = check_count(keep_why, "keep_why")
+        self._shared = Shared(clock=clock, spans=Spans(tracer))
+        self._owns_engine = True
+        self._upkeep, self._accounts = self._caretaker(), self._bookkeeper()
+
+    def _caretaker(self) -> Upkeep:
+        strategies = [view.strategy for view in self.views.values()]
+        return Upkeep(
+            store=self.store,
+            folder=Folder(
+                store=self.store,
+                counter=self.counter,
+                folding=self.folding,
+                leases=self._shared.leases(self.store),
+                spans=self._shared.spans,
+            ),
+            folds=any(isinstance(each, Window) and each.folds for each in strategies),
+            background=self._shared.background,
+        )
+
+    def _bookkeeper(self) -> Accounts:
+        return Accounts(
+            self.store,
+            self._keep_why,
+            background=self._shared.background,
+            clock=self._clock,
+            ids=self._ids,
+        )
 
     @staticmethod
-    def open(
+    def open(  # noqa: PLR0913 - configuration is arguments
         url: str,
         *,
         tenant: str = "default",
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
+        folding: Folding | None = None,
+        keep_why: int = 0,
+        tracer: Tracer | None = None,
         durability: Durability | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
@@ -65,22 +110,38 @@ class Memory:
             )
 
         async def memory() -> Memory:
-            return Memory(await store(), views=views, counter=counter, clock=clock, ids=ids)
+            return Memory(
+                await store(),
+                views=views,
+                counter=counter,
+                folding=folding,
+                keep_why=keep_why,
+                tracer=tracer,
+                clock=clock,
+                ids=ids,
+            )
 
         return Opening(memory)
 
     def tenant(self, name: str) -> "Memory":
         """Return this memory behind another tenant's wall; both share one engine."""
-        return Memory(
+        other = Memory(
             self.store.tenant(name),
             views=self.views,
             counter=self.counter,
+            folding=self.folding,
+            keep_why=self._keep_why,
             clock=self._clock,
             ids=self._ids,
         )
+        other._shared, other._owns_engine = self._shared, False
+        other._upkeep, other._accounts = other._caretaker(), other._bookkeeper()
+        return other
 
     async def close(self) -> None:
-        """Finish what was begun and let go of the store."""
+        """Finish what was begun, waiting 5 seconds for it at most, and let go of the store."""
+        if self._owns_engine:
+            await self._shared.background.close()
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -186,7 +247,16 @@ class Memory:
 
     def _session(self, info: SessionInfo) -> Session:
         thread = Thread(
-            store=self.store, key=info.key, counter=self.counter, views=self.views, ids=self._ids
+            store=self.store,
+            id=info.id,
+            key=info.key,
+            counter=self.counter,
+            views=self.views,
+            ids=self._ids,
+            owner=info.owner,
+            shared=self._shared,
+            upkeep=self._upkeep,
+            accounts=self._accounts,
         )
         return Session(thread, info)
 

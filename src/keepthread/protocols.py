@@ -1,7 +1,8 @@
 """The sockets: what a backend, a counter or another part must do to fit into the house."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from keepthread.types import (
     JSON,
@@ -59,8 +60,8 @@ class Past(NamedTuple):
     """The newest messages between summary and window, which no summary that serves stands for."""
     digests: Mapping[int, Digest] = {}
     """Long answers in short, by position."""
-    kept: Sequence[tuple[Message, str]] = ()
-    """Important messages before the window, oldest first, with the reason."""
+    kept: Sequence[tuple[Message, Importance]] = ()
+    """Important messages before the window, oldest first."""
 
 
 class Material(NamedTuple):
@@ -87,6 +88,8 @@ class Material(NamedTuple):
     """False if some messages were counted anew, so that totals say nothing of earlier calls."""
     exchange: int = 0
     """The exchange a model is to answer."""
+    passed: int = 0
+    """The position of a newest user message that is to be left out."""
     notes: Sequence[Message] = ()
     """What the program told, as far as it is to be held on to, oldest first."""
     live: Sequence[Live] = ()
@@ -155,6 +158,33 @@ class ChatModel(Protocol):
         max_tokens: int | None = None,
     ) -> AsyncIterator[str | Reply]:
         """Yield the answer piece by piece, and at the end the whole of it."""
+        ...
+
+
+class OpenSpan(Protocol):
+    """A span that has begun, as OpenTelemetry has it."""
+
+    def set_attribute(self, key: str, value: str | bool | int | float) -> object:
+        """Note something of what is being done."""
+        ...
+
+    def set_status(self, status: Any) -> object:
+        """Say how it went."""
+        ...
+
+
+class Tracer(Protocol):
+    """Times what is done; OpenTelemetry's tracers fit."""
+
+    def start_as_current_span(
+        self,
+        name: str,
+        *,
+        attributes: Mapping[str, str | bool | int | float],
+        record_exception: bool,
+        set_status_on_exception: bool,
+    ) -> AbstractContextManager[OpenSpan]:
+        """Begin a span that lasts as long as the block, and is around those begun in it."""
         ...
 
 

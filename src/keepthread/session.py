@@ -1,15 +1,32 @@
 """A session as programs use it: append, ask for a context, take turns, hide, fork, pin."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from keepthread import branching
+from keepthread.accounts import KeptWhy
+from keepthread.checks import check_count
 from keepthread.context.render import Context
 from keepthread.gather import MARKS, marks_of
+from keepthread.injection import inject
+from keepthread.past import newest_summary
+from keepthread.results import ask, pair, text_of
+from keepthread.summaries import COSTS, Costs, costs_of
 from keepthread.thread import Thread
+from keepthread.toolcache import Recorded
 from keepthread.turn import Turn
-from keepthread.types import JSON, Attachment, Message, Role, Scope, SessionInfo, SessionKey
+from keepthread.types import (
+    JSON,
+    Attachment,
+    CachedTool,
+    Message,
+    ProactiveTool,
+    Role,
+    Scope,
+    SessionInfo,
+    SessionKey,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +38,22 @@ class Status:
     tokens: int
     visible_messages: int
     visible_tokens: int
+    summary_bytes: int
+    """The newest summary that serves; 0 if there is none."""
+    cached_tools: int
+    """Tool results that are remembered and still serve."""
+    costs: Costs
+    """What models took for the summaries."""
+
+    @property
+    def compressions(self) -> int:
+        """Return how many texts a model shortened."""
+        return self.costs.compressions
+
+    @property
+    def refusals(self) -> int:
+        """Return how many answers of a model could not be taken."""
+        return self.costs.refused
 
 
 class Session:
@@ -54,11 +87,13 @@ class Session:
 
         See `Store.append` for ids, retries and `expect`.
         """
-        return await self._thread.append(messages, expect=expect)
+        stored = await self._thread.append(messages, expect=expect)
+        self._thread.upkeep.after_append(self.key, stored)
+        return stored
 
     async def add_turn(self, role: Role, content: str, *, id: str | None = None) -> Message:
         """Store one message by its role and text."""
-        (stored,) = await self._thread.append([Message(role=role, content=content, id=id or "")])
+        (stored,) = await self.append(Message(role=role, content=content, id=id or ""))
         return stored
 
     def exchange(
@@ -78,6 +113,25 @@ class Session:
             role="user", content=text, id=id or "", author=author, attachments=attachments
         )
         return Turn(self._thread, message)
+
+    async def inject(
+        self,
+        key: str,
+        text: str,
+        *,
+        tools: Iterable[ProactiveTool] = (),
+        once: bool = True,
+        lifetime: int | None = None,
+    ) -> bool:
+        """Put in what the program knows, such as an open file; tell whether it was put in now.
+
+        It is shown as a quotation at its place in the log, and the newest note of a key is held on
+        to when the window has passed it. `once`: not again while the session has a note of that
+        key, whoever put it in; else not again while its text is the same. A lifetime of N lets it
+        hold in this exchange and the N - 1 after it. `tools` are recorded and remembered with it,
+        as if the model had asked.
+        """
+        return await inject(self._thread, key, text, tools=tools, once=once, lifetime=lifetime)
 
     # --- reading ---
 
@@ -100,18 +154,75 @@ class Session:
         """
         return await self._thread.context(view, budget=budget, query=query, newest=newest)
 
+    async def accounts(self, limit: int = 10) -> list[KeptWhy]:
+        """Return why the latest contexts were what they were, newest first.
+
+        They are kept if the memory was opened with `keep_why`.
+        """
+        return await self._thread.accounts.newest(self.key, check_count(limit, "limit"))
+
     async def status(self) -> Status:
-        """Return how much there is, in the log and to be seen."""
-        marks = await self._store.scan(Scope(session=self.key), MARKS)
+        """Return how much there is, in the log, to be seen, in short and remembered."""
+        scope = Scope(session=self.key)
+        marks = marks_of(await self._store.scan(scope, MARKS))
         info = await self.refresh()
-        count, tokens = marks_of(marks).hidden_before(info.messages + 1)
+        end = info.messages + 1
+        summary = await newest_summary(self._store, self.key, marks.hidden, before=end)
+        costs = await self._store.get(scope, COSTS, COSTS)
+        count, tokens = marks.hidden_before(end)
         return Status(
             messages=info.messages,
             exchanges=info.exchanges,
             tokens=info.tokens,
             visible_messages=info.messages - count,
             visible_tokens=info.tokens - tokens,
+            summary_bytes=len(summary.text.encode("utf-8", "surrogatepass")) if summary else 0,
+            cached_tools=len(await self.cached_tools()),
+            costs=costs_of(costs.value if costs else None),
         )
+
+    # --- remembered tool results ---
+
+    async def cache_tool(
+        self,
+        name: str,
+        args: Mapping[str, JSON],
+        result: JSON,
+        lifetime: int,
+        *,
+        author: str | None = None,
+    ) -> None:
+        """Record a call and its result, and remember it for so many exchanges.
+
+        For programs that run tools themselves; see `Turn.tool` for those that do not.
+        """
+        thread, cache = self._thread, self._thread.cache
+        asked, text = ask(name, args), text_of(result)
+        cache.key(asked, author)  # refuses what is no author before anything is recorded
+        check_count(lifetime, "lifetime")
+        exchange = await thread.tool_exchange()
+        call, answer = await thread.append(pair(asked, text, thread.ids))
+        if lifetime:
+            await cache.remember(asked, author, exchange, lifetime, Recorded(call.id, answer))
+            thread.upkeep.remembers(cache.shelf)
+
+    async def cached_tool(
+        self, name: str, args: Mapping[str, JSON], *, author: str | None = None
+    ) -> str | None:
+        """Return a result that is remembered, or None; its life begins anew."""
+        exchange = await self._thread.tool_exchange()
+        return await self._thread.cache.find(ask(name, args), author, exchange)
+
+    async def cached_tools(self) -> list[CachedTool]:
+        """Return what is remembered and still serves, oldest first."""
+        return await self._thread.cache.remembered(await self._thread.tool_exchange())
+
+    async def fold(self) -> int:
+        """Fold now what is due into the summary, and return how many folds it took.
+
+        Otherwise that happens by itself after `finish`, if a view's strategy wants summaries.
+        """
+        return await self._thread.upkeep.folder.fold(self.key, wait=True)
 
     # --- hiding, branching, details ---
 
@@ -127,7 +238,7 @@ class Session:
         """Return a new session with a copy of this one up to a position, or of all."""
         name = self._thread.ids() if id is None else id
         made = await branching.fork(self._store, await self.refresh(), name, at)
-        return Session(replace(self._thread, key=made.key), made)
+        return Session(replace(self._thread, id=made.id, key=made.key, tools=None), made)
 
     async def pin(self, id: str) -> None:
         """Keep a message in every context, by its id."""

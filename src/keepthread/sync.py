@@ -5,26 +5,30 @@ a notebook. Any thread may call; what is documented in `keepthread` holds here.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from keepthread.accounts import KeptWhy
 from keepthread.context.render import Context
 from keepthread.context.view import View
 from keepthread.errors import StoreClosed
 from keepthread.hop import Call, Loop
 from keepthread.ids import new_id
 from keepthread.memory import Memory as AsyncMemory
-from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.protocols import Progress, Store, TokenCounter, Tracer
 from keepthread.session import Session as AsyncSession
 from keepthread.session import Status
+from keepthread.summaries import Folding
 from keepthread.turn import Turn as AsyncTurn
 from keepthread.types import (
     JSON,
     Attachment,
+    CachedTool,
     Durability,
     Message,
+    ProactiveTool,
     Role,
     SessionInfo,
     SessionKey,
@@ -43,21 +47,36 @@ class Memory:
         *,
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
+        folding: Folding | None = None,
+        keep_why: int = 0,
+        tracer: Tracer | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> None:
         """Stand on a store that is open; `open` is the usual way."""
-        self._memory = AsyncMemory(store, views=views, counter=counter, clock=clock, ids=ids)
+        self._memory = AsyncMemory(
+            store,
+            views=views,
+            counter=counter,
+            folding=folding,
+            keep_why=keep_why,
+            tracer=tracer,
+            clock=clock,
+            ids=ids,
+        )
         self._loop = Loop(self._memory.close)
         self._owns_loop = True
 
     @staticmethod
-    def open(
+    def open(  # noqa: PLR0913 - configuration is arguments
         url: str,
         *,
         tenant: str = "default",
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
+        folding: Folding | None = None,
+        keep_why: int = 0,
+        tracer: Tracer | None = None,
         durability: Durability | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
@@ -68,6 +87,9 @@ class Memory:
             tenant=tenant,
             views=views,
             counter=counter,
+            folding=folding,
+            keep_why=keep_why,
+            tracer=tracer,
             durability=durability,
             clock=clock,
             ids=ids,
@@ -95,6 +117,11 @@ class Memory:
     def counter(self) -> TokenCounter:
         """Return what counts tokens."""
         return self._memory.counter
+
+    @property
+    def folding(self) -> Folding:
+        """Return how old exchanges become a summary."""
+        return self._memory.folding
 
     @property
     def views(self) -> dict[str, View]:
@@ -240,6 +267,20 @@ class Session:
         turn = self._session.exchange(text, id=id, author=author, attachments=attachments)
         return Turn(self._loop, turn)
 
+    def inject(
+        self,
+        key: str,
+        text: str,
+        *,
+        tools: Iterable[ProactiveTool] = (),
+        once: bool = True,
+        lifetime: int | None = None,
+    ) -> bool:
+        """See `keepthread.Session.inject`."""
+        return self._loop.run(
+            self._session.inject, key, text, tools=[*tools], once=once, lifetime=lifetime
+        )
+
     # --- reading ---
 
     def messages(self, after: int = 0, limit: int = 100) -> list[Message]:
@@ -259,9 +300,41 @@ class Session:
             self._session.context, view, budget=budget, query=query, newest=newest
         )
 
+    def accounts(self, limit: int = 10) -> list[KeptWhy]:
+        """See `keepthread.Session.accounts`."""
+        return self._loop.run(self._session.accounts, limit)
+
     def status(self) -> Status:
         """See `keepthread.Session.status`."""
         return self._loop.run(self._session.status)
+
+    # --- remembered tool results ---
+
+    def cache_tool(
+        self,
+        name: str,
+        args: Mapping[str, JSON],
+        result: JSON,
+        lifetime: int,
+        *,
+        author: str | None = None,
+    ) -> None:
+        """See `keepthread.Session.cache_tool`."""
+        self._loop.run(self._session.cache_tool, name, args, result, lifetime, author=author)
+
+    def cached_tool(
+        self, name: str, args: Mapping[str, JSON], *, author: str | None = None
+    ) -> str | None:
+        """See `keepthread.Session.cached_tool`."""
+        return self._loop.run(self._session.cached_tool, name, args, author=author)
+
+    def cached_tools(self) -> list[CachedTool]:
+        """See `keepthread.Session.cached_tools`."""
+        return self._loop.run(self._session.cached_tools)
+
+    def fold(self) -> int:
+        """See `keepthread.Session.fold`."""
+        return self._loop.run(self._session.fold)
 
     # --- hiding, branching, details ---
 
@@ -343,6 +416,43 @@ class Turn:
     def append(self, *messages: Message) -> list[Message]:
         """See `keepthread.Turn.append`."""
         return self._loop.run(self._turn.append, *messages)
+
+    def tool(
+        self,
+        name: str,
+        args: Mapping[str, JSON],
+        run: Callable[..., object],
+        *,
+        call_id: str | None = None,
+        lifetime: int = 0,
+        effects: bool = False,
+    ) -> str:
+        """See `keepthread.Turn.tool`; `run` is a plain function, called in this thread."""
+        call = Call(self._loop)
+        return call.run(
+            self._turn.tool,
+            name,
+            args,
+            call.ask(run),
+            call_id=call_id,
+            lifetime=lifetime,
+            effects=effects,
+        )
+
+    def delegate(
+        self,
+        task: str,
+        *,
+        agent: str | None = None,
+        system_prompt: str | None = None,
+        snippet: str | None = None,
+        facts: bool = False,
+    ) -> "Turn":
+        """Begin a one-shot child: `with turn.delegate("…") as child`; see `keepthread.Turn`."""
+        child = self._turn.delegate(
+            task, agent=agent, system_prompt=system_prompt, snippet=snippet, facts=facts
+        )
+        return Turn(self._loop, child)
 
     def context(
         self,

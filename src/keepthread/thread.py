@@ -5,14 +5,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from keepthread.accounts import Accounts
 from keepthread.checks import check_count, show
 from keepthread.codec import encode
 from keepthread.context.render import Context
+from keepthread.context.strategies import Window
 from keepthread.context.view import View
 from keepthread.errors import InvalidInput
+from keepthread.exchanges import current_exchange
 from keepthread.gather import gather
-from keepthread.protocols import Store, TokenCounter
-from keepthread.types import Message, SessionKey
+from keepthread.logs import log_context
+from keepthread.past import look_back
+from keepthread.protocols import Material, Past, Store, Strategy, TokenCounter
+from keepthread.shared import Shared
+from keepthread.toolcache import ToolCache
+from keepthread.tracing import RECORDS
+from keepthread.types import Message, Selection, SessionKey
+from keepthread.upkeep import Upkeep
 
 _LARGE: Final = 32_768  # characters from which on counting would hold up the event loop
 
@@ -22,17 +31,48 @@ class Thread:
     """One session's log, counted and viewed."""
 
     store: Store
+    id: str
     key: SessionKey
     counter: TokenCounter
     views: Mapping[str, View]
     ids: Callable[[], str]
+    owner: str
+    shared: Shared
+    upkeep: Upkeep
+    accounts: Accounts
+    tools: SessionKey | None = None
+    """On whose shelf remembered tool results are; None is this session's own."""
 
     async def append(
         self, messages: Sequence[Message], *, expect: int | None = None, exchange: int | None = None
     ) -> list[Message]:
         """Store messages with their counts."""
         counted = [await self._counted(message) for message in messages]
-        return await self.store.append(self.key, counted, expect=expect, exchange=exchange)
+        with self.shared.spans.open("create_memory", self.id) as span:
+            span.set_attribute(RECORDS, len(counted))
+            span.set_attribute("keepthread.tokens", sum([m.tokens for m in counted]))
+            return await self.store.append(self.key, counted, expect=expect, exchange=exchange)
+
+    @property
+    def cache(self) -> ToolCache:
+        """Return the tool results that are remembered here."""
+        return ToolCache(
+            store=self.store,
+            leases=self.shared.leases(self.store),
+            locks=self.shared.locks,
+            log=self.key,
+            shelf=self.tools or self.key,
+            owner=self.owner,
+        )
+
+    async def tool_exchange(self, own: int | None = None) -> int:
+        """Return the exchange by which remembered results are counted: a turn's own, if given.
+
+        A parent's results are counted by the parent's exchanges.
+        """
+        if own is not None and self.tools is None:
+            return own
+        return await current_exchange(self.store, self.tools or self.key)
 
     async def _counted(self, message: Message) -> Message:
         """Return a message that has its tokens; a count that the caller gave is kept."""
@@ -60,21 +100,47 @@ class Thread:
         user_seq: int = 0,
     ) -> Context:
         """Gather, choose, and return what a model should see."""
-        chosen = self._view(view)
+        name = "chat" if view is None else view
+        chosen = self._view(name)
         tokens = chosen.budget if budget is None else check_count(budget, "budget")
-        material = await gather(
-            self.store,
-            self.key,
-            self.counter,
-            tokens=tokens,
-            user_seq=user_seq,
-            newest=newest,
-            query=query,
-        )
-        return Context(chosen.strategy.select(material, tokens))
+        with self.shared.spans.open("search_memory", self.id) as span:
+            material = await gather(
+                self.store,
+                self.key,
+                self.counter,
+                tokens=tokens,
+                user_seq=user_seq,
+                newest=newest,
+                query=query,
+            )
+            selection, past = await self._select(chosen.strategy, material, tokens)
+            span.set_attribute(RECORDS, len(selection.messages))
+            span.set_attribute("keepthread.view", name)
+            span.set_attribute("keepthread.budget", tokens)
+            span.set_attribute("keepthread.tokens", selection.tokens)
+        log_context(self.id, name, material, past, selection)
+        context = Context(selection)
+        if self.accounts.keep:
+            self.accounts.note(self.key, name, material.exchange, context.why)
+        return context
 
-    def _view(self, name: str | None) -> View:
-        found = self.views.get("chat" if name is None else name)
+    async def _select(
+        self, strategy: Strategy, material: Material, budget: int
+    ) -> tuple[Selection, Past]:
+        """Let a strategy choose; one of ours looks back only once it knows where it starts."""
+        if not isinstance(strategy, Window):
+            return strategy.select(material, budget), material.past
+        plan = strategy.plan(material, budget)
+        if plan.reach is None:
+            return plan.finish(Past()), Past()
+        size = self.upkeep.folder.folding.digest_bytes
+        past = await look_back(
+            self.store, self.key, material, plan.reach, budget=budget, digest_from=size
+        )
+        return plan.finish(past), past
+
+    def _view(self, name: str) -> View:
+        found = self.views.get(name)
         if found is None:
             known = ", ".join(sorted(self.views))
             raise InvalidInput(f"there is no view {name!r}; there are {known}")

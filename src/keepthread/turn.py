@@ -1,29 +1,42 @@
 """A turn: the user message is safe before any model is asked, and there is one answer."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self, cast
 
+from keepthread.checks import check_count, show
+from keepthread.codec import encode
 from keepthread.context.render import Context
+from keepthread.context.sources import WRITTEN_FROM, sources
+from keepthread.delegation import Errand, Task
 from keepthread.derived import derived_id, result_ids
 from keepthread.errors import Conflict, InvalidInput, KeepthreadError, Stale
+from keepthread.results import Asked, ask, failure_of, given_by, pair, result_of
 from keepthread.thread import Thread
-from keepthread.types import JSON, Message, Record, Scope, Span
+from keepthread.toolcache import Recorded
+from keepthread.tracing import TOOL_NAME
+from keepthread.types import JSON, Message, Record, Scope, Selection, Span
 
 FINISHED: Final = "finished"
 INTERRUPTED: Final = "(interrupted before there was a result)"
+NO_ANSWER: Final = "(no answer)"
 
 
 class Turn:
     """One exchange: a user message and what model and tools say until it is finished."""
 
-    def __init__(self, thread: Thread, message: Message) -> None:
+    def __init__(self, thread: Thread, message: Message, errand: Errand | None = None) -> None:
         """Hold the user message; it is stored when the turn is entered."""
         self._thread = thread
+        self._errand = errand
+        self._children: set[str] = set()
         self._calls = _Calls()
+        self._appending = asyncio.Lock()  # tools of one turn may run side by side
         self._may_be_known = bool(message.id)
+        self._seen: Selection | None = None
         self.user = message
         """The user message, as stored once the turn is entered."""
         self.answer: Message | None = None
@@ -36,6 +49,9 @@ class Turn:
 
     async def __aenter__(self) -> Self:
         """Store the user message, or find what was stored under its id."""
+        if self._errand:
+            self._thread, self.user, is_new = await self._errand.begin()
+            self._may_be_known = not is_new
         (self.user,) = await self._thread.append([self.user])
         if self._may_be_known:
             self.answer, _ = await self._finished()
@@ -48,25 +64,95 @@ class Turn:
         trace: TracebackType | None,
     ) -> None:
         """Close open tool calls if the turn is left by an exception."""
-        markers = self._calls.markers()
-        if error is None or not markers:
-            return
-        try:
-            # Also when the task is being cancelled: the next context must be valid.
-            await asyncio.shield(self._store(markers, {marker.id for marker in markers}))
-        except KeepthreadError as failure:  # the caller must see what ended the turn
-            error.add_note(f"open tool calls could not be closed: {failure}")
+        if error is not None and (markers := self._calls.markers()):
+            closing = self._store(markers, {marker.id for marker in markers})
+            await _at_last(closing, error, "open tool calls could not be closed")
+        if self._errand:
+            told = self._tell_parent(self._errand, error)
+            await _at_last(told, error, "the delegating turn could not be told")
 
     async def append(self, *messages: Message) -> list[Message]:
         """Store what the model and its tools say, in this exchange, and return it as stored.
 
         A tool's result without an id gets one from its call, and the first result stays.
         """
-        named, calls = self._calls.name(messages, self._thread.ids)
-        given = {message.id for message in messages}
-        stored = await self._store(named, {m.id for m in named if m.role == "tool"} - given)
-        self._calls = calls
+        async with self._appending:
+            named, calls = self._calls.name(messages, self._thread.ids)
+            given = {message.id for message in messages}
+            stored = await self._store(named, {m.id for m in named if m.role == "tool"} - given)
+            self._calls = calls
         return stored
+
+    async def tool(
+        self,
+        name: str,
+        args: Mapping[str, JSON],
+        run: Callable[..., object],
+        *,
+        call_id: str | None = None,
+        lifetime: int = 0,
+        effects: bool = False,
+    ) -> str:
+        """Run a tool, or recall its result, and return the text that is recorded for it.
+
+        `run` takes the arguments by name, may be asynchronous, and gives a text or other JSON. Its
+        result answers `call_id`, a call that was appended before; without one, call and result are
+        recorded together, and a recalled result is not recorded again. With a lifetime of N the
+        result is remembered in this exchange and the N - 1 after it, anew with each use; callers
+        at the same time run the tool once. What `run` raises is recorded and raised; that, and
+        what a tool with `effects` gives, is never remembered.
+        """
+        asked = ask(name, args)
+        if call_id is not None and not self._calls.has(call_id):
+            raise InvalidInput(f"this turn has no call {show(call_id)}; append it first")
+        check_count(lifetime, "lifetime")
+        ran = False
+
+        async def running() -> Recorded:
+            nonlocal ran
+            ran = True
+            return await self._run_tool(asked, run, call_id)
+
+        thread, cache = self._thread, self._thread.cache
+        with thread.shared.spans.open("execute_tool", thread.id, {TOOL_NAME: name}) as span:
+            if lifetime == 0 or effects:
+                told = (await running()).result.content
+            else:
+                told = await cache.once(
+                    asked,
+                    self.user.author,
+                    await thread.tool_exchange(self.exchange),
+                    lifetime,
+                    run=running,
+                    repeat=None if call_id is None else partial(self._record, asked, call_id),
+                )
+                thread.upkeep.remembers(cache.shelf)
+            span.set_attribute("keepthread.hit", not ran)
+        return told
+
+    def delegate(
+        self,
+        task: str,
+        *,
+        agent: str | None = None,
+        system_prompt: str | None = None,
+        snippet: str | None = None,
+        facts: bool = False,
+    ) -> "Turn":
+        """Begin a one-shot child: `async with turn.delegate("Find flights") as child`.
+
+        The child is a turn in a session of its own. It sees its task and its system prompt, of the
+        conversation no more than the snippet, and it uses this session's remembered tool results.
+        Its answer is recorded here as the result of a tool named `delegate`. If it is left without
+        an answer, `(no answer)` is recorded, or how it failed. The same task of an exchange that
+        is taken up again finds its child, and `child.answer` if there is one. `facts` says whether
+        what is learned there may be kept as facts.
+        """
+        given = Task(
+            text=task, agent=agent, system_prompt=system_prompt, snippet=snippet, facts=facts
+        )
+        errand = Errand(self._thread, self.user, given, self._children)
+        return Turn(self._thread, errand.message(), errand)
 
     async def context(
         self,
@@ -77,9 +163,11 @@ class Turn:
         newest: bool = True,
     ) -> Context:
         """Return what a model should see to answer this turn; see `Session.context`."""
-        return await self._thread.context(
+        context = await self._thread.context(
             view, budget=budget, query=query, newest=newest, user_seq=self.user.seq
         )
+        self._seen = context.selection
+        return context
 
     async def finish(
         self,
@@ -92,7 +180,8 @@ class Turn:
         """Store the answer, close the exchange, and return the answer that is stored.
 
         If the exchange has an answer already, that one is returned. `usage` is what the model
-        reported, `cut` that it was broken off; both are kept beside the answer.
+        reported, `cut` that it was broken off; both are kept beside the answer. Its meta says
+        under `written_from` which positions the turn's last context showed, or told in short.
         """
         if self.answer is None:
             message = Message(role="assistant", content=answer) if type(answer) is str else answer
@@ -101,11 +190,15 @@ class Turn:
             if message.tool_calls:
                 raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
             message = replace(message, id=id or message.id or self._answer_id())
+            message = self._with_sources(message)
             plain = usage is None and not cut and message.id == self._answer_id()
             if plain and not self._may_be_known:  # nobody else can finish it under another id
                 self.answer = await self._first(message)
             else:
                 self.answer = await self._agreed(message, {"usage": dict(usage or {}), "cut": cut})
+            self._thread.upkeep.after(self._thread.key, self.exchange)
+        if self._errand:
+            await self._errand.report(self.answer.content)
         return self.answer
 
     # --- inside ---
@@ -122,6 +215,53 @@ class Turn:
                 if known == messages:
                     raise
                 messages = known
+
+    def _with_sources(self, answer: Message) -> Message:
+        """Return an answer that says what it was written from, unless that is said or unknown."""
+        if self._seen is None:
+            return answer
+        ranges = [list(each) for each in sources(self._seen)]
+        try:
+            said = replace(answer, meta={WRITTEN_FROM: ranges, **answer.meta})
+            encode(said, said.id)
+        except (InvalidInput, TypeError):  # an answer that just fits is worth more than this
+            return answer
+        return said
+
+    async def _run_tool(
+        self, asked: Asked, run: Callable[..., object], call_id: str | None
+    ) -> Recorded:
+        """Run a tool and record what it gave, or how it failed."""
+        try:
+            text = await given_by(run, asked.args)
+        except Exception as error:
+            try:
+                await self._record(asked, call_id, failure_of(error))
+            except KeepthreadError as failure:  # the caller must see what failed first
+                error.add_note(f"the failure could not be recorded: {failure}")
+            raise
+        return await self._record(asked, call_id, text)
+
+    async def _record(self, asked: Asked, call_id: str | None, text: str) -> Recorded:
+        """Record a result, with its call if that is not there yet."""
+        if call_id is None:
+            caller, stored = await self.append(*pair(asked, text, self._thread.ids))
+            return Recorded(caller.id, stored)
+        result = result_of(asked, text, call_id)
+        (stored,) = await self.append(result)
+        fresh = stored.state == "live" and stored.content == result.content
+        return Recorded(self._calls.message_of(stored.id), stored, fresh)
+
+    async def _tell_parent(self, errand: Errand, error: BaseException | None) -> None:
+        """Record in the parent what came of a delegated task."""
+        answer = self.answer or (await self._finished())[0]
+        if answer is not None:
+            await errand.report(answer.content)
+        elif error is None:
+            await errand.report(NO_ANSWER, failed=True)
+        else:
+            ours = isinstance(error, Exception)
+            await errand.report(failure_of(error) if ours else INTERRUPTED, failed=True)
 
     async def _agreed(self, message: Message, note: Mapping[str, JSON]) -> Message:
         """Store the answer, with a note beside it, under the id that was noted first.
@@ -186,6 +326,17 @@ class Turn:
         return cast(dict[str, str], note.value)["id"]
 
 
+async def _at_last(work: Awaitable[object], error: BaseException | None, failing: str) -> None:
+    """Do what must be done when a turn is left; its caller must see what ended it."""
+    try:
+        # Also when the task is being cancelled: the next context must be valid.
+        await asyncio.shield(work)
+    except KeepthreadError as failure:
+        if error is None:
+            raise
+        error.add_note(f"{failing}: {failure}")
+
+
 class _Call(NamedTuple):
     """A tool call, the message it is in, and the id that its result has."""
 
@@ -221,6 +372,14 @@ class _Calls:
                     answered.add(call.result)
             named.append(message)
         return named, _Calls(calls, frozenset(answered))
+
+    def has(self, call_id: str) -> bool:
+        """Tell whether there is a call of that id."""
+        return any(call.id == call_id for call in self.calls)
+
+    def message_of(self, result: str) -> str:
+        """Return the id of the message whose call a result answers."""
+        return next(call.message for call in self.calls if call.result == result)
 
     def markers(self) -> list[Message]:
         """Return what closes the calls that have no result."""

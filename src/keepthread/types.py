@@ -108,6 +108,8 @@ class SessionInfo:
     ready: bool = True
     """False while a fork, an import or a copy is being filled; such a session is not listed."""
 
+    fence: str = ""
+    """Drawn by chance when it is made: what stands around quotations in its contexts."""
     key: SessionKey = SessionKey("")
     created_at: float = 0.0
     updated_at: float = 0.0
@@ -158,10 +160,10 @@ class Gathered(NamedTuple):
     records: Sequence[Record]
     sources: Sequence[Message] = ()
     """What the records that were followed are made of, by position, each once."""
+    fence: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
+class Hidden(NamedTuple):
     """Positions that contexts pass over, and why."""
 
     first: int
@@ -191,17 +193,14 @@ class Selection(NamedTuple):
     choices: Sequence[Choice]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(NamedTuple):
     """The compressed past: what stands for all visible messages up to a position."""
 
     text: str
     last: int
     """The last position behind it."""
-    messages: int
-    """How many messages stand behind it."""
-    tokens: int
-    """What those messages cost."""
+    tokens: int = 0
+    """What the messages behind it cost."""
     exchange: int = 0
     """The last exchange behind it."""
     number: int = 0
@@ -210,8 +209,39 @@ class Summary:
     """The lowest trust among what it was made from."""
     spans: Sequence[Span] = ()
     """The ranges that stand behind it, hidden ones left out."""
+    kept: Sequence[tuple[int, float, str]] = ()
+    """Positions behind it that are worth keeping word for word, how much so, and why."""
     head: int = 0
     """The end of the log when it was made."""
+    by: str = ""
+    """Who shortened it last."""
+
+
+class CachedTool(NamedTuple):
+    """A tool's result that is remembered, and for how long."""
+
+    name: str
+    arguments: Mapping[str, JSON]
+    left: int
+    """Exchanges in which it still serves, this one included."""
+    lifetime: int
+    """Exchanges for which it serves once used."""
+    call_id: str
+    at: float
+    """When the result was recorded, in seconds since 1970."""
+    author: str
+    """For whom the tool was called."""
+
+
+class ProactiveTool(NamedTuple):
+    """A tool's result that a program has before any model asked for it."""
+
+    name: str
+    result: JSON
+    """A text, or other JSON."""
+    arguments: Mapping[str, JSON] = {}
+    lifetime: int = 1
+    """Exchanges in which it is remembered, the current one included."""
 
 
 class Digest(NamedTuple):
@@ -234,8 +264,7 @@ class Importance(NamedTuple):
 # --- talking to models ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(NamedTuple):
     """What a model's answer cost, in its provider's tokens."""
 
     input: int = 0
@@ -244,17 +273,15 @@ class Usage:
     """How many of `input` the provider had seen before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class Tool(NamedTuple):
     """What a model may call; `parameters` is a JSON schema."""
 
     name: str
     description: str = ""
-    parameters: Mapping[str, JSON] = field(default_factory=_no_meta)
+    parameters: Mapping[str, JSON] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(NamedTuple):
     """What a model said: a text, calls of tools, or both."""
 
     content: str = ""
@@ -265,8 +292,7 @@ class Reply:
     native: Native | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortened:
+class Shortened(NamedTuple):
     """A text in fewer bytes, and what a model took for it."""
 
     text: str

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 import keepthread
-from keepthread.cli import care, doctor, files, looking
+from keepthread.cli import care, doctor, files, looking, why
 from keepthread.cli.call import STORE_VARIABLE, Call
 from keepthread.cli.harmless import harmless
 from keepthread.errors import KeepthreadError
@@ -79,7 +79,7 @@ async def _finish(answer: Awaitable[int | None]) -> int | None:
     return await answer
 
 
-for each in (looking.sessions, looking.show, looking.why, files.export):
+for each in (looking.sessions, looking.show, why.why, files.export):
     command(each)
 command(files.import_file, "import")
 for each in (files.backup, care.prune, care.verify, care.recount, doctor.doctor):

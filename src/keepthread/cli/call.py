@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from keepthread.cli.harmless import harmless
+from keepthread.context.view import View
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.interchange.exporting import every_session
 from keepthread.memory import Memory, path_of
@@ -53,7 +54,11 @@ class Call:
 
     @asynccontextmanager
     async def memory(
-        self, *, create: bool = False, counter: TokenCounter | None = None
+        self,
+        *,
+        create: bool = False,
+        counter: TokenCounter | None = None,
+        views: Mapping[str, View] | None = None,
     ) -> AsyncGenerator[Memory]:
         """Open the store; a file that is not there is made only if `create` says so."""
         path = self.path
@@ -61,7 +66,7 @@ class Call:
             raise InvalidInput(f"there is no store at {path}; check --store, or import into it")
         # Loading a vocabulary takes longer than most commands: only those that count bring one.
         async with await SQLiteStore.open(path, tenant=self.tenant) as store:
-            yield Memory(store, counter=counter or Estimator())
+            yield Memory(store, counter=counter or Estimator(), views=views)
 
     @asynccontextmanager
     async def file(self) -> AsyncGenerator[SQLiteStore]:

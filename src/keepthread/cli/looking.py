@@ -1,11 +1,10 @@
-"""Commands that look: the sessions, one transcript, and why a context is what it is."""
+"""Commands that look: the sessions, and one transcript."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from keepthread.cli.call import Call
-from keepthread.cli.counting import current_counter
 from keepthread.interchange.nouns import message_to_json, session_to_json
 
 
@@ -42,24 +41,3 @@ async def show(
         return
     for message in messages:
         call.write(message_to_json(message))
-
-
-async def why(
-    call: Call,
-    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
-    view: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The view: router, planner, chat.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Tokens, in place of the view's.")
-    ] = None,
-) -> None:
-    """Draw the next context: what is in, what is out, and why."""
-    async with call.memory(counter=current_counter(call)) as memory:
-        found = await call.session(memory, session)
-        reason = (await found.context(view, budget=budget)).why
-    if call.json:
-        said: dict[str, Any] = {"session": found.id, "view": view or "chat", **reason.to_json()}
-        call.write(said)
-    else:
-        call.screen.why(found.id, view or "chat", reason)

@@ -1,7 +1,7 @@
 """What people see: tables, transcripts, bars. The only module that loads rich."""
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -14,7 +14,10 @@ from rich.text import Text
 
 from keepthread.cli.doctor import Finding
 from keepthread.cli.harmless import harmless
-from keepthread.context.why import Why
+from keepthread.cli.why import Drawn
+from keepthread.context.difference import Difference, Move, Part
+from keepthread.context.ranges import written
+from keepthread.context.why import Why, letters_of
 from keepthread.protocols import Progress as Tell
 from keepthread.types import Choice, Message, SessionInfo, Verification
 
@@ -23,12 +26,18 @@ _ROLES: Final = {"system": "magenta", "user": "cyan", "assistant": "green", "too
 _SECTIONS: Final = {
     "system": "magenta",
     "pins": "yellow",
+    "facts": "bright_cyan",
+    "summary": "bright_blue",
+    "kept": "bright_yellow",
+    "notes": "bright_magenta",
     "window": "green",
+    "live": "bright_red",
+    "recalled": "bright_white",
     "newest": "cyan",
     "frame": "blue",
 }
-_TIED: Final = "\u00a0"
-_OTHERS: Final = ("red", "bright_magenta", "bright_blue", "bright_green")
+_GAP: Final = "   "
+_OTHERS: Final = ("red", "white", "bright_green")
 _WIDEST_BAR: Final = 76
 _WIDTH_OF_A_FILE: Final = 1000  # nothing is wrapped for programs that read lines
 
@@ -91,38 +100,49 @@ class Screen:
 
     # --- why ---
 
-    def why(self, session: str, view: str, why: Why) -> None:
+    def why(self, session: str, drawn: Drawn) -> None:
         """Draw the budget as a bar, then name what is in and what is out."""
-        share = f" ({why.tokens / why.budget:.0%})" if why.budget else ""
-        head = Text.assemble((harmless(session), "bold"), (f" · {harmless(view)} · ", "dim"))
-        head.append(f"{why.tokens:,} of {why.budget:,} tokens{share}")
+        why = drawn.why
+        head = Text.assemble((harmless(session), "bold"), " · ").append(_named(drawn))
+        head.append("\n" if drawn.number else " · ").append(_used(why))
         self._out.print(head, soft_wrap=True)
         self._out.print()
-        self._budget(why)
+        self._out.print(self._bar(why))
+        self._out.print(self._legend(why))
         for title, choices in (("in", why.shown), ("out", why.left_out)):
             if choices:
                 self._out.print()
                 self._choices(title, choices)
 
-    def _budget(self, why: Why) -> None:
-        colours = _colours(why.sections)
-        legend = Text()
-        cells = Text()
+    def _bar(self, why: Why) -> Text:
+        """Return the budget by section, what is spare at its end."""
+        colours, letters = _colours(why.sections), letters_of(why.sections)
         width = min(_WIDEST_BAR, self._out.width - 2)
-        used = 0
-        for section, tokens in why.sections.items():
-            used += tokens
-            end = round(width * min(used, why.budget) / why.budget) if why.budget else 0
-            end = min(width, max(end, len(cells) + bool(tokens)))  # the smallest is seen as well
-            mark = "█" if self._coloured else section[:1].upper()
-            cells.append(mark * (end - len(cells)), colours[section])
-            legend.append(f"{'■' if self._coloured else mark}{_TIED}", colours[section])
-            legend.append(f"{harmless(section)}{_TIED}{tokens:,}   ")
-        cells.append(("░" if self._coloured else "·") * (width - len(cells)), "dim")
-        legend.append(f"{'░' if self._coloured else '·'}{_TIED}", "dim")
-        legend.append(f"spare{_TIED}{max(0, why.budget - why.tokens):,}")
-        self._out.print(cells)
-        self._out.print(legend)
+        cells = Text()
+        for section, count in why.cells(width).items():
+            cells.append(("█" if self._coloured else letters[section]) * count, colours[section])
+        return cells.append(("░" if self._coloured else "·") * (width - len(cells)), "dim")
+
+    def _legend(self, why: Why) -> Text:
+        """Return the sections with their tokens; none is parted from its number by a line's end."""
+        parts = [
+            self._mark(name, why.sections).append(f" {n:,}") for name, n in why.sections.items()
+        ]
+        spare = f" spare {max(0, why.budget - why.tokens):,}"
+        parts.append(Text.assemble(("░" if self._coloured else "·", "dim"), spare))
+        lines = [parts[0]]
+        for part in parts[1:]:
+            if len(lines[-1]) + len(part) + len(_GAP) <= self._out.width:
+                lines[-1].append(_GAP).append(part)
+            else:
+                lines.append(part)
+        return Text("\n").join(lines)
+
+    def _mark(self, section: str, sections: Iterable[str]) -> Text:
+        """Return a section's name behind the sign that the bar has for it."""
+        names = list(sections)
+        sign = "■" if self._coloured else letters_of(names)[section]
+        return Text.assemble((sign, _colours(names)[section]), f" {harmless(section)}")
 
     def _choices(self, title: str, choices: Sequence[Choice]) -> None:
         table = _table(title, ">tokens", "positions", ">messages", "why")
@@ -134,6 +154,43 @@ class Screen:
             section = Text(harmless(c.section), colours.get(c.section, "")) if c.section else Text()
             count = f"{c.messages:,}" if c.first else ""
             table.add_row(section, f"{c.tokens:,}", where, count, _text(c.reason))
+        self._out.print(table)
+
+    def difference(self, session: str, before: Drawn, after: Drawn, changes: Difference) -> None:
+        """Draw two contexts, then what changed from one to the other."""
+        self._out.print(_text(session, "bold"), soft_wrap=True)
+        for drawn in (before, after):
+            self._out.print()
+            head = Text("" if drawn.number else "next · ", "dim").append(_named(drawn))
+            self._out.print(head.append(f" · {_used(drawn.why)}"), soft_wrap=True)
+            self._out.print(self._bar(drawn.why))
+        self._out.print()
+        table = _table("section", ">before", ">after", ">change")
+        names = [change.section for change in changes.sections]
+        for change in changes.sections:
+            gained = f"{change.gained:+,}" if change.gained else ""
+            sizes = (f"{change.before:,}", f"{change.after:,}", gained)
+            table.add_row(self._mark(change.section, names), *sizes)
+        self._out.print(table)
+        self._parts("came in", changes.came, names)
+        self._parts("went out", changes.went, names)
+        self._parts("moved", changes.moved, names)
+        if not (changes.came or changes.went or changes.moved):
+            self._line("\nBoth show the same messages", "dim")
+
+    def _parts(self, title: str, parts: Sequence[Part | Move], names: Sequence[str]) -> None:
+        if not parts:
+            return
+        self._out.print()
+        table = _table(title, ">messages", "at", "why")
+        for part in parts:
+            section, reason = (
+                (part.section, part.reason)
+                if isinstance(part, Part)
+                else (part.after, f"{part.before} before")
+            )
+            name = Text(harmless(section), _colours(names).get(section, ""))
+            table.add_row(name, f"{part.messages:,}", written(part.ranges), _text(reason))
         self._out.print(table)
 
     # --- checks ---
@@ -223,6 +280,20 @@ def _colours(sections: Sequence[str] | dict[str, int]) -> dict[str, str]:
     """Return a colour for each section, also for those of other strategies."""
     others = [name for name in sections if name not in _SECTIONS]
     return {**_SECTIONS, **{n: _OTHERS[i % len(_OTHERS)] for i, n in enumerate(others)}}
+
+
+def _named(drawn: Drawn) -> Text:
+    """Return which context it is: the next by a view, or one that was kept."""
+    if drawn.number is None:
+        return Text(harmless(drawn.view), "dim")
+    place = f" · exchange {drawn.exchange:,}" if drawn.exchange else ""
+    named = Text(f"kept {drawn.number:,} · {harmless(drawn.view)}{place} · ", "dim")
+    return named.append(_when(drawn.at))
+
+
+def _used(why: Why) -> str:
+    share = f" ({why.tokens / why.budget:.0%})" if why.budget else ""
+    return f"{why.tokens:,} of {why.budget:,} tokens{share}"
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -7,9 +7,10 @@ with none is left out, and so is a result without its call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from keepthread.context.notes import has_ended, is_note
 from keepthread.derived import is_derived, result_ids
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message, ToolCall
@@ -17,13 +18,16 @@ from keepthread.types import Message, ToolCall
 NO_RESULT = "(no result)"
 
 
-@dataclass(slots=True)
 class Block:
     """A call with its results by the index of the call; `fault` says why it cannot be shown."""
 
-    call: Message
-    results: dict[int, Message] = field(default_factory=dict[int, Message])
-    fault: str = ""
+    __slots__ = ("call", "fault", "results")
+
+    def __init__(self, call: Message, fault: str = "") -> None:
+        """Begin with no result."""
+        self.call = call
+        self.fault = fault
+        self.results: dict[int, Message] = {}
 
     def open_call(self, result: Message) -> int | None:
         """Return the index of the call without a result that this one answers.
@@ -83,8 +87,11 @@ def calls_of(message: Message) -> Sequence[ToolCall]:
     return message.tool_calls if message.role == "assistant" else ()
 
 
-def units_of(messages: Sequence[Message]) -> Units:
-    """Return messages as units, by the position of their first message."""
+def units_of(messages: Sequence[Message], exchange: int = 0) -> Units:
+    """Return messages as units, by the position of their first message.
+
+    `exchange` is the one to answer: notes that ended before it cannot be shown.
+    """
     units: list[Unit] = []
     places: list[int] = []
     callers: list[Block] = []
@@ -99,6 +106,8 @@ def units_of(messages: Sequence[Message]) -> Units:
         elif message.tool_calls and calls_of(message):
             unit = Block(message, fault="a call without a result")
             callers.append(unit)
+        elif message.role == "system" and is_note(message) and has_ended(message, exchange):
+            unit = Block(message, fault="a note that holds no longer")
         units.append(unit)
         places.append(place)
     plain = len(units) == len(messages) and Block not in set(map(type, units))

@@ -2,8 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from keepthread.types import JSON, Hidden, Message
 
@@ -11,8 +10,7 @@ CLEARED = "cleared"
 REWOUND = "rewound"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class Marks(NamedTuple):
     """The hidden ranges of a session, in order, none touching another's positions."""
 
     hidden: Sequence[Hidden] = ()
@@ -33,11 +31,11 @@ class Marks:
         """Return these marks with one more range up to the log's end, which swallows others."""
         kept = [span for span in self.hidden if span.last < first]
         new = Hidden(first=first, last=last, tokens=tokens, reason=reason)
-        return replace(self, hidden=tuple(sorted([*kept, new], key=lambda span: span.first)))
+        return Marks(sorted([*kept, new], key=lambda span: span.first))
 
     def upto(self, seq: int) -> "Marks":
         """Return the marks as they were for a log that ended at a position."""
-        return replace(self, hidden=tuple(s for s in self.hidden if s.last <= seq))
+        return Marks([s for s in self.hidden if s.last <= seq])
 
     def hides(self, seq: int) -> bool:
         """Tell whether a position is hidden."""

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from keepthread.context.harmless import harmless
+from keepthread.context.notes import is_note
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message
 
@@ -10,6 +12,8 @@ def speaker(message: Message) -> str:
     """Return who says it, as a person would read it."""
     if message.role == "tool":
         return f"Tool {flat(message.name)}" if message.name else "Tool"
+    if is_note(message):
+        return f"Note {flat(message.name)}" if message.name else "Note"
     who = {"user": "User", "assistant": "Assistant", "system": "System"}[message.role]
     return f"{who} ({message.author})" if message.author else who
 
@@ -26,7 +30,7 @@ def is_order(message: Message) -> bool:
 
 def quotation(message: Message) -> str:
     """Return a message as quoted text, each line marked."""
-    lines = [f"> {line}" for line in message.content.splitlines()] or [">"]
+    lines = [f"> {line}" for line in harmless(message.content).splitlines()] or [">"]
     calls = [f"> (called {flat(c.name)} with {flat(c.arguments)})" for c in message.tool_calls]
     return "\n".join([f"{speaker(message)} said:", *lines, *calls])
 

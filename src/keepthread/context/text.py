@@ -1,5 +1,6 @@
 """The text form: `User: …` lines that no message can forge, for prompts that are one string."""
 
+from keepthread.context.harmless import harmless
 from keepthread.context.quote import flat, speaker
 from keepthread.context.wire import sendable
 from keepthread.tokens.counting import indented, is_quoted
@@ -13,7 +14,9 @@ def render(selection: Selection) -> str:
 
 def line(message: Message) -> str:
     """Return one message; only its first line starts at the margin."""
-    body = indented(message.content, quoted=is_quoted(message))
+    quoted = is_quoted(message)
+    content = harmless(message.content) if quoted and message.role == "system" else message.content
+    body = indented(content, quoted=quoted)
     parts = [f"{speaker(message)}: {body}".rstrip()]
     parts += [f"  [calls {flat(c.name)} with {flat(c.arguments)}]" for c in message.tool_calls]
     parts += [f"  [attached: {flat(a.name or a.media_type)}]" for a in message.attachments]

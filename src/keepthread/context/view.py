@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from keepthread.context.window import Window
+from keepthread.context.strategies import Hybrid, Summarized, Window
 from keepthread.protocols import Strategy
 
 
@@ -16,3 +16,6 @@ class View:
 
 
 DEFAULT_VIEWS: Final = {"router": View(500), "planner": View(1000), "chat": View(4096)}
+
+STRATEGIES: Final = {"simple": Window, "summarization": Summarized, "hybrid": Hybrid}
+"""Our strategies by the names that settings have for them."""

@@ -1,11 +1,26 @@
 """The reason for each choice, as values, as words, and drawn as a bar."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from keepthread.types import Choice, Selection
 
 _WIDTH: Final = 48
-_MARKS: Final = {"system": "S", "pins": "P", "window": "w", "newest": "N"}
+_MARKS: Final = {
+    "system": "S",
+    "pins": "P",
+    "facts": "F",
+    "summary": "s",
+    "kept": "k",
+    "notes": "n",
+    "window": "w",
+    "live": "t",
+    "recalled": "r",
+    "newest": "N",
+    "frame": "f",
+}
+"""A letter for each section, in the order of the prompt."""
+_ORDER: Final = {section: place for place, section in enumerate(_MARKS)}
 _SPARE: Final = "·"
 
 
@@ -17,6 +32,12 @@ class Why:
         self.budget = selection.budget
         self.tokens = selection.tokens
         self.choices = tuple(sorted(selection.choices, key=lambda c: (not c.section, c.first)))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Why":
+        """Return the account that `to_json` gave."""
+        choices = [Choice(**choice) for choice in value["choices"]]
+        return cls(Selection(value["budget"], value["tokens"], "", (), choices))
 
     @property
     def shown(self) -> tuple[Choice, ...]:
@@ -30,10 +51,14 @@ class Why:
 
     @property
     def sections(self) -> dict[str, int]:
-        """Return the tokens of each section that is in; `frame` is what the wires may add."""
+        """Return the tokens of each section that is in, in the order of the prompt.
+
+        `frame`, at the end, is what the wires may add.
+        """
         found: dict[str, int] = {}
         for choice in self.shown:
             found[choice.section] = found.get(choice.section, 0) + choice.tokens
+        found = {section: found[section] for section in in_order(found)}
         found["frame"] = self.tokens - sum(found.values())
         return found
 
@@ -48,13 +73,21 @@ class Why:
 
     def bar(self, width: int = _WIDTH) -> str:
         """Draw the budget: a letter for each section, dots for what is spare."""
-        drawn = ""
-        used = 0
+        letters = letters_of(self.sections)
+        drawn = "".join(letters[section] * n for section, n in self.cells(width).items())
+        return f"[{drawn.ljust(width, _SPARE)}]"
+
+    def cells(self, width: int) -> dict[str, int]:
+        """Return how many cells of a bar each section takes; the smallest is seen as well."""
+        found: dict[str, int] = {}
+        used = end = 0
         for section, tokens in self.sections.items():
             used += tokens
-            end = round(width * min(used, self.budget) / self.budget)
-            drawn += _MARKS.get(section, section[:1]) * (end - len(drawn))
-        return f"[{drawn.ljust(width, _SPARE)}]"
+            start = end
+            end = round(width * min(used, self.budget) / self.budget) if self.budget else 0
+            end = min(width, max(end, start + bool(tokens)))
+            found[section] = end - start
+        return found
 
     def __str__(self) -> str:
         """Return an account for people."""
@@ -62,6 +95,22 @@ class Why:
         for title, choices in (("in", self.shown), ("out", self.left_out)):
             lines += [f"{title:>4}  {_words(choice)}" for choice in choices]
         return "\n".join(lines)
+
+
+def in_order(sections: Iterable[str]) -> list[str]:
+    """Return sections in the order of the prompt; those of other strategies before the newest."""
+    last = _ORDER["newest"]
+    return sorted(sections, key=lambda section: (_ORDER.get(section, last - 1), section))
+
+
+def letters_of(sections: Iterable[str]) -> dict[str, str]:
+    """Return a letter for each section, also for those of other strategies."""
+    letters: dict[str, str] = {}
+    for section in sections:
+        taken = {*_MARKS.values(), *letters.values()}
+        free = (letter for letter in section if letter.isalnum() and letter not in taken)
+        letters[section] = _MARKS.get(section) or next(free, "?")
+    return letters
 
 
 def _words(choice: Choice) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from keepthread.checks import check_id
 from keepthread.errors import Damaged, KeepthreadError, SessionGone, SessionNotFound
 from keepthread.interchange import jsonl, nouns
+from keepthread.leases import LEASE
 from keepthread.protocols import Progress, Store
 from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
 
@@ -120,10 +121,12 @@ class _Export:
 
     async def _read_shelf(self, scope: Scope, where: str) -> list[Record]:
         try:
-            return await self.store.scan(scope)
+            records = await self.store.scan(scope)
         except Damaged as error:
             self.done.damaged.append(f"the shelf of {where}, left out: {error}")
             return []
+        # Who is at something right now is true in this store alone.
+        return [record for record in records if record.kind != LEASE]
 
     def _records(self, records: Sequence[Record], scope: JSON) -> None:
         for record in records:

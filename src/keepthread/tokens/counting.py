@@ -34,8 +34,12 @@ Measure: TypeAlias = Callable[[str], int]
 def count_message(message: Message, measure: Measure) -> int:
     """Return the tokens of a message on any wire."""
     quoted = is_quoted(message)
-    total = MESSAGE_FRAME + _count_text(message.content, measure, quoted=quoted)
-    if message.name:
+    named = bool(quoted and message.role == "system" and message.name)
+    # A note's key and text are one text on every wire, and an estimate of both may be more than
+    # the sum of two.
+    text = f"{message.name}\n{message.content}" if named else message.content
+    total = MESSAGE_FRAME + _count_text(text, measure, quoted=quoted)
+    if message.name and not named:
         total += _lines(message.name, measure)
     if message.author:
         total += AUTHOR_FRAME + _lines(message.author, measure)
@@ -43,6 +47,7 @@ def count_message(message: Message, measure: Measure) -> int:
         total += max(ID_COST, _lines(message.tool_call_id, measure))
     if quoted and message.role == "system":
         total += QUOTE_FRAME + 3 * _breaks(message.content)
+        total += 2 * (message.content.count("<") + message.content.count("["))  # made harmless
     for call in message.tool_calls:
         total += _count_call(call, measure)
     if message.native:

@@ -1,0 +1,50 @@
+"""Ranges of positions, both ends included: merged, subtracted, and written for people."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+Range: TypeAlias = tuple[int, int]
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Return the same positions in as few ranges as there can be, in order."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def without(ranges: Iterable[Range], gone: Iterable[Range]) -> list[Range]:
+    """Return the positions of `ranges` that are in none of the others."""
+    left = merged(ranges)
+    for first, last in merged(gone):
+        left = [
+            part
+            for start, end in left
+            for part in ((start, min(end, first - 1)), (max(start, last + 1), end))
+            if part[0] <= part[1]
+        ]
+    return left
+
+
+def shared(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """Return the positions that are in both."""
+    return merged(
+        (max(start, first), min(end, last))
+        for first, last in merged(others)
+        for start, end in merged(ranges)
+        if start <= last and first <= end
+    )
+
+
+def count(ranges: Iterable[Range]) -> int:
+    """Return how many positions there are."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def written(ranges: Sequence[Range]) -> str:
+    """Write ranges for people: `3, 7-12`."""
+    return ", ".join(f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in ranges)

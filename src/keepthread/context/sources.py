@@ -1,0 +1,21 @@
+"""What an answer was written from: the positions that a context showed, or told in short."""
+
+from typing import Final
+
+from keepthread.context.marks import CLEARED, REWOUND
+from keepthread.context.ranges import Range, merged, without
+from keepthread.context.told import BEHIND, IN_SHORT
+from keepthread.types import Selection
+
+WRITTEN_FROM: Final = "written_from"
+"""The name under which an answer's meta has the ranges."""
+
+
+def sources(selection: Selection) -> list[Range]:
+    """Return the ranges of positions that a context stands on, hidden ones left out."""
+    told, hidden = (
+        [(c.first, c.last) for c in selection.choices if not c.section and c.reason in reasons]
+        for reasons in ((BEHIND, IN_SHORT), (CLEARED, REWOUND))
+    )
+    shown = [(message.seq, message.seq) for message in selection.messages if message.seq]
+    return merged([*without(told, hidden), *shown])

@@ -1,0 +1,312 @@
+"""Strategies: lists of sections around a window, chosen by one pure pipeline.
+
+Two orders, not one. Who gets tokens first: the system prompt, the newest user message, the exchange
+in hand, then the sections in their order, then the window. Where it stands: what rarely changes
+first (system prompt, pins, the told past, kept messages, notes older than the window), then the
+window, then what changes with each turn (remembered results), then the newest user message and what
+came after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, TypeAlias
+
+from keepthread.context.account import Account
+from keepthread.context.notes import has_ended
+from keepthread.context.sections import (
+    HYBRID,
+    PAST,
+    SIMPLE,
+    SUMMARIZED,
+    Section,
+    Shares,
+    live_that_fit,
+    newest_that_fit,
+)
+from keepthread.context.told import BEHIND, IN_SHORT, Told, tell
+from keepthread.context.trim import shorten
+from keepthread.context.window import CONTEXT_FRAME, OLDER, Pane, Reach
+from keepthread.errors import BudgetTooSmall, InvalidInput
+from keepthread.protocols import Material, Past
+from keepthread.types import Digest, Message, Selection
+
+Overflow: TypeAlias = Literal["trim", "keep", "raise"]
+
+LEAST_STEP: Final = 2048
+STEP_SHARE: Final = 0.3
+_NOTCHES: Final = 8
+"""In so many parts of the room an exchange in hand may push the sections aside: not in each call
+by a little, for then the prompt would begin anew each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Shows the system prompt, pins, notes, remembered results, and the newest that fit.
+
+    `step` is how many tokens the start moves at once: None chooses by the budget, 0 slides.
+    `overflow` is what happens to a newest message that is larger than the budget: it is cut in the
+    middle, kept whole, or refused.
+    """
+
+    step: int | None = None
+    overflow: Overflow = "trim"
+    max_messages: int | None = None
+    sections: Sequence[Section] = SIMPLE
+
+    most_step: ClassVar[float] = 0.5
+    """The most of the window that a step may take."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that mean nothing."""
+        if self.overflow not in ("trim", "keep", "raise"):
+            raise InvalidInput(f"overflow must be trim, keep or raise, not {self.overflow!r}")
+        if (self.step or 0) < 0 or (self.max_messages is not None and self.max_messages < 1):
+            raise InvalidInput("step cannot be negative, max_messages must be at least 1")
+        names = [section.name for section in self.sections]
+        if len(set(names)) < len(names):
+            raise InvalidInput("a strategy has each section once")
+
+    def select(self, material: Material, budget: int) -> Selection:
+        """Return what to show within the budget, and the reason for each choice."""
+        return self.plan(material, budget).finish(material.past)
+
+    def plan(self, material: Material, budget: int) -> "Plan":
+        """Return where the window starts; what is before it can then be looked up."""
+        return Plan(self, material, budget)
+
+    @property
+    def folds(self) -> bool:
+        """Tell whether it wants old exchanges to be summarised."""
+        return any(section.name in PAST for section in self.sections)
+
+    def step_for(self, room: int) -> int:
+        """Return the step for a room of so many tokens; 0 slides."""
+        if self.step is not None:
+            return min(self.step, room)
+        return min(max(LEAST_STEP, int(room * STEP_SHARE)), int(room * self.most_step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summarized(Window):
+    """A window that tells what came before it: a running summary, and older answers in short.
+
+    Answers that have a digest are shown by it unless they were among the newest `recent` messages
+    at the last step. Of what no summary stands for yet, `told` exchanges are told in short.
+    """
+
+    sections: Sequence[Section] = SUMMARIZED
+    recent: int = 20
+    told: int = 20
+
+    most_step: ClassVar[float] = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hybrid(Summarized):
+    """As `Summarized`, and important messages stay word for word."""
+
+    sections: Sequence[Section] = HYBRID
+
+    most_step: ClassVar[float] = 0.75
+
+
+class Plan:
+    """One choice being made: first the window's place, then all that stands around it."""
+
+    def __init__(self, strategy: Window, material: Material, budget: int) -> None:
+        """Place the window; it depends on what the sections may take, not on what they use."""
+        self.strategy = strategy
+        self.material = material
+        self.budget = budget
+        self.account = Account()
+        self.room = budget - CONTEXT_FRAME - material.system_tokens
+        self.shares = Shares.of(strategy.sections, material, self.room)
+        self.pane = Pane(material, self._fit_newest(), self.account)
+        near = self.shares.without_past()
+        self._place(near)
+        self.tells_past = strategy.folds and not self.pane.shows_all
+        if self.tells_past:
+            self._place(self.shares)
+        else:
+            self.shares = near
+
+    @property
+    def reach(self) -> Reach | None:
+        """Return where the window starts if what is before it is to be told."""
+        return self.pane.reach if self.tells_past else None
+
+    @property
+    def exchanges(self) -> int:
+        """Return how many exchanges before the window may be told in short."""
+        return self.strategy.told if isinstance(self.strategy, Summarized) else 0
+
+    def _place(self, shares: Shares) -> None:
+        room = shares.for_window()
+        needed = self.pane.in_hand()
+        if needed > room:
+            notch = max(1, self.room // _NOTCHES)
+            room = min(shares.beside_least(), -(-needed // notch) * notch)
+            newest = self.pane.newest
+            room = max(room, min(self.room, newest.tokens if newest else 0))
+        self.pane.place(room, self.strategy.step_for(room), self.strategy.max_messages)
+
+    # --- the newest user message ---
+
+    def _fit_newest(self) -> Message | None:
+        """Return the newest user message as it will be shown."""
+        newest = self.material.newest_user
+        if self.room < 0:
+            raise BudgetTooSmall(
+                f"the system prompt needs {self.material.system_tokens} tokens and what a wire"
+                f" adds {CONTEXT_FRAME}; the budget is {self.budget}"
+            )
+        if newest is None or newest.tokens <= self.room // 2 or self.strategy.overflow == "keep":
+            return newest
+        if self.strategy.overflow == "raise":
+            cut = newest if newest.tokens <= self.room else None
+        else:
+            counter = self.material.counter
+            cut = shorten(newest, self._room_for(newest), counter)
+            cut = cut or shorten(newest, self.room, counter)
+        if cut is None:
+            raise BudgetTooSmall(
+                f"the newest message alone needs {newest.tokens} tokens, the system prompt"
+                f" {self.material.system_tokens} and what a wire adds {CONTEXT_FRAME};"
+                f" the budget is {self.budget}"
+            )
+        return cut
+
+    def _room_for(self, newest: Message) -> int:
+        """Return the room for the newest user message: all, but half of it if more came after."""
+        after = sum(m.tokens for m in self.material.messages if m.seq > newest.seq)
+        if newest.tokens + after <= self.room:
+            return self.room
+        room = self.shares.beside_least()
+        return max(room - after, room // 2) if after else room
+
+    # --- what stands around the window ---
+
+    def finish(self, past: Past) -> Selection:
+        """Return what to show, now that it is known what was before the window."""
+        material, account, pane = self.material, self.account, self.pane
+        if material.system_prompt:
+            account.add_range(0, 0, 1, material.system_tokens, "system", "the system prompt")
+        window = pane.fill(self._digests(past)) if self.tells_past else pane.fill({})
+        given = self.shares.given(self.room - pane.room)
+        if self.tells_past or material.pins or material.notes or material.live:
+            messages, told = self._around(window, given, past)
+        else:
+            messages, told = window, Told()
+        pane.explain(window)
+        self._explain_older(past, told)
+        pane.explain_late()
+        account.add_hidden(material.hidden)
+        return Selection(
+            budget=self.budget,
+            tokens=CONTEXT_FRAME + material.system_tokens + sum([m.tokens for m in messages]),
+            system=material.system_prompt,
+            messages=tuple(messages),
+            choices=tuple(account.choices),
+        )
+
+    def _around(
+        self, window: list[Message], given: dict[str, int], past: Past
+    ) -> tuple[list[Message], Told]:
+        """Return the whole prompt: what stands before the window, the window, what changes."""
+        material, account = self.material, self.account
+        seen = {m.seq for m in window}
+        pins = [pin for pin in material.pins if pin.seq not in seen]
+        pins = newest_that_fit(pins, given.get("pins", 0), account, section="pins", reason="pinned")
+        seen |= {m.seq for m in pins}
+        notes = self._notes(given.get("notes", 0), seen)
+        told = self._told(given.get("summary", 0), past)
+        kept = self._kept(given.get("kept", 0), past, seen | {m.seq for m in notes})
+        live = list(live_that_fit(material.live, given.get("live", 0), account, seen))
+        older = sorted([*kept, *notes], key=lambda m: m.seq)
+        before = [*pins, *([told.message] if told.message else []), *older]
+        newest = self.pane.newest
+        at = next((n for n, m in enumerate(window) if m is newest), len(window)) if live else 0
+        return [*before, *window[:at], *live, *window[at:]], told
+
+    def _notes(self, room: int, seen: set[int]) -> list[Message]:
+        """Return notes that hold and that the window does not show."""
+        exchange = self.material.exchange
+        held = [n for n in self.material.notes if n.seq not in seen and not has_ended(n, exchange)]
+        return newest_that_fit(held, room, self.account, section="notes", reason="a note")
+
+    def _told(self, room: int, past: Past) -> Told:
+        """Return the past in a quotation."""
+        if not self.tells_past or not (past.summary or past.gap):
+            return Told()
+        counter, fence = self.material.counter, self.material.fence
+        told = tell(past, room, counter, fence, self.exchanges)
+        if told.message is not None:
+            summary = past.summary if told.summarized else None
+            reason = f"a summary of what ends at {summary.last}" if summary else "what came before"
+            reason += f", then in short from {told.since} on" if told.since else ""
+            self.account.add_range(0, 0, 1, told.message.tokens, "summary", reason)
+        return told
+
+    def _kept(self, room: int, past: Past, seen: set[int]) -> list[Message]:
+        """Return the most important messages that nothing else shows, oldest first."""
+        found = [each for each in past.kept if self.tells_past and each[0].seq not in seen]
+        shown: list[Message] = []
+        lacking: list[Message] = []
+        for message, mark in sorted(found, key=lambda each: (-each[1].score, -each[0].seq)):
+            if message.tokens > room:
+                lacking.append(message)
+                continue
+            room -= message.tokens
+            shown.append(message)
+            self.account.add([message], "kept", f"important, {mark.reason}")
+        if lacking:
+            seqs = [message.seq for message in lacking]
+            tokens = sum(message.tokens for message in lacking)
+            reason = "important, but the kept messages' share of the budget is used up"
+            self.account.add_range(min(seqs), max(seqs), len(seqs), tokens, "", reason)
+        return sorted(shown, key=lambda m: m.seq)
+
+    def _digests(self, past: Past) -> dict[int, Digest]:
+        """Return the digests that were there at the last step, of what was old at that time."""
+        if not isinstance(self.strategy, Summarized) or not past.digests:
+            return {}
+        messages, stepped = self.material.messages, self.pane.stepped
+        upto = [m.seq for m in messages if m.seq <= stepped]
+        recent = self.strategy.recent
+        old = upto[-recent - 1] if len(upto) > recent else 0
+        return {
+            seq: each for seq, each in past.digests.items() if seq <= old and each.head <= stepped
+        }
+
+    def _explain_older(self, past: Past, told: Told) -> None:
+        """Note what is before the window: behind the summary, told in short, or neither."""
+        last, count, tokens = self.pane.older()
+        if count <= 0:
+            return
+        first = self.material.first
+        summary = past.summary if told.summarized else None
+        if summary is not None:
+            behind = self._visible_upto(summary.last)
+            cost = min(tokens, summary.tokens)
+            self._older(first, summary.last, behind, cost, BEHIND)
+            first, count, tokens = summary.last + 1, count - behind, tokens - cost
+        apart = self.material.newest_user
+        short = [m for m in past.gap if told.since and m.seq >= told.since]
+        short = [m for m in short if m.seq <= last and (apart is None or m.seq != apart.seq)]
+        cost = min(tokens, sum(m.tokens for m in short))
+        before = told.since - 1 if short else last
+        reason = f"{OLDER}, and not summarised yet" if self.tells_past else OLDER
+        self._older(first, before, count - len(short), tokens - cost, reason)
+        if short:
+            self._older(told.since, last, len(short), cost, IN_SHORT)
+
+    def _visible_upto(self, seq: int) -> int:
+        """Return how many visible messages there are up to a position, the newest left out."""
+        hidden = sum(s.last - s.first + 1 for s in self.material.hidden if s.last <= seq)
+        newest = self.material.newest_user
+        apart = newest.seq if newest else self.material.passed
+        return seq - hidden - (0 < apart <= seq)
+
+    def _older(self, first: int, last: int, count: int, tokens: int, reason: str) -> None:
+        if count > 0:
+            self.account.add_range(first, last, count, max(0, tokens), "", reason)

@@ -1,0 +1,117 @@
+"""Logs of each context in three blocks: the memory, the remembered results, what a model gets.
+
+They go to the logger `keepthread.context` at DEBUG, with ids and sizes. Text is in them only where
+`keepthread.context.text` is set to DEBUG as well: it passes nothing on from the loggers above it.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from keepthread.protocols import Live, Material, Past
+from keepthread.types import Message, Selection
+
+_log: Final = logging.getLogger("keepthread.context")
+_text: Final = logging.getLogger("keepthread.context.text")
+_text.setLevel(logging.WARNING)  # its own word is needed: whoever debugs has not asked for text
+_MOST: Final = 200
+
+
+def log_context(
+    session: str, view: str, material: Material, past: Past, selection: Selection
+) -> None:
+    """Log a context that was built; costs nothing where nobody listens."""
+    with_text = _text.isEnabledFor(logging.DEBUG)
+    log = _text if with_text else _log
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    _memory(log, session, view, material, past, selection)
+    _cache(log, session, material.live, with_text)
+    _received(log, session, selection.messages, with_text)
+
+
+def _memory(
+    log: logging.Logger,
+    session: str,
+    view: str,
+    material: Material,
+    past: Past,
+    selection: Selection,
+) -> None:
+    summary = past.summary
+    data = {
+        "block": "memory",
+        "session": session,
+        "view": view,
+        "exchange": material.exchange,
+        "messages": material.earlier + len(material.messages) + bool(material.passed),
+        "hidden": sum(span.last - span.first + 1 for span in material.hidden),
+        "summary_bytes": _size(summary.text) if summary else 0,
+        "budget": selection.budget,
+        "tokens": selection.tokens,
+    }
+    message = (
+        "=== MEMORY STATE ===\n"
+        "Session: %s | View: %s | Exchange: %d | Messages: %d | Hidden: %d"
+        " | Summary: %d bytes | Tokens: %d of %d"
+    )
+    shown = [data[name] for name in ("session", "view", "exchange", "messages", "hidden")]
+    shown += [data[name] for name in ("summary_bytes", "tokens", "budget")]
+    log.debug(message, *shown, extra={"keepthread": data})
+
+
+def _cache(log: logging.Logger, session: str, live: Sequence[Live], with_text: bool) -> None:
+    results = [_result(each, with_text) for each in live]
+    lines = [f"Cached functions: {len(results)}"]
+    for each in results:
+        arguments = each.get("arguments", f"{each['argument_bytes']} bytes")
+        left = f"{each['left']}/{each['lifetime']} exchanges remaining"
+        lines.append(f"  • {each['name']}({arguments}): {left}")
+    data = {"block": "cache", "session": session, "results": results}
+    log.debug("=== FUNCTION CACHE STATE ===\n%s", "\n".join(lines), extra={"keepthread": data})
+
+
+def _result(live: Live, with_text: bool) -> dict[str, Any]:
+    (call,) = live.call.tool_calls
+    data: dict[str, Any] = {
+        "name": call.name,
+        "left": live.left,
+        "lifetime": live.lifetime,
+        "argument_bytes": _size(call.arguments),
+    }
+    return {**data, "arguments": _cut(call.arguments)} if with_text else data
+
+
+def _received(
+    log: logging.Logger, session: str, messages: Sequence[Message], with_text: bool
+) -> None:
+    received = [_message(message, with_text) for message in messages]
+    lines: list[str] = []
+    for number, each in enumerate(received, 1):
+        place = f"seq {each['seq']}, id {each['id']}" if each["seq"] else "not in the log"
+        line = f"[{number}] {each['role'].upper()}: {place}"
+        line += f", {each['bytes']} bytes, {each['tokens']} tokens"
+        lines.append(f"{line}: {each['text']}" if with_text else line)
+    data = {"block": "receives", "session": session, "messages": received}
+    message = "=== AGENT RECEIVES (%d messages) ===\n%s"
+    log.debug(message, len(lines), "\n".join(lines), extra={"keepthread": data})
+
+
+def _message(message: Message, with_text: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "role": message.role,
+        "seq": message.seq,
+        "id": message.id,
+        "bytes": _size(message.content) + sum(_size(c.arguments) for c in message.tool_calls),
+        "tokens": message.tokens,
+    }
+    return {**data, "text": _cut(message.content)} if with_text else data
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _cut(text: str) -> str:
+    """Return a text on one line, in characters that no log can take for its own."""
+    return repr(text if len(text) <= _MOST else f"{text[:_MOST]}…")

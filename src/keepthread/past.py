@@ -1,0 +1,161 @@
+"""Looking back: what a context tells of the time before its window, at a cost by what it tells."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Final, cast
+
+from keepthread.context.marks import Marks
+from keepthread.context.window import Reach
+from keepthread.gather import standing_alone
+from keepthread.protocols import Material, Past, Store
+from keepthread.types import Digest, Hidden, Importance, Message, Record, Scope, SessionKey, Summary
+
+FOLD: Final = "fold"
+DIGEST: Final = "digest"
+_ROUNDS: Final = 8
+"""How often an older summary is looked for once there is one that would do."""
+_AT_ONCE: Final = 2
+_MOST_GAP: Final = 120
+"""Messages between summary and window that are looked at."""
+
+
+async def look_back(
+    store: Store,
+    session: SessionKey,
+    material: Material,
+    reach: Reach,
+    *,
+    budget: int,
+    digest_from: int,
+) -> Past:
+    """Return what is known of the messages before a window.
+
+    Nothing that was made after the window's last step is taken, if there is something older, so
+    that a context changes at steps alone.
+    """
+    summary = await newest_summary(
+        store, session, material.hidden, before=reach.first, made_by=reach.stepped
+    )
+    gap, kept, digests = await asyncio.gather(
+        _gap(store, session, material, reach.first, summary, budget),
+        _kept(store, session, material, summary),
+        _digests(store, session, material, reach.first, digest_from),
+    )
+    return Past(summary, gap, digests, kept)
+
+
+def position_key(seq: int) -> str:
+    """Return the key of a record that belongs to a position; keys are in the positions' order."""
+    return f"{seq:016}"
+
+
+async def newest_summary(
+    store: Store,
+    session: SessionKey,
+    hidden: Sequence[Hidden],
+    *,
+    before: int,
+    made_by: int | None = None,
+) -> Summary | None:
+    """Return the newest summary that ends before a position and touches nothing hidden.
+
+    One made when the log did not go beyond `made_by` is taken before a newer one.
+    """
+    scope = Scope(session=session)
+    second: Summary | None = None
+    for tried in count():
+        if second is not None and tried >= _ROUNDS:
+            break
+        found = await store.scan(scope, FOLD, before=position_key(before), limit=_AT_ONCE)
+        for record in reversed(found):
+            summary = summary_of(record)
+            before = summary.last
+            if touched := _touched(summary, hidden):
+                before = touched  # no other down to what is hidden is of use
+                break
+            if made_by is None or summary.head <= made_by:
+                return summary
+            second = second or summary
+        if not found:
+            break
+    return second
+
+
+def _touched(summary: Summary, hidden: Sequence[Hidden]) -> int:
+    """Return the first hidden position that a summary was made of, or 0."""
+    touched = [
+        max(span.first, each.first)
+        for span in summary.spans
+        for each in hidden
+        if span.first <= each.last and each.first <= span.last
+    ]
+    return min(touched, default=0)
+
+
+def summary_of(record: Record) -> Summary:
+    """Return the summary that a fold left."""
+    value = cast(dict[str, Any], record.value)
+    return Summary(
+        text=value["text"],
+        last=value["last"],
+        tokens=value["tokens"],
+        exchange=value["exchange"],
+        number=value["number"],
+        origin=value["origin"],
+        spans=tuple(record.made_of),
+        kept=tuple((seq, score, reason) for seq, score, reason in value["kept"]),
+        head=value["head"],
+        by=value["by"],
+    )
+
+
+async def _gap(
+    store: Store,
+    session: SessionKey,
+    material: Material,
+    first: int,
+    summary: Summary | None,
+    budget: int,
+) -> Sequence[Message]:
+    """Return the newest visible messages between a summary and a window, oldest first."""
+    after = summary.last if summary else material.first - 1
+    read = [m for m in material.messages if after < m.seq < first][-_MOST_GAP:]
+    upto = read[0].seq if read else first
+    marks = Marks(hidden=material.hidden)
+    while len(read) < _MOST_GAP and (span := marks.visible_before(upto)) and span[1] > after:
+        start = max(after, span[0] - 1)
+        limit = _MOST_GAP - len(read)
+        older = await store.tail(
+            session, tokens=budget, limit=limit, before=span[1] + 1, after=start
+        )
+        read = [*older, *read]
+        if not older or older[0].seq > start + 1:
+            break
+        upto = older[0].seq
+    return [m for m in read if m.seq != material.passed]
+
+
+async def _kept(
+    store: Store, session: SessionKey, material: Material, summary: Summary | None
+) -> Sequence[tuple[Message, Importance]]:
+    """Return the important messages behind a summary."""
+    if summary is None or not summary.kept:
+        return ()
+    marks = {seq: Importance(score, reason) for seq, score, reason in summary.kept}
+    found = await store.find(session, seqs=marks)
+    return [
+        (standing_alone(message, material.counter), marks[message.seq])
+        for message in found
+        if message.state == "live" and message.seq != material.passed
+    ]
+
+
+async def _digests(
+    store: Store, session: SessionKey, material: Material, first: int, size: int
+) -> dict[int, Digest]:
+    """Return digests of the window's answers; none if no answer is that long."""
+    if not any(len(m.content) > size and m.role == "assistant" for m in material.messages):
+        return {}
+    found = await store.scan(Scope(session=session), DIGEST, after=position_key(first - 1))
+    return {int(record.key): Digest(*cast(list[Any], record.value)) for record in found}

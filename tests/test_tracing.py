@@ -1,0 +1,167 @@
+"""Spans, as OpenTelemetry's own SDK sees them."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+import keepthread
+from keepthread import Folding, Hybrid, Memory, Message, View, sync
+from keepthread.errors import BudgetTooSmall
+from keepthread.testing.contract import Letters
+from keepthread.tracing import opentelemetry
+
+SECRET = "swordfish"
+
+
+class Traced:
+    """A tracer, and the spans it was given."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("test")
+
+    def spans(self, name: str = "") -> list[ReadableSpan]:
+        spans = self.exporter.get_finished_spans()
+        return [span for span in spans if not name or span.name == name]
+
+    def one(self, name: str) -> dict[str, Any]:
+        (span,) = self.spans(name)
+        return dict(span.attributes or {})
+
+
+async def test_append_context_and_tool_are_spans_with_the_names_of_the_convention() -> None:
+    traced = Traced()
+    async with Memory.open("ram://", counter=Letters(), tracer=traced.tracer) as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content="hello"), Message(role="assistant"))
+        context = await session.context("planner")
+    assert traced.one("create_memory") == {
+        "gen_ai.operation.name": "create_memory",
+        "gen_ai.conversation.id": "s",
+        "gen_ai.memory.record.count": 2,
+        "keepthread.tokens": 5,
+    }
+    assert traced.one("search_memory") == {
+        "gen_ai.operation.name": "search_memory",
+        "gen_ai.conversation.id": "s",
+        "gen_ai.memory.record.count": 2,
+        "keepthread.view": "planner",
+        "keepthread.budget": 1000,
+        "keepthread.tokens": context.tokens,
+    }
+
+
+async def test_a_tool_says_whether_its_result_was_remembered() -> None:
+    traced = Traced()
+    async with Memory.open("ram://", counter=Letters(), tracer=traced.tracer) as memory:
+        session = await memory.session("s")
+        async with session.exchange("look") as turn:
+            for lifetime in (0, 2, 2):
+                await turn.tool("look", {"at": "x"}, lambda at: at, lifetime=lifetime)
+    spans = traced.spans("execute_tool look")
+    assert [(span.attributes or {})["keepthread.hit"] for span in spans] == [False, False, True]
+    attributes = dict(spans[0].attributes or {})
+    assert attributes["gen_ai.operation.name"] == "execute_tool"
+    assert attributes["gen_ai.tool.name"] == "look"
+    inside = [s for s in traced.spans("create_memory") if s.parent]
+    assert [s.parent.span_id for s in inside if s.parent] == [
+        span.context.span_id for span in spans[:2] if span.context
+    ]
+
+
+async def test_each_fold_is_a_span() -> None:
+    traced = Traced()
+    folding = Folding(exchanges=4, at_once=2)
+    views = {"chat": View(2000, Hybrid())}
+    async with Memory.open(
+        "ram://", counter=Letters(), views=views, folding=folding, tracer=traced.tracer
+    ) as memory:
+        session = await memory.session("s")
+        for n in range(9):
+            async with session.exchange(f"question {n}") as turn:
+                await turn.finish(f"answer {n}")
+        await session.fold()
+        assert (await session.status()).summary_bytes
+    spans = traced.spans("upsert_memory")
+    assert [dict(span.attributes or {}) for span in spans] == [
+        {
+            "gen_ai.operation.name": "upsert_memory",
+            "gen_ai.conversation.id": "s",
+            "gen_ai.memory.record.count": 1,
+            "keepthread.messages": 4,
+        }
+    ] * len(spans)
+    assert len(spans) == 3
+
+
+async def test_an_error_is_named_and_never_quoted() -> None:
+    traced = Traced()
+
+    def fail(**_: object) -> str:
+        raise RuntimeError(f"no {SECRET} here")
+
+    async with Memory.open("ram://", counter=Letters(), tracer=traced.tracer) as memory:
+        session = await memory.session("s", system_prompt=SECRET)
+        async with session.exchange(f"look for {SECRET}") as turn:
+            with pytest.raises(RuntimeError):
+                await turn.tool("look", {"for": SECRET}, fail)
+            with pytest.raises(BudgetTooSmall):
+                await turn.context(budget=3)
+            await turn.finish(SECRET)
+    (tool,) = traced.spans("execute_tool look")
+    assert (tool.attributes or {})["error.type"] == "RuntimeError"
+    (context,) = traced.spans("search_memory")
+    assert (context.attributes or {})["error.type"] == "BudgetTooSmall"
+    assert tool.status.status_code is context.status.status_code is StatusCode.ERROR
+    for span in traced.spans():
+        assert SECRET not in span.to_json()
+
+
+async def test_a_fork_and_a_tenant_are_traced_under_their_own_ids() -> None:
+    traced = Traced()
+    async with Memory.open("ram://", counter=Letters(), tracer=traced.tracer) as memory:
+        session = await memory.session("s")
+        await (await session.fork(id="copy")).context()
+        await (await memory.tenant("other").session("theirs")).context()
+    ids = [(s.attributes or {})["gen_ai.conversation.id"] for s in traced.spans("search_memory")]
+    assert ids == ["copy", "theirs"]
+
+
+def test_the_blocking_surface_is_traced_too_inside_the_span_of_its_caller() -> None:
+    traced = Traced()
+    with sync.Memory.open("ram://", counter=Letters(), tracer=traced.tracer) as memory:
+        session = memory.session("s")
+        with traced.tracer.start_as_current_span("outer") as outer:
+            session.context()
+    (span,) = traced.spans("search_memory")
+    assert span.parent
+    assert span.parent.span_id == outer.get_span_context().span_id
+
+
+async def test_the_installed_opentelemetry_gives_a_tracer() -> None:
+    async with Memory.open("ram://", counter=Letters(), tracer=opentelemetry()) as memory:
+        session = await memory.session("s")
+        await session.context()  # no provider is set up: it does nothing
+        with pytest.raises(BudgetTooSmall):
+            await session.context(budget=3)
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    source = str(Path(keepthread.__file__).parents[1])
+    code = (
+        f"import sys; sys.path.insert(0, {source!r})\n"
+        "from keepthread.tracing import opentelemetry\n"
+        "opentelemetry()\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code]  # no installed package is seen
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "tracing needs OpenTelemetry: pip install 'keepthread[otel]'" in result.stderr
