@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from bench import Bar, Benchmark, Report, Row, Run, prefix
+from bench import Bar, Benchmark, Report, Row, Run
 from bench.__main__ import BENCHMARKS, main
 from bench.bare import Bare, rows
 from bench.corpus import SIZES, messages, texts
 from bench.measure import cpu_in_turn, middle_half, ratios
 from bench.places import file_system, folders, sync_times
+from bench.prefix.held import hold
+from bench.prefix.prompts import Prompts, tail_length
 from bench.talks import KINDS, Kind, Talked, talk
-from keepthread import Message, fit
+from keepthread import Memory, Message, View, fit
 from keepthread.tokens import Estimator
 
 ROOT = Path(__file__).parents[1]
@@ -195,7 +197,7 @@ def test_a_conversation_is_fixed_by_its_seed() -> None:
 
 
 def test_what_a_prompt_begins_with_as_the_one_before_is_unchanged() -> None:
-    prompts = prefix.Prompts(Estimator())
+    prompts = Prompts(Estimator())
     log = [Message(role="user", content=f"message number {n}") for n in range(4)]
     for end in (3, 4):
         prompts.add(fit(log[:end], 4096, counter=Estimator()))
@@ -204,7 +206,7 @@ def test_what_a_prompt_begins_with_as_the_one_before_is_unchanged() -> None:
 
 
 def test_a_prompt_that_begins_otherwise_has_nothing_unchanged() -> None:
-    prompts = prefix.Prompts(Estimator())
+    prompts = Prompts(Estimator())
     log = [Message(role="user", content=f"message number {n}") for n in range(4)]
     for start in (0, 1):
         prompts.add(fit(log[start:], 4096, counter=Estimator()))
@@ -212,12 +214,41 @@ def test_a_prompt_that_begins_otherwise_has_nothing_unchanged() -> None:
 
 
 def test_the_budget_counts_as_used_once_something_was_left_out() -> None:
-    prompts = prefix.Prompts(Estimator())
+    prompts = Prompts(Estimator())
     log = [Message(role="user", content=f"message number {n}") for n in range(40)]
     contexts = [fit(log[:end], 100, counter=Estimator()) for end in (1, 40)]
     for context in contexts:
         prompts.add(context)
     assert prompts.shares.used == contexts[1].tokens
+
+
+async def test_the_tail_is_late_results_and_what_came_with_the_newest_message() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("talk")
+        await session.cache_tool("look", {}, "found", 99)
+        for number in range(30):
+            await session.append(
+                Message(role="user", content=f"question {number}"),
+                Message(role="assistant", content="an answer of some length " * 20),
+            )
+        context = await session.context(budget=2000)
+    assert [m.role for m in context.messages[-4:]] == ["assistant", "tool", "user", "assistant"]
+    assert tail_length(context) == 4
+
+
+async def test_what_is_before_the_tail_has_a_share_of_its_own() -> None:
+    kind = KINDS[0]
+    found = await hold(kind, 11, 20, {"small": View(1000)}, Estimator(), company=True)
+    shares = found["small"]
+    assert 0 < shares.tail < 100
+    whole = shares.body * (100 - shares.tail) + shares.unchanged_tail * shares.tail
+    assert whole / 100 == pytest.approx(shares.unchanged)
+
+
+async def test_a_conversation_in_company_is_fixed_by_its_seed() -> None:
+    views = {"small": View(1000)}
+    one, two = [await hold(KINDS[1], 11, 20, views, Estimator(), company=True) for _ in "12"]
+    assert one == two
 
 
 def run_quick(name: str, folder: Path) -> list[dict[str, object]]:
@@ -246,18 +277,27 @@ def prefixes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]
     return run_quick("prefix", tmp_path_factory.mktemp("disk"))
 
 
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    return run_quick("context", tmp_path_factory.mktemp("disk"))
+
+
 def test_a_quick_run_gives_whole_rows(
-    quick: list[dict[str, object]], prefixes: list[dict[str, object]]
+    quick: list[dict[str, object]],
+    prefixes: list[dict[str, object]],
+    contexts: list[dict[str, object]],
 ) -> None:
-    for found in [*quick, *prefixes]:
+    for found in [*quick, *prefixes, *contexts]:
         assert list(found) == ["name", "value", "unit", "spread", "bar", "holds"]
         assert found["holds"] is None
-    names = [found["name"] for found in [*quick, *prefixes]]
+    names = [found["name"] for found in [*quick, *prefixes, *contexts]]
     assert len(set(names)) == len(names)
 
 
-def test_a_quick_run_gives_finite_positive_figures(quick: list[dict[str, object]]) -> None:
-    for found in quick:
+def test_a_quick_run_gives_finite_positive_figures(
+    quick: list[dict[str, object]], contexts: list[dict[str, object]]
+) -> None:
+    for found in [*quick, *contexts]:
         value = found["value"]
         assert isinstance(value, int | float)
         assert math.isfinite(value)
@@ -330,6 +370,46 @@ def test_every_promise_of_a_prefix_has_its_row_and_its_bar(
     by_name = {found["name"]: found for found in prefixes}
     assert by_name[name]["bar"] == bar
     assert 0 < float(str(by_name[name]["value"])) <= 100
+
+
+@pytest.mark.parametrize("budget", ["4,096", "32,768"])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_hybrid_context_is_judged_beside_a_simple_one(
+    prefixes: list[dict[str, object]], kind: Kind, budget: str
+) -> None:
+    by_name = {found["name"]: found for found in prefixes}
+    where = f"{kind}, {budget}"
+    share = {
+        name: float(str(by_name[f"unchanged before the tail, {name}, {where}"]["value"]))
+        for name in ("simple", "hybrid")
+    }
+    beside = by_name[f"unchanged before the tail, hybrid less simple, {where}"]
+    assert beside["bar"] == ">= -2"
+    assert float(str(beside["value"])) == pytest.approx(share["hybrid"] - share["simple"], abs=0.01)
+    for name in ("the tail, hybrid", "unchanged in the tail, hybrid"):
+        assert by_name[f"{name}, {where}"]["bar"] is None
+    if budget == "4,096":  # the larger one is not always filled
+        assert by_name[f"budget used, hybrid, {where}"]["bar"] == ">= 60"
+
+
+@pytest.mark.parametrize("size", SIZED)
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [
+        ("context of 1,000 messages by simple", None),
+        ("context of 1,000 messages by hybrid", None),
+        ("context of 20,000 messages by hybrid, the first after a step", None),
+        ("length, simple, 20,000 messages", None),
+        ("length, hybrid, 20,000 messages", "<= 1.5"),
+        ("hybrid, 1,000 messages", "<= 3"),
+        ("hybrid, 20,000 messages", "<= 3"),
+    ],
+)
+def test_every_promise_of_a_context_has_its_row_and_its_bar(
+    contexts: list[dict[str, object]], name: str, bar: str | None, size: str
+) -> None:
+    by_name = {found["name"]: found for found in contexts}
+    assert by_name[f"{name}, {size}"]["bar"] == bar
 
 
 def test_a_window_in_steps_keeps_more_than_one_that_slides(

@@ -687,7 +687,7 @@ async def other_process(memory: Memory, sleep: Any = asyncio.sleep, **time: Any)
     session = await memory.session("s")
     thread = session._thread
     shared = Shared(sleep=sleep, **time)
-    return Session(replace(thread, shared=shared), session.info)
+    return Session(thread._replace(shared=shared), session.info)
 
 
 async def test_another_process_waits_and_takes_the_remembered_result(
@@ -768,7 +768,7 @@ async def test_a_delegate_uses_the_results_of_its_parent(
 ) -> None:
     await chat(session, 4)
     child = await memory.session("child", owner="ana")
-    child._thread = replace(child._thread, tools=session.key)
+    child._thread = child._thread._replace(tools=session.key)
     async with session.exchange("go") as turn:
         await turn.tool("weather", LIMA, weather, lifetime=2)
         assert await ask_weather(child, weather) == "Lima: 1 °C"
@@ -790,7 +790,7 @@ async def test_a_result_in_the_log_of_a_deleted_delegate_does_not_serve(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
     child = await memory.session("child", owner="ana")
-    child._thread = replace(child._thread, tools=session.key)
+    child._thread = child._thread._replace(tools=session.key)
     await ask_weather(child, weather, lifetime=5)
     assert len(await session.cached_tools()) == 1
     await memory.delete_session("child")

@@ -6,9 +6,8 @@ the parent once. A task that failed, or that the same turn gave before, gets a c
 """
 
 import json
-from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from keepthread.checks import check_id, check_text, show
 from keepthread.derived import derived_id, derived_ids
@@ -24,8 +23,7 @@ DELEGATED: Final = "delegated"
 SNIPPET: Final = "snippet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(NamedTuple):
     """All that a child is given."""
 
     text: str
@@ -34,7 +32,7 @@ class Task:
     snippet: str | None = None
     facts: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what could not be stored."""
         check_text(self.text, "a task")
         if self.agent is not None:
@@ -62,6 +60,7 @@ class Errand:
         """Hold the task; `user` is the parent's user message, `taken` the turn's other children."""
         if not user.seq:
             raise InvalidInput("a turn can delegate once it is entered")
+        task.check()
         self._parent = parent
         self._user = user
         self._task = task
@@ -78,7 +77,7 @@ class Errand:
         self._id = await self._free_id()
         info, is_new = await self._session()
         shelf = self._parent.tools or self._parent.key
-        thread = replace(self._parent, id=info.id, key=info.key, tools=shelf)
+        thread = self._parent._replace(id=info.id, key=info.key, tools=shelf)
         await self._link(thread)
         if self._task.snippet is not None:
             await inject(thread, SNIPPET, self._task.snippet)

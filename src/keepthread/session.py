@@ -1,8 +1,8 @@
 """A session as programs use it: append, ask for a context, take turns, hide, fork, pin."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from keepthread import branching
 from keepthread.accounts import KeptWhy
@@ -29,8 +29,7 @@ from keepthread.types import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(NamedTuple):
     """How much a session holds, in the log and as contexts see it."""
 
     messages: int
@@ -238,7 +237,7 @@ class Session:
         """Return a new session with a copy of this one up to a position, or of all."""
         name = self._thread.ids() if id is None else id
         made = await branching.fork(self._store, await self.refresh(), name, at)
-        return Session(replace(self._thread, id=made.id, key=made.key, tools=None), made)
+        return Session(self._thread._replace(id=made.id, key=made.key, tools=None), made)
 
     async def pin(self, id: str) -> None:
         """Keep a message in every context, by its id."""

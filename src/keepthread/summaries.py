@@ -254,7 +254,7 @@ class Folder:
         """Return a text in so many bytes, and who shortened it."""
         summarizer = self.folding.summarizer
         short, usage, refusal = await shortened(summarizer, text, limit)
-        if usage is not None or refusal:
+        if not isinstance(summarizer, Extractive):
             await self._note(session, usage or Usage(), refused=bool(refusal))
         return short, "extractive" if refusal else summarizer.name
 

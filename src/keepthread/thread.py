@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from keepthread.accounts import Accounts
 from keepthread.checks import check_count, show
@@ -26,8 +26,7 @@ from keepthread.upkeep import Upkeep
 _LARGE: Final = 32_768  # characters from which on counting would hold up the event loop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
+class Thread(NamedTuple):
     """One session's log, counted and viewed."""
 
     store: Store

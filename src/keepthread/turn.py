@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self, cast
@@ -145,8 +145,8 @@ class Turn:
         conversation no more than the snippet, and it uses this session's remembered tool results.
         Its answer is recorded here as the result of a tool named `delegate`. If it is left without
         an answer, `(no answer)` is recorded, or how it failed. The same task of an exchange that
-        is taken up again finds its child, and `child.answer` if there is one. `facts` says whether
-        what is learned there may be kept as facts.
+        is taken up again finds its child, and `child.answer` if there is one. `facts` lets it see
+        what is known of the owner.
         """
         given = Task(
             text=task, agent=agent, system_prompt=system_prompt, snippet=snippet, facts=facts
@@ -346,8 +346,7 @@ class _Call(NamedTuple):
     result: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
+class _Calls(NamedTuple):
     """The tool calls of a turn, in order, and the results of which it is known they are stored."""
 
     calls: Sequence[_Call] = ()

@@ -84,8 +84,7 @@ class Message:
     state: State = "live"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkPoint:
+class ForkPoint(NamedTuple):
     """The session and position a fork was copied from."""
 
     session: str
@@ -299,8 +298,7 @@ class Shortened(NamedTuple):
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(NamedTuple):
     """One place where stored data is not what was written."""
 
     what: str
@@ -308,8 +306,7 @@ class Damage:
     seq: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(NamedTuple):
     """What `verify` looked at, and every damage it found."""
 
     sessions: int

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
@@ -55,7 +54,8 @@ async def verify(call: Call) -> int:
         with call.progress("Verifying", "messages") as progress:
             found = await memory.verify(progress=progress)
     if call.json:
-        call.write({"sound": found.sound, **asdict(found)})
+        damages = [damage._asdict() for damage in found.damages]
+        call.write({"sound": found.sound, **found._asdict(), "damages": damages})
     else:
         call.screen.verification(found)
     return 0 if found.sound else 1

@@ -68,6 +68,7 @@ class Shares(NamedTuple):
             "notes": not material.notes,
             "facts": True,
             "recalled": True,
+            "live": not material.remembers,
         }
         return cls(room, [each for each in sections if not silent.get(each.name)])
 

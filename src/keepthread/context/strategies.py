@@ -224,8 +224,8 @@ class Plan:
         live = list(live_that_fit(material.live, given.get("live", 0), account, seen))
         older = sorted([*kept, *notes], key=lambda m: m.seq)
         before = [*pins, *([told.message] if told.message else []), *older]
-        newest = self.pane.newest
-        at = next((n for n, m in enumerate(window) if m is newest), len(window)) if live else 0
+        seq = self.pane.newest.seq if self.pane.newest else -1
+        at = next((n for n, m in enumerate(window) if m.seq == seq), len(window)) if live else 0
         return [*before, *window[:at], *live, *window[at:]], told
 
     def _notes(self, room: int, seen: set[int]) -> list[Message]:

@@ -216,7 +216,8 @@ class Pane:
         newest = self.newest
         seen = list(shown) if self.plain else logged(shown)
         places = range(len(seen) - 1, -1, -1)
-        at = next((n for n in places if seen[n] is newest), len(seen))
+        seq = newest.seq if newest else -1
+        at = next((n for n in places if seen[n].seq == seq), len(seen))
         self._explain_some(seen[:at])
         if newest is not None and at < len(seen):
             whole = self.material.newest_user

@@ -156,7 +156,7 @@ class _Import:
             given,
             id=self.prefix + given.id,
             parent=given.parent and self.prefix + given.parent,
-            forked_from=fork and replace(fork, session=self.prefix + fork.session),
+            forked_from=fork and fork._replace(session=self.prefix + fork.session),
         )
 
     async def _find_or_make(self, given: SessionInfo) -> SessionInfo:

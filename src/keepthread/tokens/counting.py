@@ -26,7 +26,7 @@ ID_COST: Final = 8
 MOST_DEPTH: Final = 64
 """How deep arguments may be nested before they are sent as text; parsers give up at 128."""
 
-_BAD_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_BAD_IN_NAME: Final = r"[^a-zA-Z0-9_-]"  # compiled when first used
 
 Measure: TypeAlias = Callable[[str], int]
 
@@ -92,7 +92,7 @@ def _count_call(call: ToolCall, measure: Measure) -> int:
 
 def wire_name(name: str) -> str:
     """Return the name of a tool as every provider takes it."""
-    return _BAD_IN_NAME.sub("_", name)[:64] or "tool"
+    return re.sub(_BAD_IN_NAME, "_", name)[:64] or "tool"
 
 
 def arguments_as_json(arguments: str) -> str:
