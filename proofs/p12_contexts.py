@@ -2,8 +2,10 @@
 
 Histories are written through the public surface, from a seed: turns with tools in parallel and out
 of order, broken off, abandoned and interleaved; hostile ids, names, arguments and texts; providers'
-own items; pins, clears, rewinds, forks, erasures, damage and changed counters. Contexts of many
-budgets are then held against the providers' rules, and counted again as they would be sent.
+own items; notes, remembered results, and summaries by a model that answers well, badly or not at
+all; folds that die in the middle; pins, clears, rewinds, forks, erasures, damage and changed
+counters. Contexts of every strategy and many budgets are then held against the providers' rules,
+counted again as they would be sent, and searched for what was erased or hidden.
 """
 
 import asyncio
@@ -18,18 +20,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from keepthread import (
-    Context,
-    Memory,
-    Message,
-    Turn,
-    Window,
-)
+from keepthread import Context, Message, Turn, Window
 from keepthread.context.window import CONTEXT_FRAME
+from keepthread.context.wire import sendable
 from keepthread.errors import BudgetTooSmall
-from keepthread.types import Scope
+from keepthread.types import Choice, Scope
 from proofs import Outcome, Progress, Proof
-from proofs.histories import VIEWS, WINDOWS, Estimate, Exact, History, counters, prose
+from proofs.histories import Estimate, Exact, History, counters, marks_in
+from proofs.views import STRATEGIES
 from tests.validators import anthropic, openai_chat, openai_responses
 
 PER_HISTORY: Final = 2
@@ -38,6 +36,14 @@ ALONE: Final = 20_000
 """Sizes up to this one run in one process."""
 CHAT_MESSAGE: Final = 3
 """What OpenAI documents for every message beside its fields, and once for the reply."""
+BESIDE: Final = ("pins", "notes", "kept", "live")
+"""Sections that show messages a second way; the log is parted among the others and what is out."""
+OLDER: Final = ("older than the window", "told in short", "behind the summary")
+NOT_SHOWN_BESIDE: Final = ("pinned", "a note, but", "important", "remembered")
+"""How the reasons begin of what was left out of them."""
+TEMPLATES: Final = re.compile(
+    r"<\|?(?:im_start|im_end|endoftext|/?s|start_of_turn)\|?>|\[/?INST\]", re.IGNORECASE
+)
 
 Random = random.Random
 
@@ -50,18 +56,27 @@ class Asked:
     """A context that was asked for, and what is known of the session it came from."""
 
     budget: int
-    window: Window
+    strategy: Window
     newest: bool
     log: Sequence[Message]
     hidden: Sequence[tuple[int, int]]
-    pinned: frozenset[str]
+    beside: int
+    """How many pins, notes and remembered results there are."""
+    fence: str
     system_tokens: int
     turn: Turn | None
     counter: "Exact | Estimate"
+    marks: frozenset[str]
+    """Marks that nobody hid or erased."""
 
     def visible(self) -> list[Message]:
         spans = self.hidden
         return [m for m in self.log if not any(first <= m.seq <= last for first, last in spans)]
+
+    @property
+    def room(self) -> int:
+        """Return what the system prompt leaves."""
+        return self.budget - CONTEXT_FRAME - self.system_tokens
 
     def user(self) -> Message | None:
         """Return the user message that a model is to answer."""
@@ -76,6 +91,9 @@ def faults(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     chat, responses = context.to_openai_chat(), context.to_openai_responses()
     claude = context.to_anthropic()
     yield from _undercounts(context, asked, chat, responses, claude)
+    yield from _returned(context, asked, (chat, responses, claude))
+    yield from _ordering(context, asked, chat, responses, claude)
+    yield from _unfenced(context, asked, (chat, responses, claude))
     if not asked.newest or not _speaks(context):
         _place_newest(chat, responses, claude)
     for wire, check, request in (
@@ -88,6 +106,7 @@ def faults(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     yield from _newest(context, asked, chat)
     yield from _parted(context.messages)
     yield from _unaccounted(context, asked)
+    yield from _greedy(context, asked)
 
 
 def _speaks(context: Context) -> bool:
@@ -142,7 +161,7 @@ def _over_budget(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
         return
     user = asked.user()
     rest = context.tokens - max((m.tokens for m in context.messages if m.role == "user"), default=0)
-    if asked.window.overflow != "keep" or user is None or rest > asked.budget:
+    if asked.strategy.overflow != "keep" or user is None or rest > asked.budget:
         yield "over budget", f"{context.tokens} tokens, and the budget is {asked.budget}"
 
 
@@ -181,31 +200,91 @@ def _parted(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
         yield "parted", f"calls {waiting} have no results"
 
 
+def _returned(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str, str]]:
+    """Look for what was erased or hidden, wherever it may have gone."""
+    everything = [context.text, context.system, str(context.why), json.dumps(wires)]
+    returned = marks_in("".join(everything)) - asked.marks
+    if returned:
+        yield "hidden text returned", f"{sorted(returned)}"
+
+
+def _ordering(
+    context: Context, asked: Asked, chat: Any, responses: Any, claude: Any
+) -> Iterator[tuple[str, str]]:
+    """Hold the system text against what the operator said: nobody else gives orders."""
+    log = {message.seq: message for message in asked.log}
+    orders = [m for m in context.messages if m.role == "system" and m.origin == "operator"]
+    for order in orders:
+        said = log.get(order.seq)
+        if said is None or (said.role, said.origin) != ("system", "operator"):
+            yield "gives orders", f"position {order.seq}"
+    parts = [context.system, *(order.content for order in orders)]
+    right = sendable("\n\n".join(part for part in parts if part.strip()))
+    firsts = [m["content"] for m in chat["messages"] if m["role"] == "system"]
+    given = ("".join(firsts), responses.get("instructions", ""), claude.get("system", ""))
+    if given != (right, right, right):
+        yield "gives orders", f"the system text is {given}, not {right!r}"
+
+
+def _unfenced(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str, str]]:
+    """Hold the told past against its fence: a quotation that nothing in it can end."""
+    told = [m for m in context.messages if not m.seq and m.role == "user"]
+    if len(told) != ("summary" in context.why.sections):
+        yield "unfenced", f"{len(told)} quotations of the past"
+    for block in (sendable(message.content) for message in told):
+        head, *lines, end = block.splitlines()
+        if f"fence {asked.fence}]" not in head or end != f"[end of quote, fence {asked.fence}]":
+            yield "unfenced", f"it is between {head!r} and {end!r}"
+        if block.count(asked.fence) != 2 or not all(line.startswith(">") for line in lines):
+            yield "unfenced", f"{block!r}"
+        if found := TEMPLATES.search(block):
+            yield "unfenced", f"a chat template would obey {found[0]!r}"
+        if any(block not in leaves(wire) for wire in wires):
+            yield "unfenced", "it is not on every wire as it is"
+
+
+def _greedy(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
+    """Hold each section against the most that it may take."""
+    shares = {section.name: section.most for section in asked.strategy.sections}
+    for name, tokens in context.why.sections.items():
+        if name in (*BESIDE, "summary") and tokens > int(asked.room * shares.get(name, 0)):
+            yield "over its share", f"{name} takes {tokens} tokens of {asked.room}"
+
+
 def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     """Hold `why` against the log: every visible position is shown or left out, and once."""
     shown = {m.seq for m in context.messages if m.seq}
     user = asked.user()
     spared = user.seq if user and not asked.newest else 0
-    seen, gone = context.why.shown, context.why.left_out
-    hidden = [c for c in gone if (c.first, c.last) in asked.hidden]
-    gone = tuple(c for c in gone if c not in hidden)
+    seen = context.why.shown
+    main = [c for c in seen if c.section in ("window", "newest")]
+    gone = [
+        c
+        for c in context.why.left_out
+        if (c.first, c.last) not in asked.hidden and not c.reason.startswith(NOT_SHOWN_BESIDE)
+    ]
     for message in asked.visible():
         seq = message.seq
-        times = sum(c.first <= seq <= c.last for c in seen)
+        times = _times(seen, seq)
         if times != (seq in shown):
             yield "unaccounted", f"position {seq} is said to be shown {times} times"
-        if seq not in shown and seq != spared and not any(c.first <= seq <= c.last for c in gone):
-            yield "unaccounted", f"position {seq} is not shown and not left out"
-    counted = sum(c.messages for c in seen if c.section in ("window", "newest"))
-    counted += sum(c.messages for c in gone if not c.reason.startswith("pinned"))
+        out = _times(gone, seq)
+        if not _times(main, seq) and seq != spared and out != 1:
+            yield "unaccounted", f"position {seq} is not in the window and left out {out} times"
+    counted = sum(c.messages for c in (*main, *gone))
     if counted != len(asked.visible()) - bool(spared):
         yield "unaccounted", f"{counted} of {len(asked.visible())} visible messages"
     if context.tokens != sum(c.tokens for c in seen) + context.why.sections["frame"]:
         yield "unaccounted", "the sections do not add up"
-    older = max((c.last for c in gone if c.reason == "older than the window"), default=0)
+    older = max((c.last for c in gone if c.reason.startswith(OLDER)), default=0)
+    lines = len(context.why.choices) - sum(c.section == "kept" for c in seen)
     newer = sum(m.seq > older for m in asked.log)
-    if len(context.why.choices) > 4 + newer + len(asked.hidden) + 2 * len(asked.pinned):
-        yield "unaccounted", f"{len(context.why.choices)} lines for {newer} newer messages"
+    if lines > 8 + newer + len(asked.hidden) + 2 * asked.beside:
+        yield "unaccounted", f"{lines} lines for {newer} newer messages"
+
+
+def _times(choices: Sequence[Choice], seq: int) -> int:
+    return sum(choice.first <= seq <= choice.last for choice in choices)
 
 
 def needless(refusal: BudgetTooSmall, asked: Asked) -> Iterator[tuple[str, str]]:
@@ -213,16 +292,14 @@ def needless(refusal: BudgetTooSmall, asked: Asked) -> Iterator[tuple[str, str]]
     numbers = [int(number) for number in re.findall(r"\d+", str(refusal))]
     if len(numbers) < 2 or asked.budget not in numbers:
         yield "refused without numbers", str(refusal)
-    room = asked.budget - CONTEXT_FRAME - asked.system_tokens
     user = asked.user() if asked.newest else None
-    least = 1 if user is None else asked.counter.count(_least(user, asked.window))
-    pins = 0.75 if asked.pinned else 1
-    if int(room * pins) >= least:
+    least = 1 if user is None else asked.counter.count(_least(user, asked.strategy))
+    if asked.room >= least:
         yield "refused needlessly", f"{refusal}; {least} would do"
 
 
-def _least(user: Message, window: Window) -> Message:
-    if window.overflow != "trim":
+def _least(user: Message, strategy: Window) -> Message:
+    if strategy.overflow != "trim":
         return user
     size = len(user.content)
     content = user.content
@@ -242,6 +319,15 @@ class Tally:
     histories: set[bytes] = field(default_factory=set[bytes])
     broken: list[str] = field(default_factory=list[str])
 
+    def count(self, context: Context) -> None:
+        """Note what a context holds, so that it is known what was looked at."""
+        self.figures["contexts"] += 1
+        for section in context.why.sections:
+            self.figures[f"with {section}"] += 1
+        reasons = {choice.reason.partition(",")[0] for choice in context.why.choices}
+        self.figures["with answers in short"] += "an older answer" in reasons
+        self.figures["with the past told in short"] += "told in short" in reasons
+
     def add(self, other: "Tally") -> None:
         self.figures += other.figures
         self.histories |= other.histories
@@ -249,70 +335,89 @@ class Tally:
 
 
 async def _write(rng: Random, name: str) -> History:
-    """Write a history; its ids come from the seed as well."""
-    memory = await Memory.open(
-        "ram://",
-        views=VIEWS,
-        counter=rng.choices(counters(), (7, 3))[0],
-        clock=lambda: 1_700_000_000.0,
-        ids=lambda: f"{rng.getrandbits(128):032x}",
-    )
-    prompt = rng.choice((None, None, "", " ", "Be brief.", prose(rng, 40), "Be\0 \ud800brief"))
-    history = History(rng, memory, await memory.session(name, system_prompt=prompt))
-    await history.write(rng.choice((1, 2, 3, 5, 8, 13)))
+    """Write a history."""
+    history = await History.begin(rng, name)
+    await history.write(rng.choice((1, 2, 3, 5, 8, 13, 21)))
     return history
 
 
 async def _look(history: History, tally: Tally, name: str) -> None:
     """Ask for a few contexts of one history and check each."""
-    rng, session, store = history.rng, history.session, history.memory.store
+    known = await _known(history)
+    tally.histories.add(await _digest(history, known["log"]))
+    for _ in range(PER_HISTORY):
+        await _check(history, known, tally, name)
+
+
+async def _known(history: History) -> dict[str, Any]:
+    """Return what is known of a history, whatever context is asked for."""
+    session, store = history.session, history.memory.store
     log = await history.log()
     scope = Scope(session=session.key)
     marks = await store.get(scope, "marks", "marks")
     spans: Any = marks.value if marks else []
-    pins = frozenset(record.key for record in await store.scan(scope, "pin"))
-    tally.histories.add(_digest(log, spans, pins, session.info.system_prompt))
-    counter: Any = history.memory.counter
+    hidden = [(span["first"], span["last"]) for span in spans]
+    seen = [m for m in log if not any(first <= m.seq <= last for first, last in hidden)]
     prompt = session.info.system_prompt
-    known = {
+    system = Message(role="system", content=prompt) if prompt else None
+    return {
         "log": log,
-        "hidden": [(span["first"], span["last"]) for span in spans],
-        "pinned": pins,
-        "system_tokens": counter.count(Message(role="system", content=prompt)) if prompt else 0,
-        "counter": counter,
+        "hidden": hidden,
+        "beside": len([r for r in await store.scan(scope) if r.kind in ("pin", "note", "tool")]),
+        "fence": session.info.fence,
+        "system_tokens": history.counter.count(system) if system else 0,
+        "counter": history.counter,
+        "marks": frozenset(marks_in(seen) | history.spoilt),
     }
-    for _ in range(PER_HISTORY):
-        number = rng.randrange(len(WINDOWS))
-        asked = Asked(
-            budget=_budget(rng),
-            window=WINDOWS[number],
-            newest=rng.random() < 0.9,
-            turn=rng.choice(history.open_turns)
-            if history.open_turns and rng.random() < 0.5
-            else None,
-            **known,
-        )
-        ask = (asked.turn or session).context
-        try:
-            context = await ask(f"window {number}", budget=asked.budget, newest=asked.newest)
-        except BudgetTooSmall as refusal:
-            tally.figures["budgets refused"] += 1
-            found = list(needless(refusal, asked))
-        else:
-            tally.figures["contexts"] += 1
-            found = list(faults(context, asked))
-        for figure in {figure for figure, _ in found}:
-            tally.figures[figure] += 1
-        where = f"{name}, budget {asked.budget}, {asked.window}, newest={asked.newest}"
-        tally.broken += [f"{where}: {figure}: {what}"[:600] for figure, what in found[:3]]
 
 
-def _budget(rng: Random) -> int:
-    """Return a budget: any size up to 32k, small ones as likely as large ones."""
-    return int(2 ** rng.uniform(4, 15))
+async def _check(history: History, known: dict[str, Any], tally: Tally, name: str) -> None:
+    """Ask for one context, and hold it against everything that was promised."""
+    rng = history.rng
+    number = rng.randrange(len(STRATEGIES))
+    turns = history.open_turns if rng.random() < 0.5 else []
+    asked = Asked(
+        budget=_budget(rng, known["log"]),
+        strategy=STRATEGIES[number],
+        newest=rng.random() < 0.9,
+        turn=rng.choice(turns) if turns else None,
+        **known,
+    )
+    ask = (asked.turn or history.session).context
+    try:
+        context = await ask(f"view {number}", budget=asked.budget, newest=asked.newest)
+    except BudgetTooSmall as refusal:
+        tally.figures["budgets refused"] += 1
+        found = list(needless(refusal, asked))
+    else:
+        tally.count(context)
+        found = list(faults(context, asked))
+        again = await ask(f"view {number}", budget=asked.budget, newest=asked.newest)
+        if _bytes(again) != _bytes(context):
+            found.append(("not the same twice", "the second one is another"))
+    for figure in {figure for figure, _ in found}:
+        tally.figures[figure] += 1
+    where = f"{name}, budget {asked.budget}, {asked.strategy}, newest={asked.newest}"
+    tally.broken += [f"{where}: {figure}: {what}"[:900] for figure, what in found[:3]]
 
 
-def _digest(log: Sequence[Message], spans: Any, pins: frozenset[str], prompt: str | None) -> bytes:
+def _bytes(context: Context) -> tuple[str, str]:
+    wires = (context.to_openai_chat(), context.to_openai_responses(), context.to_anthropic())
+    return repr(context.selection), json.dumps([context.text, *wires])
+
+
+def _budget(rng: Random, log: Sequence[Message]) -> int:
+    """Return a budget: any size up to 32k, small ones as likely as large ones, or what cuts.
+
+    That is less than all the messages take, so that there is a past to tell.
+    """
+    size = sum(message.tokens for message in log)
+    if rng.random() < 0.5 or size < 100:
+        return int(2 ** rng.uniform(4, 15))
+    return min(int(size * rng.uniform(0.1, 1.0)), 1 << 15)
+
+
+async def _digest(history: History, log: Sequence[Message]) -> bytes:
     """Return what tells one history from another; ids and times do not."""
     bodies = [
         (
@@ -331,8 +436,14 @@ def _digest(log: Sequence[Message], spans: Any, pins: frozenset[str], prompt: st
         )
         for m in log
     ]
-    pinned = [m.seq for m in log if m.id in pins]
-    return hashlib.sha256(repr((bodies, spans, pinned, prompt)).encode()).digest()[:12]
+    records = await history.memory.store.scan(Scope(session=history.session.key))
+    shelf = [
+        (r.kind, r.value if r.kind in ("marks", "fold") else [(s.first, s.last) for s in r.made_of])
+        for r in records
+        if r.kind != "lease"
+    ]
+    prompt = history.session.info.system_prompt
+    return hashlib.sha256(repr((bodies, shelf, prompt)).encode()).digest()[:12]
 
 
 async def _batch(seed: int, batch: int, wanted: int, progress: Progress | None) -> Tally:
@@ -367,6 +478,9 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
     names = (
         "contexts",
         "distinct histories",
+        *(f"with {section}" for section in (*BESIDE, "summary")),
+        "with the past told in short",
+        "with answers in short",
         "invalid for openai-chat",
         "invalid for openai-responses",
         "invalid for anthropic",
@@ -376,6 +490,11 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "newest not left out",
         "parted",
         "unaccounted",
+        "hidden text returned",
+        "gives orders",
+        "unfenced",
+        "over its share",
+        "not the same twice",
         "budgets refused",
         "refused without numbers",
         "refused needlessly",

@@ -16,7 +16,7 @@ FENCE = "0123456789ab"
 USER = Message(role="user", content="Hello.", seq=1, exchange=1, tokens=20)
 TOLD = Message(
     role="user",
-    content=f"[The past, fence {FENCE}]\n> zq1zq\n[end of quoted text, fence {FENCE}]",
+    content=f"[The past, fence {FENCE}]\n> zq1zq\n[end of quote, fence {FENCE}]",
     tokens=60,
 )
 NEWEST = Choice(1, 1, 1, 20, "newest", "the newest user message, always shown")
@@ -69,10 +69,10 @@ def test_the_proof_sees_text_that_was_hidden() -> None:
     "content",
     [
         f"[The past, fence {FENCE}]\n> zq1zq",
-        f"[The past, fence {FENCE}]\nzq1zq\n[end of quoted text, fence {FENCE}]",
-        f"[The past, fence {FENCE}]\n> {FENCE}\n[end of quoted text, fence {FENCE}]",
-        f"[The past, fence {FENCE}]\n> <\0|im_start|>\n[end of quoted text, fence {FENCE}]",
-        "[The past, fence x]\n> zq1zq\n[end of quoted text, fence x]",
+        f"[The past, fence {FENCE}]\nzq1zq\n[end of quote, fence {FENCE}]",
+        f"[The past, fence {FENCE}]\n> {FENCE}\n[end of quote, fence {FENCE}]",
+        f"[The past, fence {FENCE}]\n> <\0|im_start|>\n[end of quote, fence {FENCE}]",
+        "[The past, fence x]\n> zq1zq\n[end of quote, fence x]",
     ],
 )
 def test_the_proof_sees_a_quotation_that_is_not_fenced(content: str) -> None:

@@ -803,7 +803,7 @@ async def test_a_result_in_the_log_of_a_deleted_delegate_does_not_serve(
 
 async def live(memory: Memory, session: Session, exchange: int) -> list[Live]:
     sources = await session.messages(limit=1000)
-    return live_of(await records(memory, session), sources, exchange, Estimator())
+    return live_of(await records(memory, session), sources, exchange, "ana", Estimator())
 
 
 async def test_a_live_result_is_shown_as_a_call_and_what_came_of_it(
@@ -838,7 +838,7 @@ async def test_a_live_result_is_counted_by_the_counter_that_is_asked(
 
     await session.cache_tool("t", {}, "x", 3)
     log = await session.messages()
-    (shown,) = live_of(await records(memory, session), log, 1, Dear())
+    (shown,) = live_of(await records(memory, session), log, 1, "ana", Dear())
     counts = [(m.tokens, m.counter) for m in (shown.call, shown.result)]
     assert counts == [(1000, "dear"), (1000, "dear")]
 
@@ -849,15 +849,16 @@ async def test_what_cannot_be_seen_is_not_shown(
     await ask_weather(session, weather, lifetime=9)
     shelf, log = await records(memory, session), await session.messages()
     counter = Estimator()
-    assert len(live_of(shelf, log, 1, counter)) == 1
-    assert live_of(shelf, log[:2], 1, counter) == []
+    assert len(live_of(shelf, log, 1, "ana", counter)) == 1
+    assert live_of(shelf, log[:2], 1, "ana", counter) == []
     erased = [replace(m, state="erased", content="") if m.role == "tool" else m for m in log]
-    assert live_of(shelf, erased, 1, counter) == []
+    assert live_of(shelf, erased, 1, "ana", counter) == []
     others = [replace(m, id="another") for m in log]
-    assert live_of(shelf, others, 1, counter) == []
+    assert live_of(shelf, others, 1, "ana", counter) == []
     foreign = [replace(record, scope=Scope(session=SessionKey("9"))) for record in shelf]
-    assert live_of(foreign, log, 1, counter) == []
-    assert live_of([replace(record, kind="pin") for record in shelf], log, 1, counter) == []
+    assert live_of(foreign, log, 1, "ana", counter) == []
+    assert live_of(shelf, log, 1, "ben", counter) == []
+    assert live_of([replace(record, kind="pin") for record in shelf], log, 1, "ana", counter) == []
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"name": 1}, "x"])

@@ -29,6 +29,7 @@ async def gather(
     counter: TokenCounter,
     *,
     tokens: int,
+    owner: str = "",
     user_seq: int = 0,
     newest: bool = True,
     query: str | None = None,
@@ -47,7 +48,8 @@ async def gather(
         messages = await _visible(store, session, marks, messages, tokens)
     user = await _newest_user(store, session, marks, messages, user_seq)
     passed = 0
-    exchange = user.exchange if user else 0
+    exchange = user.exchange if user else max([m.exchange for m in messages[-1:]], default=0)
+    author = (user.author if user else None) or owner
     if user is not None and not newest:
         messages = [message for message in messages if message.seq != user.seq]
         passed, user = user.seq, None
@@ -67,7 +69,7 @@ async def gather(
         exchange=exchange,
         passed=passed,
         notes=[_counted(note, counter) for note in shelf.named_by(NOTE)],
-        live=shelf.live(exchange, counter),
+        live=shelf.live(exchange, author, counter),
         fence=found.fence or derived_id("fence", session)[:12],
     )
     if all(m.counter == counter.name or m.state == "erased" for m in messages):
@@ -170,11 +172,11 @@ class _Shelf:
         named = {seq for span in spans for seq in range(span.first, span.last + 1)}
         return [message for message in self.visible if message.seq in named]
 
-    def live(self, exchange: int, counter: TokenCounter) -> list[Live]:
-        """Return the tool results that are remembered in an exchange."""
+    def live(self, exchange: int, author: str, counter: TokenCounter) -> list[Live]:
+        """Return the tool results that are remembered in an exchange for its author."""
         if not self.visible:
             return []
-        return live_of(self.found.records, self.visible, exchange, counter)
+        return live_of(self.found.records, self.visible, exchange, author, counter)
 
 
 def _recounted(material: Material) -> Material:

@@ -68,7 +68,7 @@ class Material(NamedTuple):
     """All that a strategy may choose from; everything it needs to know is here.
 
     `messages` are the newest visible ones, oldest first; `totals` their running token totals,
-    hidden messages left out. `earlier` and `earlier_tokens` tell of visible messages before them.
+    hidden messages left out. `earlier` is how many visible ones are before them.
     """
 
     counter: TokenCounter

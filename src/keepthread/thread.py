@@ -108,6 +108,7 @@ class Thread(NamedTuple):
                 self.key,
                 self.counter,
                 tokens=tokens,
+                owner=self.owner,
                 user_seq=user_seq,
                 newest=newest,
                 query=query,

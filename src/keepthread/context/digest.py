@@ -267,8 +267,8 @@ def compressed(text: str, limit: int) -> str:
     if size(text) <= limit:
         return text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines or limit < 3 * _LEAST:
-        return digest("\n".join(lines), limit)
+    if not lines or limit < 3 * _LEAST:  # pieces of several would join what was said apart
+        return _shorter(lines[-1], limit) if lines else ""
     lines = _thinned([*lines[: -1 : 1 + len(lines) // _WEIGHED], lines[-1]], limit)
     level = _level([size(line) for line in lines], limit - len(lines) + 1)
     return "\n".join(_shorter(line, level) for line in lines)

@@ -10,5 +10,5 @@ def fenced(text: str, fence: str, title: str) -> str:
     `fence` is what the text cannot know: letters and digits drawn by chance.
     """
     lines = [f"> {line}" for line in harmless(text, fence).splitlines()] or [">"]
-    head = f"[{flat(harmless(title, fence))}, quoted text follows, fence {fence}]"
-    return "\n".join([head, *lines, f"[end of quoted text, fence {fence}]"])
+    head = f"[{flat(harmless(title, fence))}, quoted, fence {fence}]"
+    return "\n".join([head, *lines, f"[end of quote, fence {fence}]"])

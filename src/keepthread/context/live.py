@@ -72,9 +72,13 @@ class Entry(NamedTuple):
 
 
 def live_of(
-    records: Sequence[Record], sources: Sequence[Message], exchange: int, counter: TokenCounter
+    records: Sequence[Record],
+    sources: Sequence[Message],
+    exchange: int,
+    author: str,
+    counter: TokenCounter,
 ) -> list[Live]:
-    """Return the results on a session's shelf that serve in an exchange, oldest first.
+    """Return the results on a session's shelf that serve an author in an exchange, oldest first.
 
     `sources` are the messages of this session that the records are made of, as far as they can be
     seen; results in the logs of others are passed over.
@@ -83,7 +87,7 @@ def live_of(
     found: list[tuple[int, Live]] = []
     for record in records:
         entry = Entry.of(record) if record.kind == TOOL else None
-        if entry is None or entry.last < exchange or not entry.sources:
+        if entry is None or entry.last < exchange or not entry.sources or entry.author != author:
             continue
         *_, asked, place = [None, *entry.sources]
         result = seen.get(place.last) if place and place.session == record.scope.session else None

@@ -85,10 +85,17 @@ class Shares(NamedTuple):
         return max(0, self.room - sum(int(self.room * each.least) for each in self.sections))
 
     def given(self, left: int) -> dict[str, int]:
-        """Return what each may take of what the window leaves, in the order of who comes first."""
+        """Return what each may take of what the window leaves, in the order of who comes first.
+
+        Nobody takes what is the least of those behind.
+        """
         given: dict[str, int] = {}
+        behind = sum(int(self.room * each.least) for each in self.sections)
         for each in self.sections:
-            given[each.name] = max(0, min(int(self.room * each.most), left))
+            least = int(self.room * each.least)
+            behind -= least
+            most = min(int(self.room * each.most), max(left - behind, min(left, least)))
+            given[each.name] = max(0, most)
             left -= given[each.name]
         return given
 

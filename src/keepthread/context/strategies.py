@@ -220,7 +220,11 @@ class Plan:
         seen |= {m.seq for m in pins}
         notes = self._notes(given.get("notes", 0), seen)
         told = self._told(given.get("summary", 0), past)
-        kept = self._kept(given.get("kept", 0), past, seen | {m.seq for m in notes})
+        kept = (
+            self._kept(given["kept"], past, seen | {m.seq for m in notes})
+            if "kept" in given
+            else []
+        )
         live = list(live_that_fit(material.live, given.get("live", 0), account, seen))
         older = sorted([*kept, *notes], key=lambda m: m.seq)
         before = [*pins, *([told.message] if told.message else []), *older]
@@ -295,7 +299,7 @@ class Plan:
         short = [m for m in short if m.seq <= last and (apart is None or m.seq != apart.seq)]
         cost = min(tokens, sum(m.tokens for m in short))
         before = told.since - 1 if short else last
-        reason = f"{OLDER}, and not summarised yet" if self.tells_past else OLDER
+        reason = f"{OLDER}, and not told" if self.tells_past else OLDER
         self._older(first, before, count - len(short), tokens - cost, reason)
         if short:
             self._older(told.since, last, len(short), cost, IN_SHORT)

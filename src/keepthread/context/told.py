@@ -15,7 +15,7 @@ IN_SHORT: Final = "told in short"
 _TITLE: Final = "What was said before, in short"
 _SIZES: Final = ((160, 240), (100, 140), (60, 80))
 """Bytes of question and answer in the line of an exchange; smaller ones if not all fit."""
-_LEAST_BYTES: Final = 40  # of a summary that are worth a fence
+_LEAST_BYTES: Final = 60  # of a summary that are worth a fence
 
 
 class Told(NamedTuple):
