@@ -245,9 +245,9 @@ def _unfenced(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str,
 
 def _greedy(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     """Hold each section against the most that it may take."""
-    shares = {section.name: section.most for section in asked.strategy.sections}
+    shares = {section.name: section.most_of(asked.room) for section in asked.strategy.sections}
     for name, tokens in context.why.sections.items():
-        if name in (*BESIDE, "summary") and tokens > int(asked.room * shares.get(name, 0)):
+        if name in (*BESIDE, "summary") and tokens > shares.get(name, 0):
             yield "over its share", f"{name} takes {tokens} tokens of {asked.room}"
 
 

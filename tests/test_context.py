@@ -297,7 +297,7 @@ def test_between_two_steps_each_context_begins_with_the_bytes_of_the_one_before(
         assert json.dumps(after.to_openai_chat()["messages"]).startswith(head)
         assert after.text.startswith(before.text)
     room = budget - CONTEXT_FRAME - WORDS.count(Message(role="system", content="Be."))
-    room = Shares.of(SIMPLE, Material(counter=WORDS, remembers=False), room).for_window()
+    room = Shares.of(SIMPLE, Material(counter=WORDS), room).for_window()
     total = sum(WORDS.count(message) for message in log)
     assert moves <= max(0, total - room) // window.step_for(room) + 1
 

@@ -45,7 +45,6 @@ def fit(
         messages=placed,
         totals=list(accumulate(message.tokens for message in placed)),
         newest_user=users[-1] if users else None,
-        remembers=False,
         fence=derived_id("fence", *(message.content for message in placed[:1]))[:12],
     )
     chosen = strategy or Window()

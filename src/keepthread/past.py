@@ -122,14 +122,16 @@ async def _gap(
     after = summary.last if summary else material.first - 1
     read = [m for m in material.messages if after < m.seq < first][-_MOST_GAP:]
     upto = read[0].seq if read else first
+    left = budget - sum(m.tokens for m in read)
     marks = Marks(hidden=material.hidden)
-    while len(read) < _MOST_GAP and (span := marks.visible_before(upto)) and span[1] > after:
-        start = max(after, span[0] - 1)
-        limit = _MOST_GAP - len(read)
-        older = await store.tail(
-            session, tokens=budget, limit=limit, before=span[1] + 1, after=start
-        )
+    while left > 0 and len(read) < _MOST_GAP:
+        span = marks.visible_before(upto)
+        if span is None or span[1] <= after:
+            break
+        start, limit = max(after, span[0] - 1), _MOST_GAP - len(read)
+        older = await store.tail(session, tokens=left, limit=limit, before=span[1] + 1, after=start)
         read = [*older, *read]
+        left -= sum(m.tokens for m in older)
         if not older or older[0].seq > start + 1:
             break
         upto = older[0].seq

@@ -92,8 +92,6 @@ class Material(NamedTuple):
     """The position of a newest user message that is to be left out."""
     notes: Sequence[Message] = ()
     """What the program told, as far as it is to be held on to, oldest first."""
-    remembers: bool = True
-    """False if no tool result can ever be remembered here."""
     live: Sequence[Live] = ()
     """Remembered tool results, oldest first."""
     fence: str = ""

@@ -16,38 +16,45 @@ SectionName: TypeAlias = Literal["pins", "notes", "facts", "summary", "kept", "l
 class Section:
     """A part of a context and its shares of what the system prompt leaves.
 
-    `most` is what it may take and what the window gives up for it; `least` is what a newest message
-    that has to be cut leaves to it. A section that has nothing to say claims nothing.
+    `most` is what it may take and what the window gives up for it, though never more tokens than
+    `cap`, and in a small room up to `floor` tokens, a quarter of the room at most. `least` is what
+    a newest message that has to be cut leaves to it. A section that has nothing to say claims
+    nothing.
     """
 
     name: SectionName
     least: float = 0.0
     most: float
+    floor: int = 0
+    cap: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse shares that mean nothing."""
         if not 0 <= self.least <= self.most <= 1:
             raise InvalidInput(f"{self.name}: shares must be 0 <= least <= most <= 1")
+        if self.floor < 0 or (self.cap is not None and self.cap < self.floor):
+            raise InvalidInput(f"{self.name}: tokens must be 0 <= floor <= cap")
+
+    def most_of(self, room: int) -> int:
+        """Return the most tokens it may take of a room."""
+        share = int(room * self.most)
+        share = max(share, min(self.floor, room // 4)) if self.most else 0
+        return share if self.cap is None else min(share, self.cap)
+
+    def least_of(self, room: int) -> int:
+        """Return the tokens it can count on in a room."""
+        return min(int(room * self.least), self.most_of(room))
 
 
-SIMPLE: Final = (
-    Section(name="pins", least=0.05, most=0.25),
-    Section(name="notes", least=0.02, most=0.05),
-    Section(name="live", most=0.05),
-)
-SUMMARIZED: Final = (
-    Section(name="pins", least=0.05, most=0.25),
-    Section(name="notes", least=0.02, most=0.05),
-    Section(name="summary", least=0.05, most=0.2),
-    Section(name="live", most=0.05),
-)
-HYBRID: Final = (
-    Section(name="pins", least=0.05, most=0.25),
-    Section(name="notes", least=0.02, most=0.05),
-    Section(name="summary", least=0.05, most=0.2),
-    Section(name="kept", most=0.05),
-    Section(name="live", most=0.05),
-)
+_PINS: Final = Section(name="pins", least=0.05, most=0.25, cap=4096)
+_NOTES: Final = Section(name="notes", least=0.02, most=0.05, cap=512)
+_SUMMARY: Final = Section(name="summary", least=0.05, most=0.12, floor=160, cap=2048)
+_KEPT: Final = Section(name="kept", most=0.03, floor=80, cap=1024)
+_LIVE: Final = Section(name="live", most=0.05, cap=1024)
+
+SIMPLE: Final = (_PINS, _NOTES, _LIVE)
+SUMMARIZED: Final = (_PINS, _NOTES, _SUMMARY, _LIVE)
+HYBRID: Final = (_PINS, _NOTES, _SUMMARY, _KEPT, _LIVE)
 """The sections of the three strategies, in the order in which they are given tokens."""
 
 PAST: Final = frozenset({"summary", "kept"})
@@ -68,7 +75,6 @@ class Shares(NamedTuple):
             "notes": not material.notes,
             "facts": True,
             "recalled": True,
-            "live": not material.remembers,
         }
         return cls(room, [each for each in sections if not silent.get(each.name)])
 
@@ -78,11 +84,11 @@ class Shares(NamedTuple):
 
     def for_window(self) -> int:
         """Return what is left when every other section takes its most."""
-        return max(0, self.room - sum(int(self.room * each.most) for each in self.sections))
+        return max(0, self.room - sum(each.most_of(self.room) for each in self.sections))
 
     def beside_least(self) -> int:
         """Return what is left when every other section takes its least."""
-        return max(0, self.room - sum(int(self.room * each.least) for each in self.sections))
+        return max(0, self.room - sum(each.least_of(self.room) for each in self.sections))
 
     def given(self, left: int) -> dict[str, int]:
         """Return what each may take of what the window leaves, in the order of who comes first.
@@ -90,11 +96,11 @@ class Shares(NamedTuple):
         Nobody takes what is the least of those behind.
         """
         given: dict[str, int] = {}
-        behind = sum(int(self.room * each.least) for each in self.sections)
+        behind = sum(each.least_of(self.room) for each in self.sections)
         for each in self.sections:
-            least = int(self.room * each.least)
+            least = each.least_of(self.room)
             behind -= least
-            most = min(int(self.room * each.most), max(left - behind, min(left, least)))
+            most = min(each.most_of(self.room), max(left - behind, min(left, least)))
             given[each.name] = max(0, most)
             left -= given[each.name]
         return given
