@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import ENOUGH_ROUNDS, Benchmark, Run
+from bench.context import BENCHMARK as CONTEXT
 from bench.places import folders
 from bench.prefix import BENCHMARK as PREFIX
 from bench.report import as_json, as_table, status
 from bench.speed import BENCHMARK as SPEED
 
-BENCHMARKS: Mapping[str, Benchmark] = {each.name: each for each in (SPEED, PREFIX)}
+BENCHMARKS: Mapping[str, Benchmark] = {each.name: each for each in (SPEED, CONTEXT, PREFIX)}
 QUICK_ROUNDS = 3
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bench.corpus import COUNTER, SESSION, tokens_of
 from bench.ours import Inside, result
-from keepthread import Context, Memory, Message, Session, sync
-from keepthread.gather import LEAST, MARKS, PIN
+from keepthread import Context, Memory, Message, Session, gather, sync
 from keepthread.types import Gathered
 
 
@@ -104,7 +103,13 @@ class OnTheSpot:
 
     def gathered(self, budget: int) -> Gathered:
         """Return what a context is chosen from, as `keepthread.gather` asks for it."""
-        what = self._store.gather(self._key, tokens=budget, least=LEAST, kinds=(MARKS, PIN))
+        what = self._store.gather(
+            self._key,
+            tokens=budget,
+            least=gather.LEAST,
+            kinds=(gather.MARKS,),
+            follow=gather._FOLLOWED,
+        )
         return result(what)
 
     def context(self, count: int, *, budget: int) -> None:

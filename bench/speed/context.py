@@ -96,7 +96,11 @@ def _filled(inside: Inside, size: int) -> OnTheSpot:
     some = iter(messages(size, 2 * _MESSAGES))
     inside.fill(islice(some, _MESSAGES))
     session = OnTheSpot(inside, size)
-    while session.chosen(TOKENS).tokens < TOKENS - 3 * tokens_of(size):
+    most = 0
+    while (tokens := session.chosen(TOKENS).tokens) >= most:
+        most = tokens
+        inside.fill(islice(some, 2))
+    while session.chosen(TOKENS).tokens < most - 3 * tokens_of(size):
         inside.fill(islice(some, 2))
     return session
 

@@ -25,6 +25,12 @@ def derived_ids(*parts: str) -> Callable[[], str]:
     return lambda: derived_id(*parts, str(next(numbers)))
 
 
+def derived_call_id(*parts: str) -> str:
+    """Return the id of a tool call that these parts stand for: digits take the fewest tokens."""
+    seed = "\0".join(parts).encode("utf-8", "surrogatepass")
+    return f"call_{int.from_bytes(hashlib.sha256(seed).digest()[:8]) % 10**12:012}"
+
+
 def is_derived(id: str) -> bool:
     """Tell whether an id has the shape of a derived one."""
     return len(id) == 32 and id[12] == "8" and id[16] == "8"

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, cast
 
 from keepthread.checks import MAX_BYTES, check_id, plain, show
 from keepthread.codec import dumps, encode
-from keepthread.derived import result_ids
+from keepthread.derived import derived_call_id, result_ids
 from keepthread.errors import InvalidInput
 from keepthread.exchanges import TOOL_SOURCE
 from keepthread.types import JSON, Message, ToolCall
@@ -64,7 +64,7 @@ def pair(
     asked: Asked, text: str, ids: Callable[[], str], *, meta: Mapping[str, JSON] | None = None
 ) -> tuple[Message, Message]:
     """Return what records a call that no model wrote, and its result, which `meta` goes with."""
-    wish = ToolCall(id=ids(), name=asked.name, arguments=asked.arguments)
+    wish = ToolCall(id=derived_call_id(ids()), name=asked.name, arguments=asked.arguments)
     source = f"{TOOL_SOURCE}{asked.name}"
     call = Message(role="assistant", tool_calls=(wish,), source=source, id=ids())
     return call, replace(result_of(asked, text, wish.id, meta=meta), id=result_ids(call)[0])

@@ -4,7 +4,6 @@ A provider refuses a call id or a tool name it does not like, and a call id used
 names that would be refused are replaced by ones derived from the message, the same each time.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -12,6 +11,7 @@ from typing import Final, NamedTuple
 
 from keepthread.context.blocks import calls_of
 from keepthread.context.quote import is_order, quotation
+from keepthread.derived import derived_call_id
 from keepthread.tokens.counting import arguments_as_json, is_quoted, wire_name
 from keepthread.types import Attachment, Message, Selection, Wire
 
@@ -111,9 +111,7 @@ def _call_id(message: str, n: int, id: str, used: set[str]) -> str:
     if re.fullmatch(_GOOD_ID, id) and id not in used:
         return id
     for trial in count():
-        seed = f"{message}\0{n}\0{id}\0{trial}".encode("utf-8", "surrogatepass")
-        number = int.from_bytes(hashlib.sha256(seed).digest()[:8])
-        derived = f"call_{number % 10**12:012}"  # digits, for they take the fewest tokens
+        derived = derived_call_id(message, str(n), id, str(trial))
         if derived not in used:
             return derived
     raise AssertionError
