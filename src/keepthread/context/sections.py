@@ -109,15 +109,18 @@ class Shares(NamedTuple):
 def newest_that_fit(
     messages: Sequence[Message], room: int, account: Account, *, section: str, reason: str
 ) -> list[Message]:
-    """Return the newest messages that fit; the oldest go first, and the account says so."""
+    """Return the newest messages that fit; the oldest go first, and the account says so.
+
+    One that is too large makes way for older ones that are not.
+    """
     left = room
     shown: list[Message] = []
     for message in reversed(messages):
-        left -= message.tokens
-        if left < 0:
+        if message.tokens > left:
             lacking = f"{reason}, but the {section}' share of the budget is used up"
             account.add([message], "", lacking)
         else:
+            left -= message.tokens
             shown.append(message)
     shown.reverse()
     account.add(shown, section, reason)
