@@ -21,7 +21,7 @@ from bench.speed.rows import microseconds, named, times
 
 _LONG, _QUICK = 1_000_000, 20_000
 _BUDGETS: dict[int, int] = dict(zip(SIZES, (4096, 32_768), strict=True))
-"""What lets the pins of a size fit."""
+"""So that windows have some dozens of messages of either size."""
 _LENGTH = Bar(1.5)
 _STRATEGY = Bar(3)
 

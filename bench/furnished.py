@@ -25,7 +25,7 @@ SHORT = 1000
 PINS, NOTES, RESULTS = 20, 5, 3
 _KEPT = 5
 _BY_TURNS = 250  # newest messages, which are folded as they come
-_SMALL = 110  # bytes of a note or a result
+_SMALL = 110  # bytes of what is pinned, noted or remembered, so that all of it is shown
 _SUMMARY_LINES = 28
 _FOR_EVER = 10_000_000  # exchanges
 _STEPS = 20
@@ -43,7 +43,7 @@ class Quarters:
 
 def fill(run: Run, path: Path, size: int, number: int) -> None:
     """Fill a file with a session of about so many messages."""
-    asyncio.run(_furnish(path, messages(size, 2 * PINS)))
+    asyncio.run(_furnish(path, messages(_SMALL, 2 * PINS)))
     some = messages(size, SHORT)
     for_nothing = chain.from_iterable(repeat(messages(size, SHORT, tokens=0)))
     with closing(Inside(path)) as inside:
