@@ -437,9 +437,9 @@ def in_short(context: Context) -> frozenset[int]:
 
 async def test_an_answer_in_short_is_the_digest_that_folding_made(store: Store) -> None:
     folding = Folding(summarizer=Saying("in a word"), exchanges=4, at_once=2)
-    views = {"chat": View(650, Hybrid(step=0, recent=4)), "all": View(9000, Hybrid(recent=0))}
+    views = {"chat": View(710, Hybrid(step=0, recent=4)), "all": View(9000, Hybrid(recent=0))}
     session = await on(store, folding, views=views).session("s")
-    await talk(session, 1, 1, "It is a story of some words. " * 20)
+    await talk(session, 1, 1, "It is a story of some words. " * 25)
     await talk(session, 2, 2, LONG)
     await talk(session, 3, 6)
     assert LONG.strip() in (await session.context()).text

@@ -61,49 +61,65 @@ PAST: Final = frozenset({"summary", "kept"})
 """Sections that stand for what is before the window; if nothing is, they claim nothing."""
 
 
+class Share(NamedTuple):
+    """What a section may take of a room, in tokens."""
+
+    name: str
+    least: int
+    most: int
+
+
 class Shares(NamedTuple):
-    """What the sections of a context may take, in tokens."""
+    """What the sections of a context may take, in tokens, in the order of who comes first."""
 
     room: int
-    sections: Sequence[Section]
+    shares: Sequence[Share]
 
     @classmethod
     def of(cls, sections: Sequence[Section], material: Material, room: int) -> "Shares":
         """Return the shares of the sections that have something to say."""
-        silent = {
-            "pins": not material.pins,
-            "notes": not material.notes,
-            "facts": True,
-            "recalled": True,
-        }
-        return cls(room, [each for each in sections if not silent.get(each.name)])
+        return cls(
+            room,
+            [
+                Share(each.name, each.least_of(room), each.most_of(room))
+                for each in sections
+                if _speaks(each.name, material)
+            ],
+        )
 
     def without_past(self) -> "Shares":
         """Return the shares if nothing is before the window."""
-        return Shares(self.room, [each for each in self.sections if each.name not in PAST])
+        return Shares(self.room, [each for each in self.shares if each.name not in PAST])
 
     def for_window(self) -> int:
         """Return what is left when every other section takes its most."""
-        return max(0, self.room - sum(each.most_of(self.room) for each in self.sections))
+        return max(0, self.room - sum([each.most for each in self.shares]))
 
     def beside_least(self) -> int:
         """Return what is left when every other section takes its least."""
-        return max(0, self.room - sum(each.least_of(self.room) for each in self.sections))
+        return max(0, self.room - sum([each.least for each in self.shares]))
 
     def given(self, left: int) -> dict[str, int]:
-        """Return what each may take of what the window leaves, in the order of who comes first.
+        """Return what each may take of what the window leaves.
 
         Nobody takes what is the least of those behind.
         """
         given: dict[str, int] = {}
-        behind = sum(each.least_of(self.room) for each in self.sections)
-        for each in self.sections:
-            least = each.least_of(self.room)
+        behind = sum([each.least for each in self.shares])
+        for name, least, most in self.shares:
             behind -= least
-            most = min(each.most_of(self.room), max(left - behind, min(left, least)))
-            given[each.name] = max(0, most)
-            left -= given[each.name]
+            given[name] = max(0, min(most, max(left - behind, min(left, least))))
+            left -= given[name]
         return given
+
+
+def _speaks(name: SectionName, material: Material) -> bool:
+    """Tell whether a section may have something to say in this session."""
+    if name == "pins":
+        return bool(material.pins)
+    if name == "notes":
+        return bool(material.notes)
+    return name not in ("facts", "recalled")
 
 
 def newest_that_fit(

@@ -34,6 +34,7 @@ Overflow: TypeAlias = Literal["trim", "keep", "raise"]
 
 LEAST_STEP: Final = 2048
 STEP_SHARE: Final = 0.3
+UNTOLD: Final = f"{OLDER}, and not told"
 _NOTCHES: Final = 8
 """In so many parts of the room an exchange in hand may push the sections aside: not in each call
 by a little, for then the prompt would begin anew each time."""
@@ -122,9 +123,10 @@ class Plan:
         self.room = budget - CONTEXT_FRAME - material.system_tokens
         self.shares = Shares.of(strategy.sections, material, self.room)
         self.pane = Pane(material, self._fit_newest(), self.account)
-        near = self.shares.without_past()
+        folds = strategy.folds
+        near = self.shares.without_past() if folds else self.shares
         self._place(near)
-        self.tells_past = strategy.folds and not self.pane.shows_all
+        self.tells_past = folds and not self.pane.shows_all
         if self.tells_past:
             self._place(self.shares)
         else:
@@ -192,9 +194,8 @@ class Plan:
         if material.system_prompt:
             account.add_range(0, 0, 1, material.system_tokens, "system", "the system prompt")
         window = pane.fill(self._digests(past)) if self.tells_past else pane.fill({})
-        given = self.shares.given(self.room - pane.room)
         if self.tells_past or material.pins or material.notes or material.live:
-            messages, told = self._around(window, given, past)
+            messages, told = self._around(window, past)
         else:
             messages, told = window, Told()
         pane.explain(window)
@@ -209,11 +210,10 @@ class Plan:
             choices=tuple(account.choices),
         )
 
-    def _around(
-        self, window: list[Message], given: dict[str, int], past: Past
-    ) -> tuple[list[Message], Told]:
+    def _around(self, window: list[Message], past: Past) -> tuple[list[Message], Told]:
         """Return the whole prompt: what stands before the window, the window, what changes."""
         material, account = self.material, self.account
+        given = self.shares.given(self.room - self.pane.room)
         seen = {m.seq for m in window}
         pins = [pin for pin in material.pins if pin.seq not in seen]
         pins = newest_that_fit(pins, given.get("pins", 0), account, section="pins", reason="pinned")
@@ -288,6 +288,9 @@ class Plan:
         if count <= 0:
             return
         first = self.material.first
+        if not self.tells_past:
+            self._older(first, last, count, tokens, OLDER)
+            return
         summary = past.summary if told.summarized else None
         if summary is not None:
             behind = self._visible_upto(summary.last)
@@ -299,8 +302,7 @@ class Plan:
         short = [m for m in short if m.seq <= last and (apart is None or m.seq != apart.seq)]
         cost = min(tokens, sum(m.tokens for m in short))
         before = told.since - 1 if short else last
-        reason = f"{OLDER}, and not told" if self.tells_past else OLDER
-        self._older(first, before, count - len(short), tokens - cost, reason)
+        self._older(first, before, count - len(short), tokens - cost, UNTOLD)
         if short:
             self._older(told.since, last, len(short), cost, IN_SHORT)
 

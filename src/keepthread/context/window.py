@@ -43,13 +43,15 @@ class Pane:
         )
         self.room = 0
         self.start = 0
-        self.stepped = material.messages[-1].seq if material.messages else 0
+        self._step: tuple[int, int, int | None] = (0, 0, None)
         self.digested: set[int] = set()
 
     def in_hand(self) -> int:
         """Return what the newest user message and all behind it cost."""
         if self.newest is None:
             return 0
+        if self.material.messages and self.material.messages[-1].seq == self.newest.seq:
+            return self.newest.tokens
         place = self._place_of_newest()
         behind = self.material.totals[-1] - self.material.totals[place] if place >= 0 else 0
         return self.newest.tokens + behind
@@ -80,7 +82,7 @@ class Pane:
         if start == len(self.units):  # a step would leave out even the newest: slide instead
             start = max(self._by_tokens(left, 0), self._by_count(most, 0))
         self.start = start
-        self.stepped = self._stepped(left, step, most)
+        self._step = (left, step, most)
 
     def _exchange_in_hand(self, most: int | None) -> int | None:
         """Return the unit of the newest user message if it and all behind it fit."""
@@ -120,9 +122,12 @@ class Pane:
             return True
         return self.newest.seq < self.material.messages[self.places[start]].seq
 
-    def _stepped(self, room: int, step: int, most: int | None) -> int:
+    @property
+    def stepped(self) -> int:
         """Return the position of the message that made the window start where it does."""
-        material = self.material
+        material, (room, step, most) = self.material, self._step
+        if not material.messages:
+            return 0
         place = len(material.messages) - 1
         if step and (over := material.totals[-1] - room) > 0:
             before = step * (-(-over // step) - 1)
@@ -252,6 +257,8 @@ class Pane:
 
     def explain_late(self) -> None:
         """Note results in the window whose call is before it."""
+        if not self.callers:
+            return
         first = self.reach.first
         for block in self.callers:
             if block.call.seq < first and not block.fault:

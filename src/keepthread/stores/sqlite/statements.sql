@@ -128,6 +128,9 @@ ORDER BY key DESC LIMIT ?
 -- name: records_made_of
 SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND made_of IS NOT NULL
 
+-- name: records_of_four_kinds
+SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind IN (?, ?, ?, ?) ORDER BY kind, key
+
 -- name: owners
 SELECT DISTINCT owner FROM shelf WHERE tenant = ? AND sid = 0 AND owner <> '' ORDER BY owner
 

@@ -249,10 +249,10 @@ class SQLiteStore:
             try:
                 prompt, fence = sessions.prompt_and_fence(db, place.tenant, sid)
                 tail = log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0, least)
-                records = shelf.scan_kinds(db, place, kinds)
-                followed = shelf.scan_kinds(db, place, follow)
+                records = shelf.scan_kinds(db, place, (*kinds, *follow))
+                followed = [record for record in records if record.kind in follow]
                 sources = log.sources(db, sid, followed) if followed else []
-                return Gathered(prompt, tail, records + followed, sources, fence)
+                return Gathered(prompt, tail, records, sources, fence)
             finally:
                 db.execute("COMMIT")
 
