@@ -7,7 +7,7 @@ a fixed schema. Text is UTF-8 with lone surrogates passed through, so it survive
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -31,6 +31,9 @@ _pack_lengths = struct.Struct("<BHI").pack
 _pack_places = struct.Struct("<7qd").pack
 
 PackedId: TypeAlias = bytes | str
+Guard: TypeAlias = int | bytes
+GuardOf: TypeAlias = Callable[[int, int, int, bytes, int, int, int, float, bytes], Guard]
+"""How a backend checks a row: as `guard_of` does, or in a way that its server can compute."""
 
 
 class Body(NamedTuple):
@@ -57,7 +60,7 @@ class Row(NamedTuple):
     total: int
     created_at: float
     digest: bytes
-    guard: int
+    guard: Guard
 
 
 def dumps(value: JSON, what: str, *, limit: int = MAX_BYTES) -> bytes:
@@ -290,7 +293,7 @@ class _Draft:
         return cast(Message, self)
 
 
-def decode(place: int, row: Row | tuple[Any, ...]) -> Message:
+def decode(place: int, row: Row | tuple[Any, ...], guard_of: GuardOf = guard_of) -> Message:
     """Return a row's message; its state is `damaged` if the row is not what was written."""
     seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, at, sha, guard = row
     try:

@@ -47,6 +47,8 @@ class Thread(NamedTuple):
     ) -> list[Message]:
         """Store messages with their counts."""
         counted = [await self._counted(message) for message in messages]
+        if self.shared.spans.tracer is None:  # what nobody traces shall not be slower for it
+            return await self.store.append(self.key, counted, expect=expect, exchange=exchange)
         with self.shared.spans.open("create_memory", self.id) as span:
             span.set_attribute(RECORDS, len(counted))
             span.set_attribute("keepthread.tokens", sum([m.tokens for m in counted]))

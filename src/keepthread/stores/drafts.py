@@ -8,6 +8,7 @@ from keepthread.codec import (
     ROLES,
     USER,
     Body,
+    GuardOf,
     PackedId,
     Row,
     decode,
@@ -97,20 +98,30 @@ def next_row(place: int, head: Head, draft: Draft, exchange: int | None) -> Row:
     return _row(place, head, draft, exchange, exchanges, head.total + draft.tokens)
 
 
-def next_copy(place: int, head: Head, draft: Draft) -> Row:
+def next_copy(place: int, head: Head, draft: Draft, guard_of: GuardOf = guard_of) -> Row:
     """Return the row that a copied message becomes at the end of the log."""
     message = draft.message
     if message.seq != head.seq + 1:
         raise Stale(f"position {message.seq} cannot follow {head.seq}: load without gaps")
     if message.state == "damaged":  # its numbers are not to be trusted either
-        return _row(place, head, draft, head.exchanges, head.exchanges, head.total)
+        numbers = (head.exchanges, head.exchanges, head.total)
+        return _row(place, head, draft, *numbers, guard_of)
     exchange = check_count(message.exchange, "exchange")
     if check_count(message.total, "total") < head.total + draft.tokens:
         raise InvalidInput(f"total {message.total} at position {message.seq} does not follow")
-    return _row(place, head, draft, exchange, max(head.exchanges, exchange), message.total)
+    numbers = (exchange, max(head.exchanges, exchange), message.total)
+    return _row(place, head, draft, *numbers, guard_of)
 
 
-def _row(place: int, head: Head, draft: Draft, exchange: int, exchanges: int, total: int) -> Row:
+def _row(
+    place: int,
+    head: Head,
+    draft: Draft,
+    exchange: int,
+    exchanges: int,
+    total: int,
+    guard_of: GuardOf = guard_of,
+) -> Row:
     _, _, packed, body, tokens, counter, created_at = draft
     seq = head.seq + 1
     return Row(
@@ -154,9 +165,9 @@ def same_place(draft: Draft, id: PackedId, digest: bytes) -> None:
         raise Conflict(f"another message is at position {draft.message.seq}")
 
 
-def erased_row(place: int, seq: int, row: Row) -> Row:
+def erased_row(place: int, seq: int, row: Row, guard_of: GuardOf = guard_of) -> Row:
     """Return the tombstone that takes a row's place; the running totals stay."""
-    message = decode(place, row)
+    message = decode(place, row, guard_of)
     body = tombstone(message.id, ROLES.index(message.role))
     damaged = message.state == "damaged"
     exchanges = message.exchange if damaged else row.exchanges
@@ -166,7 +177,9 @@ def erased_row(place: int, seq: int, row: Row) -> Row:
     return Row(seq, id, body.role, None, None, *around[1:], body.digest, guard)
 
 
-def recounted_row(place: int, row: Row, tokens: int, counter: bytes, total: int) -> Row:
+def recounted_row(
+    place: int, row: Row, tokens: int, counter: bytes, total: int, guard_of: GuardOf = guard_of
+) -> Row:
     """Return a row with another count; its digest, and so any damage, stays."""
     numbers = (row.exchange, row.exchanges, total, row.created_at)
     guard = guard_of(place, row.seq, tokens, counter, *numbers, row.digest)

@@ -2,11 +2,10 @@
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from keepthread.checks import MAX_COUNT
-from keepthread.codec import Row, decode, guarded, missing, pack_id, value_check
+from keepthread.codec import Row, decode, guarded, pack_id, value_check
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
 from keepthread.stores.drafts import (
     Draft,
@@ -20,6 +19,7 @@ from keepthread.stores.drafts import (
     same_body,
     same_place,
 )
+from keepthread.stores.gaps import without_gaps
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import Message, Record
 
@@ -27,7 +27,6 @@ _HEAD = SQL["head"]
 _INSERT = SQL["insert_message"]
 _NEWEST = SQL["newest"]
 _BETWEEN = SQL["messages_between"]
-_MOST_MISSING = 1000
 
 
 def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
@@ -139,7 +138,7 @@ def tail(
         if not room or (len(found) >= least and _costs_more(left, sid, row)):
             cursor.close()
             found.reverse()
-            return _without_gaps(found)
+            return without_gaps(found)
         message = decode(sid, row)
         if message.state == "damaged" and not found and (end := _end_before(db, sid, row)):
             cursor.close()
@@ -150,7 +149,7 @@ def tail(
     if not found:
         check_session(db, tenant, sid)
     found.reverse()
-    return _without_gaps(found, after)
+    return without_gaps(found, after)
 
 
 def _end_before(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> int | None:
@@ -175,7 +174,7 @@ def read(
         rows.pop()
     if not rows:
         check_session(db, tenant, sid)
-    return _without_gaps([decode(sid, row) for row in rows], after)[:limit]
+    return without_gaps([decode(sid, row) for row in rows], after)[:limit]
 
 
 def find(
@@ -223,22 +222,3 @@ def check_session(db: sqlite3.Connection, tenant: str, sid: int) -> int:
     if row is None:
         raise SessionGone("the session was deleted")
     return row[0]
-
-
-def _without_gaps(messages: list[Message], after: int | None = None) -> list[Message]:
-    """Put a damaged stand-in wherever a position is missing."""
-    if not messages:
-        return messages
-    before = messages[0].seq - 1 if after is None else after
-    if messages[-1].seq - before == len(messages):
-        return messages
-    whole: list[Message] = []
-    for found in messages:
-        # A damaged row need not know its own position.
-        message = replace(found, seq=before + 1) if found.state == "damaged" else found
-        if message.seq - before > _MOST_MISSING:
-            raise Damaged(f"positions {before + 1} to {message.seq - 1} are missing; run `verify`")
-        whole += [missing(seq) for seq in range(before + 1, message.seq)]
-        whole.append(message)
-        before = message.seq
-    return whole
