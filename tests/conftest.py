@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.servers.postgres import postgres  # noqa: F401 - a fixture
+
 pytest.register_assert_rewrite("keepthread.testing.contract")
 
 settings.register_profile("here", deadline=None, print_blob=True)

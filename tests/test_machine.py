@@ -1,4 +1,4 @@
-"""One Hypothesis state machine: the SQLite store does what the RAM store does, error for error."""
+"""One Hypothesis state machine: every store does what the RAM store does, error for error."""
 
 import asyncio
 import itertools
@@ -52,11 +52,12 @@ class Stores(RuleBasedStateMachine):
         numbers = [itertools.count(1), itertools.count(1)]
         made = [lambda n=n: f"made-{next(n)}" for n in numbers]
         ram: Store = RamStore(clock=self.clock, ids=made[0])
-        sqlite: Store = self.run(
-            SQLiteStore.open(self.folder / "s.db", clock=self.clock, ids=made[1])
-        )
-        self.stores = (ram, sqlite)
+        self.stores = (ram, self.run(self.open_other(made[1])))
         self.versions: dict[tuple[int, int], int] = {(0, 0): 0, (1, 0): 0}
+
+    async def open_other(self, ids: Callable[[], str]) -> Store:
+        """Open the store that is held against the one in memory; other machines open others."""
+        return await SQLiteStore.open(self.folder / "s.db", clock=self.clock, ids=ids)
 
     def run(self, work: Awaitable[Any]) -> Any:
         return self.loop.run_until_complete(work)

@@ -9,13 +9,12 @@ from keepthread.accounts import Accounts
 from keepthread.checks import check_count
 from keepthread.context.strategies import Window
 from keepthread.context.view import DEFAULT_VIEWS, View
-from keepthread.errors import InvalidInput, SessionExists, SessionGone, SessionNotFound
+from keepthread.errors import SessionExists, SessionGone, SessionNotFound
 from keepthread.ids import new_id
+from keepthread.opening import store_at
 from keepthread.protocols import Progress, Store, TokenCounter, Tracer
 from keepthread.session import Session
 from keepthread.shared import Shared
-from keepthread.stores.ram import RamStore
-from keepthread.stores.sqlite import SQLiteStore
 from keepthread.summaries import Folder, Folding
 from keepthread.thread import Thread
 from keepthread.tokens import counter as best_counter
@@ -96,22 +95,15 @@ class Memory:
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> "Opening":
-        """Open `sqlite:///path` (four slashes for an absolute path) or `ram://`.
+        """Open `sqlite:///path` (four slashes for an absolute path), a server's URL, or `ram://`.
 
         Use it with `async with`, or `await` it and close it yourself.
         """
-        path = path_of(url)
-
-        async def store() -> Store:
-            if path is None:
-                return RamStore(tenant=tenant, durability=durability, clock=clock, ids=ids)
-            return await SQLiteStore.open(
-                path, tenant=tenant, durability=durability, clock=clock, ids=ids
-            )
+        store = store_at(url)
 
         async def memory() -> Memory:
             return Memory(
-                await store(),
+                await store(tenant=tenant, durability=durability, clock=clock, ids=ids),
                 views=views,
                 counter=counter,
                 folding=folding,
@@ -282,16 +274,3 @@ class Opening:
         """Close it."""
         if self._memory is not None:
             await self._memory.close()
-
-
-def path_of(url: str) -> str | None:
-    """Return the path of a SQLite address, None for memory."""
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme == "ram" and not rest:
-        return None
-    if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        return rest[1:]
-    raise InvalidInput(
-        f"{url!r} is no address of a store; there are sqlite:///relative/path.db,"
-        " sqlite:////absolute/path.db and ram://"
-    )

@@ -16,7 +16,8 @@ from keepthread.cli.harmless import harmless
 from keepthread.context.view import View
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.interchange.exporting import every_session
-from keepthread.memory import Memory, path_of
+from keepthread.memory import Memory
+from keepthread.opening import path_of
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.session import Session
 from keepthread.stores.sqlite import SQLiteStore

@@ -1,0 +1,61 @@
+"""Opening a store by its address: a file, a server, or this process's own memory."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from keepthread.errors import InvalidInput, Unavailable
+from keepthread.protocols import Store
+from keepthread.stores.ram import RamStore
+from keepthread.stores.sqlite import SQLiteStore
+
+Open: TypeAlias = Callable[..., Awaitable[Store]]
+_POSTGRES: Final = ("postgresql", "postgres")
+_REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+
+
+def store_at(url: str) -> Open:
+    """Return what opens the store at an address, given tenant, durability, clock and ids."""
+    scheme = url.partition("://")[0]
+    if scheme in _POSTGRES:
+        return partial(_postgres, url)
+    if scheme in _REDIS:
+        return partial(_redis, url)
+    path = path_of(url)
+    return _ram if path is None else partial(SQLiteStore.open, path)
+
+
+def path_of(url: str) -> str | None:
+    """Return the path of a SQLite address, None for memory."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "ram" and not rest:
+        return None
+    if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return rest[1:]
+    raise InvalidInput(
+        f"{url!r} is no address of a store; there are sqlite:///relative/path.db,"
+        " sqlite:////absolute/path.db, postgresql://…, redis://…, redis+cluster://… and ram://"
+    )
+
+
+async def _ram(**settings: Any) -> Store:
+    return RamStore(**settings)
+
+
+# The drivers are optional, and their absence is told when they are asked for.
+
+
+async def _postgres(url: str, **settings: Any) -> Store:
+    try:
+        from keepthread.stores.postgres import PostgresStore  # noqa: PLC0415
+    except ImportError:
+        raise Unavailable(
+            "a store in PostgreSQL needs psycopg: pip install 'keepthread[postgres]'"
+        ) from None
+    return await PostgresStore.open(url, **settings)
+
+
+async def _redis(url: str, **settings: Any) -> Store:
+    from keepthread.stores.redis import RedisStore  # noqa: PLC0415 - says itself what is missing
+
+    return await RedisStore.open(url, **settings)

@@ -1,0 +1,5 @@
+"""A store in a PostgreSQL database."""
+
+from keepthread.stores.postgres.store import PostgresStore
+
+__all__ = ["PostgresStore"]

@@ -1,0 +1,185 @@
+-- Sessions: their records, and where their logs end.
+
+-- What a record's guard must be, and that of its activity.
+CREATE FUNCTION keepthread.guard_of_session(s keepthread.sessions) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT substr(sha256(
+        int8send(s.sid) || int4send(s.tenant) || int8send(s.epoch) || float8send(s.created_at)
+        || int2send(s.kind) || boolsend(s.ready) || int4send(length(s.id)) || s.id
+        || int4send(length(s.owner)) || s.owner || s.details
+    ), 1, 8)
+$$;
+
+CREATE FUNCTION keepthread.guard_of_activity(_sid bigint, _active_at double precision) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT substr(sha256(int8send(_sid) || float8send(_active_at)), 1, 8)
+$$;
+
+CREATE FUNCTION keepthread.seal_session(_tenant integer, _sid bigint) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE keepthread.sessions s SET guard = keepthread.guard_of_session(s)
+    WHERE s.tenant = _tenant AND s.sid = _sid
+$$;
+
+-- Note activity; a clock that stepped back changes nothing.
+CREATE FUNCTION keepthread.touch(_tenant integer, _sid bigint, _now double precision) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE keepthread.sessions
+    SET active_at = _now, active_guard = keepthread.guard_of_activity(_sid, _now)
+    WHERE tenant = _tenant AND sid = _sid AND active_at < _now
+$$;
+
+-- A session as it is read; `intact` tells whether the record is what was written.
+CREATE TYPE keepthread.session AS (
+    sid bigint, id bytea, owner bytea, kind smallint, ready boolean, epoch bigint,
+    created_at double precision, active_at double precision, details bytea, intact boolean,
+    messages bigint, exchanges bigint, tokens bigint
+);
+
+CREATE FUNCTION keepthread.described(s keepthread.sessions) RETURNS keepthread.session
+LANGUAGE sql STABLE AS $$
+    SELECT s.sid, s.id, s.owner, s.kind, s.ready, s.epoch, s.created_at, s.active_at, s.details,
+           s.guard = keepthread.guard_of_session(s)
+               AND s.active_guard = keepthread.guard_of_activity(s.sid, s.active_at),
+           h.seq, h.exchanges, h.total
+    FROM keepthread.head(s.tenant, s.sid) h
+$$;
+
+-- The place of a new session, or NULL if its id is taken.
+CREATE FUNCTION keepthread.create_session(
+    _tenant integer, _id bytea, _owner bytea, _kind bigint, _ready boolean,
+    _created_at double precision, _active_at double precision, _details bytea
+) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    place bigint;
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    INSERT INTO keepthread.sessions (
+        sid, epoch, created_at, active_at, tenant, kind, ready, id, owner, active_guard, guard, details
+    ) VALUES (
+        nextval('keepthread.places'), 0, _created_at, '-infinity', _tenant, _kind, _ready, _id, _owner,
+        '', '', _details
+    ) ON CONFLICT ON CONSTRAINT sessions_by_id DO NOTHING
+    RETURNING sid INTO place;
+    PERFORM keepthread.seal_session(_tenant, place), keepthread.touch(_tenant, place, _active_at);
+    RETURN place;
+END
+$$;
+
+-- Replace what may change of a session; false if it is damaged, NULL if it is gone.
+CREATE FUNCTION keepthread.update_session(
+    _tenant integer, _sid bigint, _ready boolean, _details bytea, _now double precision
+) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    known record;
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    SELECT s.ready, s.guard = keepthread.guard_of_session(s) AS intact INTO known
+    FROM keepthread.sessions s
+    WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
+    IF known.intact THEN
+        UPDATE keepthread.sessions SET ready = _ready, details = _details
+        WHERE tenant = _tenant AND sid = _sid;
+        PERFORM keepthread.seal_session(_tenant, _sid);
+        IF known.ready THEN
+            PERFORM keepthread.touch(_tenant, _sid, _now);
+        END IF;
+    END IF;
+    RETURN known.intact;
+END
+$$;
+
+-- Remove a session with all it has; tell whether it was there.
+CREATE FUNCTION keepthread.delete_session(_tenant integer, _sid bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    PERFORM FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM keepthread.messages WHERE tenant = _tenant AND sid = _sid;
+    DELETE FROM keepthread.shelf WHERE tenant = _tenant AND sid = _sid;
+    DELETE FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid;
+    RETURN true;
+END
+$$;
+
+CREATE FUNCTION keepthread.session_by_id(_tenant integer, _id bytea)
+RETURNS SETOF keepthread.session
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT d.* FROM (
+            SELECT * FROM keepthread.sessions
+            WHERE tenant = _tenant AND id BETWEEN _id AND _id
+            ORDER BY id LIMIT 1
+        ) s, keepthread.described(s::keepthread.sessions) d;
+END
+$$;
+
+CREATE FUNCTION keepthread.session_by_sid(_tenant integer, _sid bigint)
+RETURNS SETOF keepthread.session
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT d.* FROM keepthread.sessions s, keepthread.described(s) d
+        WHERE s.tenant = _tenant AND s.sid = _sid;
+END
+$$;
+
+-- Ready sessions, latest activity first, of one owner or of all.
+CREATE FUNCTION keepthread.latest_sessions(_tenant integer, _owner bytea, _limit bigint)
+RETURNS SETOF keepthread.session
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    IF _owner IS NULL THEN
+        RETURN QUERY
+            SELECT d.* FROM (
+                SELECT * FROM keepthread.sessions
+                WHERE tenant = _tenant AND ready AND kind <> 2
+                ORDER BY active_at DESC, sid DESC LIMIT _limit
+            ) s, keepthread.described(s::keepthread.sessions) d;
+    ELSE
+        RETURN QUERY
+            SELECT d.* FROM (
+                SELECT * FROM keepthread.sessions
+                WHERE tenant = _tenant AND owner BETWEEN _owner AND _owner AND ready AND kind <> 2
+                ORDER BY owner DESC, active_at DESC, sid DESC LIMIT _limit
+            ) s, keepthread.described(s::keepthread.sessions) d;
+    END IF;
+END
+$$;
+
+-- Every session behind a place, in the order they were made.
+CREATE FUNCTION keepthread.sessions_behind(_tenant integer, _after bigint, _limit bigint)
+RETURNS SETOF keepthread.session
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT d.* FROM (
+            SELECT * FROM keepthread.sessions
+            WHERE tenant = _tenant AND sid > _after
+            ORDER BY sid LIMIT _limit
+        ) s, keepthread.described(s::keepthread.sessions) d;
+END
+$$;
+
+-- Begin work on a session that no one else may change meanwhile; tell its epoch, and whether its
+-- record is what was written. Nothing: it is gone.
+CREATE FUNCTION keepthread.lock_session(_tenant integer, _sid bigint)
+RETURNS TABLE (epoch bigint, intact boolean)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT s.epoch, s.guard = keepthread.guard_of_session(s) FROM keepthread.sessions s
+        WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
+END
+$$;

@@ -1,0 +1,185 @@
+-- The shelf. A session's shelf has its sid; an owner's and the tenant's have 0.
+
+-- What a record's guard must be.
+CREATE FUNCTION keepthread.guard_of_record(
+    _tenant integer, _sid bigint, _owner bytea, _kind bytea, _key bytea, _version bigint,
+    _value bytea, _made_of bytea, _firsts bigint[], _lasts bigint[]
+) RETURNS bytea
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT substr(sha256(
+        int4send(_tenant) || int8send(_sid) || int8send(_version)
+        || int4send(length(_owner)) || _owner || int4send(length(_kind)) || _kind
+        || int4send(length(_key)) || _key || int4send(length(_value)) || _value
+        || coalesce(_made_of || array_send(_firsts) || array_send(_lasts), '')
+    ), 1, 8)
+$$;
+
+-- A record as it is read; `intact` tells whether it is what was written.
+CREATE TYPE keepthread.record AS (
+    version bigint, owner bytea, kind bytea, key bytea, value bytea, made_of bytea, intact boolean
+);
+
+-- Put a record if it and its sources are as the caller saw them. The outcome is `put` and the new
+-- version; or `gone`, `version` or `epoch` and the number that is in force.
+CREATE FUNCTION keepthread.put(
+    _tenant integer, _sid bigint, _whose bytea, _owner bytea, _kind bytea, _key bytea, _value bytea,
+    _made_of bytea, _firsts bigint[], _lasts bigint[], _seen bigint, _sessions bigint[], _epochs bigint[],
+    OUT outcome text, OUT number bigint
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    source record;
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    -- In order, so that two who lock several sessions never wait for each other.
+    FOR source IN SELECT DISTINCT place FROM unnest(_sid || _sessions) AS place ORDER BY place LOOP
+        PERFORM FROM keepthread.sessions s
+        WHERE s.tenant = _tenant AND s.sid = source.place FOR NO KEY UPDATE;
+    END LOOP;
+    IF NOT keepthread.is_there(_tenant, _sid) THEN
+        outcome := 'gone';
+        RETURN;
+    END IF;
+    IF _seen IS NOT NULL THEN
+        SELECT r.version INTO number FROM keepthread.shelf r
+        WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key
+        FOR UPDATE;
+        number := coalesce(number, 0);
+        IF number <> _seen THEN
+            outcome := 'version';
+            RETURN;
+        END IF;
+    END IF;
+    FOR source IN
+        SELECT o.seen, (
+            SELECT s.epoch FROM keepthread.sessions s WHERE s.tenant = _tenant AND s.sid = o.place)
+        FROM unnest(_sessions, _epochs) AS o (place, seen)
+    LOOP
+        IF source.epoch IS NULL OR source.epoch <> source.seen THEN
+            outcome := CASE WHEN source.epoch IS NULL THEN 'gone' ELSE 'epoch' END;
+            number := source.epoch;
+            RETURN;
+        END IF;
+    END LOOP;
+
+    number := nextval('keepthread.versions');
+    INSERT INTO keepthread.shelf AS r (
+        sid, version, tenant, whose, kind, key, owner, guard, value, made_of, firsts, lasts
+    ) VALUES (
+        _sid, number, _tenant, _whose, _kind, _key, _owner,
+        keepthread.guard_of_record(
+            _tenant, _sid, _owner, _kind, _key, number, _value, _made_of, _firsts, _lasts),
+        _value, _made_of, _firsts, _lasts
+    ) ON CONFLICT (tenant, sid, whose, kind, key) DO UPDATE
+    SET version = excluded.version, owner = excluded.owner, guard = excluded.guard,
+        value = excluded.value, made_of = excluded.made_of, firsts = excluded.firsts,
+        lasts = excluded.lasts
+    WHERE _seen IS NULL OR r.version = _seen;
+    IF FOUND THEN
+        outcome := 'put';
+    ELSE  -- somebody put it first, just now
+        outcome := 'version';
+        SELECT r.version INTO number FROM keepthread.shelf r
+        WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
+        number := coalesce(number, 0);
+    END IF;
+END
+$$;
+
+-- Take a record away; it need not be sound for that. The outcome is `dropped` and how many; or
+-- `gone` or `version` and the number that is in force.
+CREATE FUNCTION keepthread.drop(
+    _tenant integer, _sid bigint, _whose bytea, _kind bytea, _key bytea, _seen bigint,
+    OUT outcome text, OUT number bigint
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    IF NOT keepthread.is_there(_tenant, _sid) THEN
+        outcome := 'gone';
+        RETURN;
+    END IF;
+    SELECT r.version INTO number FROM keepthread.shelf r
+    WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key
+    FOR UPDATE;
+    number := coalesce(number, 0);
+    IF number <> _seen THEN
+        outcome := 'version';
+        RETURN;
+    END IF;
+    DELETE FROM keepthread.shelf r
+    WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
+    outcome := 'dropped';
+    number := (number > 0)::integer;
+END
+$$;
+
+-- All records of a shelf or of a kind, by kind and key. With bounds, those of a kind between two
+-- keys, the last first and no more than a limit; without, for a damaged key may be behind any.
+CREATE FUNCTION keepthread.scan(
+    _tenant integer, _sid bigint, _whose bytea, _kind bytea, _after bytea, _before bytea, _limit bigint
+) RETURNS SETOF keepthread.record
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    IF _kind IS NULL THEN
+        RETURN QUERY
+            SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
+                r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
+            FROM keepthread.shelf r
+            WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose
+            ORDER BY r.kind, r.key;
+    ELSIF _limit IS NULL THEN
+        RETURN QUERY
+            SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
+                r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
+            FROM keepthread.shelf r
+            WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind
+            ORDER BY r.key;
+    ELSE
+        RETURN QUERY
+            SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
+                r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
+            FROM keepthread.shelf r
+            WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind
+              AND r.key > _after AND r.key < _before
+            ORDER BY r.key DESC LIMIT _limit;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION keepthread.get(_tenant integer, _sid bigint, _whose bytea, _kind bytea, _key bytea)
+RETURNS SETOF keepthread.record
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
+            r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
+        FROM keepthread.shelf r
+        WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
+END
+$$;
+
+CREATE FUNCTION keepthread.owners(_tenant integer) RETURNS SETOF bytea
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT DISTINCT r.owner FROM keepthread.shelf r
+        WHERE r.tenant = _tenant AND r.sid = 0 AND r.owner <> '' ORDER BY r.owner;
+END
+$$;
+
+-- Take from a session's shelf what is made of these positions of it. What a damaged record is made
+-- of is not known: nobody can read it, but its bytes may still hold what was erased.
+CREATE FUNCTION keepthread.drop_made_of(_tenant integer, _sid bigint, _seqs bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM keepthread.shelf r
+    WHERE r.tenant = _tenant AND r.sid = _sid AND r.made_of IS NOT NULL AND (
+        EXISTS (
+            SELECT FROM unnest(r.firsts, r.lasts) AS span (first, last), unnest(_seqs) AS place
+            WHERE place BETWEEN span.first AND span.last)
+        OR r.guard <> keepthread.guard_of_record(
+            r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts))
+$$;

@@ -1,0 +1,55 @@
+"""A few connections that take turns: made when needed, the one used last goes first.
+
+Smaller than a pool that keeps itself filled, and it tells at once why it cannot connect: whoever
+needs a connection makes it, within their own deadline.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from psycopg import AsyncConnection
+from psycopg.pq import TransactionStatus
+
+Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
+Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+
+
+class Pool:
+    """At most so many connections, used from one event loop."""
+
+    def __init__(self, connect: Connect, size: int) -> None:
+        """Begin without any."""
+        self._connect = connect
+        self._room = asyncio.Semaphore(size)
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    async def take(self) -> Connection:
+        """Return a connection of one's own, a new one if need be."""
+        await self._room.acquire()
+        if self._idle:
+            return self._idle.pop()
+        try:
+            return await self._connect()
+        except BaseException:
+            self._room.release()
+            raise
+
+    async def give_back(self, connection: Connection) -> None:
+        """Let others have a connection, unless it is broken or left in the middle of something."""
+        self._room.release()
+        if connection.info.transaction_status == TransactionStatus.IDLE and not self._closed:
+            self._idle.append(connection)
+        else:
+            await connection.close()
+
+    async def drop_idle(self) -> None:
+        """Close what waits to be used: the server it leads to went away, or is no primary now."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def close(self) -> None:
+        """Close everything; what is in use is closed when it is given back."""
+        self._closed = True
+        await self.drop_idle()

@@ -1,0 +1,135 @@
+"""Reaching a PostgreSQL server: how to connect, what its writes survive, which format it has."""
+
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.array import ListBinaryDumper
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import StrBinaryDumper
+
+from keepthread.errors import DurabilityTooLow, InvalidInput, WrongFormat
+from keepthread.stores.postgres.faults import translate
+from keepthread.stores.postgres.pool import Connection
+from keepthread.stores.postgres.statements import FORMAT, SQL, migration
+from keepthread.types import Durability
+
+_LEVELS: Final[tuple[Durability, ...]] = ("memory", "process", "power", "replicated")
+_WAITS_FOR_STANDBY: Final = frozenset(("on", "remote_apply", "remote_write"))
+_LEAST_TIMEOUT: Final = 2  # seconds; libpq takes less for this
+
+
+class Server:
+    """One database on one server, or on several that may take over from each other."""
+
+    def __init__(self, url: str, *, timeout: float, least: Durability | None = None) -> None:
+        """Take a URL or a connection string of libpq's, and the least durability accepted."""
+        try:
+            given: dict[str, Any] = dict(conninfo_to_dict(url))
+        except psycopg.ProgrammingError as error:
+            raise InvalidInput(f"that is no PostgreSQL URL: {error}") from None
+        self.several = "," in str(given.get("host", ""))
+        if self.several:
+            given.setdefault("target_session_attrs", "read-write")
+        given.setdefault("application_name", "keepthread")
+        given.setdefault("connect_timeout", max(_LEAST_TIMEOUT, round(timeout)))
+        self._conninfo = make_conninfo(**given)
+        self._milliseconds = str(max(1, round(timeout * 1000)))
+        self._least: Durability = least or "memory"
+        self.durability: Durability = self._least
+        """What its writes survive, as it said when it was last connected to."""
+
+    async def begin(self, *, migrate: bool, partitions: int) -> None:
+        """Make the database ready, or say why it is not."""
+        try:
+            db = await self._connect_plainly()
+            try:
+                await _make_ready(db, migrate=migrate, partitions=partitions)
+                await self._check_durability(db)
+            finally:
+                await db.close()
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    async def connect(self) -> Connection:
+        """Return a connection behind the walls; after a failover it may be to another server."""
+        db = await self._connect_plainly()
+        try:
+            await db.execute(SQL["settle"], (self._milliseconds, self._milliseconds))
+            await self._check_durability(db)
+        except BaseException:
+            await db.close()
+            raise
+        return db
+
+    async def _connect_plainly(self) -> Connection:
+        db = await psycopg.AsyncConnection.connect(
+            self._conninfo, autocommit=True, prepare_threshold=0
+        )
+        # Whatever its size, a number is a bigint: each mixture of types would be a plan of its own.
+        db.adapters.register_dumper(int, Int8BinaryDumper)
+        db.adapters.register_dumper(str, StrBinaryDumper)
+        db.adapters.register_dumper(list, ListBinaryDumper)
+        return db
+
+    async def _check_durability(self, db: Connection) -> None:
+        cursor = await db.execute(SQL["durability"])
+        settings = await cursor.fetchone()
+        assert settings
+        self.durability = durability_of(*settings)
+        if _LEVELS.index(self.durability) < _LEVELS.index(self._least):
+            raise DurabilityTooLow(
+                f"the server gives `{self.durability}` (fsync {settings[0]}, synchronous_commit"
+                f" {settings[1]}, synchronous_standby_names {settings[2]!r});"
+                f" {self._least} was asked for"
+            )
+
+
+def durability_of(fsync: str, synchronous_commit: str, standbys: str) -> Durability:
+    """Return what an acknowledged write survives under these settings of a server."""
+    if fsync != "on" or synchronous_commit == "off":
+        return "process"
+    return "replicated" if standbys and synchronous_commit in _WAITS_FOR_STANDBY else "power"
+
+
+async def _make_ready(db: Connection, *, migrate: bool, partitions: int) -> None:
+    """Bring a database to our format, or say what is to be done."""
+    known = await _format(db)
+    if known > FORMAT:
+        raise WrongFormat(
+            f"the database has format {known}, of a newer keepthread; this one knows {FORMAT}"
+        )
+    if known == FORMAT:
+        return
+    if not migrate:
+        raise WrongFormat(
+            f"the database has format {known}, not {FORMAT}: run `keepthread migrate`"
+        )
+    try:
+        await _migrate(db, partitions)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise WrongFormat(
+            f"the database has format {known}, not {FORMAT}, and this role may not change that"
+            f" ({error.diag.message_primary}): run `keepthread migrate` as its owner"
+        ) from error
+
+
+async def _format(db: Connection) -> int:
+    for name in ("format", "last_migration"):
+        cursor = await db.execute(SQL[name])
+        row = await cursor.fetchone()
+        assert row
+        if row[0] == 0:
+            return 0
+    return row[0]
+
+
+async def _migrate(db: Connection, partitions: int) -> None:
+    """Apply what is missing, all or none; of several processes one does, the others wait."""
+    async with db.transaction():
+        await db.execute(SQL["lock_migrations"])
+        await db.execute(SQL["begin_migrations"], prepare=False)
+        await db.execute(SQL["set_partitions"], (str(partitions),))
+        for number in range(await _format(db) + 1, FORMAT + 1):
+            await db.execute(migration(number), prepare=False)
+            await db.execute(SQL["migrated"], (number,))

@@ -1,0 +1,119 @@
+"""Sessions in PostgreSQL: each function is one call there."""
+
+from functools import lru_cache
+from typing import Any, cast
+
+from keepthread.errors import Damaged, SessionExists, SessionGone
+from keepthread.stores.details import KINDS, decode_details, encode_details, with_changes
+from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.statements import SQL
+from keepthread.types import SessionInfo, SessionKey
+
+
+async def create(engine: Engine, tenant: int, session: SessionInfo) -> SessionInfo:
+    """Make a new session."""
+    details = encode_details(session)
+    id, owner, kind = session.id.encode(), session.owner.encode(), KINDS.index(session.kind)
+    times = (session.created_at, session.updated_at)
+    values = (tenant, id, owner, kind, session.ready, *times, details)
+    ((sid,),) = await engine.call(SQL["create_session"], values, again=False)
+    if sid is None:
+        raise SessionExists(f"session {session.id!r} is there already")
+    return await by_sid(engine, tenant, sid)
+
+
+async def update(
+    engine: Engine, tenant: int, sid: int, session: SessionInfo, now: float
+) -> SessionInfo:
+    """Replace title, tags, system prompt, meta and readiness."""
+    known = await by_sid(engine, tenant, sid)
+    if known.state == "damaged":
+        raise _damaged(known.id)
+    # What is taken over from the known one never changes, so nobody need be kept from it meanwhile.
+    details = encode_details(with_changes(known, session))
+    values = (tenant, sid, session.ready, details, now)
+    ((intact,),) = await engine.call(SQL["update_session"], values)
+    if intact is None:
+        raise SessionGone("the session was deleted")
+    if not intact:
+        raise _damaged(known.id)
+    return await by_sid(engine, tenant, sid)
+
+
+async def by_id(engine: Engine, tenant: int, id: str) -> SessionInfo | None:
+    """Return the session of an id, or None."""
+    rows = await engine.call(SQL["session_by_id"], (tenant, id.encode()))
+    return _decode(rows[0]) if rows else None
+
+
+async def by_sid(engine: Engine, tenant: int, sid: int) -> SessionInfo:
+    """Return the session of a key."""
+    rows = await engine.call(SQL["session_by_sid"], (tenant, sid))
+    if not rows:
+        raise SessionGone("the session was deleted")
+    return _decode(rows[0])
+
+
+async def latest(engine: Engine, tenant: int, owner: str | None, limit: int) -> list[SessionInfo]:
+    """Return sessions, latest activity first."""
+    name = None if owner is None else owner.encode()
+    return [
+        _decode(row) for row in await engine.call(SQL["latest_sessions"], (tenant, name, limit))
+    ]
+
+
+async def behind(engine: Engine, tenant: int, after: int, limit: int) -> list[SessionInfo]:
+    """Return every session behind a key."""
+    return [
+        _decode(row) for row in await engine.call(SQL["sessions_behind"], (tenant, after, limit))
+    ]
+
+
+async def delete(engine: Engine, tenant: int, sid: int) -> None:
+    """Remove a session with all it has."""
+    ((was_there,),) = await engine.call(SQL["delete_session"], (tenant, sid), again=False)
+    if not was_there:
+        raise SessionGone("the session was deleted")
+
+
+@lru_cache(maxsize=1024)
+def prompt_and_fence(details: bytes) -> tuple[str | None, str]:
+    """Return what a context needs of a session: its system prompt, and its fence."""
+    # Every context asks for it, and it hardly ever changes.
+    fields = decode_details(details)
+    return fields["system_prompt"], fields.get("fence", "")
+
+
+def _damaged(id: str) -> Damaged:
+    """Say why a damaged record is not written over: a new guard would make it look sound."""
+    return Damaged(f"the record of session {id!r} is damaged; run `verify`")
+
+
+def _decode(row: tuple[Any, ...]) -> SessionInfo:
+    sid, id, owner, kind, ready, epoch, created_at, active_at, details, intact = row[:10]
+    messages, exchanges, tokens = row[10:]
+    key = SessionKey(str(sid))
+    if not intact:
+        return SessionInfo(
+            id=id.decode("utf-8", "replace"),
+            key=key,
+            messages=messages,
+            exchanges=exchanges,
+            tokens=tokens,
+            epoch=epoch,
+            state="damaged",
+        )
+    return SessionInfo(
+        id=id.decode(),
+        key=key,
+        owner=owner.decode(),
+        kind=KINDS[cast(int, kind)],
+        ready=ready,
+        epoch=epoch,
+        created_at=created_at,
+        updated_at=active_at,
+        messages=messages,
+        exchanges=exchanges,
+        tokens=tokens,
+        **decode_details(details),
+    )

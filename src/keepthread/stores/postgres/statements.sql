@@ -1,0 +1,175 @@
+-- Every statement of the PostgreSQL store, by name. `-- name:` starts one. Most call one function,
+-- which names the tenant first: in autocommit a call is a transaction, and the tenant's name ends
+-- with it.
+
+-- name: tenant_number
+SELECT keepthread.tenant_number(%s, %s)
+
+-- name: create_session
+SELECT keepthread.create_session(%s::integer, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: update_session
+SELECT keepthread.update_session(%s::integer, %s, %s, %s, %s)
+
+-- name: delete_session
+SELECT keepthread.delete_session(%s::integer, %s)
+
+-- name: session_by_id
+SELECT * FROM keepthread.session_by_id(%s::integer, %s)
+
+-- name: session_by_sid
+SELECT * FROM keepthread.session_by_sid(%s::integer, %s)
+
+-- name: latest_sessions
+SELECT * FROM keepthread.latest_sessions(%s::integer, %s, %s)
+
+-- name: sessions_behind
+SELECT * FROM keepthread.sessions_behind(%s::integer, %s, %s)
+
+-- name: append
+SELECT * FROM keepthread.append(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: append_all
+SELECT * FROM keepthread.append_all(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: tail
+SELECT * FROM keepthread.tail(%s::integer, %s, %s, %s, %s, %s, %s)
+
+-- name: gather
+SELECT * FROM keepthread.gather(%s::integer, %s, %s, %s, %s, %s)
+
+-- name: read
+SELECT * FROM keepthread.read(%s::integer, %s, %s, %s, %s)
+
+-- name: find
+SELECT * FROM keepthread.find(%s::integer, %s, %s, %s)
+
+-- name: put
+SELECT * FROM keepthread.put(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: get
+SELECT * FROM keepthread.get(%s::integer, %s, %s, %s, %s)
+
+-- name: scan
+SELECT * FROM keepthread.scan(%s::integer, %s, %s, %s, %s, %s, %s)
+
+-- name: drop
+SELECT * FROM keepthread.drop(%s::integer, %s, %s, %s, %s, %s)
+
+-- name: owners
+SELECT * FROM keepthread.owners(%s::integer)
+
+-- The rest is for longer work, inside a transaction that has named its tenant.
+
+-- name: name_tenant
+SELECT set_config('keepthread.tenant', %s, true)
+
+-- name: lock_session
+SELECT * FROM keepthread.lock_session(%s::integer, %s)
+
+-- name: head
+SELECT * FROM keepthread.head(%s::integer, %s)
+
+-- name: newest
+SELECT seq, id, role, content, nullif(extra, ''), tokens, counter, exchange, exchanges, total, created_at,
+       digest, guard
+FROM keepthread.messages
+WHERE tenant = %s::integer AND sid = %s AND seq < %s AND seq > %s
+ORDER BY seq DESC LIMIT %s
+
+-- name: insert_messages
+INSERT INTO keepthread.messages (
+    tenant, sid, seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at,
+    digest, guard
+)
+SELECT %s::integer, %s, *
+FROM unnest(
+    %s::bigint[], %s::bytea[], %s::smallint[], %s::bytea[], %s::bytea[], %s::bigint[], %s::bytea[],
+    %s::bigint[], %s::bigint[], %s::bigint[], %s::double precision[], %s::bytea[], %s::bytea[]
+)
+
+-- name: replace_messages
+SELECT keepthread.replace_messages(
+    %s::integer, %s, %s, %s, %s, %s::bytea[], %s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: counts
+SELECT seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+FROM keepthread.messages
+WHERE tenant = %s::integer AND sid = %s AND seq > %s
+ORDER BY seq LIMIT %s
+
+-- name: recount_messages
+SELECT keepthread.recount_messages(%s::integer, %s, %s, %s, %s, %s, %s)
+
+-- name: drop_made_of
+SELECT keepthread.drop_made_of(%s::integer, %s, %s::bigint[])
+
+-- name: next_epoch
+UPDATE keepthread.sessions SET epoch = epoch + 1
+WHERE tenant = %s::integer AND sid = %s
+RETURNING epoch
+
+-- name: seal_session
+SELECT keepthread.seal_session(%s::integer, %s)
+
+-- name: one_moment
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
+
+-- name: count_messages
+SELECT count(*) FROM keepthread.messages WHERE tenant = %s::integer
+
+-- name: messages_behind
+SELECT sid, seq, id, role, content, nullif(extra, ''), tokens, counter, exchange, exchanges, total, created_at,
+       digest, guard
+FROM keepthread.messages
+WHERE tenant = %s::integer AND (sid, seq) > (%s, %s)
+ORDER BY sid, seq LIMIT %s
+
+-- name: records_behind
+SELECT sid, whose, kind, key, owner, guard = keepthread.guard_of_record(
+    tenant, sid, owner, kind, key, version, value, made_of, firsts, lasts)
+FROM keepthread.shelf
+WHERE tenant = %s::integer AND (sid, whose, kind, key) > (%s, %s, %s, %s)
+ORDER BY sid, whose, kind, key LIMIT %s
+
+-- The following are of a connection.
+
+-- name: format
+SELECT CASE WHEN to_regclass('keepthread.migrations') IS NULL THEN 0 ELSE 1 END
+
+-- name: last_migration
+SELECT coalesce(max(number), 0) FROM keepthread.migrations
+
+-- name: lock_migrations
+SELECT pg_advisory_xact_lock(hashtextextended('keepthread.migrations', 0))
+
+-- name: begin_migrations
+CREATE SCHEMA IF NOT EXISTS keepthread;
+CREATE TABLE IF NOT EXISTS keepthread.migrations (
+    number     integer PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)
+
+-- name: set_partitions
+SELECT set_config('keepthread.partitions', %s, true)
+
+-- name: migrated
+INSERT INTO keepthread.migrations (number) VALUES (%s)
+
+-- Plans are made once and kept, perhaps while a table is empty; every statement has its index, and
+-- is to go along it, in its order, from the first row on: nothing is read whole and then sorted.
+
+-- name: settle
+SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
+       set_config('enable_seqscan', 'off', false),
+       set_config('enable_bitmapscan', 'off', false),
+       set_config('enable_sort', 'off', false),
+       set_config('jit', 'off', false),
+       set_config('statement_timeout', %s, false),
+       set_config('idle_in_transaction_session_timeout', %s, false),
+       (SELECT set_config('role', 'keepthread_app', false) FROM pg_roles
+        WHERE rolname = 'keepthread_app' AND pg_has_role(session_user, oid, 'MEMBER'))
+
+-- name: durability
+SELECT current_setting('fsync'), current_setting('synchronous_commit'),
+       current_setting('synchronous_standby_names')

@@ -1,0 +1,307 @@
+"""The store in a PostgreSQL database: for teams, for many sessions, past one machine."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Self
+
+from keepthread.checks import MAX_COUNT, check_count, check_id
+from keepthread.errors import SessionGone
+from keepthread.ids import new_id
+from keepthread.protocols import Progress, TokenCounter
+from keepthread.stores.details import (
+    check_filter,
+    check_keys,
+    check_scope,
+    check_session,
+    encode_spans,
+    encode_value,
+)
+from keepthread.stores.drafts import check_positions, draft, draft_copy
+from keepthread.stores.postgres import changes, gather, log, recount, sessions, shelf
+from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.server import Server
+from keepthread.stores.postgres.statements import SQL
+from keepthread.stores.postgres.verify import Inspection
+from keepthread.types import (
+    JSON,
+    Durability,
+    Gathered,
+    Message,
+    Record,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    Verification,
+)
+
+_KEY_DIGITS: Final = 19
+_PARTITIONS: Final = 16  # enough on one server; each is a lock more in every statement
+
+
+class PostgresStore:
+    """The `Store` in a PostgreSQL database; open it with `await PostgresStore.open(url)`.
+
+    Use it from one event loop.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        engine: Engine,
+        *,
+        tenant: str,
+        clock: Callable[[], float],
+        ids: Callable[[], str],
+        owns_engine: bool,
+    ) -> None:
+        """Stand behind one tenant's wall; callers use `open` and `tenant`."""
+        self._server = server
+        self._engine = engine
+        self._tenant = check_id(tenant, "tenant")
+        self._clock = clock
+        self._ids = ids
+        self._owns_engine = owns_engine
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        tenant: str = "default",
+        durability: Durability | None = None,
+        connections: int = 16,
+        deadline: float = 30.0,
+        migrate: bool = True,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> Self:
+        """Open a database by its URL, and bring it to this format unless told not to.
+
+        The URL may name several hosts: writes follow the one that accepts them. `durability` is
+        the least that is accepted; the server is asked what it gives. `connections` is how many to
+        open at most. `deadline` is how many seconds to wait for the server, or for its return.
+        """
+        check_id(tenant, "tenant")
+        server = Server(url, timeout=deadline, least=durability)
+        await server.begin(migrate=migrate, partitions=_PARTITIONS)
+        engine = Engine(server.connect, size=connections, timeout=deadline, several=server.several)
+        return cls(server, engine, tenant=tenant, clock=clock, ids=ids, owns_engine=True)
+
+    @property
+    def durability(self) -> Durability:
+        return self._server.durability
+
+    def tenant(self, name: str) -> Self:
+        return type(self)(
+            self._server,
+            self._engine,
+            tenant=name,
+            clock=self._clock,
+            ids=self._ids,
+            owns_engine=False,
+        )
+
+    async def close(self) -> None:
+        if self._owns_engine:
+            await self._engine.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _number(self, *, make: bool = False) -> int:
+        """Return the tenant's number, 0 as long as it has none."""
+        known = self._engine.tenants
+        number = known.get(self._tenant, 0)
+        if not number:
+            values = (self._tenant.encode(), make)
+            ((number,),) = await self._engine.call(SQL["tenant_number"], values)
+            if number:
+                known[self._tenant] = number
+        return number
+
+    # --- sessions ---
+
+    async def put_session(self, session: SessionInfo) -> SessionInfo:
+        now = self._clock()
+        session = check_session(session, now=now, ids=self._ids)
+        if not session.key:
+            return await sessions.create(self._engine, await self._number(make=True), session)
+        sid = _sid(session.key)
+        return await sessions.update(self._engine, await self._number(), sid, session, now)
+
+    async def get_session(self, id: str) -> SessionInfo | None:
+        check_id(id, "a session id")
+        return await sessions.by_id(self._engine, await self._number(), id)
+
+    async def describe(self, session: SessionKey) -> SessionInfo:
+        sid = _sid(session)
+        return await sessions.by_sid(self._engine, await self._number(), sid)
+
+    async def list_sessions(
+        self, *, owner: str | None = None, limit: int = 10
+    ) -> list[SessionInfo]:
+        check_count(limit, "limit")
+        check_filter(owner, "owner")
+        return await sessions.latest(self._engine, await self._number(), owner, limit)
+
+    async def scan_sessions(
+        self, *, after: SessionKey | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        sid = 0 if after is None else _sid(after)
+        check_count(limit, "limit")
+        return await sessions.behind(self._engine, await self._number(), sid, limit)
+
+    async def delete_session(self, session: SessionKey) -> None:
+        sid = _sid(session)
+        await sessions.delete(self._engine, await self._number(), sid)
+
+    # --- the log ---
+
+    async def append(
+        self,
+        session: SessionKey,
+        messages: Sequence[Message],
+        *,
+        expect: int | None = None,
+        exchange: int | None = None,
+    ) -> list[Message]:
+        sid = _sid(session)
+        check_positions(expect=expect, exchange=exchange)
+        drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
+        tenant = await self._number()
+        now = self._clock()
+        return await log.append(self._engine, tenant, sid, drafts, expect, exchange, now)
+
+    async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
+        sid = _sid(session)
+        drafts = [draft_copy(m) for m in messages]
+        tenant = await self._number()
+        return await self._engine.transact(lambda link: changes.load(link, tenant, sid, drafts))
+
+    async def tail(
+        self,
+        session: SessionKey,
+        *,
+        tokens: int | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int = 0,
+        least: int = 0,
+    ) -> list[Message]:
+        sid = _sid(session)
+        check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
+        end = MAX_COUNT if before is None else before
+        tenant = await self._number()
+        return await log.tail(self._engine, tenant, sid, tokens, limit, end, after, least)
+
+    async def gather(
+        self,
+        session: SessionKey,
+        *,
+        tokens: int,
+        least: int = 0,
+        kinds: Sequence[str] = (),
+        follow: Sequence[str] = (),
+    ) -> Gathered:
+        sid = _sid(session)
+        check_positions(tokens=tokens, least=least)
+        for kind in (*kinds, *follow):
+            check_id(kind, "kind")
+        tenant = await self._number()
+        return await gather.gather(self._engine, tenant, sid, tokens, least, kinds, follow)
+
+    async def read(
+        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
+    ) -> list[Message]:
+        sid = _sid(session)
+        check_positions(after=after, upto=upto, limit=limit)
+        end = MAX_COUNT if upto is None else upto
+        return await log.read(self._engine, await self._number(), sid, after, end, limit)
+
+    async def find(
+        self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
+    ) -> list[Message]:
+        sid = _sid(session)
+        names = [check_id(id, "a message id") for id in ids]
+        places = [check_count(seq, "seq") for seq in seqs]
+        return await log.find(self._engine, await self._number(), sid, names, places)
+
+    async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
+        sid = _sid(session)
+        places = [check_count(seq, "seq") for seq in seqs]
+        tenant = await self._number()
+        return await self._engine.transact(lambda link: changes.erase(link, tenant, sid, places))
+
+    async def recount(
+        self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
+    ) -> int:
+        sid = _sid(session)
+        return await recount.recount(self._engine, await self._number(), sid, counter, progress)
+
+    # --- the shelf ---
+
+    async def put(
+        self,
+        scope: Scope,
+        kind: str,
+        key: str,
+        value: JSON,
+        *,
+        made_of: Sequence[Span] = (),
+        version: int | None = None,
+        epochs: Mapping[SessionKey, int] | None = None,
+    ) -> int:
+        data, spans = encode_value(kind, key, value), encode_spans(made_of)
+        seen = {_sid(session): epoch for session, epoch in (epochs or {}).items()}
+        place = await self._shelf(scope, make=True)
+        own = [s for s in made_of if s.session == scope.session and s.first <= s.last]
+        record = shelf.New(scope.owner, kind, key, data, spans, own)
+        return await shelf.put(self._engine, place, record, version, seen)
+
+    async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
+        place = await self._shelf(scope)
+        check_id(kind, "kind")
+        check_id(key, "key")
+        return await shelf.get(self._engine, place, kind, key)
+
+    async def scan(
+        self,
+        scope: Scope,
+        kind: str | None = None,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        keys = check_keys(kind, after, before, limit)
+        return await shelf.scan(self._engine, await self._shelf(scope), kind, keys)
+
+    async def owners(self) -> list[str]:
+        return await shelf.owners(self._engine, await self._number())
+
+    async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
+        place = await self._shelf(scope)
+        check_id(kind, "kind")
+        check_id(key, "key")
+        return await shelf.drop(self._engine, place, kind, key, version)
+
+    async def _shelf(self, scope: Scope, *, make: bool = False) -> shelf.Shelf:
+        check_scope(scope)
+        sid = _sid(scope.session) if scope.session else 0
+        return shelf.shelf_of(await self._number(make=make), sid, scope.owner)
+
+    # --- integrity ---
+
+    async def verify(self, *, progress: Progress | None = None) -> Verification:
+        tenant = await self._number()
+        return await self._engine.transact(lambda link: Inspection(link, tenant, progress).run())
+
+
+def _sid(key: SessionKey) -> int:
+    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
+        return int(key) if key[0] != "0" else -1
+    raise SessionGone("that is no session's key here")

@@ -1,0 +1,127 @@
+"""The way to the server: scripts by their name, tried again while an outage passes.
+
+Every script may be repeated: a second attempt finds what the first did. So an answer that was lost
+costs nothing but time.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from keepthread.errors import Busy, StoreClosed
+from keepthread.stores.redis.driver import Client, exceptions
+from keepthread.stores.redis.faults import KNOWN, passes, translate
+from keepthread.stores.redis.scripts import Script
+from keepthread.stores.redis.waiting import run_and_wait
+
+Argument: TypeAlias = str | bytes | int
+
+_FIRST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 0.5
+
+
+class Timeouts(NamedTuple):
+    """For how many seconds to wait: to be connected, for one answer, and with new attempts."""
+
+    connect: float = 2.0
+    answer: float = 5.0
+    again: float = 10.0
+
+
+DEFAULT_TIMEOUTS: Final = Timeouts()
+
+
+class Link:
+    """A client, shared by every tenant of a store; use it from one event loop."""
+
+    def __init__(
+        self, client: Client, *, timeouts: Timeouts, connections: int, replicas: int = 0
+    ) -> None:
+        """Take a client over; `replicas` must have a write before it is acknowledged."""
+        self.client = client
+        self.replicas = replicas
+        self._timeouts = timeouts
+        self._room = asyncio.Semaphore(connections)
+        self._pid = os.getpid()
+        self._closed = False
+
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        *,
+        again: Sequence[Argument] | None = None,
+    ) -> Any:
+        """Run a script that only reads or may be repeated; `again` are its arguments then."""
+        send = self._send_and_wait if self.replicas and script.writes else self._send
+        now = args
+
+        async def attempt() -> Any:
+            nonlocal now
+            given, now = now, args if again is None else again
+            try:
+                return await send("EVALSHA", script.sha, len(keys), *keys, *given)
+            except exceptions.NoScriptError:  # the server has been restarted, or is new to us
+                return await send("EVAL", script.text, len(keys), *keys, *given)
+
+        return await self.insist(attempt)
+
+    async def ask(self, *command: Argument) -> Any:
+        """Run a command that only reads."""
+        return await self.insist(lambda: self._send(*command))
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        if not self._closed and os.getpid() == self._pid:
+            self._closed = True
+            await self.client.aclose()
+
+    async def _send(self, *command: Argument) -> Any:
+        return await self.client.execute_command(*command)
+
+    async def _send_and_wait(self, *command: Argument) -> Any:
+        # Less than a connection waits for an answer, so that it is the server who says so.
+        seconds = self._timeouts.answer / 2
+        return await run_and_wait(self.client, command, self.replicas, seconds)
+
+    async def insist(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        """Attempt something until it succeeds, fails for good, or time is up."""
+        self._check()
+        deadline = asyncio.get_running_loop().time() + self._timeouts.again
+        await self._enter(deadline)
+        try:
+            return await self._attempt(attempt, deadline)
+        finally:
+            self._room.release()
+
+    async def _enter(self, deadline: float) -> None:
+        """Wait for one of the connections."""
+        if not self._room.locked():
+            await self._room.acquire()
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room.acquire()
+        except TimeoutError:
+            raise Busy("all connections to Redis were in use for too long") from None
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[Any]], deadline: float) -> Any:
+        clock = asyncio.get_running_loop().time
+        pause = _FIRST_PAUSE
+        while True:
+            self._check()
+            try:
+                return await attempt()
+            except KNOWN as error:
+                if not passes(error) or clock() + pause > deadline:
+                    raise translate(error) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        if os.getpid() != self._pid:
+            raise StoreClosed("the store was opened before a fork; open it anew in each process")

@@ -1,0 +1,150 @@
+-- What every script on a session or a shelf begins with.
+--
+-- KEYS are those of one hash tag, and so of one slot: the session's hash, its messages, the
+-- positions of their ids, its records, and their order. An owner's or the tenant's shelf has the
+-- same five, without messages.
+-- ARGV[1] is the session's life, or empty for other shelves; ARGV[2] is the mark of the place.
+--
+-- A server whose memory is full refuses a script's first write, if that is one that adds; never a
+-- later one. So what adds begins with adding, and what frees begins with removing.
+
+local session, messages, ids, records, order = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local life, mark = ARGV[1], ARGV[2]
+
+local function gone()
+    return life ~= '' and redis.call('HGET', session, 'life') ~= life
+end
+
+-- A SHA-1 is the only check this server can compute. Python computes the same.
+local function seal(text)
+    return string.sub(redis.sha1hex(mark .. text), 1, 8)
+end
+
+-- Add two numbers of 64 bits: one of Lua's own is exact up to 2^53 only, and totals go beyond.
+local function add(a, b)
+    local low_a, high_a = struct.unpack('<I4I4', a)
+    local low_b, high_b = struct.unpack('<I4I4', b)
+    local low, high = low_a + low_b, high_a + high_b
+    if low >= 4294967296 then
+        low, high = low - 4294967296, high + 1
+    end
+    return struct.pack('<I4I4', low, high % 4294967296)
+end
+
+-- A head is 8 bytes each of position, exchanges, total and time to live, and their seal.
+local function open_head(head)
+    if head and #head == 40 and seal(string.sub(head, 1, 32)) == string.sub(head, 33) then
+        return struct.unpack('<i8i8c8i8', head)
+    end
+end
+
+local function close_head(seq, exchanges, total, ttl)
+    local numbers = struct.pack('<i8i8', seq, exchanges) .. total .. struct.pack('<i8', ttl)
+    return numbers .. seal(numbers)
+end
+
+-- Let all that a session has live on together.
+local function keep(ttl)
+    if ttl and ttl > 0 then
+        for _, key in ipairs(KEYS) do
+            redis.call('PEXPIRE', key, ttl)
+        end
+    end
+end
+
+-- Return a row: its guard, the numbers given here, and the rest, which came from Python. The rest
+-- begins with tokens, time and digest (48 bytes); 9 more tell of what kind and how long the parts
+-- behind are, of which the counter's name is the first.
+local function close_row(seq, exchange, exchanges, total, rest)
+    local numbers = struct.pack('<i8i8', exchange, exchanges) .. total
+    local counter = string.sub(rest, 58, 57 + struct.unpack('<I2', rest, 50))
+    local guarded = struct.pack('<i8', seq) .. numbers .. string.sub(rest, 1, 48) .. counter
+    return seal(guarded) .. numbers .. rest
+end
+
+local function sound_row(seq, row)
+    if #row < 89 then
+        return false
+    end
+    local exchange, exchanges = struct.unpack('<i8i8', row, 9)
+    local total, rest = string.sub(row, 25, 32), string.sub(row, 33)
+    return close_row(seq, exchange, exchanges, total, rest) == row
+end
+
+-- Return rows from a position back to another, for as long as they fit. Damaged ones cost nothing;
+-- but only that which would end the walk is looked at here, for Python looks at all of them, and
+-- asks again where it finds that there is room left.
+local function newest(last, after, tokens, limit, least)
+    local rows, used = {}, 0
+    for seq = last, after + 1, -1 do
+        if limit and #rows >= limit then
+            break
+        end
+        local row = redis.call('HGET', messages, seq) or ''
+        local cost = #row >= 40 and math.max(0, (struct.unpack('<i8', row, 33))) or 0
+        if tokens and used + cost > tokens and #rows >= least then
+            if used > tokens or sound_row(seq, row) then
+                break
+            end
+            cost = 0
+        end
+        used = used + cost
+        rows[#rows + 1] = row
+    end
+    return rows
+end
+
+-- Append the records between two bounds to a list, as names and values, last first.
+local function between(list, first, last, count)
+    local names = redis.call('ZREVRANGEBYLEX', order, last, first, 'LIMIT', 0, count)
+    for _, name in ipairs(names) do
+        list[#list + 1] = name
+        list[#list + 1] = redis.call('HGET', records, name) or ''
+    end
+    return list
+end
+
+-- A record is its version, a seal, and the rest, which came from Python: 8 bytes that tell one put
+-- from another, 4 of a check of the value, 4 each for the lengths of what it is made of, and of
+-- the epochs on which it still waits, then these two, then the value.
+local function close_record(name, version, rest)
+    local made_of, waits = struct.unpack('<I4I4', rest, 13)
+    return version .. seal(name .. version .. string.sub(rest, 1, 20 + made_of + waits)) .. rest
+end
+
+-- Return the spans of a sound record, and whether it is sound.
+local function spans_of(name, record)
+    if #record < 36 then
+        return {}, false
+    end
+    local made_of, waits = struct.unpack('<I4I4', record, 29)
+    local version, rest = string.sub(record, 1, 8), string.sub(record, 17, 36 + made_of + waits)
+    if seal(name .. version .. rest) ~= string.sub(record, 9, 16) then
+        return {}, false
+    end
+    if made_of == 0 then
+        return {}, true
+    end
+    return cjson.decode(string.sub(rest, 21, 20 + made_of)), true
+end
+
+-- What a record that still waits will replace is kept under its name behind a NUL.
+local function former(name)
+    return '\0' .. name
+end
+
+local function remove(name)
+    redis.call('HDEL', records, name, former(name))
+    redis.call('ZREM', order, name)
+end
+
+-- Take back a record that waits: put what it was to replace in its place.
+local function take_back(name)
+    local before = redis.call('HGET', records, former(name))
+    if before then
+        redis.call('HSET', records, name, before)
+        redis.call('HDEL', records, former(name))
+    else
+        remove(name)
+    end
+end

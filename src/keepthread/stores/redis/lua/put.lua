@@ -1,0 +1,42 @@
+-- Put a record on a shelf, if it and the session it is made of are as the caller saw them.
+-- ARGV: 3 name, 4 the version seen, or empty, 5 the epoch seen of this session, or empty, 6 rest.
+-- Returns 1 and the new version, 0 and the present one, or -1 and the present epoch.
+if gone() then
+    return false
+end
+local name, rest = ARGV[3], ARGV[6]
+local present = redis.call('HGET', records, name)
+local version = present and struct.unpack('<i8', present) or 0
+if present and string.sub(present, 17, 24) == string.sub(rest, 1, 8) then
+    return { 1, version } -- a repeated attempt finds its own
+end
+if ARGV[4] ~= '' and tonumber(ARGV[4]) ~= version then
+    return { 0, version }
+end
+local state = redis.call('HMGET', session, 'record', 'version', 'head')
+if ARGV[5] ~= '' then
+    local epoch = state[1] and #state[1] >= 16 and struct.unpack('<i8', state[1], 9) or -1
+    if epoch ~= tonumber(ARGV[5]) then
+        return { -1, epoch }
+    end
+end
+
+-- Versions never return: they count on from the last, which outlives every record, and where even
+-- that was lost with its server, from the time.
+local time = redis.call('TIME')
+local next_version = math.max((tonumber(state[2] or '') or 0) + 1, time[1] * 1000000 + time[2])
+redis.call('HSET', session, 'version', string.format('%.0f', next_version))
+local _, waits = struct.unpack('<I4I4', rest, 13)
+if waits > 0 then
+    local _, present_waits = struct.unpack('<I4I4', present or string.rep('\0', 36), 29)
+    if present and present_waits == 0 then
+        redis.call('HSET', records, former(name), present)
+    end
+else
+    redis.call('HDEL', records, former(name))
+end
+redis.call('HSET', records, name, close_record(name, struct.pack('<i8', next_version), rest))
+redis.call('ZADD', order, 0, name)
+local _, _, _, ttl = open_head(state[3])
+keep(ttl)
+return { 1, next_version }

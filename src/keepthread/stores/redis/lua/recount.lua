@@ -1,0 +1,36 @@
+-- Put the rows that were counted anew in the place of the log, if it was not changed meanwhile but
+-- for appends: what came behind keeps its count, and its totals run on from the new ones.
+-- ARGV: 3 the revision seen, 4 the next one, 5 how many rows are staged at KEYS[6], 6 the last
+-- position among them, 7 by how much its total moved, 8 whether this repeats an attempt of unknown
+-- outcome. Returns whether it did.
+if gone() then
+    return false
+end
+local state = redis.call('HMGET', session, 'revision', 'head')
+local seq, exchanges, total, ttl = open_head(state[2])
+if ARGV[8] == '1' and state[1] == ARGV[4] then
+    return 1
+end
+if state[1] ~= ARGV[3] or not seq or redis.call('HLEN', KEYS[6]) ~= tonumber(ARGV[5]) then
+    return 0
+end
+for at = tonumber(ARGV[6]) + 1, seq do
+    local row = redis.call('HGET', messages, at)
+    if row and sound_row(at, row) then
+        local exchange, all = struct.unpack('<i8i8', row, 9)
+        local sum = add(string.sub(row, 25, 32), ARGV[7])
+        row = close_row(at, exchange, all, sum, string.sub(row, 33))
+    end
+    if row then
+        redis.call('HSET', KEYS[6], at, row)
+    end
+end
+if redis.call('EXISTS', KEYS[6]) == 1 then
+    redis.call('PERSIST', KEYS[6])
+    redis.call('RENAME', KEYS[6], messages)
+end
+redis.call('HSET', session, 'revision', ARGV[4], 'head', close_head(seq, exchanges, add(total, ARGV[7]), ttl))
+if ttl > 0 then
+    redis.call('PEXPIRE', messages, redis.call('PTTL', session))
+end
+return 1

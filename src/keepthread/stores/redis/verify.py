@@ -1,0 +1,128 @@
+"""Looking at everything of a tenant in Redis: each session, each row, each record."""
+
+from typing import Any, Final, NamedTuple
+
+from keepthread.errors import Damaged, SessionGone
+from keepthread.protocols import Progress
+from keepthread.stores.redis import listing
+from keepthread.stores.redis.heads import find_head
+from keepthread.stores.redis.link import Link
+from keepthread.stores.redis.places import Place, index_of, session_place, shelf_place
+from keepthread.stores.redis.records import unpack
+from keepthread.stores.redis.rows import id_field, message_at, unpack_head, unpack_row
+from keepthread.stores.redis.state import read_state, unpack_active, unpack_record
+from keepthread.types import Damage, Scope, SessionKey, Verification
+
+_PAGE: Final = 200
+_NOT_WRITTEN: Final = "the row is not what was written"
+
+
+class _Log(NamedTuple):
+    """One session's log, to its last position."""
+
+    place: Place
+    id: str
+    end: int
+
+
+class Inspection:
+    """One walk through a store, on behalf of one tenant."""
+
+    def __init__(self, link: Link, tenant: str, progress: Progress | None) -> None:
+        """Begin with nothing seen."""
+        self.link = link
+        self.tenant = tenant
+        self.progress = progress
+        self.damages: list[Damage] = []
+        self.messages = 0
+        self.records = 0
+
+    async def run(self) -> Verification:
+        """Check everything, and name each damaged row once."""
+        logs = await self._sessions()
+        count = sum(log.end for log in logs)
+        for log in logs:
+            await self._log(log, count)
+            await self._shelf(log.place, Scope(session=log.place.key), log.id)
+        await self._shelf(shelf_place(self.tenant, ""), Scope(), "")
+        for owner in await listing.owners(self.link, self.tenant):
+            await self._shelf(shelf_place(self.tenant, owner), Scope(owner=owner), "")
+        return Verification(
+            sessions=len(logs),
+            messages=self.messages,
+            records=self.records,
+            damages=tuple(self.damages),
+        )
+
+    def _found(self, what: str, session: str = "", seq: int = 0) -> None:
+        self.damages.append(Damage(what=what, session=session, seq=seq))
+
+    # --- sessions ---
+
+    async def _sessions(self) -> list[_Log]:
+        index = index_of(self.tenant)
+        all_keys: list[bytes] = await self.link.ask("ZRANGE", index.sessions, 0, -1)
+        listed: list[bytes] = await self.link.ask("ZRANGE", index.active, 0, -1)
+        keys = sorted({*all_keys, *listed})
+        found = [await self._session(SessionKey(key.decode("utf-8", "replace"))) for key in keys]
+        return [log for log in found if log]
+
+    async def _session(self, key: SessionKey) -> _Log | None:
+        try:
+            place = session_place(self.tenant, key)
+            state = await read_state(self.link, place)
+        except SessionGone:  # deleted, expired, or about to be made
+            return None
+        described = unpack_record(place, state.record)
+        id = described.info.id if described else ""
+        if described is None or unpack_active(place, state.active) is None:
+            self._found(f"the record of session number {place.life} is not what was written", id)
+        end = (await find_head(self.link, place)).seq
+        head = unpack_head(place, state.head)
+        if head is None:
+            self._found("the end of the log is not what was written", id)
+        return _Log(place, id, max(end, head[0].seq if head else 0))
+
+    # --- messages ---
+
+    async def _log(self, log: _Log, count: int) -> None:
+        in_place = 0
+        for first in range(1, log.end + 1, _PAGE):
+            seqs = range(first, min(log.end, first + _PAGE - 1) + 1)
+            rows: list[Any] = await self.link.ask("HMGET", log.place.messages, *seqs)
+            in_place += await self._page(log, seqs, [row or b"" for row in rows])
+            self.messages += len(rows)
+            if self.progress:
+                self.progress(self.messages, max(count, self.messages))
+        if await self.link.ask("HLEN", log.place.ids) > in_place:
+            self._found("an id has a position that is not its own", log.id)
+
+    async def _page(self, log: _Log, seqs: range, rows: list[bytes]) -> int:
+        """Check rows; return how many of them have their id at its position, or have none left."""
+        fields = [id_field(unpack_row(seq, row).id) for seq, row in zip(seqs, rows, strict=True)]
+        places: list[Any] = await self.link.ask("HMGET", log.place.ids, *fields)
+        in_place = 0
+        for seq, row, place in zip(seqs, rows, places, strict=True):
+            damaged = message_at(log.place, seq, row).state == "damaged"
+            if damaged:
+                self._found(_NOT_WRITTEN if row else "the message is missing", log.id, seq)
+            elif place != b"%d" % seq:
+                self._found("the position of its id is not what was written", log.id, seq)
+            in_place += damaged or place is not None
+        return in_place
+
+    # --- records ---
+
+    async def _shelf(self, place: Place, scope: Scope, session: str) -> None:
+        values: dict[bytes, bytes] = await self.link.ask("HGETALL", place.records)
+        names: list[bytes] = await self.link.ask("ZRANGE", place.order, 0, -1)
+        present = {name: value for name, value in values.items() if not name.startswith(b"\0")}
+        self.records += len(present)
+        for name in sorted({*present, *names}):
+            try:
+                unpack(place, scope, name, present.get(name, b""))
+            except Damaged as error:
+                self._found(str(error), session)
+            else:
+                if name not in names:
+                    self._found(f"the record {name!r} is missing in its shelf's order", session)

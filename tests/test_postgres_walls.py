@@ -1,0 +1,380 @@
+"""PostgreSQL: walls between tenants, one partition for each statement, formats, durability."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from keepthread import Scope, SessionInfo, Span
+from keepthread.errors import DurabilityTooLow, InvalidInput, Unavailable, WrongFormat
+from keepthread.stores.postgres import PostgresStore
+from keepthread.stores.postgres.server import Server, durability_of
+from keepthread.stores.postgres.statements import FORMAT, SQL
+from keepthread.testing.contract import said, user
+from tests.servers.postgres import PostgresServer, new_server
+
+TABLES = ("sessions", "messages", "shelf")
+
+
+@pytest.fixture
+async def store(postgres: PostgresServer) -> AsyncIterator[PostgresStore]:
+    async with await PostgresStore.open(postgres.empty()) as opened:
+        yield opened
+
+
+async def fill(store: PostgresStore, sessions: int) -> list[Any]:
+    """Put some sessions with messages and records behind a tenant's wall."""
+    keys = [(await store.put_session(SessionInfo(id=f"s{n}"))).key for n in range(sessions)]
+    for key in keys:
+        await store.append(key, [user("mine", id="m", tokens=3), user("too", id="n", tokens=3)])
+        await store.put(Scope(session=key), "pin", "1", 1)
+    await store.put(Scope(owner="ana"), "fact", "1", 1)
+    return keys
+
+
+# --- walls ---
+
+
+@pytest.fixture
+def app(postgres: PostgresServer, store: PostgresStore) -> Iterator[psycopg.Connection]:
+    """Give a connection of the role that keepthread works as."""
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
+        db.execute("SET ROLE keepthread_app")
+        yield db
+
+
+def see(db: psycopg.Connection, tenant: int | None, statement: str) -> list[Any]:
+    """Return what a statement finds in a transaction that has named a tenant, or none."""
+    with db.transaction(force_rollback=True):
+        if tenant is not None:
+            db.execute("SELECT set_config('keepthread.tenant', %s, true)", [str(tenant)])
+        return db.execute(statement.encode()).fetchall()
+
+
+async def test_a_query_without_its_where_finds_no_foreign_row(
+    postgres: PostgresServer, store: PostgresStore, app: psycopg.Connection
+) -> None:
+    await fill(store, 3)
+    await fill(store.tenant("other"), 4)
+    numbers = dict(
+        postgres.execute("SELECT convert_from(name, 'UTF8'), tenant FROM keepthread.tenants")
+    )
+    for table, rows in (("sessions", 4), ("messages", 8), ("shelf", 5)):
+        mine = see(app, numbers["other"], f"SELECT tenant FROM keepthread.{table}")
+        assert mine == [(numbers["other"],)] * rows
+        for nobody in (None, 0, 999_999):
+            assert see(app, nobody, f"SELECT * FROM keepthread.{table}") == []
+        for write in ("DELETE FROM {}", "UPDATE {} SET sid = sid"):
+            statement = f"{write.format(f'keepthread.{table}')} RETURNING tenant"
+            assert see(app, numbers["other"], statement) == mine
+            assert see(app, None, statement) == []
+
+
+async def test_a_row_of_another_tenant_cannot_be_written(
+    postgres: PostgresServer, store: PostgresStore, app: psycopg.Connection
+) -> None:
+    await fill(store, 1)
+    await fill(store.tenant("other"), 1)
+    one, other = (n for (n,) in postgres.execute("SELECT tenant FROM keepthread.tenants"))
+    for statement in (
+        f"UPDATE keepthread.messages SET tenant = {other} RETURNING 1",
+        f"UPDATE keepthread.shelf SET tenant = {other} RETURNING 1",
+        f"UPDATE keepthread.sessions SET tenant = {other} RETURNING 1",
+        f"INSERT INTO keepthread.sessions SELECT * FROM keepthread.sessions RETURNING {other}",
+    ):
+        with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.UniqueViolation)):
+            see(app, one, statement)
+
+
+async def test_neither_names_of_tenants_nor_partitions_are_readable(
+    store: PostgresStore, app: psycopg.Connection
+) -> None:
+    for table in ("tenants", "messages_0", "shelf_15"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            app.execute(f"SELECT * FROM keepthread.{table}".encode())
+
+
+async def test_the_functions_without_their_tenant_find_nothing_to_work_on(
+    postgres: PostgresServer, store: PostgresStore, app: psycopg.Connection
+) -> None:
+    """Take `tenant = _tenant` out of every function: row-level security alone holds."""
+    (key,) = await fill(store, 1)
+    await store.tenant("other").put_session(SessionInfo(id="theirs"))
+    functions = postgres.execute(
+        "SELECT pg_get_functiondef(oid) FROM pg_proc"
+        " WHERE pronamespace = 'keepthread'::regnamespace AND proname <> 'tenant_number'"
+    )
+    open_doors = [re.sub(r"\b(\w\.)?tenant = _tenant\b", "true", one) for (one,) in functions]
+    assert sum(one != door for (one,), door in zip(functions, open_doors, strict=True)) > 15
+    try:
+        for door in open_doors:
+            postgres.execute(door)
+        stranger = await PostgresStore.open(postgres.url(), tenant="other")
+        async with stranger:
+            for call in (
+                stranger.tail(key),
+                stranger.append(key, [user("x")]),
+                stranger.gather(key, tokens=9, kinds=["pin"]),
+                stranger.read(key),
+                stranger.find(key, ids=["m"]),
+                stranger.describe(key),
+                stranger.erase(key, [1]),
+                stranger.delete_session(key),
+                stranger.scan(Scope(session=key)),
+                stranger.get(Scope(session=key), "pin", "1"),
+                stranger.drop(Scope(session=key), "pin", "1"),
+                stranger.put(Scope(session=key), "pin", "1", 2),
+            ):
+                with pytest.raises(Exception, match="deleted"):
+                    await call
+            assert [s.id for s in await stranger.list_sessions()] == ["theirs"]
+            assert await stranger.scan(Scope(owner="ana")) == []
+            assert await stranger.owners() == []
+    finally:
+        for (one,) in functions:
+            postgres.execute(one)
+    assert said(await store.tail(key)) == ["mine", "too"]
+
+
+async def test_a_login_that_owns_nothing_is_enough(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    postgres.execute("DROP ROLE IF EXISTS visitor")
+    postgres.execute("CREATE ROLE visitor LOGIN IN ROLE keepthread_app")
+    async with await PostgresStore.open(postgres.url(user="visitor")) as visitor:
+        (key,) = await fill(visitor, 1)
+        assert said(await store.tail(key)) == ["mine", "too"]
+        assert (await visitor.verify()).sound
+
+
+# --- plans ---
+
+HOT = "append head seq_of sound first_of_tail tail read find gather scan get put drop is_there"
+LOCALS = {
+    "first": "bigint",
+    "start.seq": "bigint",
+    "append.seq": "bigint",
+    "source.place": "bigint",
+}
+
+
+def statements_of(source: str) -> Iterator[str]:
+    """Yield the statements inside a function that look for rows."""
+    look = r"\b(SELECT|DELETE FROM|UPDATE)\b.*\bkeepthread\.(messages|shelf|sessions)\b.*"
+    source = re.sub(r"--.*", "", source).replace("PERFORM", "SELECT")
+    for part in re.split(r";|\bLOOP\b|\bTHEN\b", source):
+        found = re.search(look, part, re.DOTALL)
+        if found and "INSERT INTO" not in part:
+            yield re.sub(r"\bINTO\s+\w+(?=\s+FROM)", "", found[0])
+
+
+def with_numbers(text: str, types: dict[str, str]) -> tuple[str, list[str]]:
+    """Return a statement with $1 and so on for variables, and the types of these."""
+    names = {name: rf"(?<![\w.]){re.escape(name)}\b" for name in types}
+    used = [name for name, pattern in names.items() if re.search(pattern, text)]
+    for number, name in enumerate(used, 1):
+        text = re.sub(names[name], f"${number}", text)
+    return text, [types[name] for name in used]
+
+
+async def test_every_hot_statement_reads_one_partition_by_its_index(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    await fill(store, 60)
+    functions = postgres.execute(
+        "SELECT proname, prosrc, proargnames, proargtypes::regtype[]::text[] FROM pg_proc"
+        " WHERE pronamespace = 'keepthread'::regnamespace AND proname = ANY (%s)",
+        HOT.split(),
+    )
+    assert {name for name, *_ in functions} == set(HOT.split())
+    db = await Server(postgres.url(), timeout=10).connect()
+    seen = 0
+    try:
+        for name, source, names, types in functions:
+            for text in statements_of(source):
+                arguments = dict(zip(names, types, strict=False))
+                plan = await _plan(db, *with_numbers(text, arguments | LOCALS))
+                assert "Seq Scan" not in plan, (name, plan)
+                assert not re.search(r"Sort\b(?! Key)", plan), (name, plan)
+                assert "Index" in plan, (name, plan)
+                for table in ("messages", "shelf"):
+                    if f"keepthread.{table}" in text:
+                        partitions = set(re.findall(rf"\bon ({table}_\d+)\b", plan))
+                        assert len(partitions) == 1, (name, plan)
+                        seen += 1
+    finally:
+        await db.close()
+    assert seen >= 15
+
+
+async def _plan(db: Any, text: str, types: list[str]) -> str:
+    declared = f"({', '.join(types)})" if types else ""
+    values = ", ".join("'{1}'" if one.endswith("[]") else "'1'" for one in types)
+    await db.execute("DEALLOCATE ALL", prepare=False)
+    await db.execute(f"PREPARE one {declared} AS {text}", prepare=False)
+    cursor = await db.execute(f"EXPLAIN EXECUTE one ({values})", prepare=False)
+    return "\n".join([line for (line,) in await cursor.fetchall()])
+
+
+async def test_what_runs_reads_one_partition_by_its_index_and_little_of_it(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    key = (await fill(store, 60))[0]
+    await store.append(key, [user(f"{n}", tokens=10) for n in range(2000)])
+    await store.put(Scope(session=key), "pin", "2", 1, made_of=[Span(session=key, first=9, last=9)])
+    ((tenant,),) = postgres.execute("SELECT tenant FROM keepthread.tenants")
+    at = (tenant, int(key))
+    body = (b"new", 1, b"text", b"", 5, b"", 1.0, bytes(32))
+    calls = {
+        "append": ((*at, *body, None, None, 2e9), 2),
+        "tail": ((*at, 100, None, 1 << 53, 0, 0), 80),
+        "gather": ((*at, 100, 0, [b"pin"], [b"pin"]), 90),
+        "read": ((*at, 1000, 1 << 53, 20), 20),
+        "find": ((*at, [b"m"], [7]), 3),
+        "scan": ((*at, b"", b"pin", None, None, None), 2),
+        "get": ((*at, b"", b"pin", b"1"), 1),
+        "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [int(key)], [0]), 4),
+        "drop": ((*at, b"", b"pin", b"1", None), 3),
+    }
+    db = await Server(postgres.url(), timeout=10).connect()
+    try:
+        for name, (values, most) in calls.items():
+            scans = await _scans(db, name, values)
+            assert all(seq_scan == 0 for _, seq_scan, _, _ in scans), (name, scans)
+            for table in ("messages", "shelf"):
+                used = [scan for scan in scans if scan[0].startswith(table)]
+                assert len(used) <= 1, (name, scans)
+                assert sum(rows for *_, rows in used) <= most, (name, scans)
+    finally:
+        await db.close()
+
+
+async def _scans(db: Any, name: str, values: tuple[Any, ...]) -> list[Any]:
+    """Return which tables a call scanned whole and by index, and how many rows the latter gave."""
+    look = (
+        "SELECT relname, seq_scan, coalesce(idx_scan, 0), coalesce(idx_tup_fetch, 0)"
+        " FROM pg_stat_xact_user_tables WHERE schemaname = 'keepthread'"
+    )
+    async with db.transaction(force_rollback=True):
+        before = {row[0]: row for row in await (await db.execute(look)).fetchall()}
+        await db.execute(SQL[name], values, binary=True)
+        after = await (await db.execute(look)).fetchall()
+    return [
+        (name, *(new - old for new, old in zip(row, before[name][1:], strict=True)))
+        for name, *row in after
+        if tuple(row) != before[name][1:]
+    ]
+
+
+# --- formats ---
+
+
+def test_a_database_is_made_ready_once_however_many_begin_at_once(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.create_database("cold")
+    script = (
+        "import asyncio, sys; from keepthread.stores.postgres import PostgresStore\n"
+        "async def main():\n"
+        "    async with await PostgresStore.open(sys.argv[1]) as s: await s.list_sessions()\n"
+        "asyncio.run(main())"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", script, url]) for _ in range(8)]
+    assert [process.wait(timeout=60) for process in started] == [0] * 8
+    numbers = postgres.execute(
+        "SELECT number FROM keepthread.migrations ORDER BY 1", database="cold"
+    )
+    assert numbers == [(n,) for n in range(1, FORMAT + 1)]
+
+
+async def test_a_newer_format_is_refused_by_name(postgres: PostgresServer) -> None:
+    url = postgres.create_database("newer")
+    await (await PostgresStore.open(url)).close()
+    postgres.execute("INSERT INTO keepthread.migrations VALUES (99)", database="newer")
+    with pytest.raises(WrongFormat, match=r"format 99.*newer keepthread"):
+        await PostgresStore.open(url)
+
+
+async def test_who_may_not_migrate_is_told_what_to_do(postgres: PostgresServer) -> None:
+    url = postgres.create_database("bare")
+    with pytest.raises(WrongFormat, match="keepthread migrate"):
+        await PostgresStore.open(url, migrate=False)
+    postgres.execute("DROP ROLE IF EXISTS guest")
+    postgres.execute("CREATE ROLE guest LOGIN")
+    with pytest.raises(WrongFormat, match="keepthread migrate"):
+        await PostgresStore.open(postgres.url("bare", user="guest"))
+
+
+async def test_an_owner_who_may_make_no_roles_is_held_back_by_the_walls(
+    postgres: PostgresServer,
+) -> None:
+    postgres.execute("DROP DATABASE IF EXISTS owned WITH (FORCE)")
+    postgres.execute("DROP ROLE IF EXISTS landlord")
+    postgres.execute("CREATE ROLE landlord LOGIN")
+    postgres.execute("CREATE DATABASE owned OWNER landlord")
+    url = postgres.url("owned", user="landlord")
+    async with await PostgresStore.open(url) as store:
+        await fill(store, 2)
+        await fill(store.tenant("other"), 1)
+        assert len(await store.list_sessions()) == 2
+    with psycopg.connect(url, autocommit=True) as db:
+        for table in (*TABLES, "messages_0"):
+            assert db.execute(f"SELECT * FROM keepthread.{table}".encode()).fetchall() == []
+
+
+# --- opening ---
+
+
+@pytest.mark.parametrize(
+    ("fsync", "commit", "standbys", "level"),
+    [
+        ("on", "on", "", "power"),
+        ("on", "local", "", "power"),
+        ("on", "off", "", "process"),
+        ("off", "on", "", "process"),
+        ("on", "on", "FIRST 1 (a)", "replicated"),
+        ("on", "remote_apply", "*", "replicated"),
+        ("on", "remote_write", "*", "replicated"),
+        ("on", "local", "*", "power"),
+        ("on", "off", "*", "process"),
+    ],
+)
+def test_durability_is_what_the_settings_give(
+    fsync: str, commit: str, standbys: str, level: str
+) -> None:
+    assert durability_of(fsync, commit, standbys) == level
+
+
+async def test_less_durability_than_was_asked_for_is_refused(postgres: PostgresServer) -> None:
+    async with await PostgresStore.open(postgres.url()) as store:
+        assert store.durability == "process"
+    with pytest.raises(DurabilityTooLow, match="fsync off"):
+        await PostgresStore.open(postgres.url(), durability="power")
+
+
+async def test_a_server_with_its_own_settings_survives_a_power_cut() -> None:
+    server = new_server(fsync="on")
+    try:
+        async with await PostgresStore.open(server.url(), durability="power") as store:
+            assert store.durability == "power"
+        with pytest.raises(DurabilityTooLow, match="replicated"):
+            await PostgresStore.open(server.url(), durability="replicated")
+        server.execute("ALTER DATABASE keepthread SET synchronous_commit = off")
+        with pytest.raises(DurabilityTooLow, match="synchronous_commit off"):
+            await PostgresStore.open(server.url(), durability="power")
+    finally:
+        server.close()
+
+
+async def test_what_cannot_be_opened_is_an_error_at_once(postgres: PostgresServer) -> None:
+    with pytest.raises(InvalidInput, match="URL"):
+        await PostgresStore.open("postgresql://[half/an/address")
+    for url in (postgres.url("nowhere"), "postgresql://postgres@127.0.0.1:1/x"):
+        async with asyncio.timeout(5):
+            with pytest.raises(Unavailable):
+                await PostgresStore.open(url)
