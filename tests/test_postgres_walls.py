@@ -182,10 +182,22 @@ def with_numbers(text: str, types: dict[str, str]) -> tuple[str, list[str]]:
     return text, [types[name] for name in used]
 
 
+# What the planner believes of the tables when it makes plans that are kept.
+BELIEFS = {
+    "nothing": "TRUNCATE {}",
+    "that they are empty": "TRUNCATE {0}; ANALYZE {0}",
+    "what they hold": "ANALYZE {}",
+}
+
+
+@pytest.mark.parametrize("belief", BELIEFS)
 async def test_every_hot_statement_reads_one_partition_by_its_index(
-    postgres: PostgresServer, store: PostgresStore
+    postgres: PostgresServer, store: PostgresStore, belief: str
 ) -> None:
-    await fill(store, 60)
+    if belief == "what they hold":
+        await fill(store, 60)
+    for table in TABLES:
+        postgres.execute(BELIEFS[belief].format(f"keepthread.{table}"))
     functions = postgres.execute(
         "SELECT proname, prosrc, proargnames, proargtypes::regtype[]::text[] FROM pg_proc"
         " WHERE pronamespace = 'keepthread'::regnamespace AND proname = ANY (%s)",
@@ -221,14 +233,33 @@ async def _plan(db: Any, text: str, types: list[str]) -> str:
     return "\n".join([line for (line,) in await cursor.fetchall()])
 
 
+@pytest.mark.parametrize("belief", BELIEFS)
 async def test_what_runs_reads_one_partition_by_its_index_and_little_of_it(
-    postgres: PostgresServer, store: PostgresStore
+    postgres: PostgresServer, store: PostgresStore, belief: str
 ) -> None:
-    key = (await fill(store, 60))[0]
-    await store.append(key, [user(f"{n}", tokens=10) for n in range(2000)])
-    await store.put(Scope(session=key), "pin", "2", 1, made_of=[Span(session=key, first=9, last=9)])
+    keys = await fill(store, 60)
     ((tenant,),) = postgres.execute("SELECT tenant FROM keepthread.tenants")
-    at = (tenant, int(key))
+    db = await Server(postgres.url(), timeout=10).connect()
+    try:
+        if belief != "what they hold":
+            for table in TABLES:
+                postgres.execute(BELIEFS[belief].format(f"keepthread.{table}"))
+            await _check_scans(db, tenant, int(keys[0]))  # plans are made, and kept
+            keys = await fill(store, 60)
+        key = keys[0]
+        await store.append(key, [user(f"{n}", tokens=10) for n in range(2000)])
+        made_of = [Span(session=key, first=9, last=9)]
+        await store.put(Scope(session=key), "pin", "2", 1, made_of=made_of)
+        if belief == "what they hold":
+            for table in TABLES:
+                postgres.execute(BELIEFS[belief].format(f"keepthread.{table}"))
+        await _check_scans(db, tenant, int(key))
+    finally:
+        await db.close()
+
+
+async def _check_scans(db: Any, tenant: int, sid: int) -> None:
+    at = (tenant, sid)
     body = (b"new", 1, b"text", b"", 5, b"", 1.0, bytes(32))
     calls = {
         "append": ((*at, *body, None, None, 2e9), 2),
@@ -238,20 +269,23 @@ async def test_what_runs_reads_one_partition_by_its_index_and_little_of_it(
         "find": ((*at, [b"m"], [7]), 3),
         "scan": ((*at, b"", b"pin", None, None, None), 2),
         "get": ((*at, b"", b"pin", b"1"), 1),
-        "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [int(key)], [0]), 4),
+        "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [sid], [0]), 4),
         "drop": ((*at, b"", b"pin", b"1", None), 3),
+        "recount_messages": ((*at, [7, 8], [1, 1], [b"", b""], [70, 80], [b"", b""]), 2),
+        "session_by_id": ((tenant, b"s7"), 3),
     }
-    db = await Server(postgres.url(), timeout=10).connect()
-    try:
-        for name, (values, most) in calls.items():
+    for name, (values, most) in calls.items():
+        try:
             scans = await _scans(db, name, values)
-            assert all(seq_scan == 0 for _, seq_scan, _, _ in scans), (name, scans)
-            for table in ("messages", "shelf"):
-                used = [scan for scan in scans if scan[0].startswith(table)]
-                assert len(used) <= 1, (name, scans)
-                assert sum(rows for *_, rows in used) <= most, (name, scans)
-    finally:
-        await db.close()
+        except psycopg.Error as error:
+            if error.sqlstate != "KT001":  # while plans are made there is no session yet
+                raise
+            continue
+        assert all(seq_scan == 0 for _, seq_scan, _, _ in scans), (name, scans)
+        for table in ("messages", "shelf", "sessions"):
+            used = [scan for scan in scans if scan[0].startswith(table)]
+            assert len(used) <= 1, (name, scans)
+            assert sum(rows for *_, rows in used) <= most, (name, scans)
 
 
 async def _scans(db: Any, name: str, values: tuple[Any, ...]) -> list[Any]:
@@ -262,6 +296,7 @@ async def _scans(db: Any, name: str, values: tuple[Any, ...]) -> list[Any]:
     )
     async with db.transaction(force_rollback=True):
         before = {row[0]: row for row in await (await db.execute(look)).fetchall()}
+        await db.execute(SQL["name_tenant"], (str(values[0]),))  # as a longer transaction does
         await db.execute(SQL[name], values, binary=True)
         after = await (await db.execute(look)).fetchall()
     return [

@@ -9,7 +9,7 @@ came after it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from keepthread.context.account import Account
 from keepthread.context.notes import has_ended
@@ -53,6 +53,8 @@ class Window:
     overflow: Overflow = "trim"
     max_messages: int | None = None
     sections: Sequence[Section] = SIMPLE
+    recent: int = 20
+    told: int = 20
 
     most_step: ClassVar[float] = 0.5
     """The most of the window that a step may take."""
@@ -87,7 +89,6 @@ class Window:
         return min(max(LEAST_STEP, int(room * STEP_SHARE)), int(room * self.most_step))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Summarized(Window):
     """A window that tells what came before it: a running summary, and older answers in short.
 
@@ -95,20 +96,22 @@ class Summarized(Window):
     at the last step. Of what no summary stands for yet, `told` exchanges are told in short.
     """
 
-    sections: Sequence[Section] = SUMMARIZED
-    recent: int = 20
-    told: int = 20
-
+    __slots__ = ()
     most_step: ClassVar[float] = 0.75
 
+    def __init__(self, *, sections: Sequence[Section] = SUMMARIZED, **settings: Any) -> None:
+        """Take the settings of a window; a dataclass anew would cost its time at import."""
+        super().__init__(sections=sections, **settings)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Hybrid(Summarized):
     """As `Summarized`, and important messages stay word for word."""
 
-    sections: Sequence[Section] = HYBRID
+    __slots__ = ()
 
-    most_step: ClassVar[float] = 0.75
+    def __init__(self, *, sections: Sequence[Section] = HYBRID, **settings: Any) -> None:
+        """Take the settings of a window."""
+        super().__init__(sections=sections, **settings)
 
 
 class Plan:

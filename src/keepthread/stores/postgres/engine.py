@@ -114,6 +114,8 @@ class Engine:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _take(self, deadline: float) -> Connection:
+        if self._pool.is_ready:
+            return await self._pool.take()
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 return await self._pool.take()

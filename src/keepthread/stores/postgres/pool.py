@@ -25,6 +25,11 @@ class Pool:
         self._idle: list[Connection] = []
         self._closed = False
 
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether a connection can be had without waiting."""
+        return bool(self._idle) and not self._room.locked()
+
     async def take(self) -> Connection:
         """Return a connection of one's own, a new one if need be."""
         await self._room.acquire()

@@ -14,7 +14,7 @@ try:
 except ImportError:  # pragma: no cover - tried by hand, in an environment without it
     raise Unavailable("a store on Redis needs redis-py: pip install 'keepthread[redis]'") from None
 
-__all__ = ["Client", "PipelineCommand", "RedisCluster", "exceptions", "make_client"]
+__all__ = ["Client", "PipelineCommand", "RedisCluster", "close_client", "exceptions", "make_client"]
 
 Client = Any
 """A client of a server or of a cluster; redis-py's own types do not tell what answers are."""
@@ -49,6 +49,14 @@ def make_client(url: str, *, connect: float, answer: float, connections: int) ->
         return RedisCluster.from_url(urlunsplit(plain), **options)
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"the URL of the Redis store is not right: {error}") from error
+
+
+async def close_client(client: Client) -> None:
+    """Let go of every connection."""
+    await client.aclose()
+    if isinstance(client, RedisCluster):  # it takes itself for closed once a node was lost
+        await client.nodes_manager.aclose()
+        await client.nodes_manager.aclose("startup_nodes")
 
 
 def _node(host: str) -> ClusterNode:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from keepthread.errors import Busy, StoreClosed
-from keepthread.stores.redis.driver import Client, exceptions
+from keepthread.stores.redis.driver import Client, close_client, exceptions
 from keepthread.stores.redis.faults import KNOWN, passes, translate
 from keepthread.stores.redis.scripts import Script
 from keepthread.stores.redis.waiting import run_and_wait
@@ -76,7 +76,7 @@ class Link:
         """Let go of every connection."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
-            await self.client.aclose()
+            await close_client(self.client)
 
     async def _send(self, *command: Argument) -> Any:
         return await self.client.execute_command(*command)

@@ -2,9 +2,9 @@
 -- and content may hold NUL and lone surrogates, which text cannot.
 --
 -- Plans are kept, and may be made while a table is empty, when every index seems as good as another.
--- So each statement leaves but one to take: an index by id begins with the id, which is of no use to
--- look for a position; and who looks for an id asks for a range of ids in their order, which the
--- other index does not have.
+-- So each statement leaves but one to take. An index by id is partial, though nothing is outside of
+-- it: only who looks for an id says `seq > 0`, and may use it. Who does asks for a range of ids in
+-- their order, which the primary key does not have.
 
 -- The wall between customers, by number: eight bytes less in every row and index entry than a name.
 CREATE TABLE keepthread.tenants (
@@ -32,10 +32,10 @@ CREATE TABLE keepthread.sessions (
     active_guard bytea            NOT NULL,
     guard        bytea            NOT NULL,
     details      bytea            NOT NULL,  -- JSON
-    PRIMARY KEY (tenant, sid),
-    CONSTRAINT sessions_by_id UNIQUE (id, tenant)
+    PRIMARY KEY (tenant, sid)
 ) WITH (fillfactor = 80);
 
+CREATE UNIQUE INDEX sessions_by_id ON keepthread.sessions (id, tenant) WHERE sid > 0;
 CREATE INDEX sessions_by_activity ON keepthread.sessions (tenant, active_at, sid)
     WHERE ready AND kind <> 2;
 CREATE INDEX sessions_by_owner ON keepthread.sessions (tenant, owner, active_at, sid)
@@ -60,9 +60,10 @@ CREATE TABLE keepthread.messages (
     guard      bytea            NOT NULL,  -- over digest, place and numbers of this row
     extra      bytea            NOT NULL,  -- JSON: all else the caller wrote; empty if there is none
     content    bytea,                      -- NULL: erased
-    PRIMARY KEY (tenant, sid, seq),
-    CONSTRAINT messages_by_id UNIQUE (id, sid, tenant)
+    PRIMARY KEY (tenant, sid, seq)
 ) PARTITION BY HASH (tenant, sid);
+
+CREATE UNIQUE INDEX messages_by_id ON keepthread.messages (id, sid, tenant) WHERE seq > 0;
 
 -- One row a record. A session's shelf has its sid, an owner's its name, the tenant's neither.
 -- `whose` is the owner's name, or a digest of a long one: three long names do not fit an index.

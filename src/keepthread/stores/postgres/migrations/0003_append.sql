@@ -75,7 +75,7 @@ $$;
 CREATE FUNCTION keepthread.seq_of(_tenant integer, _sid bigint, _id bytea) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT m.seq FROM keepthread.messages m
-    WHERE m.tenant = _tenant AND m.sid = _sid AND m.id BETWEEN _id AND _id
+    WHERE m.tenant = _tenant AND m.sid = _sid AND m.id BETWEEN _id AND _id AND m.seq > 0
     ORDER BY m.id LIMIT 1
 $$;
 
@@ -123,7 +123,7 @@ BEGIN
         keepthread.guard_of(
             _sid, seq, _tokens, _counter, exchange, exchanges, total, _created_at, _digest),
         _extra, _content
-    ) ON CONFLICT ON CONSTRAINT messages_by_id DO NOTHING;
+    ) ON CONFLICT (id, sid, tenant) WHERE messages.seq > 0 DO NOTHING;
     IF FOUND THEN
         IF _now >= active + 1 THEN  -- once a second: the indexes of lists are written as well
             PERFORM keepthread.touch(_tenant, _sid, _now);

@@ -60,7 +60,7 @@ BEGIN
     ) VALUES (
         nextval('keepthread.places'), 0, _created_at, '-infinity', _tenant, _kind, _ready, _id, _owner,
         '', '', _details
-    ) ON CONFLICT ON CONSTRAINT sessions_by_id DO NOTHING
+    ) ON CONFLICT (id, tenant) WHERE sid > 0 DO NOTHING
     RETURNING sid INTO place;
     PERFORM keepthread.seal_session(_tenant, place), keepthread.touch(_tenant, place, _active_at);
     RETURN place;
@@ -115,7 +115,7 @@ BEGIN
     RETURN QUERY
         SELECT d.* FROM (
             SELECT * FROM keepthread.sessions
-            WHERE tenant = _tenant AND id BETWEEN _id AND _id
+            WHERE tenant = _tenant AND id BETWEEN _id AND _id AND sid > 0
             ORDER BY id LIMIT 1
         ) s, keepthread.described(s::keepthread.sessions) d;
 END
