@@ -38,8 +38,8 @@ async def contents(store: Store) -> list[Any]:
 def _apart(noun: SessionInfo | Record) -> SessionInfo | Record:
     if isinstance(noun, SessionInfo):
         return replace(noun, key=SessionKey(""), fence="")
-    spans = tuple(replace(span, session=SessionKey("")) for span in noun.made_of)
-    scope = replace(noun.scope, session=SessionKey(""))
+    spans = tuple(span._replace(session=SessionKey("")) for span in noun.made_of)
+    scope = noun.scope._replace(session=SessionKey(""))
     return replace(noun, version=0, scope=scope, made_of=spans)
 
 

@@ -244,8 +244,8 @@ def _comparable(answer: Any) -> Any:
     if isinstance(answer, SessionInfo):
         return replace(answer, key=SessionKey(""), updated_at=0.0)
     if isinstance(answer, Record):
-        spans = tuple(replace(s, session=SessionKey("")) for s in answer.made_of)
-        scope = replace(answer.scope, session=SessionKey("x" if answer.scope.session else ""))
+        spans = tuple(s._replace(session=SessionKey("")) for s in answer.made_of)
+        scope = answer.scope._replace(session=SessionKey("x" if answer.scope.session else ""))
         return replace(answer, version=0, made_of=spans, scope=scope)
     return answer
 

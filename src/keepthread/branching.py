@@ -158,7 +158,7 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
         elif any(span.session == source and span.last > end for span in record.made_of):
             continue
         spans = [
-            replace(span, session=target) if span.session == source else span
+            span._replace(session=target) if span.session == source else span
             for span in record.made_of
         ]
         scope = Scope(session=target)

@@ -38,8 +38,7 @@ class Attachment:
     uri: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Native:
+class Native(NamedTuple):
     """A provider's own items, opaque to us, given back verbatim on the same wire."""
 
     wire: Wire
@@ -122,16 +121,14 @@ class SessionInfo:
     """Damaged: the record is not what was written, and only key, id and counts may be of use."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(NamedTuple):
     """Whose shelf it is: a session's, an owner's, or the tenant's when both are empty."""
 
     session: SessionKey = SessionKey("")
     owner: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(NamedTuple):
     """A range of positions in one session, both ends included."""
 
     session: SessionKey
