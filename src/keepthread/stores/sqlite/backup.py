@@ -1,14 +1,18 @@
 """Copying a SQLite file while it is in use, through SQLite's own online backup."""
 
+from __future__ import annotations
+
 import os
 import sqlite3
 from contextlib import closing, suppress
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import InvalidInput
 from keepthread.protocols import Progress
 from keepthread.stores.sqlite.faults import translate, translate_os
+
+if TYPE_CHECKING:
+    from pathlib import Path  # its import costs a twentieth of ours
 
 _PAGES: Final = 1000
 

@@ -4,19 +4,23 @@ Work is a function of a connection. The writer takes all that waits, runs it in 
 and commits once; each piece of work is all or none, in a savepoint of its own if it has company.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 import sqlite3
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from keepthread.errors import StoreClosed
 from keepthread.stores.sqlite.bell import Bell
 from keepthread.stores.sqlite.faults import translate
 from keepthread.stores.sqlite.file import DatabaseFile
+
+if TYPE_CHECKING:
+    from pathlib import Path  # its import costs a twentieth of ours
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -28,7 +32,7 @@ _PAGE: Final = 4096
 
 
 class _Job(NamedTuple):
-    bell: "Bell[list[_Answer]]"
+    bell: Bell[list[_Answer]]
     future: asyncio.Future[Any]
     work: Work[Any]
     size: int
@@ -89,7 +93,7 @@ class _Worker:
             else:
                 bell.loop.call_soon_threadsafe(bell.close)
 
-    def _new_bell(self, loop: asyncio.AbstractEventLoop) -> "Bell[list[_Answer]]":
+    def _new_bell(self, loop: asyncio.AbstractEventLoop) -> Bell[list[_Answer]]:
         bell: Bell[list[_Answer]] = Bell(loop, _settle)
         with self._lock:
             for old in [old for old in self._bells if old.is_closed()]:

@@ -1,8 +1,10 @@
 """SQLite's errors in our words."""
 
+from __future__ import annotations
+
 import errno
 import sqlite3
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keepthread.errors import (
     Busy,
@@ -12,6 +14,9 @@ from keepthread.errors import (
     StorageFull,
     Unavailable,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path  # its import costs a twentieth of ours
 
 _BY_CODE = {
     sqlite3.SQLITE_BUSY: (Busy, "another process held the store for too long"),

@@ -1,18 +1,22 @@
 """The database file: opening it with the right settings, its format, its checkpoints."""
 
+from __future__ import annotations
+
 import errno
 import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import cache
-from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from keepthread.errors import Busy, Damaged, KeepthreadError, WrongFormat
 from keepthread.stores.sqlite.faults import translate, translate_os
 from keepthread.stores.sqlite.lock import FileLock
 from keepthread.stores.sqlite.statements import FORMAT, migration
+
+if TYPE_CHECKING:
+    from pathlib import Path  # its import costs a twentieth of ours
 
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 """Opens a connection by URI, in autocommit mode; a test may put faults behind it."""
