@@ -257,6 +257,7 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
         (["sessions", "--store", "http://x"], "InvalidInput", "no address of a store"),
+        (["sessions", "--store", "redis://me:secret@x"], "InvalidInput", "redis://… is a server"),
         (["import", "nope.jsonl"], "FileNotFoundError", "nope.jsonl: No such file"),
         (["import", "chat.db"], "InvalidInput", "it is no JSON"),
         (["backup", "chat.db"], "InvalidInput", "overwrites nothing"),

@@ -20,11 +20,12 @@ from keepthread import (
     ToolCall,
     Turn,
 )
+from keepthread.calls import INTERRUPTED
 from keepthread.checks import MAX_BYTES
 from keepthread.delegation import DELEGATED
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
 from keepthread.tokens import Estimator
-from keepthread.turn import INTERRUPTED, NO_ANSWER
+from keepthread.turn import NO_ANSWER
 from keepthread.types import SessionKey
 from tests.validators import anthropic, openai_chat, openai_responses
 

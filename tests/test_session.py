@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from keepthread import Attachment, Memory, Message, Scope, Session, ToolCall, View, Window, tokens
+from keepthread.calls import INTERRUPTED
 from keepthread.derived import derived_id
 from keepthread.errors import (
     Conflict,
@@ -24,7 +25,7 @@ from keepthread.errors import (
 from keepthread.protocols import Store
 from keepthread.testing.clock import ManualClock
 from keepthread.tokens import Estimator
-from keepthread.turn import FINISHED, INTERRUPTED, Turn
+from keepthread.turn import FINISHED, Turn
 
 DAY = 86_400.0
 

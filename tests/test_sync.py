@@ -18,6 +18,7 @@ import pytest
 
 import keepthread
 from keepthread import Message, ProactiveTool, RamStore, ToolCall, Verification, View, hop, sync
+from keepthread.calls import INTERRUPTED
 from keepthread.errors import (
     BudgetTooSmall,
     InvalidInput,
@@ -28,7 +29,7 @@ from keepthread.errors import (
 from keepthread.protocols import Progress
 from keepthread.sync import Memory, Session
 from keepthread.tokens import Estimator
-from keepthread.turn import INTERRUPTED, NO_ANSWER
+from keepthread.turn import NO_ANSWER
 from keepthread.types import SessionKey
 
 TWINS = [

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Memory, Message, Scope, Session, ToolCall
+from keepthread.calls import INTERRUPTED
 from keepthread.checks import MAX_BYTES
 from keepthread.codec import encode
 from keepthread.context.live import TOOL, Entry, live_of
@@ -24,7 +25,6 @@ from keepthread.shared import Shared
 from keepthread.testing.clock import ManualClock
 from keepthread.tokens import Estimator
 from keepthread.toolcache import drop_ended
-from keepthread.turn import INTERRUPTED
 from keepthread.types import SessionKey
 
 LIMA = {"city": "Lima"}

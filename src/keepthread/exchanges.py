@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from keepthread.context.blocks import is_answer
 from keepthread.context.marks import Marks
 from keepthread.protocols import Store
 from keepthread.types import Message, SessionKey
@@ -24,7 +25,7 @@ async def current_exchange(store: Store, session: SessionKey) -> int:
     while latest and (page := await store.tail(session, limit=_PAGE, before=before)):
         for message in reversed(page):
             if message.exchange >= latest and _is_word(message):
-                return message.exchange + _is_answer(message)
+                return message.exchange + is_answer(message)
         before = page[0].seq
     return max(latest, 1)
 
@@ -35,7 +36,7 @@ async def closed_exchange(store: Store, session: SessionKey, marks: Marks) -> in
     for _ in range(_MOST_PAGES):
         page = await store.tail(session, limit=_LARGE_PAGE, before=before)
         answered = [
-            m.exchange for m in page if _is_word(m) and _is_answer(m) and not marks.hides(m.seq)
+            m.exchange for m in page if _is_word(m) and is_answer(m) and not marks.hides(m.seq)
         ]
         if answered or not page:
             return max(answered, default=0)
@@ -46,7 +47,3 @@ async def closed_exchange(store: Store, session: SessionKey, marks: Marks) -> in
 def _is_word(message: Message) -> bool:
     own = (message.source or "").startswith(TOOL_SOURCE)
     return message.role in ("user", "assistant") and not own
-
-
-def _is_answer(message: Message) -> bool:
-    return message.role == "assistant" and not message.tool_calls

@@ -12,17 +12,23 @@ from keepthread.stores.sqlite import SQLiteStore
 Open: TypeAlias = Callable[..., Awaitable[Store]]
 _POSTGRES: Final = ("postgresql", "postgres")
 _REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+SERVERS: Final = (*_POSTGRES, *_REDIS)
 
 
 def store_at(url: str) -> Open:
     """Return what opens the store at an address, given tenant, durability, clock and ids."""
-    scheme = url.partition("://")[0]
+    scheme = scheme_of(url)
     if scheme in _POSTGRES:
         return partial(_postgres, url)
     if scheme in _REDIS:
         return partial(_redis, url)
     path = path_of(url)
     return _ram if path is None else partial(SQLiteStore.open, path)
+
+
+def scheme_of(url: str) -> str:
+    """Return the kind of an address, which may be shown: what is behind it may hold a password."""
+    return url.partition("://")[0]
 
 
 def path_of(url: str) -> str | None:

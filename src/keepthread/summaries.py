@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, cast
 
-from keepthread.context.digest import exchange_line
+from keepthread.context.blocks import is_answer
+from keepthread.context.digest import exchange_line, size
 from keepthread.context.importance import Cues
 from keepthread.context.marks import Marks
 from keepthread.errors import InvalidInput, Stale
@@ -173,7 +174,7 @@ class Folder:
         digests = await self._digests(session, due, epochs)
         text = "\n".join(filter(None, [due.text, *_lines(due.messages, self.folding, digests)]))
         by = "lines"
-        if _size(text) > self.folding.summary_bytes:
+        if size(text) > self.folding.summary_bytes:
             text, by = await self._shorten(session, text, self.folding.compressed_bytes)
         last = due.messages[-1]
         value: JSON = {
@@ -209,8 +210,9 @@ class Folder:
         """Return the digests of long answers, made unless they are there."""
         scope = Scope(session=session)
         made: dict[int, str] = {}
-        for message in due.messages:
-            if not _is_answer(message) or _size(message.content) <= self.folding.answer_bytes:
+        answers = [m for m in due.messages if is_answer(m) and m.state == "live"]
+        for message in answers:
+            if size(message.content) <= self.folding.answer_bytes:
                 continue
             key = position_key(message.seq)
             known = await self.store.get(scope, DIGEST, key)
@@ -333,14 +335,6 @@ def _lines(messages: Sequence[Message], folding: Folding, digests: Mapping[int, 
         groups.setdefault(message.exchange, []).append(message)
     limits = {"user": _QUESTION_BYTES, "answer": folding.answer_bytes}
     return [exchange_line(group, **limits, digests=digests) for group in groups.values()]
-
-
-def _is_answer(message: Message) -> bool:
-    return message.role == "assistant" and not message.tool_calls and message.state == "live"
-
-
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _stays(number: int, newest: int) -> bool:

@@ -5,14 +5,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Final, NamedTuple, Self, cast
+from typing import Final, Self, cast
 
+from keepthread.calls import INTERRUPTED, Calls
 from keepthread.checks import check_count, show
 from keepthread.codec import encode
+from keepthread.context.blocks import is_answer
 from keepthread.context.render import Context
 from keepthread.context.sources import WRITTEN_FROM, sources
 from keepthread.delegation import Errand, Task
-from keepthread.derived import derived_id, result_ids
+from keepthread.derived import derived_id
 from keepthread.errors import Conflict, InvalidInput, KeepthreadError, Stale
 from keepthread.results import Asked, ask, failure_of, given_by, pair, result_of
 from keepthread.thread import Thread
@@ -21,7 +23,6 @@ from keepthread.tracing import TOOL_NAME
 from keepthread.types import JSON, Message, Record, Scope, Selection, Span
 
 FINISHED: Final = "finished"
-INTERRUPTED: Final = "(interrupted before there was a result)"
 NO_ANSWER: Final = "(no answer)"
 
 
@@ -33,7 +34,7 @@ class Turn:
         self._thread = thread
         self._errand = errand
         self._children: set[str] = set()
-        self._calls = _Calls()
+        self._calls = Calls()
         self._appending = asyncio.Lock()  # tools of one turn may run side by side
         self._may_be_known = bool(message.id)
         self._seen: Selection | None = None
@@ -313,8 +314,7 @@ class Turn:
         return id
 
     def _is_answer(self, message: Message) -> bool:
-        mine = message.exchange == self.exchange
-        return mine and message.role == "assistant" and not message.tool_calls
+        return message.exchange == self.exchange and is_answer(message)
 
     def _answer_id(self) -> str:
         return derived_id("answer", self.user.id)
@@ -335,74 +335,3 @@ async def _at_last(work: Awaitable[object], error: BaseException | None, failing
         if error is None:
             raise
         error.add_note(f"{failing}: {failure}")
-
-
-class _Call(NamedTuple):
-    """A tool call, the message it is in, and the id that its result has."""
-
-    message: str
-    id: str
-    name: str
-    result: str
-
-
-class _Calls(NamedTuple):
-    """The tool calls of a turn, in order, and the results of which it is known they are stored."""
-
-    calls: Sequence[_Call] = ()
-    answered: frozenset[str] = frozenset()
-
-    def name(
-        self, messages: Sequence[Message], ids: Callable[[], str]
-    ) -> "tuple[list[Message], _Calls]":
-        """Return messages with the ids that tie results to calls, and the calls once stored."""
-        named: list[Message] = []
-        calls, answered = list(self.calls), set(self.answered)
-        for given in messages:
-            message = given
-            if message.role == "assistant" and message.tool_calls:
-                message = replace(message, id=message.id or ids())
-                calls += _calls_of(message)
-            elif message.role == "tool":
-                mine = [call for call in calls if call.id == message.tool_call_id]
-                still_open = [call for call in mine if call.result not in answered]
-                if call := _first_of_latest(still_open or mine):
-                    message = replace(message, id=message.id or call.result)
-                    answered.add(call.result)
-            named.append(message)
-        return named, _Calls(calls, frozenset(answered))
-
-    def has(self, call_id: str) -> bool:
-        """Tell whether there is a call of that id."""
-        return any(call.id == call_id for call in self.calls)
-
-    def message_of(self, result: str) -> str:
-        """Return the id of the message whose call a result answers."""
-        return next(call.message for call in self.calls if call.result == result)
-
-    def markers(self) -> list[Message]:
-        """Return what closes the calls that have no result."""
-        return [
-            Message(
-                role="tool",
-                content=INTERRUPTED,
-                tool_call_id=call.id,
-                name=call.name,
-                id=call.result,
-            )
-            for call in self.calls
-            if call.result not in self.answered
-        ]
-
-
-def _calls_of(message: Message) -> list[_Call]:
-    """Return a message's calls with the ids of their results."""
-    return [
-        _Call(message.id, call.id, call.name, result)
-        for call, result in zip(message.tool_calls, result_ids(message), strict=True)
-    ]
-
-
-def _first_of_latest(calls: Sequence[_Call]) -> _Call | None:
-    """Return the first of those calls that stand in the latest message."""
-    return next((call for call in calls if call.message == calls[-1].message), None)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from keepthread.background import Background
+from keepthread.context.blocks import is_answer
 from keepthread.protocols import Store
 from keepthread.summaries import Folder
 from keepthread.toolcache import drop_ended
@@ -41,7 +42,7 @@ class Upkeep:
     def after_append(self, session: SessionKey, messages: Sequence[Message]) -> None:
         """Do soon what is due if an answer was appended without a turn."""
         if self.folds:
-            answered = [m.exchange for m in messages if m.role == "assistant" and not m.tool_calls]
+            answered = [m.exchange for m in messages if is_answer(m)]
             if answered:
                 self.after(session, max(answered))
 

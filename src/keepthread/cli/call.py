@@ -17,7 +17,7 @@ from keepthread.context.view import View
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.interchange.exporting import every_session
 from keepthread.memory import Memory
-from keepthread.opening import path_of
+from keepthread.opening import SERVERS, path_of, scheme_of
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.session import Session
 from keepthread.stores.sqlite import SQLiteStore
@@ -48,6 +48,11 @@ class Call:
             )
         if "://" not in url:
             raise InvalidInput(f"{url!r} is no address of a store; write sqlite:///{url}")
+        if (scheme := scheme_of(url)) in SERVERS:
+            raise InvalidInput(
+                f"the command looks at files so far, and {scheme}://… is a server;"
+                " open it from a program, with Memory.open"
+            )
         path = path_of(url)
         if path is None:
             raise InvalidInput("a store in memory ends with its program; name a file: sqlite:///…")

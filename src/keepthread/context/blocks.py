@@ -87,6 +87,11 @@ def calls_of(message: Message) -> Sequence[ToolCall]:
     return message.tool_calls if message.role == "assistant" else ()
 
 
+def is_answer(message: Message) -> bool:
+    """Tell whether a message is a model's last word in an exchange: it calls nothing."""
+    return message.role == "assistant" and not message.tool_calls
+
+
 def units_of(messages: Sequence[Message], exchange: int = 0) -> Units:
     """Return messages as units, by the position of their first message.
 

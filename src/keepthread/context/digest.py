@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
+from keepthread.context.blocks import is_answer
 from keepthread.context.quote import flat, speaker
 from keepthread.types import Message
 
@@ -231,7 +232,7 @@ def exchange_line(
     asked = [message for message in live if message.role == "user" and message.content.strip()]
     parts = [_part(message, message.content, user // len(asked)) for message in asked]
     for message in reversed(live):
-        if message.role == "assistant" and not message.tool_calls:
+        if is_answer(message):
             text = (digests or {}).get(message.seq, message.content)
             parts.append(_part(message, text, answer))
             break

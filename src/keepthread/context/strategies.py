@@ -9,7 +9,7 @@ came after it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from keepthread.context.account import Account
 from keepthread.context.notes import has_ended
@@ -53,8 +53,6 @@ class Window:
     overflow: Overflow = "trim"
     max_messages: int | None = None
     sections: Sequence[Section] = SIMPLE
-    recent: int = 20
-    told: int = 20
 
     most_step: ClassVar[float] = 0.5
     """The most of the window that a step may take."""
@@ -89,6 +87,7 @@ class Window:
         return min(max(LEAST_STEP, int(room * STEP_SHARE)), int(room * self.most_step))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summarized(Window):
     """A window that tells what came before it: a running summary, and older answers in short.
 
@@ -96,22 +95,18 @@ class Summarized(Window):
     at the last step. Of what no summary stands for yet, `told` exchanges are told in short.
     """
 
-    __slots__ = ()
+    sections: Sequence[Section] = SUMMARIZED
+    recent: int = 20
+    told: int = 20
+
     most_step: ClassVar[float] = 0.75
 
-    def __init__(self, *, sections: Sequence[Section] = SUMMARIZED, **settings: Any) -> None:
-        """Take the settings of a window; a dataclass anew would cost its time at import."""
-        super().__init__(sections=sections, **settings)
 
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hybrid(Summarized):
     """As `Summarized`, and important messages stay word for word."""
 
-    __slots__ = ()
-
-    def __init__(self, *, sections: Sequence[Section] = HYBRID, **settings: Any) -> None:
-        """Take the settings of a window."""
-        super().__init__(sections=sections, **settings)
+    sections: Sequence[Section] = HYBRID
 
 
 class Plan:
@@ -223,11 +218,8 @@ class Plan:
         seen |= {m.seq for m in pins}
         notes = self._notes(given.get("notes", 0), seen)
         told = self._told(given.get("summary", 0), past)
-        kept = (
-            self._kept(given["kept"], past, seen | {m.seq for m in notes})
-            if "kept" in given
-            else []
-        )
+        beside = seen | {m.seq for m in notes}
+        kept = self._kept(given["kept"], past, beside) if "kept" in given else []
         live = list(live_that_fit(material.live, given.get("live", 0), account, seen))
         older = sorted([*kept, *notes], key=lambda m: m.seq)
         before = [*pins, *([told.message] if told.message else []), *older]

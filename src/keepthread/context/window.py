@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from keepthread.context.account import Account
-from keepthread.context.blocks import Block, units_of
+from keepthread.context.blocks import Block, is_answer, units_of
 from keepthread.context.trim import cut_block, shorten
 from keepthread.protocols import Material
 from keepthread.types import Digest, Message
@@ -183,7 +183,7 @@ class Pane:
         short = replace(message, content=digest.text, native=None, attachments=())
         counter = self.material.counter
         tokens = digest.tokens if digest.counter == counter.name else counter.count(short)
-        if message.role != "assistant" or message.tool_calls or tokens >= message.tokens:
+        if not is_answer(message) or tokens >= message.tokens:
             return message
         self.digested.add(message.seq)
         return replace(short, tokens=tokens)
