@@ -12,9 +12,10 @@ SOURCE = Path(keepthread.__file__).parents[1]
 
 
 def test_all_names_just_what_is_public() -> None:
+    values = {name: getattr(keepthread, name) for name in dir(keepthread)}
     public = {
         name
-        for name, value in vars(keepthread).items()
+        for name, value in values.items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
     assert public == set(keepthread.__all__)

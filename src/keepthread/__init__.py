@@ -1,7 +1,9 @@
 """Keepthread keeps the thread of a conversation for programs that talk to language models."""
 
+import importlib
+import typing
+
 from keepthread.accounts import KeptWhy
-from keepthread.context.difference import Difference, difference
 from keepthread.context.render import Context
 from keepthread.context.sections import Section
 from keepthread.context.strategies import Hybrid, Summarized, Window
@@ -11,8 +13,6 @@ from keepthread.errors import KeepthreadError
 from keepthread.fit import fit
 from keepthread.memory import Memory
 from keepthread.session import Session, Status
-from keepthread.stores.ram import RamStore
-from keepthread.stores.sqlite import SQLiteStore
 from keepthread.summaries import Costs, Folding
 from keepthread.turn import Turn
 from keepthread.types import (
@@ -33,6 +33,13 @@ from keepthread.types import (
     Verification,
 )
 
+if typing.TYPE_CHECKING:
+    from keepthread.context.difference import Difference, difference
+    from keepthread.stores.postgres import PostgresStore
+    from keepthread.stores.ram import RamStore
+    from keepthread.stores.redis import RedisStore
+    from keepthread.stores.sqlite import SQLiteStore
+
 __all__ = [
     "Attachment",
     "CachedTool",
@@ -49,9 +56,11 @@ __all__ = [
     "Memory",
     "Message",
     "Native",
+    "PostgresStore",
     "ProactiveTool",
     "RamStore",
     "Record",
+    "RedisStore",
     "SQLiteStore",
     "Scope",
     "Section",
@@ -72,3 +81,23 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_LATER: typing.Final = {
+    "Difference": "keepthread.context.difference",
+    "PostgresStore": "keepthread.stores.postgres",
+    "RamStore": "keepthread.stores.ram",
+    "RedisStore": "keepthread.stores.redis",
+    "SQLiteStore": "keepthread.stores.sqlite",
+    "difference": "keepthread.context.difference",
+}
+"""What is loaded when it is first asked for: a store with its engine, and what few programs use."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'keepthread' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LATER])

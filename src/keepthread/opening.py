@@ -4,10 +4,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from keepthread.errors import InvalidInput, Unavailable
+from keepthread.errors import InvalidInput
 from keepthread.protocols import Store
-from keepthread.stores.ram import RamStore
-from keepthread.stores.sqlite import SQLiteStore
 
 Open: TypeAlias = Callable[..., Awaitable[Store]]
 _POSTGRES: Final = ("postgresql", "postgres")
@@ -23,7 +21,7 @@ def store_at(url: str) -> Open:
     if scheme in _REDIS:
         return partial(_redis, url)
     path = path_of(url)
-    return _ram if path is None else partial(SQLiteStore.open, path)
+    return _ram if path is None else partial(_sqlite, path)
 
 
 def scheme_of(url: str) -> str:
@@ -44,24 +42,28 @@ def path_of(url: str) -> str | None:
     )
 
 
+# A store is loaded when it is opened: nobody waits for the engines of the others.
+
+
 async def _ram(**settings: Any) -> Store:
+    from keepthread.stores.ram import RamStore  # noqa: PLC0415
+
     return RamStore(**settings)
 
 
-# The drivers are optional, and their absence is told when they are asked for.
+async def _sqlite(path: str, **settings: Any) -> Store:
+    from keepthread.stores.sqlite import SQLiteStore  # noqa: PLC0415
+
+    return await SQLiteStore.open(path, **settings)
 
 
 async def _postgres(url: str, **settings: Any) -> Store:
-    try:
-        from keepthread.stores.postgres import PostgresStore  # noqa: PLC0415
-    except ImportError:
-        raise Unavailable(
-            "a store in PostgreSQL needs psycopg: pip install 'keepthread[postgres]'"
-        ) from None
+    from keepthread.stores.postgres import PostgresStore  # noqa: PLC0415
+
     return await PostgresStore.open(url, **settings)
 
 
 async def _redis(url: str, **settings: Any) -> Store:
-    from keepthread.stores.redis import RedisStore  # noqa: PLC0415 - says itself what is missing
+    from keepthread.stores.redis import RedisStore  # noqa: PLC0415
 
     return await RedisStore.open(url, **settings)

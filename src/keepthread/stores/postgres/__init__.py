@@ -1,5 +1,14 @@
 """A store in a PostgreSQL database."""
 
-from keepthread.stores.postgres.store import PostgresStore
+from keepthread.errors import Unavailable
+
+try:
+    from keepthread.stores.postgres.store import PostgresStore
+except ModuleNotFoundError as error:  # pragma: no cover - tried in an environment without it
+    if (error.name or "").partition(".")[0] != "psycopg":
+        raise
+    raise Unavailable(
+        "a store in PostgreSQL needs psycopg: pip install 'keepthread[postgres]'"
+    ) from None
 
 __all__ = ["PostgresStore"]
