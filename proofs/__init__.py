@@ -5,7 +5,7 @@ it, `--long` at length, and the tests run each at a small size. A failure prints
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -24,6 +24,15 @@ class Outcome:
         return not self.broken
 
 
+Run: TypeAlias = Callable[[int, int, Progress], Outcome]
+"""Takes the size, the seed and a callback for progress."""
+
+
+def nowhere_else() -> Mapping[str, Run]:
+    """Say that a proof runs here alone: on files, or without any store."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """One promise, the ways to size its test, and the test."""
@@ -34,5 +43,6 @@ class Proof:
     small: int
     closing: int
     long: int
-    run: Callable[[int, int, Progress], Outcome]
-    """Takes the size, the seed and a callback for progress."""
+    run: Run
+    on: Mapping[str, Run] = field(default_factory=nowhere_else)
+    """The same promise on servers, by the backend's name: `postgres`, `redis`, `cluster`."""

@@ -1,4 +1,4 @@
-"""`python -m proofs NAME [--long] [--size N] [--seed N] [--json]`: try to break a promise."""
+"""`python -m proofs NAME [--on BACKEND] [--long] [--size N] [--seed N] [--json]`: try one."""
 
 import argparse
 import importlib
@@ -9,7 +9,7 @@ import sys
 import time
 
 import proofs
-from proofs import Proof
+from proofs import Proof, Run
 
 
 def all_proofs() -> dict[str, Proof]:
@@ -31,6 +31,7 @@ def main() -> int:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--long", action="store_true", help="run at length")
     size.add_argument("--size", type=int, help="run at any size")
+    parser.add_argument("--on", help="the backend, where there are several: postgres, redis, …")
     parser.add_argument("--seed", type=int, help="replay a run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
@@ -38,25 +39,32 @@ def main() -> int:
     if options.name is None:
         for proof in sorted(known.values(), key=lambda p: int(p.name[1:])):
             sizes = f"{proof.closing:,} {proof.unit}; {proof.long:,} --long"
-            print(f"{proof.name:4} {proof.promise} ({sizes})")
+            places = f"; --on {', '.join(proof.on)}" if proof.on else ""
+            print(f"{proof.name:4} {proof.promise} ({sizes}{places})")
         return 0
     proof = known.get(options.name.upper())
     if proof is None:
         parser.error(f"there is no proof {options.name}; there are {', '.join(known)}")
+    if options.on is not None and options.on not in proof.on:
+        known_places = ", ".join(proof.on) or "none"
+        parser.error(f"{proof.name} does not run on {options.on}; --on takes: {known_places}")
+    run = proof.on[options.on] if options.on else proof.run
     chosen = options.size or (proof.long if options.long else proof.closing)
     seed = secrets.randbits(32) if options.seed is None else options.seed
-    return _run(proof, chosen, seed, as_json=options.json)
+    where = options.on or ""
+    return _run(proof, run, where, chosen, seed, as_json=options.json)
 
 
-def _run(proof: Proof, size: int, seed: int, *, as_json: bool) -> int:
+def _run(proof: Proof, run: Run, where: str, size: int, seed: int, *, as_json: bool) -> int:
+    name = f"{proof.name} on {where}" if where else proof.name
     if not as_json:
-        print(f"{proof.name}: {proof.promise}\n{size:,} {proof.unit}, seed {seed}", flush=True)
+        print(f"{name}: {proof.promise}\n{size:,} {proof.unit}, seed {seed}", flush=True)
     start = time.monotonic()
-    outcome = proof.run(size, seed, _silent if as_json else _show)
+    outcome = run(size, seed, _silent if as_json else _show)
     seconds = round(time.monotonic() - start, 1)
     if as_json:
         row = {
-            "name": proof.name,
+            "name": name,
             "size": size,
             "seed": seed,
             "seconds": seconds,
@@ -69,7 +77,7 @@ def _run(proof: Proof, size: int, seed: int, *, as_json: bool) -> int:
     for line in outcome.broken[:20]:
         print(f"  BROKEN: {line}")
     verdict = "held" if outcome.held else f"BROKEN, seed {seed}"
-    print(f"{proof.name} {verdict} in {seconds} s")
+    print(f"{name} {verdict} in {seconds} s")
     return 0 if outcome.held else 1
 
 

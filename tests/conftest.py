@@ -1,19 +1,59 @@
 """What tests share: where data outside the tree is, and how Hypothesis searches."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
 
-from tests.servers.postgres import postgres  # noqa: F401 - a fixture
+from servers import Missing
+from servers import postgres as postgres_servers
+from servers import redis as redis_servers
 
 pytest.register_assert_rewrite("keepthread.testing.contract")
 
 settings.register_profile("here", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+Started = TypeVar("Started")
+
+
+def started(start: Callable[[], Started]) -> Started:
+    """Start a server that tests share; without its program skip, but never in CI."""
+    try:
+        return start()
+    except Missing as missing:
+        if os.environ.get("CI"):
+            pytest.fail(f"{missing}; CI runs everything")
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[postgres_servers.PostgresServer]:
+    """Give a running server that all tests share; those that hurt it start their own."""
+    server = started(postgres_servers.new_server)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[redis_servers.RedisServer]:
+    """Give a running server that all tests share; those that hurt it start their own."""
+    server = started(redis_servers.new_server)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[redis_servers.RedisCluster]:
+    """Give a running cluster that all tests share."""
+    cluster = started(redis_servers.new_cluster)
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture(scope="session")

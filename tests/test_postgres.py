@@ -14,7 +14,7 @@ from keepthread.errors import Conflict, Damaged
 from keepthread.protocols import Store
 from keepthread.stores.postgres import PostgresStore
 from keepthread.testing.contract import StoreContract, said, user
-from tests.servers.postgres import PostgresServer
+from servers.postgres import PostgresServer
 from tests.test_machine import Stores
 
 

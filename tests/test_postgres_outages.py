@@ -23,8 +23,8 @@ from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.statements import SQL
 from keepthread.testing.contract import said, user
 from keepthread.types import Durability
-from tests.servers.postgres import PostgresServer, new_server
-from tests.servers.proxy import Proxy
+from servers.postgres import PostgresServer, new_server
+from servers.proxy import Proxy
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.server import Server, durability_of
 from keepthread.stores.postgres.statements import FORMAT, SQL
 from keepthread.testing.contract import said, user
-from tests.servers.postgres import PostgresServer, new_server
+from servers.postgres import PostgresServer, new_server
 
 TABLES = ("sessions", "messages", "shelf")
 

