@@ -16,6 +16,20 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def postgres_url(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue("postgres").empty()
+
+
+def redis_url(request: pytest.FixtureRequest) -> str:
+    server = request.getfixturevalue("redis_server")
+    server.ask("FLUSHALL")
+    return server.url
+
+
+SERVERS = {"DATABASE_URL": postgres_url, "REDIS_URL": redis_url}
+"""What a page reads from its environment: a real, empty server."""
+
+
 def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
@@ -37,9 +51,16 @@ def run(source: str, names: dict[str, Any], where: Path) -> str:
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_examples_of_a_page_run(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vocabularies: Path
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    vocabularies: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for name, url_of in SERVERS.items():
+        if name in page.read_text():
+            monkeypatch.setenv(name, url_of(request))
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
     for kind, source in blocks(page):
