@@ -158,11 +158,6 @@ class Errand:
             Scope(session=child.key),
             DELEGATED,
             DELEGATED,
-            {
-                "session": self._parent.key,
-                "exchange": self._user.exchange,
-                "call": call.id,
-                "result": result.id,
-            },
+            {"exchange": self._user.exchange, "call": call.id, "result": result.id},
             made_of=[Span(session=self._parent.key, first=user, last=user)],
         )
