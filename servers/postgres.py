@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ _FAST = {
     "shared_buffers": "64MB",
     "max_connections": "120",
     "autovacuum_naptime": "5s",
+    "wal_retrieve_retry_interval": "50ms",  # or a promotion waits for seconds
     "log_min_messages": "fatal",
 }
 _SECONDS_TO_START = 60.0
@@ -61,9 +63,10 @@ class PostgresServer:
         options = ("--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale")
         self.run("initdb", *options, "--no-sync", f"--pgdata={self.data}")
 
-    def standby(self) -> "PostgresServer":
+    def standby(self, *, port: int = 0, **settings: str) -> "PostgresServer":
         """Start a server that follows this one, and may be promoted when this one is gone."""
-        twin = PostgresServer(self.programs, **self.settings)
+        twin = PostgresServer(self.programs, **self.settings | settings)
+        twin.port = port or twin.port
         source = (f"--dbname={self.url('postgres')}", "--write-recovery-conf", "--checkpoint=fast")
         try:
             twin.run("pg_basebackup", *source, "--no-sync", f"--pgdata={twin.data}")
@@ -128,6 +131,37 @@ class PostgresServer:
             self.process.send_signal(how)
             self.process.wait(timeout=_SECONDS_TO_START)
             self.process = None
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self.execute("SELECT pg_promote()", database="postgres")
+
+    def cut(self) -> None:
+        """Cut the link to the standbys: nothing more is sent, and nobody is told."""
+        senders = self.execute("SELECT pid FROM pg_stat_replication", database="postgres")
+        for (pid,) in senders:
+            os.kill(pid, signal.SIGSTOP)
+
+    def freeze(self) -> None:
+        """Fall silent: lines stay open and new ones are accepted, and nothing is answered."""
+        assert self.process
+        os.kill(self.process.pid, signal.SIGSTOP)  # first, so that no child is born meanwhile
+        for pid in self._children():
+            os.kill(pid, signal.SIGSTOP)
+
+    def lose(self) -> None:
+        """Lose the machine: every process of the server is gone at once."""
+        if self.process:
+            children = self._children()
+            self.stop(how=signal.SIGKILL)
+            for pid in children:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _children(self) -> list[int]:
+        assert self.process
+        pid = self.process.pid
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def restart(self, *, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server and start it again on the same port."""

@@ -29,6 +29,8 @@ class Proxy:
             server.close()
             self.cut()
             await server.wait_closed()
+            while self._lines:  # noqa: ASYNC110 - what passes bytes on notices in a moment
+                await asyncio.sleep(0)
 
     def cut(self) -> None:
         """Cut every line."""

@@ -79,6 +79,36 @@ class RedisServer:
         with redis.Redis(port=self.port, socket_timeout=20, protocol=2) as client:
             return client.execute_command(*command)
 
+    def replica(self) -> "RedisServer":
+        """Start a server that follows this one, and may be promoted when this one is gone."""
+        config = self.config | {"replicaof": f"127.0.0.1 {self.port}"}
+        twin = RedisServer(self.program, **config)
+        try:
+            twin.start()
+            wait_for("the link to the primary", twin.is_linked)
+        except BaseException:
+            twin.close()
+            raise
+        return twin
+
+    def is_linked(self) -> bool:
+        """Tell whether a replica has all of its primary, and hears from it."""
+        return self.ask("INFO", "replication").get("master_link_status") == "up"
+
+    def promote(self) -> None:
+        """Make a replica a primary."""
+        self.config.pop("replicaof", None)
+        self.ask("REPLICAOF", "NO", "ONE")
+
+    def cut(self) -> None:
+        """Cut a replica's link to its primary; what it has stays."""
+        self.ask("REPLICAOF", "127.0.0.1", "1")
+
+    def freeze(self) -> None:
+        """Fall silent: lines stay open and new ones are accepted, and nothing is answered."""
+        assert self.process
+        self.process.send_signal(signal.SIGSTOP)
+
     def stop(self, *, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop the server; SIGKILL is a crash."""
         if self.process:
@@ -87,6 +117,10 @@ class RedisServer:
                 self.process.send_signal(signal.SIGCONT)  # it may have been halted
             self.process.wait(timeout=_SECONDS_TO_START)
             self.process = None
+
+    def lose(self) -> None:
+        """Lose the machine."""
+        self.stop(how=signal.SIGKILL)
 
     def restart(self, *, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop the server and start it again on the same port, with the same files."""

@@ -10,6 +10,7 @@ import re
 import resource
 import select
 import signal
+import socket
 import sqlite3
 import struct
 import subprocess
@@ -38,7 +39,10 @@ from keepthread import (
 from keepthread.cli import doctor, main
 from keepthread.cli.harmless import harmless
 from keepthread.protocols import Store
+from keepthread.stores.postgres.statements import FORMAT
 from keepthread.testing.contract import FULL, Letters, new_session, user
+from servers.postgres import PostgresServer
+from servers.redis import RedisCluster
 
 CODE = "import sys; from keepthread.cli import main; sys.exit(main())"
 NASTY = "evil \x1b[31mred\x1b]0;owned\x07 \u202e\x9b2J\x7f\ud800"
@@ -48,7 +52,9 @@ COMMANDS = (
     ["why", "a"],
     ["export", "-o", "out.jsonl"],
     ["import", "out.jsonl"],
+    ["copy", "sqlite:///chat.db", "sqlite:///other.db"],
     ["backup", "copy.db"],
+    ["migrate"],
     ["prune", "--days", "1", "--yes"],
     ["verify"],
     ["recount"],
@@ -179,7 +185,7 @@ def test_help_costs_at_most_a_quarter_of_a_second() -> None:
 def test_heavy_modules_are_loaded_only_when_needed() -> None:
     code = (
         "import sys; from keepthread.cli.app import app; app(['--help'], standalone_mode=False);"
-        "print(*{'rich', 'tiktoken', 'pydantic'} & set(sys.modules))"
+        "print(*{'rich', 'tiktoken', 'pydantic', 'psycopg', 'redis'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -257,7 +263,11 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
         (["sessions", "--store", "http://x"], "InvalidInput", "no address of a store"),
-        (["sessions", "--store", "redis://me:secret@x"], "InvalidInput", "redis://… is a server"),
+        (["migrate", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
+        (["copy", "sqlite:///chat.db"], "Usage", "Missing argument 'TARGET'"),
+        (["copy", "sqlite:///nope.db", "sqlite:///x.db"], "InvalidInput", "no store at nope.db"),
+        (["copy", "sqlite:///chat.db", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
+        (["backup", "x", "--store", "redis://h:7"], "InvalidInput", "redis://h:7/… is a server"),
         (["import", "nope.jsonl"], "FileNotFoundError", "nope.jsonl: No such file"),
         (["import", "chat.db"], "InvalidInput", "it is no JSON"),
         (["backup", "chat.db"], "InvalidInput", "overwrites nothing"),
@@ -389,6 +399,116 @@ def test_a_backup_is_a_store_of_its_own_though_others_write(folder: Path) -> Non
     asyncio.run(main())
     assert ask("verify", "--store", "sqlite:///copy.db")[0]["sound"]
     assert (folder / "copy.db").stat().st_mode & 0o777 == 0o600
+
+
+# --- servers ---
+
+
+@pytest.fixture(params=["postgres", "redis_server", "redis_cluster"])
+def server(request: pytest.FixtureRequest, folder: Path) -> str:
+    """Return the address of a server that has nothing on it."""
+    found: Any = request.getfixturevalue(request.param)
+    if isinstance(found, PostgresServer):
+        return found.create_database("command")
+    (found.flush if isinstance(found, RedisCluster) else lambda: found.ask("FLUSHALL"))()
+    return found.url
+
+
+def test_every_command_answers_of_a_server_as_of_a_file(folder: Path, server: str) -> None:
+    there = ("--store", server)
+    if server.startswith("postgresql"):
+        refused = keepthread("sessions", *there)
+        assert "the database has format 0, not" in refused.stderr
+        assert "`keepthread migrate`" in refused.stderr
+    else:
+        assert ask("sessions", *there) == []
+    keepthread("export", "-o", "out.jsonl")
+    said = keepthread("import", "out.jsonl", *there).stderr
+    assert re.search(r"Imported 2 sessions, 125 messages, 1 records into \S+://[\d.:,]+/…\n", said)
+    for command in (["sessions"], ["show", "a"], ["show", "b"], ["why", "a", "--view", "router"]):
+        assert ask(*command, *there) == ask(*command)
+    keepthread("export", "-o", "again.jsonl", *there)
+    assert (folder / "again.jsonl").read_bytes() == (folder / "out.jsonl").read_bytes()
+    assert ask("verify", *there)[0]["sound"]
+    assert ask("recount", *there) == ask("recount")
+    found = {f["what"]: f["found"] for f in ask("doctor", *there)[0]["findings"]}
+    assert set(found) == {"server", "durability", "counter", "content"}
+    assert found["content"] == "2 sessions, 125 messages"
+    assert ask("copy", "sqlite:///chat.db", server)[0]["same"]
+    assert ask("migrate", *there)[0]["to"] == (FORMAT if server.startswith("postgresql") else 0)
+    assert ask("prune", "--days", "0", "--yes", *there) == [{"pruned": 2, "left": 0}]
+
+
+def test_of_eight_that_migrate_at_once_one_does_it(folder: Path, postgres: PostgresServer) -> None:
+    url = postgres.create_database("several")
+    command = [sys.executable, "-c", CODE, "migrate", "--store", url, "--json", "--partitions", "3"]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(8)]
+    answers = [json.loads(process.communicate(timeout=60)[0]) for process in started]
+    assert [process.returncode for process in started] == [0] * 8
+    assert sorted(answer["from"] for answer in answers) == [0, *[FORMAT] * 7]
+    assert {answer["to"] for answer in answers} == {FORMAT}
+    parts = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'keepthread.messages'::regclass"
+    assert postgres.execute(parts, database="several") == [(3,)]
+    again = keepthread("migrate", "--store", url, "--partitions", "9").stderr
+    assert f"has format {FORMAT}: there was nothing to do" in again
+    assert "they stay as they are" in again
+    assert "has format 1: there was nothing to do" in keepthread("migrate").stderr
+    assert "needs no format" in keepthread("migrate", "--store", "redis://nowhere").stderr
+
+
+SECRETS = (
+    "postgresql://me:s3cret@127.0.0.1:1/db",
+    "postgresql://me:s3%zzcret@127.0.0.1:1/db",
+    "postgresql://me:s3/cret@127.0.0.1:1/db",
+    "postgresql://me:s3@cret@127.0.0.1:1/db",
+    "postgresql://me:s3?cret@127.0.0.1:1/db",
+    "postgresql://me@127.0.0.1:1/db?password=s3cret",
+    "postgresql://me:s3cret@127.0.0.1:nine/db",
+    "postgres+x://me:s3cret@127.0.0.1/db",
+    "redis://:s3#cret@127.0.0.1:1",
+    "redis://me:s3cret@127.0.0.1:nine",
+    "redi://me:s3cret@127.0.0.1:1",
+    "me:s3cret@127.0.0.1/db",
+    "http:me:s3cret@127.0.0.1/db",
+)
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_a_password_is_never_shown(folder: Path, url: str) -> None:
+    for command in (["sessions"], ["backup", "x.db"], ["migrate"], ["import", "none.jsonl"]):
+        for more in ([], ["--json"]):
+            result = keepthread(*command, "--store", url, *more)
+            assert "s3" not in result.stdout + result.stderr, result
+            assert "cret" not in result.stdout + result.stderr, result
+    for pair in ((url, "sqlite:///x.db"), ("sqlite:///chat.db", url), (url, url)):
+        result = keepthread("copy", *pair)
+        assert result.returncode == 2
+        assert "s3" not in result.stderr
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_a_server_that_does_not_answer_is_told_within_seconds(folder: Path, scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"{scheme}://me:s3cret@127.0.0.1:{silent.getsockname()[1]}/0"
+        start = time.monotonic()
+        result = keepthread("sessions", "--store", url, "--json")
+        assert time.monotonic() - start < 10
+    assert json.loads(result.stderr)["error"] == "Unavailable"
+    assert "did not answer within 5 seconds" in result.stderr
+    assert "s3cret" not in result.stderr
+
+
+def test_without_its_driver_a_server_needs_an_extra(folder: Path) -> None:
+    for driver, scheme, extra in (
+        ("psycopg", "postgresql", "postgres"),
+        ("redis", "redis", "redis"),
+    ):
+        code = f"import sys; sys.modules[{driver!r}] = None; {CODE}"
+        for command in ("sessions", "migrate") if extra == "postgres" else ("sessions",):
+            run = [sys.executable, "-c", code, command, "--store", f"{scheme}://h/0"]
+            result = subprocess.run(run, capture_output=True, text=True, check=False)
+            assert result.returncode == 2
+            assert f"pip install 'keepthread[{extra}]'" in result.stderr
 
 
 # --- for people ---
@@ -541,10 +661,11 @@ def test_the_next_context_is_compared_with_a_kept_one_by_any_strategy(kept: Path
     assert "kept" not in told["sections"]
 
 
-@pytest.mark.parametrize("command", ["export", "import", "backup", "verify", "recount"])
+@pytest.mark.parametrize("command", ["export", "import", "copy", "backup", "verify", "recount"])
 def test_what_is_long_shows_how_far_it_is(folder: Path, command: str) -> None:
     keepthread("export", "-o", "all.jsonl")
     more = {"export": ["-o", "x.jsonl"], "import": ["all.jsonl"], "backup": ["copy.db"]}
+    more["copy"] = ["sqlite:///chat.db", "sqlite:///other.db"]
     screen = in_terminal(command, *more.get(command, []))
     assert re.search(r"━+.*\d+%.*\d+ of [\d,]+ (messages|bytes|pages)", plain(screen))
     assert "━" not in keepthread(command, *more.get(command, [])).stderr

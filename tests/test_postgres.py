@@ -6,8 +6,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from keepthread import Scope, SessionInfo, SessionKey, Span
 from keepthread.errors import Conflict, Damaged
@@ -15,7 +13,6 @@ from keepthread.protocols import Store
 from keepthread.stores.postgres import PostgresStore
 from keepthread.testing.contract import StoreContract, said, user
 from servers.postgres import PostgresServer
-from tests.test_machine import Stores
 
 
 @pytest.fixture
@@ -31,16 +28,6 @@ class TestPostgresStore(StoreContract):
 
     async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
         return await PostgresStore.open(self.url, clock=clock)
-
-
-def test_postgres_answers_as_ram_does(postgres: PostgresServer) -> None:
-    class OnPostgres(Stores):
-        async def open_other(self, ids: Callable[[], str]) -> Store:
-            return await PostgresStore.open(postgres.empty(), clock=self.clock, ids=ids)
-
-    run_state_machine_as_test(
-        OnPostgres, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
-    )
 
 
 # --- damage ---

@@ -90,6 +90,65 @@ async def test_reading_goes_on_after_a_restart(server: PostgresServer) -> None:
         assert [said(tail) for tail in found] == [["a"]] * 8
 
 
+async def test_what_cannot_be_repeated_is_not_sent_on_a_dead_line(server: PostgresServer) -> None:
+    async with await PostgresStore.open(server.empty()) as store:
+        for n in range(3):
+            key = (await store.put_session(SessionInfo(id=f"s{n}"))).key
+            await asyncio.to_thread(server.restart)
+            await store.delete_session(key)
+            await asyncio.to_thread(server.restart)
+            await store.put(Scope(), "k", f"{n}", n, version=0)
+            await asyncio.to_thread(server.restart)
+
+
+async def test_a_server_that_stops_waiting_for_its_standby_is_noticed() -> None:
+    primary = new_server(fsync="on")
+    try:
+        standby = primary.standby()
+    except BaseException:
+        primary.close()
+        raise
+    try:
+        primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.execute("SELECT pg_reload_conf()")
+        async with (
+            await PostgresStore.open(primary.url(), durability="replicated") as strict,
+            await PostgresStore.open(primary.url()) as easy,
+        ):
+            key = await session_of(strict)
+            await easy.append(key, [user("a")])
+            assert easy.durability == "replicated"
+            primary.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            primary.execute("SELECT pg_reload_conf()")
+            async with asyncio.timeout(10):
+                while easy.durability == "replicated":
+                    await easy.append(key, [user("b")])
+            assert easy.durability == "power"
+            await asyncio.sleep(1.1)  # it asks once a second
+            for _ in range(3):
+                with pytest.raises(DurabilityTooLow, match="replicated"):
+                    await strict.append(key, [user("c")])
+    finally:
+        primary.close()
+        standby.close()
+
+
+@pytest.mark.parametrize("ports", ["{silent},{there}", "{silent},{away},{there}"])
+async def test_a_silent_host_leaves_time_for_the_others(server: PostgresServer, ports: str) -> None:
+    server.empty()
+    async with Proxy(server.port).listening() as silent:
+        silent.hangs = True
+        names = ports.format(silent=silent.port, away=1, there=server.port).split(",")
+        hosts = ",".join(f"127.0.0.1:{port}" for port in names)
+        url = f"postgresql://postgres@{hosts}/keepthread"
+        async with await PostgresStore.open(url, deadline=6) as store:
+            key = await session_of(store)
+            began = time.monotonic()
+            await asyncio.gather(*(store.append(key, [user(str(n))]) for n in range(8)))
+            assert time.monotonic() - began < 1.5  # who answered is asked first from then on
+            assert len(await store.read(key)) == 8
+
+
 async def test_a_server_that_is_away_is_an_error_within_the_deadline(
     server: PostgresServer,
 ) -> None:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from keepthread import Scope, SessionInfo, SessionKey
 from keepthread.errors import (
@@ -42,13 +40,13 @@ from keepthread.testing.contract import (
     span,
     user,
 )
+from servers.proxy import Proxy
 from servers.redis import (
     RedisCluster,
     RedisServer,
     new_server,
     wait_for,
 )
-from tests.test_machine import Stores
 
 QUICK = Timeouts(connect=0.5, answer=0.5, again=0.5)
 PATIENT = Timeouts(connect=5, answer=5, again=30)
@@ -74,17 +72,6 @@ class TestRedisClusterStore(StoreContract):
 
     async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
         return await RedisStore.open(self.url, clock=clock)
-
-
-def test_redis_answers_as_ram_does(redis_server: RedisServer) -> None:
-    class RedisStores(Stores):
-        async def open_other(self, ids: Callable[[], str]) -> Store:
-            redis_server.ask("FLUSHALL")
-            return await RedisStore.open(redis_server.url, clock=self.clock, ids=ids)
-
-    run_state_machine_as_test(
-        RedisStores, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
-    )
 
 
 @pytest.fixture
@@ -801,3 +788,48 @@ async def test_a_damaged_record_is_said_and_not_written_over(
     assert len(await store.tail(key)) == 5
     await store.append(key, [user("x")])
     await store.delete_session(key)
+
+
+async def test_writes_follow_an_address_that_leads_to_another_primary(own: RedisServer) -> None:
+    with closing(own.replica()) as other:
+        async with (
+            Proxy(own.port).listening() as address,
+            await RedisStore.open(f"redis://127.0.0.1:{address.port}", replicas=1) as store,
+        ):
+            key = await new_session(store)
+            await asyncio.gather(*(store.append(key, [user(str(n))]) for n in range(8)))
+            other.promote()
+            own.ask("REPLICAOF", "127.0.0.1", other.port)
+            address.target = other.port  # and its lines still lead to the one that is a replica now
+            wait_for("the new replica", own.is_linked)
+            await asyncio.gather(*(store.append(key, [user(str(n))]) for n in range(8, 16)))
+            assert other.ask("HLEN", names_of(key)[1]) == 16
+
+
+async def test_a_server_that_misses_its_replicas_refuses_to_write(own: RedisServer) -> None:
+    async with await RedisStore.open(own.url) as store:
+        key = await new_session(store)
+        await store.append(key, [user("a")])
+        own.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+        with pytest.raises(Unavailable, match="too few replicas"):
+            await store.append(key, [user("b")])
+        assert said(await store.tail(key)) == ["a"]
+
+
+async def test_a_store_that_is_written_to_is_verified_without_alarm(store: RedisStore) -> None:
+    key = await new_session(store)
+    done = False
+
+    async def write() -> None:
+        n = 0
+        while not done:
+            n += 1
+            await store.append(key, [user(f"{n}")])
+            await store.put(Scope(session=key), "k", f"{n % 7}", n)
+            await store.drop(Scope(session=key), "k", f"{(n + 3) % 7}")
+
+    writing = asyncio.create_task(write())
+    found = [await store.verify() for _ in range(20)]
+    done = True
+    await writing
+    assert [one.damages for one in found] == [()] * 20

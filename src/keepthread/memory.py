@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from keepthread.accounts import Accounts
 from keepthread.checks import check_count
@@ -21,6 +21,9 @@ from keepthread.tokens import counter as best_counter
 from keepthread.tracing import Spans
 from keepthread.types import JSON, Durability, SessionInfo, SessionKey, Verification
 from keepthread.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from keepthread.spool.store import Spool  # loaded when there is one
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
@@ -47,6 +50,8 @@ class Memory:
         each append, context, fold and tool.
         """
         self.store = store
+        self.spool: Spool | None = getattr(store, "spool", None)
+        """What waits to be delivered, if the memory was opened with a spool."""
         self.counter = counter or best_counter()
         self.views = {**DEFAULT_VIEWS, **(views or {})}
         self.folding = folding or Folding()
@@ -92,14 +97,16 @@ class Memory:
         keep_why: int = 0,
         tracer: Tracer | None = None,
         durability: Durability | None = None,
+        spool: str | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> "Opening":
         """Open `sqlite:///path` (four slashes for an absolute path), a server's URL, or `ram://`.
 
-        Use it with `async with`, or `await` it and close it yourself.
+        Use it with `async with`, or `await` it and close it yourself. `spool` is the path of a
+        file that takes messages while the server is away, and delivers them when it is back.
         """
-        store = store_at(url)
+        store = store_at(url, spool)
 
         async def memory() -> Memory:
             return Memory(
@@ -116,7 +123,10 @@ class Memory:
         return Opening(memory)
 
     def tenant(self, name: str) -> "Memory":
-        """Return this memory behind another tenant's wall; both share one engine."""
+        """Return this memory behind another tenant's wall; both share one engine.
+
+        A spool belongs to one tenant: a memory with a spool refuses.
+        """
         other = Memory(
             self.store.tenant(name),
             views=self.views,

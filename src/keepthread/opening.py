@@ -8,18 +8,22 @@ from keepthread.errors import InvalidInput
 from keepthread.protocols import Store
 
 Open: TypeAlias = Callable[..., Awaitable[Store]]
-_POSTGRES: Final = ("postgresql", "postgres")
-_REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
-SERVERS: Final = (*_POSTGRES, *_REDIS)
+POSTGRES: Final = ("postgresql", "postgres")
+REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+SERVERS: Final = (*POSTGRES, *REDIS)
 
 
-def store_at(url: str) -> Open:
-    """Return what opens the store at an address, given tenant, durability, clock and ids."""
+def store_at(url: str, spool: str | None = None) -> Open:
+    """Return what opens the store at an address, given tenant, durability, clock and ids.
+
+    With the path of a spool, messages go there while the store is away.
+    """
+    if spool is not None:
+        return partial(_spooled, spool, url)
     scheme = scheme_of(url)
-    if scheme in _POSTGRES:
-        return partial(_postgres, url)
-    if scheme in _REDIS:
-        return partial(_redis, url)
+    if scheme in SERVERS:
+        _check_encoded(url)
+        return partial(_postgres if scheme in POSTGRES else _redis, url)
     path = path_of(url)
     return _ram if path is None else partial(_sqlite, path)
 
@@ -27,6 +31,33 @@ def store_at(url: str) -> Open:
 def scheme_of(url: str) -> str:
     """Return the kind of an address, which may be shown: what is behind it may hold a password."""
     return url.partition("://")[0]
+
+
+def shown(url: str) -> str:
+    """Return an address as it may be shown: of a server its kind and host, without a password."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("sqlite", "ram") or (not separator and ":" not in url.partition("@")[0]):
+        return url
+    host, behind = _host_of(rest)
+    if not separator or "@" in behind:
+        return f"{scheme}://…" if separator else "…"
+    return f"{scheme}://{host.rpartition('@')[2]}/…"
+
+
+def _host_of(rest: str) -> tuple[str, str]:
+    """Return what stands in a URL before its path, and what comes behind."""
+    end = min((place for mark in "/?#" if (place := rest.find(mark)) >= 0), default=len(rest))
+    return rest[:end], rest[end:]
+
+
+def _check_encoded(url: str) -> None:
+    """Refuse a URL of which a driver may take a part of the password for a host, and name it."""
+    host, behind = _host_of(url.partition("://")[2])
+    if host.count("@") > 1 or "@" in behind:
+        raise InvalidInput(
+            f"{scheme_of(url)}://… has an @ too many: in a name or password write"
+            " @ as %40, / as %2F, ? as %3F and # as %23"
+        )
 
 
 def path_of(url: str) -> str | None:
@@ -37,7 +68,7 @@ def path_of(url: str) -> str | None:
     if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return rest[1:]
     raise InvalidInput(
-        f"{url!r} is no address of a store; there are sqlite:///relative/path.db,"
+        f"{shown(url)!r} is no address of a store; there are sqlite:///relative/path.db,"
         " sqlite:////absolute/path.db, postgresql://…, redis://…, redis+cluster://… and ram://"
     )
 
@@ -55,6 +86,14 @@ async def _sqlite(path: str, **settings: Any) -> Store:
     from keepthread.stores.sqlite import SQLiteStore  # noqa: PLC0415
 
     return await SQLiteStore.open(path, **settings)
+
+
+async def _spooled(path: str, url: str, **settings: Any) -> Store:
+    from keepthread.spool.store import SpooledStore  # noqa: PLC0415
+    from keepthread.spool.target import target_of  # noqa: PLC0415
+
+    opened = partial(store_at(url), **settings)
+    return await SpooledStore.open(path, opened, target=target_of(url), **settings)
 
 
 async def _postgres(url: str, **settings: Any) -> Store:

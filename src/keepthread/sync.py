@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from keepthread.accounts import KeptWhy
 from keepthread.context.render import Context
@@ -35,7 +35,11 @@ from keepthread.types import (
     Verification,
 )
 
-__all__ = ["Memory", "Session", "Turn"]
+if TYPE_CHECKING:
+    from keepthread.spool.nouns import Survey
+    from keepthread.spool.store import Spool as AsyncSpool
+
+__all__ = ["Memory", "Session", "Spool", "Turn"]
 
 
 class Memory:
@@ -78,6 +82,7 @@ class Memory:
         keep_why: int = 0,
         tracer: Tracer | None = None,
         durability: Durability | None = None,
+        spool: str | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> "Memory":
@@ -91,6 +96,7 @@ class Memory:
             keep_why=keep_why,
             tracer=tracer,
             durability=durability,
+            spool=spool,
             clock=clock,
             ids=ids,
         )
@@ -112,6 +118,12 @@ class Memory:
     def store(self) -> Store:
         """Return the store, whose methods are asynchronous."""
         return self._memory.store
+
+    @property
+    def spool(self) -> "Spool | None":
+        """Return what waits to be delivered, if the memory was opened with a spool."""
+        spool = self._memory.spool
+        return None if spool is None else Spool(self._loop, spool)
 
     @property
     def counter(self) -> TokenCounter:
@@ -475,3 +487,25 @@ class Turn:
     ) -> Message:
         """See `keepthread.Turn.finish`."""
         return self._loop.run(self._turn.finish, answer, id=id, usage=usage, cut=cut)
+
+
+class Spool:
+    """See `keepthread.spool.store.Spool`; `memory.spool`."""
+
+    def __init__(self, loop: Loop, spool: "AsyncSpool") -> None:
+        """Hold a spool that is open."""
+        self._loop = loop
+        self._spool = spool
+
+    def survey(self) -> "Survey":
+        """Return what waits, what was dropped, and what was set aside and why."""
+        return self._loop.run(self._spool.survey)
+
+    def deliver(self, *, progress: Progress | None = None) -> None:
+        """Deliver now what waits; `progress` is called in the thread that waits."""
+        call = Call(self._loop)
+        call.run(self._spool.deliver, progress=progress and call.here(progress))
+
+    def clear(self) -> None:
+        """Forget what was dropped and set aside."""
+        self._loop.run(self._spool.clear)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -15,8 +16,16 @@ from keepthread.context.render import Context
 from keepthread.context.sources import WRITTEN_FROM, sources
 from keepthread.delegation import Errand, Task
 from keepthread.derived import derived_id
-from keepthread.errors import Conflict, InvalidInput, KeepthreadError, Stale
+from keepthread.errors import (
+    Conflict,
+    InvalidInput,
+    KeepthreadError,
+    MessageNotFound,
+    Stale,
+    Unavailable,
+)
 from keepthread.results import Asked, ask, failure_of, given_by, pair, result_of
+from keepthread.spool.awaited import AwaitedExchange
 from keepthread.thread import Thread
 from keepthread.toolcache import Recorded
 from keepthread.tracing import TOOL_NAME
@@ -45,7 +54,7 @@ class Turn:
 
     @property
     def exchange(self) -> int:
-        """Return the number of the exchange."""
+        """Return the number of the exchange; 0 while its user message waits in a spool."""
         return self.user.exchange
 
     async def __aenter__(self) -> Self:
@@ -54,7 +63,7 @@ class Turn:
             self._thread, self.user, is_new = await self._errand.begin()
             self._may_be_known = not is_new
         (self.user,) = await self._thread.append([self.user])
-        if self._may_be_known:
+        if self._may_be_known and self.user.state != "spooled":
             self.answer, _ = await self._finished()
         return self
 
@@ -119,6 +128,7 @@ class Turn:
             if lifetime == 0 or effects:
                 told = (await running()).result.content
             else:
+                await self._arrived()
                 told = await cache.once(
                     asked,
                     self.user.author,
@@ -149,6 +159,8 @@ class Turn:
         is taken up again finds its child, and `child.answer` if there is one. `facts` lets it see
         what is known of the owner.
         """
+        if self.user.state == "spooled":
+            raise Unavailable("a task can be delegated once the user message was delivered")
         given = Task(
             text=task, agent=agent, system_prompt=system_prompt, snippet=snippet, facts=facts
         )
@@ -164,6 +176,7 @@ class Turn:
         newest: bool = True,
     ) -> Context:
         """Return what a model should see to answer this turn; see `Session.context`."""
+        await self._arrived()
         context = await self._thread.context(
             view, budget=budget, query=query, newest=newest, user_seq=self.user.seq
         )
@@ -183,6 +196,7 @@ class Turn:
         If the exchange has an answer already, that one is returned. `usage` is what the model
         reported, `cut` that it was broken off; both are kept beside the answer. Its meta says
         under `written_from` which positions the turn's last context showed, or told in short.
+        In a spool, `usage` and `cut` go into the answer's meta.
         """
         if self.answer is None:
             message = Message(role="assistant", content=answer) if type(answer) is str else answer
@@ -192,12 +206,16 @@ class Turn:
                 raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
             message = replace(message, id=id or message.id or self._answer_id())
             message = self._with_sources(message)
+            with suppress(Unavailable):
+                await self._arrived()
             plain = usage is None and not cut and message.id == self._answer_id()
             if plain and not self._may_be_known:  # nobody else can finish it under another id
                 self.answer = await self._first(message)
             else:
-                self.answer = await self._agreed(message, {"usage": dict(usage or {}), "cut": cut})
-            self._thread.upkeep.after(self._thread.key, self.exchange)
+                note: dict[str, JSON] = {"usage": dict(usage or {}), "cut": cut}
+                self.answer = await self._agreed_or_spooled(message, note)
+            if self.answer.state != "spooled":
+                self._thread.upkeep.after(self._thread.key, self.exchange)
         if self._errand:
             await self._errand.report(self.answer.content)
         return self.answer
@@ -208,7 +226,7 @@ class Turn:
         """Store messages in this exchange; of results that were there before, the first stay."""
         while True:
             try:
-                return await self._thread.append(messages, exchange=self.exchange)
+                return await self._thread.append(messages, exchange=self._place())
             except Conflict:
                 found = await self._thread.store.find(self._thread.key, ids=results)
                 first = {message.id: message for message in found if message.state == "live"}
@@ -216,6 +234,18 @@ class Turn:
                 if known == messages:
                     raise
                 messages = known
+
+    def _place(self) -> int:
+        """Return the exchange to append to, though it may have no number yet."""
+        return AwaitedExchange(self.user.id) if self.user.state == "spooled" else self.exchange
+
+    async def _arrived(self) -> None:
+        """Learn where the user message is, if it was spooled; `Unavailable` while it waits."""
+        if self.user.state == "spooled":
+            found = await self._thread.store.find(self._thread.key, ids=[self.user.id])
+            if not found:
+                raise MessageNotFound("the user message was not stored; `memory.spool` says why")
+            (self.user,) = found
 
     def _with_sources(self, answer: Message) -> Message:
         """Return an answer that says what it was written from, unless that is said or unknown."""
@@ -264,6 +294,17 @@ class Turn:
             ours = isinstance(error, Exception)
             await errand.report(failure_of(error) if ours else INTERRUPTED, failed=True)
 
+    async def _agreed_or_spooled(self, message: Message, note: Mapping[str, JSON]) -> Message:
+        """Store the answer with its note; where nobody can be asked, in a spool, as one."""
+        if self.user.state != "spooled":
+            try:
+                return await self._agreed(message, note)
+            except Unavailable:
+                if not hasattr(self._thread.store, "spool"):
+                    raise
+        said = {name: value for name, value in note.items() if value}
+        return await self._first(replace(message, meta={**said, **message.meta}))
+
     async def _agreed(self, message: Message, note: Mapping[str, JSON]) -> Message:
         """Store the answer, with a note beside it, under the id that was noted first.
 
@@ -299,7 +340,7 @@ class Turn:
     async def _first(self, answer: Message) -> Message:
         """Store the answer, or return the one that was stored under its id first."""
         try:
-            (stored,) = await self._thread.append([answer], exchange=self.exchange)
+            (stored,) = await self._thread.append([answer], exchange=self._place())
         except Conflict:
             (stored,) = await self._thread.store.find(self._thread.key, ids=[answer.id])
             if not self._is_answer(stored):

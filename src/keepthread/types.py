@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, NewType, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Origin: TypeAlias = Literal["operator", "user", "assistant", "tool", "web", "import"]
-State: TypeAlias = Literal["live", "erased", "damaged"]
+State: TypeAlias = Literal["live", "erased", "damaged", "spooled"]
 SessionKind: TypeAlias = Literal["main", "fork", "delegate"]
 Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic"]
 Durability: TypeAlias = Literal["memory", "process", "power", "replicated"]

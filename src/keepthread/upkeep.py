@@ -42,7 +42,7 @@ class Upkeep:
     def after_append(self, session: SessionKey, messages: Sequence[Message]) -> None:
         """Do soon what is due if an answer was appended without a turn."""
         if self.folds:
-            answered = [m.exchange for m in messages if is_answer(m)]
+            answered = [m.exchange for m in messages if is_answer(m) and m.exchange]
             if answered:
                 self.after(session, max(answered))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 import keepthread
-from keepthread.cli import care, doctor, files, looking, why
+from keepthread.cli import care, doctor, files, looking, moving, spool, why
 from keepthread.cli.call import STORE_VARIABLE, Call
 from keepthread.cli.harmless import harmless
 from keepthread.errors import KeepthreadError
@@ -19,7 +19,10 @@ from keepthread.errors import KeepthreadError
 Store: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--store", metavar="URL", help=f"The store: sqlite:///path. Else {STORE_VARIABLE} names it."
+        "--store",
+        metavar="URL",
+        help="The store: sqlite:///path, postgresql://…, redis://…."
+        f" Else {STORE_VARIABLE} names it.",
     ),
 ]
 Tenant: TypeAlias = Annotated[
@@ -82,7 +85,16 @@ async def _finish(answer: Awaitable[int | None]) -> int | None:
 for each in (looking.sessions, looking.show, why.why, files.export):
     command(each)
 command(files.import_file, "import")
-for each in (files.backup, care.prune, care.verify, care.recount, doctor.doctor):
+for each in (
+    moving.copy,
+    files.backup,
+    care.prune,
+    care.verify,
+    care.recount,
+    moving.migrate,
+    spool.spool,
+    doctor.doctor,
+):
     command(each)
 
 

@@ -7,17 +7,16 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from keepthread.cli.harmless import harmless
+from keepthread.cli.stores import is_server, opened, place_of
 from keepthread.context.view import View
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.interchange.exporting import every_session
 from keepthread.memory import Memory
-from keepthread.opening import SERVERS, path_of, scheme_of
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.session import Session
 from keepthread.stores.sqlite import SQLiteStore
@@ -39,24 +38,14 @@ class Call:
     json: bool = False
 
     @property
-    def path(self) -> Path:
-        """Return the file of the store that was named."""
+    def url(self) -> str:
+        """Return the address of the store that was named."""
         url = self.store or os.environ.get(STORE_VARIABLE)
         if not url:
             raise InvalidInput(
                 f"no store is named: give --store sqlite:///chat.db, or set {STORE_VARIABLE}"
             )
-        if "://" not in url:
-            raise InvalidInput(f"{url!r} is no address of a store; write sqlite:///{url}")
-        if (scheme := scheme_of(url)) in SERVERS:
-            raise InvalidInput(
-                f"the command looks at files so far, and {scheme}://… is a server;"
-                " open it from a program, with Memory.open"
-            )
-        path = path_of(url)
-        if path is None:
-            raise InvalidInput("a store in memory ends with its program; name a file: sqlite:///…")
-        return Path(path)
+        return url
 
     @asynccontextmanager
     async def memory(
@@ -66,17 +55,19 @@ class Call:
         counter: TokenCounter | None = None,
         views: Mapping[str, View] | None = None,
     ) -> AsyncGenerator[Memory]:
-        """Open the store; a file that is not there is made only if `create` says so."""
-        path = self.path
-        if not create and not path.is_file():
-            raise InvalidInput(f"there is no store at {path}; check --store, or import into it")
+        """Open the store; what is not there is made only if `create` says so."""
         # Loading a vocabulary takes longer than most commands: only those that count bring one.
-        async with await SQLiteStore.open(path, tenant=self.tenant) as store:
+        async with opened(self.url, tenant=self.tenant, create=create) as store:
             yield Memory(store, counter=counter or Estimator(), views=views)
 
     @asynccontextmanager
     async def file(self) -> AsyncGenerator[SQLiteStore]:
         """Open the store for what only a file can do."""
+        if is_server(self.url):
+            raise InvalidInput(
+                f"only a file can do this, and {place_of(self.url)} is a server:"
+                " use its own tools, or `keepthread export` or `copy`"
+            )
         async with self.memory() as memory:
             assert isinstance(memory.store, SQLiteStore)
             yield memory.store

@@ -7,7 +7,9 @@ from typing import Final
 
 from keepthread.cli.call import Call
 from keepthread.cli.counting import best_counter
+from keepthread.cli.stores import place_of
 from keepthread.interchange.exporting import every_session
+from keepthread.stores.sqlite import SQLiteStore
 from keepthread.stores.sqlite.file import FileFacts
 from keepthread.types import Durability
 
@@ -34,22 +36,34 @@ class Finding:
 
 
 async def doctor(call: Call) -> None:
-    """Look at the file, its settings, SQLite and the token counter."""
-    async with call.file() as store:
-        facts = await store.facts()
-        sessions = [session async for session in every_session(store)]
-        findings = [*about_file(facts), *about_settings(facts, store.durability)]
-    findings += [
-        about_disk(facts.path, _mounts()),
-        about_sqlite(facts.sqlite_version),
-        about_counter(),
-    ]
+    """Look at the store, its settings, what is below it and the token counter."""
+    async with call.memory() as memory:
+        sessions = [session async for session in every_session(memory.store)]
+        if isinstance(memory.store, SQLiteStore):
+            findings = _about_sqlite_store(await memory.store.facts(), memory.store.durability)
+        else:
+            findings = [*about_server(place_of(call.url), memory.store.durability)]
+    findings.append(about_counter())
     unready = sum(not session.ready for session in sessions)
     findings.append(about_sessions(len(sessions), sum(s.messages for s in sessions), unready))
     if call.json:
         call.write({"findings": [asdict(f) | {"ok": f.ok} for f in findings]})
     else:
         call.screen.findings(findings)
+
+
+def _about_sqlite_store(facts: FileFacts, durability: Durability) -> list[Finding]:
+    below = (about_disk(facts.path, _mounts()), about_sqlite(facts.sqlite_version))
+    return [*about_file(facts), *about_settings(facts, durability), *below]
+
+
+def about_server(place: str, durability: Durability) -> Sequence[Finding]:
+    """Look at what a server says of itself."""
+    lost = "what it acknowledges is lost when it stops; have it write to its disk"
+    return (
+        Finding(what="server", found=place),
+        Finding(what="durability", found=durability, advice=lost if durability == "memory" else ""),
+    )
 
 
 def about_file(facts: FileFacts) -> Sequence[Finding]:

@@ -13,6 +13,7 @@ import typer
 
 from keepthread.cli.call import Call
 from keepthread.cli.harmless import harmless
+from keepthread.cli.stores import place_of
 from keepthread.interchange.exporting import export as export_lines
 from keepthread.interchange.importing import import_lines
 from keepthread.interchange.jsonl import check_header, decode_line, lines_of
@@ -93,7 +94,7 @@ async def import_file(
         call.write(asdict(done))
     call.say(
         f"Imported {done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
-        f" into {call.path}"
+        f" into {place_of(call.url)}"
     )
     if done.known:
         call.say(f"{done.known:,} sessions were there already and are the same")
@@ -126,4 +127,4 @@ async def backup(
     size = file.stat().st_size
     if call.json:
         call.write({"file": str(file), "bytes": size})
-    call.say(f"Copied {call.path} to {file}, {size:,} bytes")
+    call.say(f"Copied {place_of(call.url)} to {file}, {size:,} bytes")

@@ -60,7 +60,7 @@ class _Export:
     async def run(self, names: Sequence[str]) -> Exported:
         chosen = [await self._named(name) for name in dict.fromkeys(names)]
         async for session in every_session(self.store):
-            self.ids[session.key] = _id_of(session)
+            self.ids[session.key] = id_of(session)
             self.total += session.messages
         if chosen:
             self.total = sum(session.messages for session in chosen)
@@ -87,7 +87,7 @@ class _Export:
 
     async def _session(self, session: SessionInfo) -> None:
         # The shelf is read first: whatever it speaks of is in the log that is read after it.
-        id = self.ids.setdefault(session.key, _id_of(session))
+        id = self.ids.setdefault(session.key, id_of(session))
         try:
             records = await self._read_shelf(Scope(session=session.key), f"session {id!r}")
             session = await self.store.describe(session.key)
@@ -137,7 +137,7 @@ class _Export:
         self.write(jsonl.encode_line({kind: value}))
 
 
-def _id_of(session: SessionInfo) -> str:
+def id_of(session: SessionInfo) -> str:
     """Return a session's id, or one in its stead if damage made it unusable."""
     try:
         return check_id(session.id, "id")

@@ -166,7 +166,7 @@ class _Import:
             )
         except SessionExists:
             stored = await self.store.get_session(given.id)
-        if stored is None or not _same(stored, given):
+        if stored is None or not same_conversation(stored, given):
             raise _taken(given.id)
         if stored.ready and stored.messages < given.messages:
             raise SessionExists(
@@ -267,7 +267,7 @@ class _Import:
         self.ended = True
 
 
-def _same(stored: SessionInfo, given: SessionInfo) -> bool:
+def same_conversation(stored: SessionInfo, given: SessionInfo) -> bool:
     """Tell whether two records are of one conversation, as far as records can tell."""
     alike = (stored.owner, stored.kind, stored.parent, stored.forked_from) == (
         given.owner,

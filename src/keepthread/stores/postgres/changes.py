@@ -13,7 +13,7 @@ from keepthread.stores.drafts import (
     next_copy,
     same_place,
 )
-from keepthread.stores.postgres.engine import Link
+from keepthread.stores.postgres.link import Link
 from keepthread.stores.postgres.rows import columns, guard_of, id_from_bytes, id_to_bytes
 from keepthread.stores.postgres.statements import SQL
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -13,35 +12,15 @@ import psycopg
 
 from keepthread.errors import ReadOnly, StoreClosed, Unavailable
 from keepthread.stores.postgres.faults import is_lost, is_undone, translate
-from keepthread.stores.postgres.pool import Connect, Connection, Pool
+from keepthread.stores.postgres.link import Link, Rows
+from keepthread.stores.postgres.pool import Connect, Pool
+from keepthread.stores.postgres.statements import SQL
 
 T = TypeVar("T")
-Rows: TypeAlias = list[tuple[Any, ...]]
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-_GRACE: Final = 1.0  # the server ends what takes too long; if not even that arrives, we hang up
-
-
-class Link:
-    """A connection in use; each statement has a time limit of its own."""
-
-    def __init__(self, connection: Connection, timeout: float) -> None:
-        """Speak through a connection."""
-        self._connection = connection
-        self._patience = timeout + _GRACE
-
-    async def run(self, statement: bytes, values: Sequence[Any] = ()) -> Rows:
-        """Return the rows of one statement."""
-        db = self._connection
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._patience, _hang_up, db)
-        try:
-            cursor = await db.execute(statement, values, binary=True)
-        finally:
-            timer.cancel()
-        return await cursor.fetchall() if cursor.description else []
-
+_ASK_EVERY: Final = 1.0  # seconds after which a server's settings are read anew
 
 Work: TypeAlias = Callable[[Link], Awaitable[T]]
 
@@ -49,9 +28,22 @@ Work: TypeAlias = Callable[[Link], Awaitable[T]]
 class Engine:
     """The connections to one database, shared by every tenant on it."""
 
-    def __init__(self, connect: Connect, *, size: int, timeout: float, several: bool) -> None:
-        """Connect to nothing yet; `several` servers may take over from each other."""
-        self._pool = Pool(connect, size)
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        size: int,
+        timeout: float,
+        several: bool,
+        declare: Callable[..., None],
+    ) -> None:
+        """Connect to nothing yet; `several` servers may take over from each other.
+
+        `declare` is told now and then which settings decide what writes survive.
+        """
+        self._pool = Pool(connect, size, timeout)
+        self._declare = declare
+        self._ask_at = time.monotonic() + _ASK_EVERY
         self._timeout = timeout
         self._several = several
         self._pid = os.getpid()
@@ -96,12 +88,14 @@ class Engine:
         while True:
             sent = False
             try:
-                db = await self._take(deadline)
-                sent = True
+                link = await self._take(deadline)
                 try:
-                    return await work(Link(db, self._timeout))
+                    if time.monotonic() > self._ask_at or not (again or link.is_quiet()):
+                        await self._ask(link)
+                    sent = True
+                    return await work(link)
                 finally:
-                    await self._pool.give_back(db)
+                    await self._pool.give_back(link)
             except psycopg.Error as error:
                 fault = translate(error)
                 if time.monotonic() + pause > deadline:
@@ -113,7 +107,13 @@ class Engine:
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _take(self, deadline: float) -> Connection:
+    async def _ask(self, link: Link) -> None:
+        """Learn what writes survive now, for settings change under open connections."""
+        (settings,) = await link.run(SQL["durability"])
+        self._declare(*settings)
+        self._ask_at = time.monotonic() + _ASK_EVERY
+
+    async def _take(self, deadline: float) -> Link:
         if self._pool.is_ready:
             return await self._pool.take()
         try:
@@ -133,12 +133,3 @@ class Engine:
             raise StoreClosed("the store is closed")
         if os.getpid() != self._pid:
             raise StoreClosed("the store was opened before a fork; open it anew in each process")
-
-
-def _hang_up(connection: Connection) -> None:
-    """Wake whoever waits for an answer that does not come: for them the server closed the line."""
-    with (
-        suppress(OSError, psycopg.Error),
-        socket.socket(fileno=os.dup(connection.fileno())) as line,
-    ):
-        line.shutdown(socket.SHUT_RDWR)

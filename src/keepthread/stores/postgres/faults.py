@@ -18,6 +18,11 @@ from keepthread.errors import (
     WrongFormat,
 )
 
+
+class Taken(Unavailable):
+    """A key is in an index already; nobody but a store sees this."""
+
+
 _OURS: Final[dict[str, type[KeepthreadError]]] = {
     "KT001": SessionGone,
     "KT002": Stale,
@@ -26,6 +31,7 @@ _OURS: Final[dict[str, type[KeepthreadError]]] = {
 }
 
 _BY_CODE: Final[dict[str, tuple[type[KeepthreadError], str]]] = {
+    "23505": (Taken, "a key is there already"),
     "25006": (ReadOnly, "the server can be read but not written"),
     "40001": (Busy, "others changed the same rows for too long"),
     "40P01": (Busy, "others waited for the same rows for too long"),

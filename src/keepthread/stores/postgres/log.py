@@ -8,7 +8,9 @@ from keepthread.errors import Conflict, SessionGone
 from keepthread.stores.drafts import Draft, Head, as_stored, check_exchange
 from keepthread.stores.gaps import without_gaps
 from keepthread.stores.postgres import sessions
-from keepthread.stores.postgres.engine import Engine, Link
+from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.faults import Taken
+from keepthread.stores.postgres.link import Link
 from keepthread.stores.postgres.rows import decode, id_to_bytes
 from keepthread.stores.postgres.statements import SQL
 from keepthread.types import Message
@@ -65,7 +67,11 @@ async def _append(
     """
     rows = [_values(draft) for draft in drafts]
     if len(rows) == 1:
-        return await engine.call(_APPEND, (tenant, sid, *rows[0], expect, exchange, now))
+        values = (tenant, sid, *rows[0], expect, exchange, now)
+        try:
+            return await engine.call(_APPEND, values)
+        except Taken:  # the message is known
+            return await engine.call(SQL["append_with_care"], values)
     columns = map(list, zip(*rows, strict=True))
     return await engine.call(SQL["append_all"], (tenant, sid, *columns, expect, exchange, now))
 

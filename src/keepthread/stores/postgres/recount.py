@@ -9,7 +9,8 @@ from keepthread.errors import SessionGone
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.drafts import recounted_row
 from keepthread.stores.postgres.changes import lock
-from keepthread.stores.postgres.engine import Engine, Link, Rows
+from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.link import Link, Rows
 from keepthread.stores.postgres.rows import decode, guard_of
 from keepthread.stores.postgres.statements import SQL
 

@@ -10,7 +10,7 @@ from psycopg.types.string import StrBinaryDumper
 
 from keepthread.errors import DurabilityTooLow, InvalidInput, WrongFormat
 from keepthread.stores.postgres.faults import translate
-from keepthread.stores.postgres.pool import Connection
+from keepthread.stores.postgres.link import Connection
 from keepthread.stores.postgres.statements import FORMAT, SQL, migration
 from keepthread.types import Durability
 
@@ -26,30 +26,35 @@ class Server:
         """Take a URL or a connection string of libpq's, and the least durability accepted."""
         try:
             given: dict[str, Any] = dict(conninfo_to_dict(url))
-        except psycopg.ProgrammingError as error:
-            raise InvalidInput(f"that is no PostgreSQL URL: {error}") from None
+        except psycopg.ProgrammingError:  # whose words may quote a part of the password
+            raise InvalidInput(
+                "that is no PostgreSQL URL; are all special characters in it percent-encoded?"
+            ) from None
         self.several = "," in str(given.get("host", ""))
         if self.several:
             given.setdefault("target_session_attrs", "read-write")
         given.setdefault("application_name", "keepthread")
-        given.setdefault("connect_timeout", max(_LEAST_TIMEOUT, round(timeout)))
-        self._conninfo = make_conninfo(**given)
+        # One of several may never answer, and there must be time left to ask the others.
+        shares = 1 if not self.several else 1 + len(str(given["host"]).split(","))
+        given.setdefault("connect_timeout", max(_LEAST_TIMEOUT, round(timeout / shares)))
+        self._given = given
         self._milliseconds = str(max(1, round(timeout * 1000)))
         self._least: Durability = least or "memory"
         self.durability: Durability = self._least
-        """What its writes survive, as it said when it was last connected to."""
+        """What its writes survive, as it said when it was last asked."""
 
-    async def begin(self, *, migrate: bool, partitions: int) -> None:
-        """Make the database ready, or say why it is not."""
+    async def begin(self, *, migrate: bool, partitions: int) -> int:
+        """Make the database ready, or say why it is not; return the format it had."""
         try:
             db = await self._connect_plainly()
             try:
-                await _make_ready(db, migrate=migrate, partitions=partitions)
+                known = await _make_ready(db, migrate=migrate, partitions=partitions)
                 await self._check_durability(db)
             finally:
                 await db.close()
         except psycopg.Error as error:
             raise translate(error) from error
+        return known
 
     async def connect(self) -> Connection:
         """Return a connection behind the walls; after a failover it may be to another server."""
@@ -64,18 +69,32 @@ class Server:
 
     async def _connect_plainly(self) -> Connection:
         db = await psycopg.AsyncConnection.connect(
-            self._conninfo, autocommit=True, prepare_threshold=0
+            make_conninfo(**self._given), autocommit=True, prepare_threshold=0
         )
+        if self.several:
+            self._prefer(db.info.host, str(db.info.port))
         # Whatever its size, a number is a bigint: each mixture of types would be a plan of its own.
         db.adapters.register_dumper(int, Int8BinaryDumper)
         db.adapters.register_dumper(str, StrBinaryDumper)
         db.adapters.register_dumper(list, ListBinaryDumper)
         return db
 
+    def _prefer(self, host: str, port: str) -> None:
+        """Ask first who answered last: others may be silent, or take themselves for the primary."""
+        hosts, ports = (str(self._given.get(name, "")).split(",") for name in ("host", "port"))
+        places = list(zip(hosts, ports * len(hosts), strict=False))  # one port may be for all
+        places.sort(key=lambda place: place[0] != host or place[1] not in (port, ""))
+        if "hostaddr" not in self._given:  # which goes with the hosts, and is hardly ever given
+            self._given["host"], self._given["port"] = map(",".join, zip(*places, strict=True))
+
     async def _check_durability(self, db: Connection) -> None:
         cursor = await db.execute(SQL["durability"])
         settings = await cursor.fetchone()
         assert settings
+        self.declare(*settings)
+
+    def declare(self, *settings: str) -> None:
+        """Take note of what the server gives now, and refuse less than was asked for."""
         self.durability = durability_of(*settings)
         if _LEVELS.index(self.durability) < _LEVELS.index(self._least):
             raise DurabilityTooLow(
@@ -92,21 +111,21 @@ def durability_of(fsync: str, synchronous_commit: str, standbys: str) -> Durabil
     return "replicated" if standbys and synchronous_commit in _WAITS_FOR_STANDBY else "power"
 
 
-async def _make_ready(db: Connection, *, migrate: bool, partitions: int) -> None:
-    """Bring a database to our format, or say what is to be done."""
+async def _make_ready(db: Connection, *, migrate: bool, partitions: int) -> int:
+    """Bring a database to our format, or say what is to be done; return the format it had."""
     known = await _format(db)
     if known > FORMAT:
         raise WrongFormat(
             f"the database has format {known}, of a newer keepthread; this one knows {FORMAT}"
         )
     if known == FORMAT:
-        return
+        return known
     if not migrate:
         raise WrongFormat(
             f"the database has format {known}, not {FORMAT}: run `keepthread migrate`"
         )
     try:
-        await _migrate(db, partitions)
+        return await _migrate(db, partitions)
     except psycopg.errors.InsufficientPrivilege as error:
         raise WrongFormat(
             f"the database has format {known}, not {FORMAT}, and this role may not change that"
@@ -124,12 +143,17 @@ async def _format(db: Connection) -> int:
     return row[0]
 
 
-async def _migrate(db: Connection, partitions: int) -> None:
-    """Apply what is missing, all or none; of several processes one does, the others wait."""
+async def _migrate(db: Connection, partitions: int) -> int:
+    """Apply what is missing, all or none; of several processes one does, the others wait.
+
+    Returns the format it found when it was its turn.
+    """
     async with db.transaction():
         await db.execute(SQL["lock_migrations"])
         await db.execute(SQL["begin_migrations"], prepare=False)
         await db.execute(SQL["set_partitions"], (str(partitions),))
-        for number in range(await _format(db) + 1, FORMAT + 1):
+        known = await _format(db)
+        for number in range(known + 1, FORMAT + 1):
             await db.execute(migration(number), prepare=False)
             await db.execute(SQL["migrated"], (number,))
+    return known

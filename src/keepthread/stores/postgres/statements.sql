@@ -29,6 +29,10 @@ SELECT * FROM keepthread.sessions_behind(%s::integer, %s, %s)
 -- name: append
 SELECT * FROM keepthread.append(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
+-- name: append_with_care
+SELECT * FROM keepthread.append_with_care(
+    %s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+
 -- name: append_all
 SELECT * FROM keepthread.append_all(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
@@ -36,7 +40,7 @@ SELECT * FROM keepthread.append_all(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s,
 SELECT * FROM keepthread.tail(%s::integer, %s, %s, %s, %s, %s, %s)
 
 -- name: gather
-SELECT * FROM keepthread.gather(%s::integer, %s, %s, %s, %s, %s)
+SELECT * FROM keepthread.gather(%s::integer, %s, %s, %s, %s::bytea[], %s::bytea[])
 
 -- name: read
 SELECT * FROM keepthread.read(%s::integer, %s, %s, %s, %s)

@@ -80,12 +80,19 @@ class PostgresStore:
 
         The URL may name several hosts: writes follow the one that accepts them. `durability` is
         the least that is accepted; the server is asked what it gives. `connections` is how many to
-        open at most. `deadline` is how many seconds to wait for the server, or for its return.
+        open at most. `deadline` is how many seconds a call waits for a server that went away;
+        opening does not wait for one that is away.
         """
         check_id(tenant, "tenant")
         server = Server(url, timeout=deadline, least=durability)
         await server.begin(migrate=migrate, partitions=_PARTITIONS)
-        engine = Engine(server.connect, size=connections, timeout=deadline, several=server.several)
+        engine = Engine(
+            server.connect,
+            size=connections,
+            timeout=deadline,
+            several=server.several,
+            declare=server.declare,
+        )
         return cls(server, engine, tenant=tenant, clock=clock, ids=ids, owns_engine=True)
 
     @property

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from keepthread.protocols import Progress
-from keepthread.stores.postgres.engine import Link
+from keepthread.stores.postgres.link import Link
 from keepthread.stores.postgres.rows import decode
 from keepthread.stores.postgres.statements import SQL
 from keepthread.types import Damage, Verification

@@ -14,7 +14,15 @@ try:
 except ImportError:  # pragma: no cover - tried by hand, in an environment without it
     raise Unavailable("a store on Redis needs redis-py: pip install 'keepthread[redis]'") from None
 
-__all__ = ["Client", "PipelineCommand", "RedisCluster", "close_client", "exceptions", "make_client"]
+__all__ = [
+    "Client",
+    "PipelineCommand",
+    "RedisCluster",
+    "close_client",
+    "drop_idle",
+    "exceptions",
+    "make_client",
+]
 
 Client = Any
 """A client of a server or of a cluster; redis-py's own types do not tell what answers are."""
@@ -57,6 +65,12 @@ async def close_client(client: Client) -> None:
     if isinstance(client, RedisCluster):  # it takes itself for closed once a node was lost
         await client.nodes_manager.aclose()
         await client.nodes_manager.aclose("startup_nodes")
+
+
+async def drop_idle(client: Client) -> None:
+    """Close the lines that wait to be used; a cluster's client looks for its nodes by itself."""
+    if not isinstance(client, RedisCluster):
+        await client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _node(host: str) -> ClusterNode:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from keepthread.errors import Busy, StoreClosed
-from keepthread.stores.redis.driver import Client, close_client, exceptions
+from keepthread.stores.redis.driver import Client, close_client, drop_idle, exceptions
 from keepthread.stores.redis.faults import KNOWN, passes, translate
 from keepthread.stores.redis.scripts import Script
 from keepthread.stores.redis.waiting import run_and_wait
@@ -19,6 +19,7 @@ Argument: TypeAlias = str | bytes | int
 
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.5
+_MOST_REPLICAS: Final = 3  # to be met where a primary was, before it is taken for none
 
 
 class Timeouts(NamedTuple):
@@ -110,10 +111,17 @@ class Link:
     async def _attempt(self, attempt: Callable[[], Awaitable[Any]], deadline: float) -> Any:
         clock = asyncio.get_running_loop().time
         pause = _FIRST_PAUSE
+        replicas_met = 0
         while True:
             self._check()
             try:
                 return await attempt()
+            except exceptions.ReadOnlyError as error:
+                # The line leads to a server that is a replica now; a new one may not.
+                replicas_met += 1
+                if replicas_met > _MOST_REPLICAS:
+                    raise translate(error) from error
+                await drop_idle(self.client)
             except KNOWN as error:
                 if not passes(error) or clock() + pause > deadline:
                     raise translate(error) from error

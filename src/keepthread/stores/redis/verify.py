@@ -10,6 +10,7 @@ from keepthread.stores.redis.link import Link
 from keepthread.stores.redis.places import Place, index_of, session_place, shelf_place
 from keepthread.stores.redis.records import unpack
 from keepthread.stores.redis.rows import id_field, message_at, unpack_head, unpack_row
+from keepthread.stores.redis.scripts import LUA
 from keepthread.stores.redis.state import read_state, unpack_active, unpack_record
 from keepthread.types import Damage, Scope, SessionKey, Verification
 
@@ -18,11 +19,13 @@ _NOT_WRITTEN: Final = "the row is not what was written"
 
 
 class _Log(NamedTuple):
-    """One session's log, to its last position."""
+    """One session's log, to its last position; others may append meanwhile."""
 
     place: Place
     id: str
     end: int
+    ids: int
+    """How many ids had a position, before the end was looked for."""
 
 
 class Inspection:
@@ -42,8 +45,11 @@ class Inspection:
         logs = await self._sessions()
         count = sum(log.end for log in logs)
         for log in logs:
+            known = len(self.damages)
             await self._log(log, count)
             await self._shelf(log.place, Scope(session=log.place.key), log.id)
+            if len(self.damages) > known and await self._is_gone(log.place):
+                del self.damages[known:]
         await self._shelf(shelf_place(self.tenant, ""), Scope(), "")
         for owner in await listing.owners(self.link, self.tenant):
             await self._shelf(shelf_place(self.tenant, owner), Scope(owner=owner), "")
@@ -70,6 +76,7 @@ class Inspection:
     async def _session(self, key: SessionKey) -> _Log | None:
         try:
             place = session_place(self.tenant, key)
+            ids: int = await self.link.ask("HLEN", place.ids)
             state = await read_state(self.link, place)
         except SessionGone:  # deleted, expired, or about to be made
             return None
@@ -81,7 +88,11 @@ class Inspection:
         head = unpack_head(place, state.head)
         if head is None:
             self._found("the end of the log is not what was written", id)
-        return _Log(place, id, max(end, head[0].seq if head else 0))
+        return _Log(place, id, max(end, head[0].seq if head else 0), ids)
+
+    async def _is_gone(self, place: Place) -> bool:
+        """Tell whether a session was deleted while it was looked at."""
+        return await self.link.ask("HGET", place.session, "life") != place.life.encode()
 
     # --- messages ---
 
@@ -94,7 +105,7 @@ class Inspection:
             self.messages += len(rows)
             if self.progress:
                 self.progress(self.messages, max(count, self.messages))
-        if await self.link.ask("HLEN", log.place.ids) > in_place:
+        if log.ids > in_place:
             self._found("an id has a position that is not its own", log.id)
 
     async def _page(self, log: _Log, seqs: range, rows: list[bytes]) -> int:
@@ -114,8 +125,9 @@ class Inspection:
     # --- records ---
 
     async def _shelf(self, place: Place, scope: Scope, session: str) -> None:
-        values: dict[bytes, bytes] = await self.link.ask("HGETALL", place.records)
-        names: list[bytes] = await self.link.ask("ZRANGE", place.order, 0, -1)
+        args = (place.life, place.mark)
+        pairs, names = await self.link.run(LUA["shelf"], place.keys, args)
+        values: dict[bytes, bytes] = dict(zip(pairs[::2], pairs[1::2], strict=True))
         present = {name: value for name, value in values.items() if not name.startswith(b"\0")}
         self.records += len(present)
         for name in sorted({*present, *names}):

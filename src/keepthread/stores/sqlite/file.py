@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 """Opens a connection by URI, in autocommit mode; a test may put faults behind it."""
 
-APPLICATION_ID: Final = 0x6B707464  # "kptd"
+
+class Format(NamedTuple):
+    """What kind of file it is; `script` gives what leads to a format from the one before."""
+
+    what: str
+    application_id: int
+    newest: int
+    script: Callable[[int], str]
+
+
+STORE: Final = Format("store", 0x6B707464, FORMAT, migration)  # "kptd"
 
 
 def connect(uri: str) -> sqlite3.Connection:
@@ -45,9 +55,18 @@ class FileFacts(NamedTuple):
 class DatabaseFile:
     """One file in write-ahead mode; `synchronous` is FULL or NORMAL."""
 
-    def __init__(self, path: Path, *, synchronous: str, timeout: float, connect: Connect) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        synchronous: str,
+        timeout: float,
+        connect: Connect,
+        kind: Format = STORE,
+    ) -> None:
         """Name the file; nothing is touched yet."""
         self.path = path.absolute()
+        self._kind = kind
         self._synchronous = synchronous
         self._timeout = timeout
         self._connect = connect
@@ -119,7 +138,7 @@ class DatabaseFile:
         try:
             self._configure(db)
             found = self._format(db)  # before anything is changed in a file that is not ours
-            if found == FORMAT:
+            if found == self._kind.newest:
                 self._check_schema(db)
             db.execute("PRAGMA journal_mode = WAL").fetchall()
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
@@ -127,11 +146,11 @@ class DatabaseFile:
             db.execute("PRAGMA checkpoint_fullfsync = ON")
             db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
             db.execute("PRAGMA secure_delete = ON").fetchall()
-            for number in range(found + 1, FORMAT + 1):
+            for number in range(found + 1, self._kind.newest + 1):
                 db.executescript(
-                    f"BEGIN IMMEDIATE; {migration(number)}"
-                    f"PRAGMA user_version = {number}; PRAGMA application_id = {APPLICATION_ID};"
-                    "COMMIT;"
+                    f"BEGIN IMMEDIATE; {self._kind.script(number)}"
+                    f"PRAGMA user_version = {number};"
+                    f"PRAGMA application_id = {self._kind.application_id}; COMMIT;"
                 )
         except BaseException:
             db.close()
@@ -142,10 +161,10 @@ class DatabaseFile:
         db = self._connect(self._uri(mode))
         try:
             self._configure(db)
-            if (found := self._format(db)) != FORMAT:
+            if (found := self._format(db)) != self._kind.newest:
                 raise WrongFormat(
                     f"{self.path} has format {found} and cannot be written; open it once where it"
-                    f" can, to bring it to format {FORMAT}"
+                    f" can, to bring it to format {self._kind.newest}"
                 )
             self._check_schema(db)
         except BaseException:
@@ -164,18 +183,19 @@ class DatabaseFile:
         (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application == 0 and found == 0 and tables == 0:
             return 0
-        if application != APPLICATION_ID or found < 1:
-            raise WrongFormat(f"{self.path} is a database, but not a keepthread store")
-        if found > FORMAT:
+        what, application_id, newest, _ = self._kind
+        if application != application_id or found < 1:
+            raise WrongFormat(f"{self.path} is a database, but not a keepthread {what}")
+        if found > newest:
             raise WrongFormat(
-                f"{self.path} has format {found}; this keepthread knows formats up to {FORMAT}."
+                f"{self.path} has format {found}; this keepthread knows formats up to {newest}."
                 " Install a newer keepthread."
             )
         return found
 
     def _check_schema(self, db: sqlite3.Connection) -> None:
         """Refuse a file whose tables are not those that the migrations made."""
-        if not schema() <= set(db.execute(_SCHEMA)):
+        if not schema(self._kind) <= set(db.execute(_SCHEMA)):
             raise Damaged(f"{self.path}: the file's schema is damaged; restore it from a backup")
 
     def _uri(self, query: str) -> str:
@@ -191,11 +211,11 @@ _SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 
 
 @cache
-def schema() -> set[tuple[Any, ...]]:
+def schema(kind: Format) -> set[tuple[Any, ...]]:
     """Return the tables and indexes of a sound file of the newest format."""
     with closing(connect(":memory:")) as db:
-        for number in range(1, FORMAT + 1):
-            db.executescript(migration(number))
+        for number in range(1, kind.newest + 1):
+            db.executescript(kind.script(number))
         return set(db.execute(_SCHEMA))
 
 

@@ -74,9 +74,10 @@ def scan(db: sqlite3.Connection, shelf: Shelf, kind: str | None, keys: Keys) -> 
 
 
 def scan_kinds(db: sqlite3.Connection, shelf: Shelf, kinds: Sequence[str]) -> list[Record]:
-    """Return the records of some kinds on the shelf of a session that is there."""
+    """Return the records of some kinds on the shelf of a session that is there, kind by kind."""
     if len(kinds) == _FOUR:  # what a context asks for, in one statement
-        return [_decode(row) for row in db.execute(_OF_FOUR_KINDS, (*shelf, *kinds))]
+        found = [_decode(row) for row in db.execute(_OF_FOUR_KINDS, (*shelf, *kinds))]
+        return [record for kind in kinds for record in found if record.kind == kind]
     return [_decode(row) for kind in kinds for row in db.execute(_OF_KIND, (*shelf, kind))]
 
 

@@ -7,8 +7,9 @@
 -- their order, which the primary key does not have.
 
 -- The wall between customers, by number: eight bytes less in every row and index entry than a name.
+-- The number follows from the name, so that a failover that loses it does not give it to another.
 CREATE TABLE keepthread.tenants (
-    tenant integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant integer PRIMARY KEY,
     name   bytea NOT NULL UNIQUE
 );
 
@@ -16,6 +17,13 @@ CREATE TABLE keepthread.tenants (
 -- session can apply to a new one, and a version never returns.
 CREATE SEQUENCE keepthread.places;
 CREATE SEQUENCE keepthread.versions;
+
+-- The next of a sequence. A standby that takes over, or a backup that is restored, may be behind, and
+-- count numbers again that were given out; so the last twenty bits of each are drawn by chance.
+CREATE FUNCTION keepthread.next_of(_sequence regclass) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT nextval(_sequence) * 1048576 + floor(random() * 1048576)::bigint
+$$;
 
 -- One row a session; who appends holds its lock. `guard` covers all columns but the last two,
 -- which alone change while messages arrive.

@@ -20,18 +20,20 @@ BEGIN
 END
 $$;
 
--- The number of a tenant's name, 0 if it has none; made if asked to. The names themselves are
--- nobody's to read.
+-- The number of a tenant's name, 0 if it has none; made if asked to: from the name, and if that
+-- number is another's, the one behind it. The names themselves are nobody's to read.
 CREATE FUNCTION keepthread.tenant_number(_name bytea, _make boolean) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     number integer;
+    free   integer := ('x' || encode(substr(sha256(_name), 1, 4), 'hex'))::bit(32)::bigint % 2147483646;
 BEGIN
-    SELECT t.tenant INTO number FROM keepthread.tenants t WHERE t.name = _name;
-    IF number IS NULL AND _make THEN
-        INSERT INTO keepthread.tenants (name) VALUES (_name) ON CONFLICT DO NOTHING;
+    LOOP
         SELECT t.tenant INTO number FROM keepthread.tenants t WHERE t.name = _name;
-    END IF;
+        EXIT WHEN FOUND OR NOT _make;
+        free := free % 2147483647 + 1;
+        INSERT INTO keepthread.tenants (tenant, name) VALUES (free, _name) ON CONFLICT DO NOTHING;
+    END LOOP;
     RETURN coalesce(number, 0);
 END
 $$;

@@ -79,8 +79,8 @@ LANGUAGE sql STABLE AS $$
     ORDER BY m.id LIMIT 1
 $$;
 
--- The session's own row is locked first, so a log has one writer at a time and no gaps.
-CREATE FUNCTION keepthread.append(
+-- A message whose id may be known, or behind a log that is empty or damaged.
+CREATE FUNCTION keepthread.append_with_care(
     _tenant integer, _sid bigint, _id bytea, _role bigint, _content bytea, _extra bytea,
     _tokens bigint, _counter bytea, _created_at double precision, _digest bytea,
     _expect bigint, _exchange bigint, _now double precision,
@@ -125,7 +125,7 @@ BEGIN
         _extra, _content
     ) ON CONFLICT (id, sid, tenant) WHERE messages.seq > 0 DO NOTHING;
     IF FOUND THEN
-        IF _now >= active + 1 THEN  -- once a second: the indexes of lists are written as well
+        IF _now >= active + 1 THEN
             PERFORM keepthread.touch(_tenant, _sid, _now);
         END IF;
         RETURN;
@@ -134,10 +134,68 @@ BEGIN
     known := true;
     seq := keepthread.seq_of(_tenant, _sid, _id);
     SELECT m.digest, m.content IS NULL AS erased INTO same FROM keepthread.messages m
-    WHERE m.tenant = _tenant AND m.sid = _sid AND m.seq = append.seq;
+    WHERE m.tenant = _tenant AND m.sid = _sid AND m.seq = append_with_care.seq;
     IF same.digest <> _digest AND NOT same.erased THEN
         RAISE EXCEPTION USING ERRCODE = 'KT003', MESSAGE = 'another body under a known id',
             DETAIL = encode(_id, 'hex');
+    END IF;
+END
+$$;
+
+-- The session's own row is locked first, so a log has one writer at a time and no gaps. Then one
+-- statement reads where the log ends and writes behind it. It does not ask whether the id is known:
+-- the index does, and whoever is told so (unique_violation) appends with care.
+CREATE FUNCTION keepthread.append(
+    _tenant integer, _sid bigint, _id bytea, _role bigint, _content bytea, _extra bytea,
+    _tokens bigint, _counter bytea, _created_at double precision, _digest bytea,
+    _expect bigint, _exchange bigint, _now double precision,
+    OUT known boolean, OUT seq bigint, OUT exchange bigint, OUT total bigint
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    active double precision;
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    SELECT s.active_at INTO active FROM keepthread.sessions s
+    WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'KT001', MESSAGE = 'the session was deleted';
+    END IF;
+
+    INSERT INTO keepthread.messages AS new (
+        sid, seq, tokens, exchange, exchanges, total, created_at, tenant, role, id, counter, digest,
+        guard, extra, content
+    )
+    SELECT _sid, n.seq, _tokens, n.exchange, n.exchanges, n.total, _created_at, _tenant, _role, _id,
+           _counter, _digest,
+           keepthread.guard_of(
+               _sid, n.seq, _tokens, _counter, n.exchange, n.exchanges, n.total, _created_at, _digest),
+           _extra, _content
+    FROM (
+        SELECT h.seq + 1 AS seq, h.total + _tokens AS total,
+               coalesce(_exchange, h.exchanges + (_role = 1)::integer) AS exchange,
+               h.exchanges + (_exchange IS NULL AND _role = 1)::integer AS exchanges
+        FROM (
+            SELECT l.seq, l.tokens, l.counter, l.exchange, l.exchanges, l.total, l.created_at, l.digest,
+                   l.guard
+            FROM keepthread.messages l
+            WHERE l.tenant = _tenant AND l.sid = _sid
+            ORDER BY l.seq DESC LIMIT 1
+        ) h
+        WHERE h.guard = keepthread.guard_of(
+            _sid, h.seq, h.tokens, h.counter, h.exchange, h.exchanges, h.total, h.created_at, h.digest)
+          AND coalesce(_exchange BETWEEN 1 AND h.exchanges, true) AND coalesce(_expect = h.seq, true)
+    ) n
+    RETURNING false, new.seq, new.exchange, new.total INTO known, seq, exchange, total;
+    IF NOT FOUND THEN
+        SELECT a.known, a.seq, a.exchange, a.total INTO known, seq, exchange, total
+        FROM keepthread.append_with_care(
+            _tenant, _sid, _id, _role, _content, _extra, _tokens, _counter, _created_at, _digest,
+            _expect, _exchange, _now) a;
+    ELSIF _now >= active + 1 THEN  -- once a second: the indexes of lists are written as well
+        UPDATE keepthread.sessions s  -- as `touch` does, but planned once
+        SET active_at = _now, active_guard = keepthread.guard_of_activity(_sid, _now)
+        WHERE s.tenant = _tenant AND s.sid = _sid;
     END IF;
 END
 $$;
@@ -157,7 +215,7 @@ BEGIN
             AS o (id, role, content, extra, tokens, counter, created_at, digest)
     LOOP
         SELECT a.known, a.seq, a.exchange, a.total INTO known, seq, exchange, total
-        FROM keepthread.append(
+        FROM keepthread.append_with_care(
             _tenant, _sid, one.id, one.role, one.content, one.extra, one.tokens, one.counter,
             one.created_at, one.digest, _expect, _exchange, _now) a;
         RETURN NEXT;

@@ -58,7 +58,7 @@ BEGIN
     INSERT INTO keepthread.sessions (
         sid, epoch, created_at, active_at, tenant, kind, ready, id, owner, active_guard, guard, details
     ) VALUES (
-        nextval('keepthread.places'), 0, _created_at, '-infinity', _tenant, _kind, _ready, _id, _owner,
+        keepthread.next_of('keepthread.places'), 0, _created_at, '-infinity', _tenant, _kind, _ready, _id, _owner,
         '', '', _details
     ) ON CONFLICT (id, tenant) WHERE sid > 0 DO NOTHING
     RETURNING sid INTO place;

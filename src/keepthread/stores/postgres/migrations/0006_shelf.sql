@@ -62,7 +62,7 @@ BEGIN
         END IF;
     END LOOP;
 
-    number := nextval('keepthread.versions');
+    number := keepthread.next_of('keepthread.versions');
     INSERT INTO keepthread.shelf AS r (
         sid, version, tenant, whose, kind, key, owner, guard, value, made_of, firsts, lasts
     ) VALUES (

@@ -1,0 +1,214 @@
+"""The spool's file as a box of batches: put in, look, take out; each all or none."""
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, Self
+
+from keepthread.checks import show
+from keepthread.codec import decode, guard_of
+from keepthread.errors import InvalidInput
+from keepthread.spool import statements as sql
+from keepthread.spool.file import SpoolFile
+from keepthread.spool.nouns import Batch, Dropped, SetAside, Settled, Survey, Waiting
+from keepthread.stores.drafts import Draft
+from keepthread.stores.sqlite.engine import CHECKPOINT_PAGES, Engine
+from keepthread.stores.sqlite.faults import translate
+from keepthread.stores.sqlite.file import Connect, connect
+from keepthread.types import Durability, Message, SessionInfo, SessionKey
+
+_MOST_SESSIONS: Final = 10_000
+_ROW_BYTES: Final = 200  # what a message takes beside its text
+_ENOUGH: Final = CHECKPOINT_PAGES * 4096  # so much written makes the engine move its log
+
+
+class Box:
+    """One spool file, owned by this process until it is closed."""
+
+    def __init__(self, file: SpoolFile) -> None:
+        """Take a file that is owned; `open` is the usual way."""
+        self._file = file
+        self._engine = Engine(file)
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        tenant: str | None = None,
+        target: str | None = None,
+        durability: Durability = "power",
+        connect: Connect = connect,
+    ) -> Self:
+        """Own a file, made if it is not there; it must belong to this tenant and this target.
+
+        Without them it must be there.
+        """
+        file = SpoolFile(Path(path), durability=durability, connect=connect)
+        if target is None and not file.path.is_file():
+            raise InvalidInput(f"there is no spool at {file.path}")
+        await asyncio.to_thread(file.take)
+        box = cls(file)
+        try:
+            if target is not None:
+                wanted = {"target": target, "tenant": tenant or "default"}
+                await box._engine.write(lambda db: _claim(db, file.path, wanted))
+            file.note_owner()
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        await self._engine.close()
+        self._file.release()
+
+    # --- batches ---
+
+    async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
+        """Put a batch behind all others; its messages are the drafts."""
+        size = sum(_ROW_BYTES + _size(draft) for draft in drafts)
+        await self._engine.write(lambda db: _add(db, batch, drafts), size)
+
+    async def waiting(self) -> dict[SessionKey, int]:
+        """Return how many batches of each session wait."""
+        return await self._engine.read(lambda db: dict(db.execute(sql.WAITING).fetchall()))
+
+    async def oldest(self, session: SessionKey, limit: int) -> list[Batch]:
+        """Return the first batches of a session that wait."""
+        return await self._engine.read(lambda db: _oldest(db, session, limit))
+
+    async def settle(self, batches: Sequence[Settled]) -> None:
+        """Take out what was delivered or dropped, and keep what was refused."""
+        await self._engine.write(lambda db: _settle(db, batches))
+
+    async def clear(self) -> None:
+        """Forget what was dropped and set aside."""
+        await self._engine.write(lambda db: [_execute(db, each) for each in sql.CLEAR])
+        await self.tidy()
+
+    async def tidy(self) -> None:
+        """Leave nothing of what was taken out, in the file or its log."""
+        await self._engine.write(_nothing, _ENOUGH)
+        await self._engine.write(_nothing)  # comes to its turn when that is done
+
+    # --- sessions ---
+
+    async def sessions(self) -> list[SessionInfo]:
+        """Return the sessions that were seen, the latest last."""
+        return await self._engine.read(_sessions)
+
+    async def remember(self, session: SessionInfo) -> None:
+        """Take note of a session."""
+        await self._engine.write(lambda db: _remember(db, session))
+
+    async def forget(self, id: str) -> None:
+        """Forget a session that was deleted."""
+        await self._engine.write(lambda db: _execute(db, sql.FORGET_SESSION, (id,)))
+
+    async def survey(self) -> Survey:
+        """Return all that the file says of itself."""
+        return await self._engine.read(lambda db: _survey(db, self._file.owner()))
+
+
+def look(path: str | Path) -> Survey:
+    """Return what a spool file says of itself, whoever owns it; nothing is written."""
+    file = SpoolFile(Path(path))
+    if not file.path.is_file():
+        raise InvalidInput(f"there is no spool at {file.path}")
+    with closing(file.open_for_reading()) as db:
+        try:
+            db.execute("BEGIN")
+            return _survey(db, file.owner())
+        except sqlite3.Error as error:
+            raise translate(error, file.path) from error
+
+
+# --- work on a connection ---
+
+
+def _nothing(_: sqlite3.Connection) -> None:
+    """Ask for no more than that the file is open."""
+
+
+def _execute(db: sqlite3.Connection, statement: str, values: Sequence[Any] = ()) -> None:
+    db.execute(statement, values)
+
+
+def _claim(db: sqlite3.Connection, path: Path, wanted: dict[str, str]) -> None:
+    known = dict(db.execute(sql.ABOUT).fetchall())
+    if not known:
+        db.executemany(sql.NAME, wanted.items())
+    for what, value in known.items():
+        if wanted[what] != value:
+            raise InvalidInput(
+                f"{path} is the spool of {what} {show(value)}, not of {show(wanted[what])};"
+                " each needs a file of its own"
+            )
+
+
+def _add(db: sqlite3.Connection, batch: Batch, drafts: Sequence[Draft]) -> None:
+    values = (batch.key, batch.session, batch.exchange, batch.opened_by)
+    ((number,),) = db.execute(sql.ADD_BATCH, values).fetchall()
+    db.executemany(sql.ADD_MESSAGE, [_row(number, *each) for each in enumerate(drafts)])
+
+
+def _row(number: int, place: int, draft: Draft) -> tuple[Any, ...]:
+    _, _, packed, body, tokens, counter, at = draft
+    guard = guard_of(number, place, tokens, counter, 0, 0, 0, at, body.digest)
+    bare = (packed, body.role, body.content, body.extra)
+    return (number, place, *bare, tokens, counter, at, body.digest, guard)
+
+
+def _oldest(db: sqlite3.Connection, session: SessionKey, limit: int) -> list[Batch]:
+    found = db.execute(sql.OLDEST, (session, limit)).fetchall()
+    return [Batch._make((*row, _messages(db, row[0]))) for row in found]
+
+
+def _messages(db: sqlite3.Connection, number: int) -> list[Message]:
+    return [decode(number, row) for row in db.execute(sql.MESSAGES, (number,)).fetchall()]
+
+
+def _settle(db: sqlite3.Connection, batches: Sequence[Settled]) -> None:
+    for batch, dropped, reason in batches:
+        if reason is None:
+            db.execute(sql.REMOVE_MESSAGES, (batch.number,))
+            db.execute(sql.REMOVE_BATCH, (batch.number,))
+            db.executemany(sql.DROPPED, dropped)
+        else:
+            db.execute(sql.SET_ASIDE, (reason, batch.number))
+
+
+def _sessions(db: sqlite3.Connection) -> list[SessionInfo]:
+    return [
+        SessionInfo(id=id, key=SessionKey(key), owner=owner, kind=kind)
+        for id, key, owner, kind in db.execute(sql.SESSIONS).fetchall()
+    ]
+
+
+def _remember(db: sqlite3.Connection, session: SessionInfo) -> None:
+    db.execute(sql.FORGET_SESSION, (session.id,))
+    db.execute(sql.REMEMBER_SESSION, (session.id, session.key, session.owner, session.kind))
+    db.execute(sql.FORGET_OLD_SESSIONS, (_MOST_SESSIONS,))
+
+
+def _survey(db: sqlite3.Connection, owner: str) -> Survey:
+    about = dict(db.execute(sql.ABOUT).fetchall())
+    aside = db.execute(sql.SURVEY_ASIDE).fetchall()
+    return Survey(
+        target=about.get("target", ""),
+        tenant=about.get("tenant", ""),
+        owner=owner,
+        waiting=[Waiting(*row) for row in db.execute(sql.SURVEY_WAITING).fetchall()],
+        dropped=[Dropped(*row) for row in db.execute(sql.SURVEY_DROPPED).fetchall()],
+        set_aside=[
+            SetAside(session, reason, _messages(db, number)) for number, session, reason in aside
+        ],
+    )
+
+
+def _size(draft: Draft) -> int:
+    return len(draft.body.content or b"") + len(draft.body.extra or b"")
