@@ -72,8 +72,8 @@ def _run(proof: Proof, run: Run, where: str, size: int, seed: int, *, as_json: b
         }
         print(json.dumps(row | {"figures": dict(outcome.figures), "broken": list(outcome.broken)}))
         return 0 if outcome.held else 1
-    for name, figure in outcome.figures.items():
-        print(f"  {name}: {figure:,}" if isinstance(figure, int) else f"  {name}: {figure}")
+    for what, figure in outcome.figures.items():
+        print(f"  {what}: {figure:,}" if isinstance(figure, int) else f"  {what}: {figure}")
     for line in outcome.broken[:20]:
         print(f"  BROKEN: {line}")
     verdict = "held" if outcome.held else f"BROKEN, seed {seed}"

@@ -1,6 +1,6 @@
 """P4: one total order per session, and no clock in it.
 
-Eight processes append to one session of one file while their clocks jump back and forth by up to
+Eight processes append to one session of one store while their clocks jump back and forth by up to
 an hour. What was acknowledged must be in the log once, in an order that every caller could see.
 """
 
@@ -12,14 +12,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import pairwise
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import NamedTuple
 
-from keepthread.stores.sqlite import SQLiteStore
+from keepthread.protocols import Store
 from keepthread.types import Message, SessionInfo, SessionKey
 from proofs import Outcome, Progress, Proof
+from proofs.places import file_url, new_place, opened
 
 WRITERS = 8
 HOUR = 3600.0
@@ -50,11 +52,19 @@ class Call(NamedTuple):
 
 def run(size: int, seed: int, progress: Progress) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "order.db"
-        key = asyncio.run(_new_session(path))
-        broken = _let_all_write(path, key, size, seed, progress)
-        lines = [line for writer in range(WRITERS) for line in _lines(path, writer)]
-        log, sound = asyncio.run(_read_all(path, key))
+        return _run(Path(folder), file_url(Path(folder) / "order.db"), size, seed, progress)
+
+
+def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
+    with new_place(kind) as place, tempfile.TemporaryDirectory() as folder:
+        return _run(Path(folder), place.url, size, seed, progress)
+
+
+def _run(folder: Path, url: str, size: int, seed: int, progress: Progress) -> Outcome:
+    key = asyncio.run(_new_session(url))
+    broken = _let_all_write(folder, url, key, size, seed, progress)
+    lines = [line for writer in range(WRITERS) for line in _lines(folder, writer)]
+    log, sound = asyncio.run(_read_all(url, key))
     calls = [line for line in lines if isinstance(line, Call)]
     errors = [line for line in lines if isinstance(line, str)]
     broken += [f"a caller was shown {error}" for error in errors]
@@ -65,8 +75,8 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
     return Outcome(figures=_figures(log, calls) | figures, broken=tuple(broken))
 
 
-async def _new_session(path: Path) -> SessionKey:
-    async with await SQLiteStore.open(path) as store:
+async def _new_session(url: str) -> SessionKey:
+    async with opened(url) as store:
         return (await store.put_session(SessionInfo(id="one"))).key
 
 
@@ -74,17 +84,15 @@ async def _new_session(path: Path) -> SessionKey:
 
 
 def _let_all_write(
-    path: Path, key: SessionKey, size: int, seed: int, progress: Progress
+    folder: Path, url: str, key: SessionKey, size: int, seed: int, progress: Progress
 ) -> list[str]:
     """Run the writers side by side and say which did not end well."""
     spawn = multiprocessing.get_context("spawn")
     gate = spawn.Barrier(WRITERS)
+    shares = [len(range(number, size, WRITERS)) for number in range(WRITERS)]
     writers = [
-        spawn.Process(
-            target=_write,
-            args=(path, key, number, len(range(number, size, WRITERS)), f"{seed}/{number}", gate),
-        )
-        for number in range(WRITERS)
+        spawn.Process(target=_write, args=(folder, url, key, number, share, seed, gate))
+        for number, share in enumerate(shares)
     ]
     for writer in writers:
         writer.start()
@@ -98,15 +106,21 @@ def _let_all_write(
     ]
 
 
-def _write(path: Path, key: SessionKey, number: int, share: int, seed: str, gate: Barrier) -> None:
-    asyncio.run(_Writer(path, key, number, random.Random(seed)).run(share, gate))
+def _write(
+    folder: Path, url: str, key: SessionKey, number: int, share: int, seed: int, gate: Barrier
+) -> None:
+    writer = _Writer(folder, url, key, number, random.Random(f"{seed}/{number}"))
+    asyncio.run(writer.run(share, gate))
 
 
 class _Writer:
     """One process: calls one after another, or several at once, of one message or several."""
 
-    def __init__(self, path: Path, key: SessionKey, number: int, rng: random.Random) -> None:
-        self.path = path
+    def __init__(
+        self, folder: Path, url: str, key: SessionKey, number: int, rng: random.Random
+    ) -> None:
+        self.folder = folder
+        self.url = url
         self.key = key
         self.number = number
         self.rng = rng
@@ -114,9 +128,9 @@ class _Writer:
 
     async def run(self, share: int, gate: Barrier) -> None:
         clock = _jumping_clock(random.Random(self.rng.random()))
-        async with await SQLiteStore.open(self.path, clock=clock) as store:
+        async with opened(self.url, clock=clock) as store:
             gate.wait(PATIENCE)
-            with _log_of(self.path, self.number).open("w") as log:
+            with _log_of(self.folder, self.number).open("w") as log:
                 number = rounds = 0
                 while number < share:
                     several = min(self.rng.choice((1, 1, 1, 2, 4, 8)), share - number)
@@ -127,7 +141,7 @@ class _Writer:
                         log.write(json.dumps(line) + "\n")
                     number, rounds = numbers.stop, rounds + 1
 
-    async def call(self, store: SQLiteStore, number: int, turn: int) -> Call:
+    async def call(self, store: Store, number: int, turn: int) -> Call:
         messages = [
             Message(
                 id=(id := f"{self.number}:{number}:{n}"),
@@ -151,13 +165,13 @@ def _jumping_clock(rng: random.Random) -> Callable[[], float]:
     return lambda: start + rng.uniform(-HOUR, HOUR)
 
 
-def _log_of(path: Path, writer: int) -> Path:
-    return path.with_name(f"writer-{writer}")
+def _log_of(folder: Path, writer: int) -> Path:
+    return folder / f"writer-{writer}"
 
 
-def _lines(path: Path, writer: int) -> Iterator[Call | str]:
+def _lines(folder: Path, writer: int) -> Iterator[Call | str]:
     """Yield the acknowledged calls of a writer, and the errors it was shown."""
-    log = _log_of(path, writer)
+    log = _log_of(folder, writer)
     log.touch()  # a writer that died early has written none
     with log.open() as lines:
         for line in map(json.loads, lines):
@@ -171,9 +185,9 @@ def _lines(path: Path, writer: int) -> Iterator[Call | str]:
 # --- the check ---
 
 
-async def _read_all(path: Path, key: SessionKey) -> tuple[list[Message], bool]:
+async def _read_all(url: str, key: SessionKey) -> tuple[list[Message], bool]:
     log: list[Message] = []
-    async with await SQLiteStore.open(path) as store:
+    async with opened(url) as store:
         while page := await store.read(key, after=len(log), limit=PAGE):
             log += page
         return log, (await store.verify()).sound
@@ -287,4 +301,5 @@ PROOF = Proof(
     closing=4000,
     long=400_000,
     run=run,
+    on={kind: partial(run_on, kind) for kind in ("postgres", "redis", "cluster")},
 )

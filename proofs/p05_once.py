@@ -1,27 +1,31 @@
 """P5: a message is stored exactly once, however often and by whomever it is sent again.
 
 Eight processes append the same ids to the same sessions, each in an order of its own. They give
-up waiting at random moments and try again; some are killed and started again. Every caller must
-get the same stored message, and nobody may put another body under a known id.
+up waiting at random moments and try again; some are killed and started again. On servers the server
+is restarted under them, in order or by SIGKILL, and no caller may be shown an error. Every caller
+must get the same stored message, and nobody may put another body under a known id.
 """
 
 import asyncio
 import multiprocessing
 import os
 import random
+import signal
 import tempfile
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import NamedTuple
 
 from keepthread.errors import Conflict
-from keepthread.stores.sqlite import SQLiteStore
+from keepthread.protocols import Store
 from keepthread.types import Message, SessionInfo, SessionKey, ToolCall
 from proofs import Outcome, Progress, Proof
+from proofs.places import Place, file_url, new_place, opened
 
 WRITERS = 8
 SESSIONS = 4
@@ -29,6 +33,7 @@ WINDOW = 32  # ids that all writers are busy with at about the same time
 AT_ONCE = 8
 CALLS_PER_KILL = 400
 MOST_KILLS = 500
+HOW_TO_STOP = (signal.SIGINT, signal.SIGKILL)
 PATIENCE = 60.0
 LINE = 27
 
@@ -43,11 +48,26 @@ class Answer(NamedTuple):
 
 def run(size: int, seed: int, progress: Progress) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        crew = _Crew(Path(folder), max(1, size // WRITERS), seed)
-        broken = crew.work(progress)
-        answers = [answer for writer in range(WRITERS) for answer in _answers(crew.folder, writer)]
-        tallies = sum((_tallies(crew.folder, writer) for writer in range(WRITERS)), Counter())
-        logs, sound = asyncio.run(_read_all(crew))
+        path = Path(folder)
+        return _run(
+            _Crew(path, file_url(path / "once.db"), max(1, size // WRITERS), seed), progress
+        )
+
+
+def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
+    with new_place(kind) as place, tempfile.TemporaryDirectory() as folder:
+        crew = _Crew(Path(folder), place.url, max(1, size // WRITERS), seed, place)
+        outcome = _run(crew, progress)
+    broken = outcome.broken if all(crew.restarts) else (*outcome.broken, "too few restarts")
+    more = {"server stopped in order": crew.restarts[0], "server killed": crew.restarts[1]}
+    return Outcome(figures={**outcome.figures, **more}, broken=broken)
+
+
+def _run(crew: "_Crew", progress: Progress) -> Outcome:
+    broken = crew.work(progress)
+    answers = [answer for writer in range(WRITERS) for answer in _answers(crew.folder, writer)]
+    tallies = sum((_tallies(crew.folder, writer) for writer in range(WRITERS)), Counter())
+    logs, sound = asyncio.run(_read_all(crew))
     if not sound:
         broken.append("verify finds damage")
     broken += [*_not_once(logs, crew.ids), *_differing(logs, answers)]
@@ -79,11 +99,15 @@ def _message(number: int) -> Message:
 
 
 class _Crew:
-    """The writers, and the one who kills some of them and starts them again."""
+    """The writers, and the one who kills some of them, or their server, and starts them again."""
 
-    def __init__(self, folder: Path, ids: int, seed: int) -> None:
+    def __init__(
+        self, folder: Path, url: str, ids: int, seed: int, place: Place | None = None
+    ) -> None:
         self.folder = folder
-        self.path = folder / "once.db"
+        self.url = url
+        self.place = place
+        self.restarts = [0, 0]
         self.ids = ids
         self.seed = seed
         self.rng = random.Random(seed)
@@ -91,7 +115,7 @@ class _Crew:
         self.keys = asyncio.run(self._new_sessions())
 
     async def _new_sessions(self) -> list[SessionKey]:
-        async with await SQLiteStore.open(self.path) as store:
+        async with opened(self.url) as store:
             infos = [SessionInfo(id=f"session {n}") for n in range(SESSIONS)]
             return [(await store.put_session(info)).key for info in infos]
 
@@ -112,6 +136,8 @@ class _Crew:
             if marks and done >= marks[0]:
                 marks.pop(0)
                 self._kill_one(writers)
+                if self.place and any(writer.is_alive() for writer in writers):
+                    self._restart(self.place)
             progress(min(done, size), size)
         codes = [writer.exitcode for writer in writers]
         return [f"writer {n} ended with status {code}" for n, code in enumerate(codes) if code]
@@ -119,7 +145,7 @@ class _Crew:
     def _start(self, number: int, life: int) -> SpawnProcess:
         spawn = multiprocessing.get_context("spawn")
         seed = f"{self.seed}/{number}/{life}"
-        args = (self.folder, self.path, self.keys, number, self.ids, seed)
+        args = (self.folder, self.url, self.keys, number, self.ids, seed)
         writer = spawn.Process(target=_write, args=args)
         writer.start()
         return writer
@@ -132,6 +158,13 @@ class _Crew:
             self.kills += 1
             writers[number] = self._start(number, self.kills)
 
+    def _restart(self, place: Place) -> None:
+        """Stop the server, in order and by force in turn, and let all wait for its return."""
+        which = sum(self.restarts) % len(HOW_TO_STOP)
+        place.go_down(HOW_TO_STOP[which])
+        place.come_back()
+        self.restarts[which] += 1
+
     def _done(self) -> int:
         sizes = [_file(self.folder, n, "answers").stat().st_size for n in self._begun()]
         return sum(sizes) // LINE
@@ -141,27 +174,27 @@ class _Crew:
 
 
 def _marks(rng: random.Random, size: int) -> list[int]:
-    """Return at how many answers somebody dies."""
+    """Return at how many answers somebody dies; at the very end nobody would notice."""
     kills = min(max(2, size // CALLS_PER_KILL), MOST_KILLS)
-    return sorted(rng.randrange(size) for _ in range(kills))
+    return sorted(rng.randrange(size * 3 // 4) for _ in range(kills))
 
 
 # --- one writer ---
 
 
 def _write(
-    folder: Path, path: Path, keys: list[SessionKey], number: int, ids: int, seed: str
+    folder: Path, url: str, keys: list[SessionKey], number: int, ids: int, seed: str
 ) -> None:
-    asyncio.run(_Writer(folder, path, keys, number, random.Random(seed)).run(ids))
+    asyncio.run(_Writer(folder, url, keys, number, random.Random(seed)).run(ids))
 
 
 class _Writer:
     """One process; what it was told is on file before it goes on, so its death loses nothing."""
 
     def __init__(
-        self, folder: Path, path: Path, keys: list[SessionKey], number: int, rng: random.Random
+        self, folder: Path, url: str, keys: list[SessionKey], number: int, rng: random.Random
     ) -> None:
-        self.path = path
+        self.url = url
         self.keys = keys
         self.rng = rng
         self.now = 1.7e9 + rng.uniform(-1e6, 1e6)  # no two clocks agree
@@ -170,7 +203,7 @@ class _Writer:
         self.tallies = _append_to(_file(folder, number, "tallies"))
 
     async def run(self, ids: int) -> None:
-        async with await SQLiteStore.open(self.path, clock=lambda: self.now) as store:
+        async with opened(self.url, patience=PATIENCE, clock=lambda: self.now) as store:
             for start in range(0, ids, WINDOW):
                 window = list(range(start, min(ids, start + WINDOW)))
                 if self.known.issuperset(window):
@@ -180,7 +213,7 @@ class _Writer:
                     some = window[first : first + AT_ONCE]
                     await asyncio.gather(*(self.settle(store, number) for number in some))
 
-    async def settle(self, store: SQLiteStore, number: int) -> None:
+    async def settle(self, store: Store, number: int) -> None:
         """Send one message until it is answered, and now and then try to replace it."""
         message = _message(number)
         try:
@@ -193,7 +226,7 @@ class _Writer:
         if self.rng.random() < 0.05:
             await self.replace(store, number)
 
-    async def send(self, store: SQLiteStore, number: int, message: Message) -> Message:
+    async def send(self, store: Store, number: int, message: Message) -> Message:
         key = self.keys[number % SESSIONS]
         while True:
             patience = self.rng.uniform(0, 0.02) if self.rng.random() < 0.2 else None
@@ -207,7 +240,7 @@ class _Writer:
             else:
                 return stored
 
-    async def replace(self, store: SQLiteStore, number: int) -> None:
+    async def replace(self, store: Store, number: int) -> None:
         """Try another body under a known id, behind a message that must not be stored then."""
         known = _message(number)
         other = Message(role=known.role, content="another body", id=known.id)
@@ -250,7 +283,7 @@ def _tallies(folder: Path, writer: int) -> Counter[str]:
 
 
 async def _read_all(crew: _Crew) -> tuple[list[list[Message]], bool]:
-    async with await SQLiteStore.open(crew.path) as store:
+    async with opened(crew.url) as store:
         logs = [await store.read(key, limit=crew.ids + 1000) for key in crew.keys]
         return logs, (await store.verify()).sound
 
@@ -289,4 +322,5 @@ PROOF = Proof(
     closing=8000,
     long=1_000_000,
     run=run,
+    on={kind: partial(run_on, kind) for kind in ("postgres", "redis", "cluster")},
 )

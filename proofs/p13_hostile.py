@@ -12,13 +12,13 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from keepthread.errors import KeepthreadError
 from keepthread.protocols import Store
 from keepthread.stores.ram import RamStore
-from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.hostile import CASES, try_hostile
 from keepthread.types import (
     Attachment,
@@ -30,28 +30,35 @@ from keepthread.types import (
     ToolCall,
 )
 from proofs import Outcome, Progress, Proof
+from proofs.places import file_url, new_place, opened
 
 PER_SESSION = 150
 NOW = 1_700_000_000.25
 
 
 def run(size: int, seed: int, progress: Progress) -> Outcome:
-    return asyncio.run(_run(size, seed, progress))
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_run(file_url(Path(folder) / "hostile.db"), size, seed, progress))
 
 
-async def _run(size: int, seed: int, progress: Progress) -> Outcome:
+def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
+    with new_place(kind) as place:
+        return asyncio.run(_run(place.url, size, seed, progress))
+
+
+async def _run(url: str, size: int, seed: int, progress: Progress) -> Outcome:
     figures: Counter[str] = Counter({"fuzzed differing": 0})
     broken: list[str] = []
     ids = _Ids()
-    with tempfile.TemporaryDirectory() as folder:
-        async with _stores(Path(folder) / "cases.db", ids) as stores:
-            await _try_cases(stores, figures, broken)
-        async with _stores(Path(folder) / "fuzz.db", ids) as stores:
-            rng = random.Random(seed)
-            for start in range(0, size, PER_SESSION):
-                numbers = range(start, min(size, start + PER_SESSION))
-                await _fuzz(stores, ids, numbers, rng, figures, broken)
-                progress(numbers.stop, size)
+    async with _stores(url, ids) as stores:
+        await _try_cases(stores, figures, broken)
+        rng = random.Random(seed)
+        for start in range(0, size, PER_SESSION):
+            numbers = range(start, min(size, start + PER_SESSION))
+            await _fuzz(stores, ids, numbers, rng, figures, broken)
+            progress(numbers.stop, size)
+        if not all([(await store.verify()).sound for store in stores]):
+            broken.append("verify finds damage")
     return Outcome(figures=figures, broken=tuple(broken))
 
 
@@ -70,12 +77,11 @@ class _Ids:
 
 
 @asynccontextmanager
-async def _stores(path: Path, ids: _Ids) -> AsyncIterator[list[Store]]:
-    """Open one store of each kind; their clocks stand still."""
+async def _stores(url: str, ids: _Ids) -> AsyncIterator[list[Store]]:
+    """Open the store in memory and the one held against it; their clocks stand still."""
     ram = RamStore(clock=lambda: NOW, ids=ids)
-    sqlite = await SQLiteStore.open(path, durability="process", clock=lambda: NOW, ids=ids)
-    async with ram, sqlite:
-        yield [ram, sqlite]
+    async with ram, opened(url, durability="process", clock=lambda: NOW, ids=ids) as other:
+        yield [ram, other]
 
 
 # --- the published cases ---
@@ -298,4 +304,5 @@ PROOF = Proof(
     closing=3000,
     long=1_000_000,
     run=run,
+    on={kind: partial(run_on, kind) for kind in ("postgres", "redis", "cluster")},
 )

@@ -6,183 +6,61 @@ disk, and the read-only disk is left out), rights are taken by file modes from a
 bind, and descriptors by the limit of the process. Each time, what is refused must be refused by one
 of `keepthread.errors`, what was acknowledged must be there and what was refused must not, reading
 goes on, and writing works again once the resource is back.
+
+On servers the faults are the server's: `postgres_faults` and `redis_faults`, all of a round in one
+process. Those that need a small disk are left out where none may be mounted.
 """
 
 import asyncio
-import functools
 import json
 import os
 import random
-import resource
 import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final
 
 from keepthread.errors import (
     Damaged,
     KeepthreadError,
     ReadOnly,
-    StorageFull,
     Unavailable,
     WrongFormat,
 )
 from keepthread.stores.sqlite import SQLiteStore
-from keepthread.types import Message, SessionInfo, SessionKey
-from proofs import Outcome, Progress, Proof
-
-T = TypeVar("T")
-Refusals: TypeAlias = type[KeepthreadError] | tuple[type[KeepthreadError], ...]
+from keepthread.types import SessionInfo
+from proofs import Outcome, Progress, Proof, postgres_faults, redis_faults
+from proofs.places import file_url
+from proofs.trials import (
+    LONG_SESSION,
+    Fault,
+    Refusals,
+    SmallDisk,
+    Trial,
+    chat,
+    descriptors,
+    mount,
+    way_to_mount,
+    write_long,
+)
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 NOBODY: Final = 65534
-LONG_SESSION: Final = 20_000
-
-
-# --- one fault, in a process of its own ---
-
-
-@dataclass(slots=True)
-class Trial:
-    """A conversation that goes on while things fail: what it was told, and what went wrong."""
-
-    folder: Path
-    mounts: bool
-    rng: random.Random
-    told: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-
-    @property
-    def path(self) -> Path:
-        return self.folder / "chat.db"
-
-    async def begin(self) -> SQLiteStore:
-        """Open the store, make the session and say a little."""
-        store = await SQLiteStore.open(self.path)
-        await store.put_session(SessionInfo(id="chat"))
-        for _ in range(5):
-            await self.say(store)
-        return store
-
-    async def say(self, store: SQLiteStore, size: int = 100) -> None:
-        """Append a message, and remember it once it is acknowledged."""
-        text = self.rng.randbytes(size // 2).hex()
-        await store.append(await chat(store), [Message(role="user", content=text)])
-        self.told.append(text)
-
-    async def attempt(self, what: str, work: Awaitable[T], refusals: Refusals) -> T | None:
-        """Return what the work returns; note by which of our errors it was refused."""
-        try:
-            return await work
-        except refusals as error:
-            self._note(type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - any other error is what we look for
-            self.broken.append(f"{what}: {error!r}")
-        return None
-
-    async def refused(self, what: str, work: Awaitable[object], refusals: Refusals) -> None:
-        """Hold the work to being refused."""
-        if await self.attempt(what, _completed(work), refusals):
-            self.broken.append(f"{what}: was not refused")
-
-    async def hear_all(self, what: str, store: SQLiteStore) -> None:
-        """Hold the store to having all that was acknowledged, and nothing else."""
-        try:
-            found = [m.content for m in await store.read(await chat(store), limit=1_000_000)]
-        except Exception as error:  # noqa: BLE001 - reading must go on
-            self.broken.append(f"{what}: cannot be read: {error!r}")
-            return
-        if lost := len(set(self.told) - set(found)):
-            self.broken.append(f"{what}: {lost} acknowledged messages lost")
-        if extra := len(set(found) - set(self.told)):
-            self.broken.append(f"{what}: {extra} refused messages stored all the same")
-        if len(set(found)) < len(found):
-            self.broken.append(f"{what}: a message is stored twice")
-
-    async def recover(self, what: str, store: SQLiteStore | None = None) -> None:
-        """Hold the store to working again, and to being sound."""
-        try:
-            store = store or await SQLiteStore.open(self.path)
-            async with store:
-                await self.say(store)
-                await self.hear_all(what, store)
-                if not (await store.verify()).sound:
-                    self.broken.append(f"{what}: the file is damaged")
-        except Exception as error:  # noqa: BLE001 - everything must work now
-            self.broken.append(f"{what}: does not recover: {error!r}")
-
-    def _note(self, error: str) -> None:
-        if error not in self.errors:
-            self.errors.append(error)
-
-
-async def _completed(work: Awaitable[object]) -> bool:
-    result = await work
-    if isinstance(result, SQLiteStore):
-        await result.close()
-    return True
-
-
-async def chat(store: SQLiteStore) -> SessionKey:
-    session = await store.get_session("chat")
-    assert session is not None, "the session is gone"
-    return session.key
 
 
 # --- a full disk ---
-
-
-class SmallDisk:
-    """A disk of a few megabytes that can be filled and freed."""
-
-    def __init__(self, trial: Trial, size: int) -> None:
-        self._trial = trial
-        self._ballast = trial.folder / "ballast"
-        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        if trial.mounts:
-            mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(trial.folder))
-
-    def fill(self, *, left: int) -> None:
-        """Leave so many bytes, no more."""
-        if not self._trial.mounts:
-            largest = max((p.stat().st_size for p in self._trial.folder.iterdir()), default=0)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (largest + left, self._limits[1]))
-            return
-        disk = os.statvfs(self._trial.folder)
-        with self._ballast.open("ab") as file:
-            file.write(bytes(max(0, disk.f_bavail * disk.f_frsize - left)))
-
-    def free(self) -> None:
-        """Make room again."""
-        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
-        self._ballast.unlink(missing_ok=True)
-
-    @property
-    def refusals(self) -> Refusals:
-        """The error of a full disk; the stand-in looks like a failing one."""
-        return StorageFull if self._trial.mounts else Unavailable
-
-
-def mount(*arguments: str) -> None:
-    subprocess.run(["mount", *arguments], check=True, capture_output=True)
 
 
 async def full_while_open(trial: Trial) -> None:
     disk = SmallDisk(trial, 3 << 20)
     store = await trial.begin()
     disk.fill(left=500_000)
-    said = -1
-    while said < len(trial.told) < 1_000:
-        said = len(trial.told)
-        await trial.attempt("an append", trial.say(store, 20_000), disk.refusals)
-    if "StorageFull" not in trial.errors and "Unavailable" not in trial.errors:
-        trial.broken.append("the disk never became full")
+    await trial.say_until_refused(store, 20_000, disk.refusals)
     disk.fill(left=0)
     scopeless = SessionInfo(id="another", title="t" * 50_000)
     await trial.refused("a new session", store.put_session(scopeless), disk.refusals)
@@ -268,10 +146,7 @@ async def only_reads(trial: Trial, what: str) -> None:
     if store:
         async with store:
             await trial.hear_all(what, store)
-            await trial.refused(f"{what}, an append", trial.say(store), ReadOnly)
-            new = SessionInfo(id="another")
-            await trial.refused(f"{what}, a session", store.put_session(new), ReadOnly)
-            await trial.attempt(f"{what}, verify", store.verify(), ())
+            await trial.write_nothing(what, store)
 
 
 async def read_only_disk(trial: Trial) -> None:
@@ -332,26 +207,6 @@ async def protected_while_open(trial: Trial) -> None:
 
 
 # --- too many open files ---
-
-
-@contextmanager
-def descriptors(left: int) -> Iterator[None]:
-    """Leave so many more files that may be opened."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, limits[0]), limits[1]))
-    taken: list[int] = []
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.dup(0))
-        for descriptor in taken[len(taken) - left :]:
-            os.close(descriptor)
-        del taken[len(taken) - left :]
-        yield
-    finally:
-        for descriptor in taken:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def no_descriptors_at_open(trial: Trial) -> None:
@@ -445,10 +300,7 @@ class Steps:
 async def a_long_session(trial: Trial) -> None:
     async with await SQLiteStore.open(trial.path) as store:
         for name, length in (("short", 100), ("long", LONG_SESSION)):
-            session = await store.put_session(SessionInfo(id=name))
-            messages = [Message(role="user", content=f"{n}", tokens=10) for n in range(length)]
-            for start in range(0, length, 1_000):
-                await store.append(session.key, messages[start : start + 1_000])
+            await write_long(store, name, length)
     steps = Steps()
     async with await SQLiteStore.open(trial.path, connect=steps.connect) as store:
         costs = [await tail_cost(store, name, steps) for name in ("short", "long")]
@@ -473,15 +325,6 @@ async def tail_cost(store: SQLiteStore, name: str, steps: Steps) -> int:
 # --- all of them ---
 
 
-class Fault(NamedTuple):
-    """One way to run out of something."""
-
-    name: str
-    attempt: Callable[[Trial], Coroutine[Any, Any, None]]
-    needs_disk: bool = False
-    """Whether a file system of its own serves it best."""
-
-
 FAULTS: Final = (
     Fault("disk full while open", full_while_open, needs_disk=True),
     Fault("disk full in a shared commit", full_in_company, needs_disk=True),
@@ -501,17 +344,6 @@ FAULTS: Final = (
     Fault("a newer format", newer_format),
     Fault("a long session", a_long_session),
 )
-
-
-@functools.cache
-def way_to_mount() -> Sequence[str]:
-    """Return the command that gives a process mounts of its own, or nothing if none does."""
-    for command in (["unshare", "-m"], ["unshare", "-rm"]):
-        with tempfile.TemporaryDirectory() as folder, suppress(OSError):
-            attempt = [*command, "mount", "-t", "tmpfs", "tmpfs", folder]
-            if subprocess.run(attempt, capture_output=True, check=False).returncode == 0:
-                return command
-    return []
 
 
 def try_fault(number: int, seed: int) -> tuple[str, list[str]]:
@@ -535,7 +367,8 @@ def try_fault(number: int, seed: int) -> tuple[str, list[str]]:
 
 def serve(number: int, folder: Path, seed: int, *, mounts: bool) -> None:
     """Try one fault here and print what came of it."""
-    trial = Trial(folder, mounts, random.Random(seed))
+    url = file_url(folder / "chat.db")
+    trial = Trial(url=url, folder=folder, mounts=mounts, rng=random.Random(seed))
     asyncio.run(FAULTS[number].attempt(trial))
     print(json.dumps({"errors": trial.errors, "broken": trial.broken}))
 
@@ -550,9 +383,67 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         seen[FAULTS[number].name] = errors
         broken += wrong
         progress(done + 1, size * len(FAULTS))
+    return outcome_of(seen, size, broken)
+
+
+def outcome_of(seen: dict[str, str], rounds: int, broken: list[str]) -> Outcome:
     tried = sum(not errors.startswith("left out") for errors in seen.values())
-    figures = {"faults tried": tried, "rounds": size, **seen, "broken": len(broken)}
+    figures = {"faults tried": tried, "rounds": rounds, **seen, "broken": len(broken)}
     return Outcome(figures=figures, broken=tuple(broken))
+
+
+# --- on servers ---
+
+ON: Final[dict[str, Any]] = {"postgres": postgres_faults, "redis": redis_faults}
+
+
+def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
+    """Try all faults of a server in a process of its own, whose disks no other process sees."""
+    rng = random.Random(seed)
+    seen: dict[str, str] = {}
+    broken: list[str] = []
+    prefix = ["unshare", "-m"] if list(way_to_mount()) == ["unshare", "-m"] else []
+    for done in range(size):
+        arguments = [kind, str(rng.getrandbits(32)), str(int(bool(prefix)))]
+        command = [*prefix, sys.executable, "-m", "proofs.p15_exhaustion", *arguments]
+        tried = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if tried.returncode:
+            broken.append(tried.stderr[-1_000:])
+            break
+        for name, errors, wrong in json.loads(tried.stdout):
+            seen[name] = ", ".join(errors) or "none"
+            broken += [f"{name}: {what}" for what in wrong]
+        progress(done + 1, size)
+    return outcome_of(seen, size, broken)
+
+
+def serve_on(kind: str, seed: int, *, mounts: bool) -> None:
+    """Try all faults of a server here and print what came of them."""
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder, ON[kind].new_server() as server:
+        results = [
+            try_on(server, fault, Path(folder), mounts, rng.getrandbits(32), ON[kind])
+            for fault in ON[kind].FAULTS
+        ]
+    print(json.dumps(results))
+
+
+def try_on(
+    server: Any, fault: Fault, folder: Path, mounts: bool, seed: int, module: Any
+) -> tuple[str, list[str], list[str]]:
+    """Try one fault; return its name, its errors and what it broke."""
+    if fault.needs_disk and not mounts:
+        return fault.name, ["left out: no disk may be mounted here"], []
+    trial = Trial(
+        url=module.empty(server),
+        folder=folder,
+        mounts=mounts,
+        rng=random.Random(seed),
+        server=server,
+        options=module.QUICK,
+    )
+    asyncio.run(fault.attempt(trial))
+    return fault.name, trial.errors, trial.broken
 
 
 PROOF: Final = Proof(
@@ -563,7 +454,11 @@ PROOF: Final = Proof(
     closing=1,
     long=20,
     run=run,
+    on={kind: partial(run_on, kind) for kind in ON},
 )
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), mounts=sys.argv[4] == "1")
+    if sys.argv[1] in ON:
+        serve_on(sys.argv[1], int(sys.argv[2]), mounts=sys.argv[3] == "1")
+    else:
+        serve(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), mounts=sys.argv[4] == "1")

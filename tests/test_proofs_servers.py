@@ -1,0 +1,43 @@
+"""The promises on real servers, each at a small size."""
+
+import pytest
+
+from proofs import Proof, p01_kill, p04_order, p05_once, p07_alike, p13_hostile, p15_exhaustion
+from servers import postgres, redis
+from tests.conftest import started
+
+SEED = 20_270_214
+SIZES = [
+    (p01_kill.PROOF, "postgres", 4),
+    (p01_kill.PROOF, "redis", 4),
+    (p04_order.PROOF, "postgres", 160),
+    (p04_order.PROOF, "redis", 160),
+    (p05_once.PROOF, "postgres", 200),
+    (p05_once.PROOF, "redis", 200),
+    (p13_hostile.PROOF, "postgres", 150),
+    (p13_hostile.PROOF, "redis", 150),
+    (p13_hostile.PROOF, "cluster", 150),
+    (p15_exhaustion.PROOF, "postgres", 1),
+    (p15_exhaustion.PROOF, "redis", 1),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs() -> None:
+    """Skip without the servers' programs, but never in CI."""
+    started(postgres.find_programs)
+    started(redis.find_program)
+
+
+@pytest.mark.parametrize(
+    ("proof", "where", "size"), SIZES, ids=[f"{proof.name} on {where}" for proof, where, _ in SIZES]
+)
+def test_the_promise_holds_on_a_server(proof: Proof, where: str, size: int) -> None:
+    outcome = proof.on[where](size, SEED, lambda done, of: None)
+    assert outcome.held, f"{proof.name} on {where} with seed {SEED}: {outcome.broken[:10]}"
+
+
+def test_all_backends_behave_alike() -> None:
+    proof = p07_alike.PROOF
+    outcome = proof.run(proof.small, SEED, lambda done, of: None)
+    assert outcome.held, f"seed {SEED}: {outcome.broken}"
