@@ -8,11 +8,15 @@ from pathlib import Path
 from bench import ENOUGH_ROUNDS, Benchmark, Run
 from bench.context import BENCHMARK as CONTEXT
 from bench.places import folders
+from bench.postgres import BENCHMARK as POSTGRES
 from bench.prefix import BENCHMARK as PREFIX
+from bench.redis import BENCHMARK as REDIS
 from bench.report import as_json, as_table, status
 from bench.speed import BENCHMARK as SPEED
 
-BENCHMARKS: Mapping[str, Benchmark] = {each.name: each for each in (SPEED, CONTEXT, PREFIX)}
+BENCHMARKS: Mapping[str, Benchmark] = {
+    each.name: each for each in (SPEED, CONTEXT, PREFIX, POSTGRES, REDIS)
+}
 QUICK_ROUNDS = 3
 
 

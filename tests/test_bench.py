@@ -282,22 +282,38 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]
     return run_quick("context", tmp_path_factory.mktemp("disk"))
 
 
+@pytest.fixture(scope="module")
+def postgres_rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    return run_quick("postgres", tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture(scope="module")
+def redis_rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    return run_quick("redis", tmp_path_factory.mktemp("disk"))
+
+
 def test_a_quick_run_gives_whole_rows(
     quick: list[dict[str, object]],
     prefixes: list[dict[str, object]],
     contexts: list[dict[str, object]],
+    postgres_rows: list[dict[str, object]],
+    redis_rows: list[dict[str, object]],
 ) -> None:
-    for found in [*quick, *prefixes, *contexts]:
-        assert list(found) == ["name", "value", "unit", "spread", "bar", "holds"]
-        assert found["holds"] is None
-    names = [found["name"] for found in [*quick, *prefixes, *contexts]]
-    assert len(set(names)) == len(names)
+    for run in ([*quick, *prefixes, *contexts], postgres_rows, redis_rows):
+        for found in run:
+            assert list(found) == ["name", "value", "unit", "spread", "bar", "holds"]
+            assert found["holds"] is None
+        names = [found["name"] for found in run]
+        assert len(set(names)) == len(names)
 
 
 def test_a_quick_run_gives_finite_positive_figures(
-    quick: list[dict[str, object]], contexts: list[dict[str, object]]
+    quick: list[dict[str, object]],
+    contexts: list[dict[str, object]],
+    postgres_rows: list[dict[str, object]],
+    redis_rows: list[dict[str, object]],
 ) -> None:
-    for found in [*quick, *contexts]:
+    for found in [*quick, *contexts, *postgres_rows, *redis_rows]:
         value = found["value"]
         assert isinstance(value, int | float)
         assert math.isfinite(value)
@@ -410,6 +426,61 @@ def test_every_promise_of_a_context_has_its_row_and_its_bar(
 ) -> None:
     by_name = {found["name"]: found for found in contexts}
     assert by_name[f"{name}, {size}"]["bar"] == bar
+
+
+SERVER_BARS = [
+    *[
+        (f"{what}, {size}", bar)
+        for size in SIZED
+        for what, bar in (
+            ("appends beside bare", ">= 0.5"),
+            ("contexts beside bare", ">= 0.4"),
+            ("appends, keepthread", None),
+            ("appends, all to one session", None),
+            ("contexts and their why", None),
+            ("append, CPU of the client, keepthread", None),
+            ("context, CPU of the server, bare", None),
+        )
+    ],
+    ("appends among 6,400 messages", "<= 1.3"),
+    ("contexts among 6,400 messages", "<= 1.3"),
+    ("append in a session of 500", "<= 1.3"),
+    ("context in a session of 500", "<= 1.3"),
+    ("a fixed calculation beside", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [
+        *SERVER_BARS,
+        ("bytes per message, ours of 6,400 messages, 110 bytes", "<= 1.25"),
+        ("bytes per message, ours of 3,200 messages, 1,200 bytes", "<= 1.25"),
+        *[(f"bare INSERT by pgbench, {size}", None) for size in SIZED],
+        *[(f"bare SELECT by pgbench, {size}", None) for size in SIZED],
+        *[(f"fdatasync between, {size}", None) for size in SIZED],
+    ],
+)
+def test_every_promise_on_postgres_has_its_row_and_its_bar(
+    postgres_rows: list[dict[str, object]], name: str, bar: str | None
+) -> None:
+    by_name = {found["name"]: found for found in postgres_rows}
+    assert by_name[name]["bar"] == bar
+
+
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [
+        *SERVER_BARS,
+        *[(f"bytes per message, our keys, {size}", None) for size in SIZED],
+        *[(f"bytes per message, bare list, {size}", None) for size in SIZED],
+    ],
+)
+def test_every_promise_on_redis_has_its_row_and_its_bar(
+    redis_rows: list[dict[str, object]], name: str, bar: str | None
+) -> None:
+    by_name = {found["name"]: found for found in redis_rows}
+    assert by_name[name]["bar"] == bar
 
 
 def test_a_window_in_steps_keeps_more_than_one_that_slides(
