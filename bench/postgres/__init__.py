@@ -28,6 +28,7 @@ def measure(run: Run) -> Report:
         shared_buffers="128MB" if run.quick else f"{_quarter_of_memory() >> 20}MB",
         max_wal_size="8GB",  # so that no checkpoint falls into somebody's slice
         checkpoint_timeout="1h",
+        autovacuum_naptime="1min",  # as it is by default
     )
     try:
         rows = asyncio.run(_measure(run, server))
