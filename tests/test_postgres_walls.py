@@ -154,11 +154,14 @@ async def test_a_login_that_owns_nothing_is_enough(
 
 # --- plans ---
 
-HOT = "append head seq_of sound first_of_tail tail read find gather scan get put drop is_there"
+HOT = (
+    "append append_with_care head seq_of sound first_of_tail tail read find gather scan get put"
+    " drop is_there"
+)
 LOCALS = {
     "first": "bigint",
     "start.seq": "bigint",
-    "append.seq": "bigint",
+    "append_with_care.seq": "bigint",
     "source.place": "bigint",
 }
 
@@ -168,8 +171,9 @@ def statements_of(source: str) -> Iterator[str]:
     look = r"\b(SELECT|DELETE FROM|UPDATE)\b.*\bkeepthread\.(messages|shelf|sessions)\b.*"
     source = re.sub(r"--.*", "", source).replace("PERFORM", "SELECT")
     for part in re.split(r";|\bLOOP\b|\bTHEN\b", source):
-        found = re.search(look, part, re.DOTALL)
-        if found and "INSERT INTO" not in part:
+        behind = part.partition(")")[2] if "INSERT INTO" in part else part
+        looking = re.split(r"\b(?:VALUES|RETURNING)\b", behind)[0]  # before it writes
+        if found := re.search(look, looking, re.DOTALL):
             yield re.sub(r"\bINTO\s+\w+(?=\s+FROM)", "", found[0])
 
 
