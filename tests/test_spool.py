@@ -629,6 +629,33 @@ async def test_hostile_input_is_stored_exactly_or_refused(redis_field: Field) ->
 # --- opening by address, and blocking ---
 
 
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+async def test_a_silent_server_holds_up_the_first_append_for_seconds_only(
+    kind: str, redis_server: RedisServer, postgres: "PostgresServer", tmp_path: Path
+) -> None:
+    server = redis_server if kind == "redis" else postgres
+    async with Proxy(server.port).listening() as proxy:
+        urls = {
+            "redis": f"redis://127.0.0.1:{proxy.port}",
+            "postgres": f"postgresql://postgres@127.0.0.1:{proxy.port}/keepthread",
+        }
+        spool = str(tmp_path / "s.spool")
+        async with Memory.open(urls[kind], spool=spool, counter=Estimator()) as memory:
+            session = await memory.session("silent")
+            proxy.hangs = True
+            async with asyncio.timeout(15):  # the store by itself would wait up to 30
+                (message,) = await session.append(user("hello"))
+            assert message.state == "spooled"
+            async with asyncio.timeout(1):
+                (message,) = await session.append(user("again"))
+            assert message.state == "spooled"
+            proxy.hangs = False
+            proxy.cut()
+            assert isinstance(memory.store, SpooledStore)
+            await delivered(memory.store)
+            assert said(await session.messages()) == ["hello", "again"]
+
+
 async def test_a_memory_is_opened_with_a_spool(redis_server: RedisServer, tmp_path: Path) -> None:
     redis_server.ask("FLUSHALL")
     async with Proxy(redis_server.port).listening() as proxy:

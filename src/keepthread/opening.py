@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from importlib import import_module
 from typing import Any, Final, TypeAlias
 
 from keepthread.errors import InvalidInput
@@ -11,6 +12,7 @@ Open: TypeAlias = Callable[..., Awaitable[Store]]
 POSTGRES: Final = ("postgresql", "postgres")
 REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 SERVERS: Final = (*POSTGRES, *REDIS)
+_PATIENCE: Final = 5.0  # seconds that a call waits for a server if there is a spool
 
 
 def store_at(url: str, spool: str | None = None) -> Open:
@@ -92,8 +94,20 @@ async def _spooled(path: str, url: str, **settings: Any) -> Store:
     from keepthread.spool.store import SpooledStore  # noqa: PLC0415
     from keepthread.spool.target import target_of  # noqa: PLC0415
 
-    opened = partial(store_at(url), **settings)
+    opened = partial(store_at(url), **settings, **_impatience(url))
     return await SpooledStore.open(path, opened, target=target_of(url), **settings)
+
+
+def _impatience(url: str) -> dict[str, Any]:
+    """Return what lets a server's store wait less; a missing driver is no outage, and told now."""
+    if scheme_of(url) in POSTGRES:
+        import_module("keepthread.stores.postgres")
+        return {"deadline": _PATIENCE}
+    if scheme_of(url) in REDIS:
+        from keepthread.stores.redis import Timeouts  # noqa: PLC0415
+
+        return {"timeouts": Timeouts(again=_PATIENCE)}
+    return {}
 
 
 async def _postgres(url: str, **settings: Any) -> Store:
