@@ -35,10 +35,7 @@ from keepthread.types import (
 
 if typing.TYPE_CHECKING:
     from keepthread.context.difference import Difference, difference
-    from keepthread.stores.postgres import PostgresStore
-    from keepthread.stores.ram import RamStore
-    from keepthread.stores.redis import RedisStore
-    from keepthread.stores.sqlite import SQLiteStore
+    from keepthread.stores import PostgresStore, RamStore, RedisStore, SQLiteStore
 
 __all__ = [
     "Attachment",
@@ -84,10 +81,10 @@ __version__ = "0.1.0"
 
 _LATER: typing.Final = {
     "Difference": "keepthread.context.difference",
-    "PostgresStore": "keepthread.stores.postgres",
-    "RamStore": "keepthread.stores.ram",
-    "RedisStore": "keepthread.stores.redis",
-    "SQLiteStore": "keepthread.stores.sqlite",
+    "PostgresStore": "keepthread.stores",
+    "RamStore": "keepthread.stores",
+    "RedisStore": "keepthread.stores",
+    "SQLiteStore": "keepthread.stores",
     "difference": "keepthread.context.difference",
 }
 """What is loaded when it is first asked for: a store with its engine, and what few programs use."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib import import_module
 from typing import Any, Final, TypeAlias
 
+from keepthread import stores
 from keepthread.errors import InvalidInput
 from keepthread.protocols import Store
 
@@ -75,19 +75,20 @@ def path_of(url: str) -> str | None:
     )
 
 
-# A store is loaded when it is opened: nobody waits for the engines of the others.
-
-
 async def _ram(**settings: Any) -> Store:
-    from keepthread.stores.ram import RamStore  # noqa: PLC0415
-
-    return RamStore(**settings)
+    return stores.RamStore(**settings)
 
 
 async def _sqlite(path: str, **settings: Any) -> Store:
-    from keepthread.stores.sqlite import SQLiteStore  # noqa: PLC0415
+    return await stores.SQLiteStore.open(path, **settings)
 
-    return await SQLiteStore.open(path, **settings)
+
+async def _postgres(url: str, **settings: Any) -> Store:
+    return await stores.PostgresStore.open(url, **settings)
+
+
+async def _redis(url: str, **settings: Any) -> Store:
+    return await stores.RedisStore.open(url, **settings)
 
 
 async def _spooled(path: str, url: str, **settings: Any) -> Store:
@@ -101,22 +102,10 @@ async def _spooled(path: str, url: str, **settings: Any) -> Store:
 def _impatience(url: str) -> dict[str, Any]:
     """Return what lets a server's store wait less; a missing driver is no outage, and told now."""
     if scheme_of(url) in POSTGRES:
-        import_module("keepthread.stores.postgres")
+        _ = stores.PostgresStore
         return {"deadline": _PATIENCE}
     if scheme_of(url) in REDIS:
         from keepthread.stores.redis import Timeouts  # noqa: PLC0415
 
         return {"timeouts": Timeouts(again=_PATIENCE)}
     return {}
-
-
-async def _postgres(url: str, **settings: Any) -> Store:
-    from keepthread.stores.postgres import PostgresStore  # noqa: PLC0415
-
-    return await PostgresStore.open(url, **settings)
-
-
-async def _redis(url: str, **settings: Any) -> Store:
-    from keepthread.stores.redis import RedisStore  # noqa: PLC0415
-
-    return await RedisStore.open(url, **settings)

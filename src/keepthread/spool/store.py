@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from keepthread.checks import check_count, check_id
 from keepthread.codec import Row
@@ -17,6 +17,7 @@ from keepthread.spool.box import Box
 from keepthread.spool.courier import Courier, OpenTarget, exchange_of
 from keepthread.spool.nouns import Batch, Survey
 from keepthread.stores.drafts import Draft, as_stored, draft
+from keepthread.stores.levels import strength
 from keepthread.stores.sqlite.file import Connect, connect
 from keepthread.types import (
     JSON,
@@ -30,8 +31,6 @@ from keepthread.types import (
     Span,
     Verification,
 )
-
-_LEVELS: Final[tuple[Durability, ...]] = ("memory", "process", "power", "replicated")
 
 
 class Spool:
@@ -124,7 +123,7 @@ class SpooledStore:
     def durability(self) -> Durability:
         """Name what both give: an acknowledgement may be the target's or the spool's."""
         target = self._courier.target
-        if target and _LEVELS.index(target.durability) < _LEVELS.index(self._durability):
+        if target and strength(target.durability) < strength(self._durability):
             return target.durability
         return self._durability
 

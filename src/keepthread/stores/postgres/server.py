@@ -9,12 +9,12 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
 from keepthread.errors import DurabilityTooLow, InvalidInput, WrongFormat
+from keepthread.stores.levels import strength
 from keepthread.stores.postgres.faults import translate
 from keepthread.stores.postgres.link import Connection
 from keepthread.stores.postgres.statements import FORMAT, SQL, migration
 from keepthread.types import Durability
 
-_LEVELS: Final[tuple[Durability, ...]] = ("memory", "process", "power", "replicated")
 _WAITS_FOR_STANDBY: Final = frozenset(("on", "remote_apply", "remote_write"))
 _LEAST_TIMEOUT: Final = 2  # seconds; libpq takes less for this
 
@@ -96,7 +96,7 @@ class Server:
     def declare(self, *settings: str) -> None:
         """Take note of what the server gives now, and refuse less than was asked for."""
         self.durability = durability_of(*settings)
-        if _LEVELS.index(self.durability) < _LEVELS.index(self._least):
+        if strength(self.durability) < strength(self._least):
             raise DurabilityTooLow(
                 f"the server gives `{self.durability}` (fsync {settings[0]}, synchronous_commit"
                 f" {settings[1]}, synchronous_standby_names {settings[2]!r});"

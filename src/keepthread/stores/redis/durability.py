@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from keepthread.errors import DurabilityTooLow, KeepthreadError
+from keepthread.stores.levels import strength
 from keepthread.stores.redis.driver import RedisCluster, exceptions
 from keepthread.stores.redis.link import Link
 from keepthread.types import Durability
-
-LEVELS: Final[tuple[Durability, ...]] = ("memory", "process", "power", "replicated")
 
 _SETTINGS: Final = (
     "appendonly",
@@ -37,7 +36,7 @@ class Promise(NamedTuple):
 async def require(link: Link, asked: Durability | None) -> Durability:
     """Return the level the server gives, or refuse less than was asked for."""
     promise = await learn(link)
-    if asked is not None and LEVELS.index(promise.level) < LEVELS.index(asked):
+    if asked is not None and strength(promise.level) < strength(asked):
         raise DurabilityTooLow(
             f"the Redis server gives `{promise.level}`: {promise.reason}; `{asked}` was asked for"
         )
@@ -47,7 +46,7 @@ async def require(link: Link, asked: Durability | None) -> Durability:
 async def learn(link: Link) -> Promise:
     """Return what the server gives; of a cluster, what the weakest of its primaries gives."""
     promises = [judge(await _settings(link, node), link.replicas) for node in await _nodes(link)]
-    return min(promises, key=lambda promise: LEVELS.index(promise.level))
+    return min(promises, key=lambda promise: strength(promise.level))
 
 
 def judge(settings: Mapping[str, str] | None, replicas: int) -> Promise:
