@@ -67,3 +67,7 @@ class WrongFormat(KeepthreadError):
 
 class DurabilityTooLow(KeepthreadError):
     """The engine cannot give the durability that was asked for."""
+
+
+class Unsupported(KeepthreadError):
+    """The engine behind this store cannot do that at all. The text names engines that can."""

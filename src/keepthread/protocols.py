@@ -6,12 +6,17 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from keepthread.types import (
     JSON,
+    Cleaning,
     Digest,
     Durability,
+    Embedding,
+    Found,
     Gathered,
     Hidden,
     Importance,
     Message,
+    Part,
+    Placed,
     Record,
     Reply,
     Scope,
@@ -19,9 +24,11 @@ from keepthread.types import (
     SessionInfo,
     SessionKey,
     Shortened,
+    Sitting,
     Span,
     Summary,
     Tool,
+    Unread,
     Verification,
 )
 
@@ -64,6 +71,43 @@ class Past(NamedTuple):
     """Important messages before the window, oldest first."""
 
 
+class Known(NamedTuple):
+    """A fact, as a context may show it."""
+
+    key: str
+    text: str
+    always: bool
+    """Whether it belongs to the profile, which is shown whatever is asked."""
+    score: float
+    """How much it bears on what is asked, or matters in the profile; the highest goes first."""
+    reason: str
+
+
+class Recollection(NamedTuple):
+    """A piece of an old message that bears on what is asked."""
+
+    session: SessionKey
+    id: str
+    """The session's id."""
+    message: Message
+    text: str
+    """The piece itself."""
+    part: int
+    """Which piece of the message it is, from 0."""
+    sitting: float
+    """When the run of messages began that it stands in, in seconds since 1970."""
+    score: float
+    reason: str
+
+
+class Recalled(NamedTuple):
+    """What was recalled for a context, the best first."""
+
+    hits: Sequence[Recollection] = ()
+    notes: Sequence[str] = ()
+    """What kept it from being better: not all is indexed, the model was too slow."""
+
+
 class Material(NamedTuple):
     """All that a strategy may choose from; everything it needs to know is here.
 
@@ -97,6 +141,8 @@ class Material(NamedTuple):
     fence: str = ""
     """What no remembered text can know: the fence around quotations."""
     past: Past = Past()
+    facts: Sequence[Known] = ()
+    recalled: Recalled = Recalled()
 
 
 class Strategy(Protocol):
@@ -158,6 +204,24 @@ class ChatModel(Protocol):
         max_tokens: int | None = None,
     ) -> AsyncIterator[str | Reply]:
         """Yield the answer piece by piece, and at the end the whole of it."""
+        ...
+
+
+class Embedder(Protocol):
+    """Says texts in vectors, such that what means the same is near."""
+
+    @property
+    def name(self) -> str:
+        """Name the model; it is stored with its vectors, and another's are made anew."""
+        ...
+
+    @property
+    def by_token(self) -> bool:
+        """Tell whether each token gets a vector; else each text gets one."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
+        """Return the vectors of each text."""
         ...
 
 
@@ -395,4 +459,105 @@ class Store(Protocol):
 
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         """Check everything of this tenant, and the file as far as there is one."""
+        ...
+
+    async def clean(
+        self,
+        *,
+        sessions: Sequence[SessionKey] = (),
+        rewrite: bool = False,
+        probes: Sequence[bytes] = (),
+    ) -> Cleaning:
+        """Let go of the bytes of what was erased in these sessions, as far as the engine can.
+
+        `rewrite` also does what takes long and locks others out. The engine's files are searched
+        for the probes where they can be read. What may be left, where and until when, is said.
+        """
+        ...
+
+    # --- what only some engines can do ---
+
+    async def finder(self) -> "Searchable | None":
+        """Return what finds words in it, or None if the engine cannot."""
+        ...
+
+
+class Searchable(Protocol):
+    """A store that knows where words stand; what that is worth is not its business.
+
+    An index is a view of the log: it remembers how far it has read each session (`view` names it),
+    is read on by whoever asks, and loses what `erase` and `delete_session` take, at that moment.
+    Delegates and sessions that are not ready are in no index. `owner=None` is every owner.
+    """
+
+    async def unread(
+        self, view: str, *, owner: str | None = None, session: SessionKey | None = None
+    ) -> list[Unread]:
+        """Return the sessions that a view has not read to the end; never read ones are at 0."""
+        ...
+
+    async def index(
+        self,
+        view: str,
+        read: Unread,
+        upto: int,
+        parts: Sequence[Part],
+        sittings: Sequence[Sitting],
+    ) -> None:
+        """Add what stands behind `read.upto` up to a position, and remember that it was read.
+
+        `sittings` are those that began or grew, as they are now. If the view was read on by
+        another, or something was erased in the session since, `Stale` is raised and nothing added.
+        """
+        ...
+
+    async def places(
+        self,
+        view: str,
+        words: Sequence[str],
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        most: int = 5000,
+    ) -> Found:
+        """Return where these words stand, at most so many places of each, the last ones."""
+        ...
+
+    async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
+        """Return what the index has of these places, without their words, as far as it has any."""
+        ...
+
+    async def fetch(
+        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+    ) -> tuple[list[Placed], list[Record]]:
+        """Return the messages at places, each once, and their sessions' records of some kinds.
+
+        What was erased or deleted meanwhile is not among them.
+        """
+        ...
+
+    async def put_vectors(
+        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+    ) -> None:
+        """Keep vectors by place, and remember that the view was read to a position; as `index`."""
+        ...
+
+    async def vectors(self, view: str, places: Sequence[int]) -> dict[int, Embedding]:
+        """Return the vectors that are kept for these places."""
+        ...
+
+    async def nearest(
+        self,
+        view: str,
+        to: Embedding,
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        limit: int = 300,
+    ) -> list[int]:
+        """Return the places whose single vectors are nearest, nearest first; may miss a few."""
+        ...
+
+    async def drop_view(self, view: str) -> None:
+        """Forget a view of this tenant: what it holds and how far it has read."""
         ...

@@ -257,6 +257,81 @@ class Importance(NamedTuple):
     reason: str
 
 
+# --- finding ---
+
+
+class Part(NamedTuple):
+    """A message, or a piece of a long one, as an index has it."""
+
+    place: int
+    """Where it stands; see `keepthread.recall.places`."""
+    words: Sequence[str]
+    """Its words, each once; one that stands there again is there with `²` and `³` behind it too."""
+    tokens: int
+    """About what it costs to show."""
+    flags: int
+    """What can be told of the text at a glance; see `keepthread.recall.parts`."""
+    speaker: str = ""
+
+
+class Sitting(NamedTuple):
+    """A run of messages of one session without a long pause, in numbers."""
+
+    session: SessionKey
+    first: int
+    """The position it begins at."""
+    started_at: float
+    ended_at: float
+    parts: int
+    length: int
+    """Words in all."""
+    answers: int
+    """How many of its parts an assistant wrote."""
+
+
+class Unread(NamedTuple):
+    """A session that an index has not read to its end."""
+
+    session: SessionKey
+    upto: int
+    """The last position that was read."""
+    last: int
+    """The end of the log."""
+    epoch: int
+    sitting: Sitting | None = None
+    """The last one that was begun, for the index of words."""
+
+
+class Found(NamedTuple):
+    """Where words stand in a scope, and how large the scope is."""
+
+    places: Mapping[str, Sequence[int]]
+    """The places of each word, ascending; of a frequent one the last alone."""
+    sittings: Sequence[Sitting]
+
+
+class Placed(NamedTuple):
+    """A message and the session it is in."""
+
+    session: SessionKey
+    id: str
+    """The session's id."""
+    owner: str
+    message: Message
+
+
+class Embedding(NamedTuple):
+    """A text as vectors: one for each of its tokens, or one for all of it.
+
+    Each vector has length 1 and is written as bytes, a signed one for a dimension, times 127.
+    """
+
+    vectors: bytes
+    dimensions: int
+    ids: Sequence[int] = ()
+    """The tokens, by their numbers in the model's vocabulary; none if the vector is for all."""
+
+
 # --- talking to models ---
 
 
@@ -315,3 +390,23 @@ class Verification(NamedTuple):
     def sound(self) -> bool:
         """Tell whether nothing was found."""
         return not self.damages
+
+
+class Residue(NamedTuple):
+    """Where bytes of what was erased may still be, and until when; for people."""
+
+    where: str
+    why: str
+    until: str
+
+
+class Cleaning(NamedTuple):
+    """What a store did to let go of erased bytes."""
+
+    done: Sequence[str]
+    """What was done, in words."""
+    searched: Sequence[str]
+    """The files that were searched for the probes, by name."""
+    found: int
+    """Probes that are still in one of them."""
+    residues: Sequence[Residue] = ()

@@ -11,7 +11,7 @@ from keepthread.checks import check_count, check_id
 from keepthread.codec import Row
 from keepthread.errors import DurabilityTooLow, InvalidInput, StoreClosed, Unavailable
 from keepthread.ids import new_id
-from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.protocols import Progress, Searchable, Store, TokenCounter
 from keepthread.spool.awaited import AwaitedExchange
 from keepthread.spool.box import Box
 from keepthread.spool.courier import Courier, OpenTarget, exchange_of
@@ -21,6 +21,7 @@ from keepthread.stores.levels import strength
 from keepthread.stores.sqlite.file import Connect, connect
 from keepthread.types import (
     JSON,
+    Cleaning,
     Durability,
     Gathered,
     Message,
@@ -365,6 +366,20 @@ class SpooledStore:
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         async with self._target() as target:
             return await target.verify(progress=progress)
+
+    async def clean(
+        self,
+        *,
+        sessions: Sequence[SessionKey] = (),
+        rewrite: bool = False,
+        probes: Sequence[bytes] = (),
+    ) -> Cleaning:
+        async with self._target() as target:
+            return await target.clean(sessions=sessions, rewrite=rewrite, probes=probes)
+
+    async def finder(self) -> Searchable | None:
+        async with self._target() as target:
+            return await target.finder()
 
 
 async def _append(

@@ -22,7 +22,7 @@ from keepthread.errors import (
     StoreClosed,
 )
 from keepthread.ids import new_id
-from keepthread.protocols import Progress, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.details import (
     check_epoch,
     check_filter,
@@ -56,6 +56,7 @@ from keepthread.stores.drafts import (
 )
 from keepthread.types import (
     JSON,
+    Cleaning,
     Damage,
     Durability,
     Gathered,
@@ -463,6 +464,18 @@ class RamStore:
         return Verification(
             sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
         )
+
+    async def finder(self) -> Searchable | None:
+        return None
+
+    async def clean(
+        self,
+        *,
+        sessions: Sequence[SessionKey] = (),
+        rewrite: bool = False,
+        probes: Sequence[bytes] = (),
+    ) -> Cleaning:
+        raise NotImplementedError
 
     # --- inside ---
 

@@ -7,7 +7,7 @@ from typing import Final, Self
 from keepthread.checks import MAX_COUNT, check_count, check_id
 from keepthread.errors import SessionGone
 from keepthread.ids import new_id
-from keepthread.protocols import Progress, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.details import (
     check_filter,
     check_keys,
@@ -24,6 +24,7 @@ from keepthread.stores.postgres.statements import SQL
 from keepthread.stores.postgres.verify import Inspection
 from keepthread.types import (
     JSON,
+    Cleaning,
     Durability,
     Gathered,
     Message,
@@ -306,6 +307,18 @@ class PostgresStore:
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         tenant = await self._number()
         return await self._engine.transact(lambda link: Inspection(link, tenant, progress).run())
+
+    async def finder(self) -> Searchable | None:
+        return None
+
+    async def clean(
+        self,
+        *,
+        sessions: Sequence[SessionKey] = (),
+        rewrite: bool = False,
+        probes: Sequence[bytes] = (),
+    ) -> Cleaning:
+        raise NotImplementedError
 
 
 def _sid(key: SessionKey) -> int:

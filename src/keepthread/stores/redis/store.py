@@ -9,7 +9,7 @@ from typing import Final, Self
 from keepthread.checks import MAX_COUNT, check_count, check_id
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
 from keepthread.ids import new_id
-from keepthread.protocols import Progress, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.details import (
     check_filter,
     check_keys,
@@ -34,6 +34,7 @@ from keepthread.stores.redis.state import unpack_record
 from keepthread.stores.redis.verify import Inspection
 from keepthread.types import (
     JSON,
+    Cleaning,
     Durability,
     Gathered,
     Message,
@@ -339,6 +340,18 @@ class RedisStore:
 
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         return await Inspection(self._link, self._tenant, progress).run()
+
+    async def finder(self) -> Searchable | None:
+        return None
+
+    async def clean(
+        self,
+        *,
+        sessions: Sequence[SessionKey] = (),
+        rewrite: bool = False,
+        probes: Sequence[bytes] = (),
+    ) -> Cleaning:
+        raise NotImplementedError
 
     # --- inside ---
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from keepthread.checks import MAX_COUNT, check_count, check_id
 from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, SessionGone, StorageFull
 from keepthread.ids import new_id
-from keepthread.protocols import Progress, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.details import (
     check_filter,
     check_keys,
@@ -27,6 +27,7 @@ from keepthread.stores.sqlite.file import Connect, DatabaseFile, FileFacts, conn
 from keepthread.stores.sqlite.verify import Inspection
 from keepthread.types import (
     JSON,
+    Cleaning,
     Durability,
     Gathered,
     Message,
@@ -361,6 +362,18 @@ class SQLiteStore:
         return await self._engine.read_apart(
             lambda db: Inspection(db, self._tenant, progress).run()
         )
+
+    async def finder(self) -> Searchable | None:
+        return None
+
+    async def clean(
+        self,
+        *,
+        sessions: Sequence[SessionKey] = (),
+        rewrite: bool = False,
+        probes: Sequence[bytes] = (),
+    ) -> Cleaning:
+        raise NotImplementedError
 
     # --- the file ---
 
