@@ -142,6 +142,8 @@ class Material(NamedTuple):
     """What no remembered text can know: the fence around quotations."""
     past: Past = Past()
     facts: Sequence[Known] = ()
+    recalls: bool = False
+    """Whether anything can be recalled here."""
     recalled: Recalled = Recalled()
 
 

@@ -177,6 +177,8 @@ class Choice(NamedTuple):
     tokens: int
     section: str
     reason: str
+    session: str = ""
+    """The session's id if it was recalled; positions are of that session then."""
 
 
 class Selection(NamedTuple):
@@ -410,3 +412,5 @@ class Cleaning(NamedTuple):
     found: int
     """Probes that are still in one of them."""
     residues: Sequence[Residue] = ()
+    again: bool = False
+    """Whether something that ends by itself was in the way, so that it is to be done again."""

@@ -1,0 +1,110 @@
+"""Queries: what a question asks for: words, a time, and whether it wants to know when."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, NamedTuple
+
+from keepthread.recall.words import query_spelled, words_of
+
+_NAMES: Final = (
+    "january february march april may june july august september october november december"
+)
+_MONTHS: Final = {name: number for number, name in enumerate(_NAMES.split(" "), 1)}
+_NAMED: Final = re.compile(
+    r"\b(January|February|March|April|May|June|July|August|September|October|November|December"
+    r"|january|february|april|june|july|august|september|october|november|december"
+    r"|(?<=in )(?:march|may)|(?<=of )(?:march|may)|(?<=\d )(?:march|may)|(?:march|may)(?= \d))\b"
+)
+_DAY_BEFORE: Final = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)?,? (?:of )?$")
+_DAY_AFTER: Final = re.compile(r" (?:the )?(\d{1,2})(?:st|nd|rd|th)?\b(?!\d)")
+_YEAR: Final = re.compile(r"\b(?:19|20)\d\d\b")
+_ISO: Final = re.compile(r"\b((?:19|20)\d\d)-(\d\d)(?:-(\d\d))?\b")
+_WHEN: Final = re.compile(
+    r"\s*(?:when|how long|what (?:date|day|month|year|time)|(?:in|on) (?:which|what) "
+    r"(?:date|day|month|year))\b",
+    re.IGNORECASE,
+)
+_READ: Final = 2000
+"""Characters of a question in which dates are looked for."""
+_FADE: Final = 10.0
+"""Days after which a sitting has much less to do with a named day."""
+_AFTERWARDS: Final = 20
+"""Days after a named month in which it is still talked of."""
+
+
+class Named(NamedTuple):
+    """A time that a question names; 0 is not named."""
+
+    year: int = 0
+    month: int = 0
+    day: int = 0
+
+
+class Query(NamedTuple):
+    """A question, taken apart."""
+
+    text: str
+    words: Sequence[str]
+    """The words to look for, as the index has them."""
+    spelled: Mapping[str, str]
+    """The same as they are written."""
+    spoken: frozenset[str]
+    """All its words, for names."""
+    named: Named | None
+    when: bool
+    """Whether it asks when something was."""
+
+
+def query_of(text: str) -> Query:
+    """Take a question apart."""
+    short = text[:_READ]
+    spelled = query_spelled(text)
+    spoken = frozenset(words_of(short))
+    return Query(
+        text, list(spelled), spelled, spoken, _named(short), _WHEN.match(short) is not None
+    )
+
+
+def _named(text: str) -> Named | None:
+    """Return the time that a text names first."""
+    if iso := _ISO.search(text):
+        year, month, day = (int(number or 0) for number in iso.groups())
+        return Named(year, month, day) if 1 <= month <= 12 and day <= 31 else None
+    years = _YEAR.search(text)
+    year = int(years.group()) if years else 0
+    found = _NAMED.search(text)
+    if not found:
+        return Named(year) if year else None
+    before = _DAY_BEFORE.search(text, 0, found.start())
+    day = before or _DAY_AFTER.match(text, found.end())
+    number = int(day.group(1)) if day else 0
+    return Named(year, _MONTHS[found.group().lower()], number if number <= 31 else 0)
+
+
+def nearness(named: Named, started_at: float) -> float:
+    """Return how near a sitting is to the time that was named, from 0 to 1.
+
+    Of a day one talks on it and in the days behind it, of a month until a little after it.
+    """
+    try:
+        at = datetime.fromtimestamp(started_at, UTC).date()
+    except (OverflowError, ValueError, OSError):
+        return 0.0
+    if not named.month:
+        return 1.0 if at.year == named.year else 0.0
+    return max(_near(named, year, at) for year in ([named.year] if named.year else [at.year]))
+
+
+def _near(named: Named, year: int, at: date) -> float:
+    if named.day:
+        day = date(year, named.month, min(named.day, 28)) + timedelta(max(0, named.day - 28))
+        after = (at - day).days
+        if after >= -1:
+            return math.exp(-max(after, 0) / _FADE)
+        return 0.3 if (at.year, at.month) == (year, named.month) else 0.0
+    if (at.year, at.month) == (year, named.month):
+        return 1.0
+    end = date(year + (named.month == 12), named.month % 12 + 1, 1)
+    return 0.5 if 0 <= (at - end).days <= _AFTERWARDS else 0.0

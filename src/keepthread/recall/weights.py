@@ -1,0 +1,145 @@
+"""Weights: how much each sign counts that a piece bears on a question; settings, measured."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What each sign is worth; all but lengths and flags are between 0 and 1 for a question."""
+
+    # words
+    own: float = 0.0
+    """Words of the question in the piece."""
+    near: float = 0.0
+    """The same, with what stands just before and after in its sitting."""
+    message: float = 0.0
+    """Words of the question in the whole message."""
+    answer: float = 0.0
+    """Words of the question in the next message."""
+    sitting: float = 0.0
+    """The best piece of its sitting."""
+    theme: float = 0.0
+    """Words of the question in the whole sitting."""
+
+    # what can be told at a glance
+    speaker: float = 0.0
+    """The question names who says it, and no one else."""
+    date: float = 0.0
+    """The question names its time."""
+    when: float = 0.0
+    """The question asks when, and the piece holds an expression of time."""
+    asks: float = 0.0
+    user: float = 0.0
+    first: float = 0.0
+    standing: float = 0.0
+    numbered: float = 0.0
+    length: float = 0.0
+    """The logarithm of its tokens."""
+    total: float = 0.0
+    """The logarithm of its message's tokens."""
+
+    # meaning, by the vectors of tokens or of the whole piece
+    meaning: float = 0.0
+    meaning_near: float = 0.0
+    """With what stands just before and after in its sitting."""
+    meaning_message: float = 0.0
+    """The best of its message."""
+    meaning_answer: float = 0.0
+    """The best of the next message."""
+    meaning_sitting: float = 0.0
+    """The best of its sitting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """The profiles of a kind of thread: by words alone, with token vectors, with pooled ones."""
+
+    words: Profile
+    tokens: Profile
+    pooled: Profile
+
+
+_SPEAKERS: Final = Kind(
+    words=Profile(
+        near=5.5, sitting=1, theme=1.5, speaker=2.5, date=4, when=2, asks=-0.7, length=2 / 3.5
+    ),
+    tokens=Profile(
+        near=2,
+        sitting=0.5,
+        theme=0.5,
+        speaker=2.5,
+        date=4,
+        when=2,
+        asks=-0.7,
+        length=1.5 / 3.5,
+        meaning=2,
+        meaning_near=4.5,
+        meaning_sitting=1,
+    ),
+    pooled=Profile(
+        near=4.5,
+        sitting=1,
+        theme=1,
+        speaker=2.5,
+        date=4,
+        when=2,
+        asks=-0.7,
+        length=3 / 3.5,
+        meaning=1.5,
+        meaning_near=3,
+        meaning_sitting=0.5,
+    ),
+)
+_ASSISTED: Final = Kind(
+    words=Profile(
+        own=3.5,
+        message=1.9,
+        answer=1.8,
+        user=1.8,
+        first=0.5,
+        standing=0.55,
+        numbered=0.3,
+        length=-0.63,
+        total=-0.47,
+    ),
+    tokens=Profile(
+        own=2.3,
+        message=1.2,
+        answer=0.5,
+        user=1,
+        first=1.75,
+        standing=0.5,
+        numbered=0.4,
+        length=-1.85 / 4,
+        total=-2.4 / 6,
+        meaning=2.6,
+        meaning_message=1.4,
+        meaning_answer=1.5,
+    ),
+    pooled=Profile(
+        own=2.3,
+        message=1.2,
+        answer=0.5,
+        user=1,
+        first=1.75,
+        standing=0.5,
+        numbered=0.4,
+        length=-1.85 / 4,
+        total=-2.4 / 6,
+        meaning=2.6,
+        meaning_message=1.4,
+        meaning_answer=1.5,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How pieces are ranked: one way for named speakers, one for talks with an assistant."""
+
+    speakers: Kind = field(default=_SPEAKERS)
+    assisted: Kind = field(default=_ASSISTED)
+
+
+DEFAULT: Final = Weights()

@@ -1,0 +1,119 @@
+"""Words: what a text and a question have in common, whatever their spelling, case and endings."""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+from unicodedata import normalize
+
+from keepthread.recall.stem import stem
+
+VIEW: Final = "words:1"
+"""The index of words. Another way of telling words apart gets another number."""
+
+LONGEST: Final = 64
+"""Characters of a word that count."""
+MOST: Final = 64
+"""Words of a question that are looked for."""
+_FAR: Final = 4000
+"""Characters at either end of a long question that are read."""
+
+# Scripts written without spaces: Thai to Khmer, kana, Han, Hangul.
+_DENSE: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+# Signs that are parts of words, which `\w` does not know as such.
+_SIGNS: Final = (
+    "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
+    "\u0900-\u0963\u0971-\u0df3\u0e31-\u0e4e\u0eb1-\u0ece\u102b-\u103e\u1056-\u1059\u17b4-\u17d3"
+)
+_PLAIN: Final = re.compile(r"[a-z0-9]+").findall
+_WORDS: Final = re.compile(rf"[^\W_](?:[^\W_]|[{_SIGNS}])*").findall
+_RUNS: Final = re.compile(rf"[{_DENSE}{_SIGNS}]+|[^{_DENSE}]+").findall
+_IS_DENSE: Final = re.compile(f"[{_DENSE}]").search
+_ACCENT: Final = re.compile("(?<=[a-z])[\u0300-\u036f]+")
+_SHORTENED: Final = re.compile(r"(?<=\w)'(?:s|d|m|ll|re|ve)\b")
+_APART: Final = str.maketrans({"\u2018": "'", "\u2019": "'", "\u02bc": "'", "\uff07": "'"})
+
+_SMALL: Final = """
+    a about also am an and any are as at be been being but by can cannot cant could did didnt do
+    does doesnt doing done dont for from had has have having he her here him his how i if in into
+    is isnt it its just kind many may me might much my no nor not of on or our ours she should so
+    some than that the their them then there these they this those to type us was wasnt we were
+    what when where which who whom whose why will with wont would you your yours
+"""
+STOP: Final = frozenset(_SMALL.split())
+"""Words that a question is not about."""
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in its order, as stems."""
+    return [_stem(word[:LONGEST]) for word in _spelled(text)]
+
+
+def query_words(text: str) -> list[str]:
+    """Return the words to look for, each once: those that say something, if there are such."""
+    return list(query_spelled(text))
+
+
+def query_spelled(text: str) -> dict[str, str]:
+    """Return the words to look for, and each as it is written."""
+    if len(text) > 2 * _FAR:
+        text = f"{text[:_FAR]} {text[-_FAR:]}"
+    spelled = [word[:LONGEST] for word in _spelled(text)]
+    telling = [word for word in spelled if word not in STOP]
+    words: dict[str, str] = {}
+    for word in telling or spelled:
+        words.setdefault(_stem(word), word)
+    found = list(words.items())
+    # Of what is too long, the question itself is likely to be at one of the ends.
+    return words if len(found) <= MOST else dict(found[: MOST // 2] + found[-MOST // 2 :])
+
+
+def marked(words: Iterable[str]) -> list[str]:
+    """Return each word once, with `²` behind it too if it stands there twice, `³` if more often."""
+    often: dict[str, int] = {}
+    for word in words:
+        often[word] = often.get(word, 0) + 1
+    again = [f"{word}²" for word, times in often.items() if times > 1]
+    return [*often, *again, *(f"{word}³" for word, times in often.items() if times > 2)]
+
+
+def _spelled(text: str) -> list[str]:
+    """Return the words of a text as they are written, small and without accents."""
+    if text.isascii():
+        text = text.lower()
+        return _PLAIN(_plain_marks(text) if "'" in text else text)
+    text = normalize("NFKC", text.translate(_APART)).casefold()
+    text = normalize("NFC", _ACCENT.sub("", normalize("NFD", text)))
+    words: list[str] = []
+    for word in _WORDS(_plain_marks(text)):
+        if word.isascii() or not _IS_DENSE(word):
+            words.append(word)
+        else:
+            words += _parted(word)
+    return words
+
+
+def _plain_marks(text: str) -> str:
+    """Take off what apostrophes shorten; "don't" becomes one word."""
+    return _SHORTENED.sub("", text).replace("n't", "nt")
+
+
+def _parted(word: str) -> list[str]:
+    """Return the pairs of neighbours where no space says what a word is."""
+    words: list[str] = []
+    for run in _RUNS(word):
+        if len(run) > 1 and _IS_DENSE(run):
+            words += map("".join, pairwise(run))
+        else:
+            words.append(run)
+    return words
+
+
+@lru_cache(maxsize=1 << 15)
+def _stem(word: str) -> str:
+    """Return what a word is found by."""
+    return stem(word) if word.isascii() and word.isalpha() else word
