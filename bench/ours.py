@@ -13,6 +13,7 @@ from keepthread.ids import new_id
 from keepthread.stores.drafts import draft
 from keepthread.stores.sqlite import SQLiteStore, engine, log
 from keepthread.stores.sqlite.file import DatabaseFile, connect
+from keepthread.stores.sqlite.sittings import KnownSittings
 from keepthread.stores.sqlite.store import _size
 from keepthread.types import Message, SessionInfo, SessionKey
 
@@ -76,6 +77,7 @@ class Inside:
             clock=time.time,
             ids=new_id,
             touched={},
+            sittings=KnownSittings(),
             owns_engine=False,
         )
         self.keys = [result(_session(self.store, name)) for name in _names(sessions)]

@@ -12,7 +12,7 @@ from servers import Missing
 from servers import postgres as postgres_servers
 from servers import redis as redis_servers
 
-pytest.register_assert_rewrite("keepthread.testing.contract")
+pytest.register_assert_rewrite("keepthread.testing.contract", "keepthread.testing.finding")
 
 settings.register_profile("here", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)

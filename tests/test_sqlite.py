@@ -449,8 +449,9 @@ def test_every_hot_statement_uses_its_index(path: Path) -> None:
         path, synchronous="FULL", timeout=1, connect=database_file.connect
     ).open_for_writing()
     for name, sql in SQL.items():
-        if name.startswith(("every_", "count_", "positions")):
+        if name.startswith(("every_", "count_", "positions", "drop_")):
             continue
         plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", (1,) * sql.count("?"))]
+        plan = [step for step in plan if "VIRTUAL TABLE" not in step]  # FTS5 and lists of places
         assert not any("SCAN" in step or "TEMP B-TREE" in step for step in plan), (name, plan)
     db.close()

@@ -15,6 +15,7 @@ from keepthread.protocols import Store
 from keepthread.stores.sqlite.statements import FORMAT
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.contract import FULL
+from keepthread.testing.finding import embed, read_on
 
 HERE = Path(__file__).parent
 
@@ -54,6 +55,8 @@ async def fill(store: Store) -> None:
 async def _make(path: Path) -> None:
     async with await SQLiteStore.open(path, **settled()) as store:
         await fill(store)
+        await read_on(store)
+        await embed(store)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ from keepthread.stores.drafts import (
     same_body,
     same_place,
 )
+from keepthread.stores.ram_finding import RamFinder, RamIndex
 from keepthread.types import (
     JSON,
     Cleaning,
@@ -119,6 +120,7 @@ class _Engine:
         self.threads: dict[SessionKey, _Thread] = {}
         self.keys: dict[tuple[str, str], SessionKey] = {}
         self.shelves: dict[tuple[str, Scope], _Shelf] = {}
+        self.index = RamIndex()
         self.numbers = itertools.count(1)
         self.closed = False
 
@@ -172,6 +174,8 @@ class RamStore:
             thread = self._thread(session.key)
             changed = with_changes(thread.described(), session)
             thread.details = encode_details(changed)
+            if not session.ready:
+                engine.index.forget(session.key)
             thread.info = replace(
                 thread.info,
                 ready=session.ready,
@@ -230,6 +234,7 @@ class RamStore:
         thread = self._thread(session)
         del engine.threads[session]
         del engine.keys[self._tenant, thread.info.id]
+        engine.index.forget(session)
         engine.shelves.pop((self._tenant, Scope(session=session)), None)
 
     # --- the log ---
@@ -366,7 +371,9 @@ class RamStore:
             thread.rows[row.seq - 1] = erased_row(thread.place, row.seq, row)
         if rows:
             thread.info = replace(thread.info, epoch=thread.info.epoch + 1)
-            self._drop_made_of(session, [row.seq for row in rows])
+            erased = [row.seq for row in rows]
+            self._drop_made_of(session, erased)
+            self._engine.index.forget(session, erased)
         return thread.info.epoch
 
     async def recount(
@@ -465,17 +472,18 @@ class RamStore:
             sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
         )
 
-    async def finder(self) -> Searchable | None:
-        return None
+    async def finder(self) -> Searchable:
+        return RamFinder(self, self._open().index)
 
     async def clean(
         self,
         *,
-        sessions: Sequence[SessionKey] = (),
-        rewrite: bool = False,
-        probes: Sequence[bytes] = (),
+        sessions: Sequence[SessionKey] = (),  # noqa: ARG002 - there is nothing but memory
+        rewrite: bool = False,  # noqa: ARG002
+        probes: Sequence[bytes] = (),  # noqa: ARG002
     ) -> Cleaning:
-        raise NotImplementedError
+        self._open()
+        return Cleaning(("memory was let go of",), (), 0)
 
     # --- inside ---
 

@@ -120,6 +120,18 @@ class DatabaseFile:
                 with self._lock:
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
+    def empty_log(self, db: sqlite3.Connection, patience: float) -> bool:
+        """Move the whole log into the file and cut it to nothing; tell whether that worked.
+
+        It does not while somebody reads an older moment of the file; that is waited for.
+        """
+        if not self._lock.take(timeout=self._timeout):
+            return False
+        with self._lock:
+            db.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}").fetchall()
+            (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
     def facts(self, db: sqlite3.Connection) -> FileFacts:
         """Return what the file is like, asked over any connection to it."""
         log = self.path.with_name(f"{self.path.name}-wal")
@@ -207,7 +219,8 @@ class DatabaseFile:
         return translate(error, self.path)
 
 
-_SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+# What FTS5 keeps its index in is its own business, and may differ from one SQLite to the next.
+_SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT GLOB 'words_*'"
 
 
 @cache

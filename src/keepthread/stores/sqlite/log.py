@@ -21,8 +21,9 @@ from keepthread.stores.drafts import (
 )
 from keepthread.stores.gaps import without_gaps
 from keepthread.stores.sqlite.statements import SQL
-from keepthread.types import Message, Record
+from keepthread.types import Message, Record, SessionKey
 
+_KEY_DIGITS = 19
 _HEAD = SQL["head"]
 _INSERT = SQL["insert_message"]
 _NEWEST = SQL["newest"]
@@ -222,3 +223,10 @@ def check_session(db: sqlite3.Connection, tenant: str, sid: int) -> int:
     if row is None:
         raise SessionGone("the session was deleted")
     return row[0]
+
+
+def sid_of(key: SessionKey) -> int:
+    """Return the session's number here, or say that there is none under such a key."""
+    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
+        return int(key) if key[0] != "0" else 0
+    raise SessionGone("that is no session's key here")

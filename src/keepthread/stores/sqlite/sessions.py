@@ -1,12 +1,15 @@
 """Sessions in SQLite: each function is one piece of work on a connection."""
 
 import sqlite3
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, cast
 
 from keepthread.codec import value_check
 from keepthread.errors import Damaged, SessionExists, SessionGone
+from keepthread.recall.places import MOST_SEQ
 from keepthread.stores.details import KINDS, decode_details, encode_details, with_changes
+from keepthread.stores.sqlite import embeddings, index, marks
 from keepthread.stores.sqlite.log import check_session, erase, known_head_of, touch
 from keepthread.stores.sqlite.shelf import drop_made_of
 from keepthread.stores.sqlite.statements import SQL
@@ -34,6 +37,8 @@ def update(
     """Replace title, tags, system prompt, meta and readiness."""
     known = _undamaged(by_sid(db, tenant, sid))
     details = encode_details(with_changes(known, session))
+    if known.ready and not session.ready:
+        _forget_views(db, known)
     db.execute(SQL["update_session"], (session.ready, details, sid))
     _seal(db, sid)
     if known.ready:
@@ -53,6 +58,14 @@ def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
     if row is None:
         raise SessionGone("the session was deleted")
     return _decode(db, row)
+
+
+def by_sid_if_read(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo | None:
+    """Return the session of a key if it is there, sound, and one that views read."""
+    row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
+    session = row and _decode(db, row)
+    is_read = session and session.state == "live" and session.ready and session.kind != "delegate"
+    return session if is_read else None
 
 
 def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str]:
@@ -89,20 +102,39 @@ def scan(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[Se
 
 def delete(db: sqlite3.Connection, tenant: str, sid: int) -> None:
     """Remove a session with all it has."""
-    check_session(db, tenant, sid)
+    session = by_sid(db, tenant, sid)
+    _forget_views(db, session)
     db.execute(SQL["delete_messages"], (sid,))
     db.execute(SQL["delete_shelf"], (tenant, sid))
     db.execute(SQL["delete_session"], (sid, tenant))
+    db.execute(SQL["delete_scope"], (tenant, session.owner) * 2)
 
 
 def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: list[int]) -> int:
     """Erase messages and what is made of them; return the epoch in force behind that."""
-    _undamaged(by_sid(db, tenant, sid))
+    _forget_views(db, _undamaged(by_sid(db, tenant, sid)), seqs)
     if erased := erase(db, sid, seqs):
         drop_made_of(db, tenant, sid, erased)
         db.execute(SQL["next_epoch"], (sid,))
         _seal(db, sid)
     return check_session(db, tenant, sid)
+
+
+def _forget_views(
+    db: sqlite3.Connection, session: SessionInfo, seqs: Iterable[int] | None = None
+) -> None:
+    """Take some positions of a session, or all, out of every view, while the text is there."""
+    sid = int(session.key)
+    if not marks.is_read(db, sid):
+        return
+    places = None if seqs is None else sorted(seq for seq in set(seqs) if seq <= MOST_SEQ)
+    if session.state == "damaged":  # whose words they are is not known
+        index.drop(db)
+    else:
+        index.forget(db, sid, places)
+    embeddings.forget(db, sid, places)
+    if places is None:
+        marks.forget_session(db, sid)
 
 
 def intact(row: tuple[Any, ...]) -> bool:

@@ -19,7 +19,7 @@ def _by_name(text: str) -> dict[str, str]:
 
 SQL: Final = _by_name(_read("statements.sql"))
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The newest format this keepthread reads and writes."""
 
 

@@ -161,3 +161,180 @@ SELECT rowid, sid, seq FROM messages NOT INDEXED
 
 -- name: every_record
 SELECT * FROM shelf NOT INDEXED
+
+-- name: unread_of_tenant
+SELECT s.sid, coalesce(k.upto, 0), s.epoch
+FROM sessions s LEFT JOIN marks k ON k.sid = s.sid AND k.view = ?
+WHERE s.tenant = ? AND s.ready AND s.kind <> 2
+    AND (SELECT max(seq) FROM messages WHERE sid = s.sid) > coalesce(k.upto, 0)
+ORDER BY s.active_at DESC, s.sid DESC
+
+-- name: unread_of_owner
+SELECT s.sid, coalesce(k.upto, 0), s.epoch
+FROM sessions s LEFT JOIN marks k ON k.sid = s.sid AND k.view = ?
+WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
+    AND (SELECT max(seq) FROM messages WHERE sid = s.sid) > coalesce(k.upto, 0)
+ORDER BY s.active_at DESC, s.sid DESC
+
+-- name: unread_of_session
+SELECT s.sid, coalesce(k.upto, 0), s.epoch
+FROM sessions s LEFT JOIN marks k ON k.sid = s.sid AND k.view = ?
+WHERE s.sid = ? AND s.tenant = ? AND s.owner = coalesce(?, s.owner) AND s.ready AND s.kind <> 2
+
+-- name: read_of_tenant
+SELECT s.sid, k.upto FROM sessions s CROSS JOIN marks k ON k.sid = s.sid AND k.view = ?
+WHERE s.tenant = ? AND s.ready AND s.kind <> 2
+
+-- name: read_of_owner
+SELECT s.sid, k.upto FROM sessions s CROSS JOIN marks k ON k.sid = s.sid AND k.view = ?
+WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
+
+-- name: read_of_session
+SELECT s.sid, k.upto FROM sessions s CROSS JOIN marks k ON k.sid = s.sid AND k.view = ?
+WHERE s.sid = ? AND s.tenant = ? AND s.owner = coalesce(?, s.owner) AND s.ready AND s.kind <> 2
+
+-- name: session_to_read
+SELECT owner, epoch, ready AND kind <> 2 FROM sessions WHERE sid = ? AND tenant = ?
+
+-- name: view
+SELECT number, of_words, forgotten FROM views WHERE name = ?
+
+-- name: every_view
+SELECT number, name, of_words FROM views
+
+-- name: insert_view
+INSERT INTO views (name, of_words, forgotten) VALUES (?, ?, 0)
+
+-- name: note_forgotten
+UPDATE views SET forgotten = forgotten + 1 WHERE name = ?
+
+-- name: delete_view
+DELETE FROM views WHERE number = ?
+
+-- name: mark
+SELECT upto FROM marks WHERE sid = ? AND view = ?
+
+-- name: put_mark
+INSERT OR REPLACE INTO marks (sid, view, upto) VALUES (?, ?, ?)
+
+-- name: has_marks
+SELECT 1 FROM marks WHERE sid = ? LIMIT 1
+
+-- name: delete_marks
+DELETE FROM marks WHERE sid = ?
+
+-- name: drop_marks_of_tenant
+DELETE FROM marks WHERE view = ? AND sid IN (SELECT sid FROM sessions WHERE tenant = ?)
+
+-- name: drop_marks
+DELETE FROM marks WHERE view = ?
+
+-- name: scope
+SELECT number FROM scopes WHERE tenant = ? AND owner = ?
+
+-- name: scopes
+SELECT number FROM scopes WHERE tenant = ?
+
+-- name: insert_scope
+INSERT INTO scopes (tenant, owner) VALUES (?, ?)
+
+-- name: scope_of_session
+SELECT c.number FROM sessions s JOIN scopes c ON c.tenant = s.tenant AND c.owner = s.owner WHERE s.sid = ?
+
+-- name: drop_scopes
+DELETE FROM scopes
+
+-- name: delete_scope
+DELETE FROM scopes
+WHERE tenant = ? AND owner = ?
+    AND NOT EXISTS (SELECT 1 FROM sessions WHERE tenant = ? AND owner = ? AND ready AND kind <> 2)
+
+-- name: insert_words
+INSERT INTO words (rowid, text) VALUES (?, ?)
+
+-- name: delete_words
+INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)
+
+-- name: drop_words
+INSERT INTO words (words) VALUES ('delete-all')
+
+-- name: places
+SELECT rowid FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?
+
+-- name: insert_piece
+INSERT INTO pieces (place, tokens, flags, speaker) VALUES (?, ?, ?, ?)
+
+-- name: pieces_at
+SELECT p.place, p.tokens, p.flags, p.speaker
+FROM json_each(?) j
+CROSS JOIN sessions s ON s.sid = j.value >> 41 AND s.tenant = ?
+CROSS JOIN pieces p ON p.place BETWEEN (j.value | 255) - 255 AND j.value | 255
+
+-- name: pieces_between
+SELECT place, flags FROM pieces WHERE place BETWEEN ? AND ? ORDER BY place
+
+-- name: count_pieces
+SELECT count(*) FROM pieces
+
+-- name: delete_piece
+DELETE FROM pieces WHERE place = ?
+
+-- name: drop_pieces
+DELETE FROM pieces
+
+-- name: sittings
+SELECT CAST(sid AS TEXT), first, started_at, ended_at, parts, length, answers FROM sittings
+WHERE sid = ? ORDER BY first
+
+-- name: last_sitting
+SELECT CAST(sid AS TEXT), first, started_at, ended_at, parts, length, answers FROM sittings
+WHERE sid = ? AND first <= ? ORDER BY first DESC LIMIT 1
+
+-- name: put_sitting
+INSERT OR REPLACE INTO sittings (sid, first, started_at, ended_at, parts, length, answers) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: delete_sitting
+DELETE FROM sittings WHERE sid = ? AND first = ?
+
+-- name: delete_sittings
+DELETE FROM sittings WHERE sid = ?
+
+-- name: drop_sittings
+DELETE FROM sittings
+
+-- name: insert_vector
+INSERT INTO vectors (place, view, dimensions, tokens, data) VALUES (?, ?, ?, ?, ?)
+
+-- name: vectors_at
+SELECT j.value, v.dimensions, v.tokens, v.data
+FROM json_each(?) j
+CROSS JOIN sessions s ON s.sid = j.value >> 41 AND s.tenant = ?
+CROSS JOIN vectors v ON v.place BETWEEN (j.value | 255) - 255 AND j.value | 255 AND v.view = ?
+
+-- name: single_vectors_of_tenant
+SELECT v.place, v.data
+FROM sessions s CROSS JOIN vectors v ON v.place BETWEEN s.sid << 41 AND (s.sid + 1 << 41) - 1
+WHERE s.tenant = ? AND s.ready AND s.kind <> 2 AND v.view = ? AND v.dimensions = ? AND v.tokens = x''
+
+-- name: single_vectors_of_owner
+SELECT v.place, v.data
+FROM sessions s CROSS JOIN vectors v ON v.place BETWEEN s.sid << 41 AND (s.sid + 1 << 41) - 1
+WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2 AND v.view = ? AND v.dimensions = ? AND v.tokens = x''
+
+-- name: single_vectors_of_session
+SELECT v.place, v.data
+FROM sessions s CROSS JOIN vectors v ON v.place BETWEEN s.sid << 41 AND (s.sid + 1 << 41) - 1
+WHERE s.sid = ? AND s.tenant = ? AND s.owner = coalesce(?, s.owner)
+    AND v.view = ? AND v.dimensions = ? AND v.tokens = x''
+
+-- name: delete_vectors
+DELETE FROM vectors WHERE place BETWEEN ? AND ?
+
+-- name: drop_vectors
+DELETE FROM vectors WHERE view = ? AND place >> 41 IN (SELECT sid FROM sessions WHERE tenant = ?)
+
+-- name: vocabulary
+CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row)
+
+-- name: count_words
+SELECT sum(doc) FROM temp.vocabulary

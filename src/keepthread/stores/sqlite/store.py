@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from keepthread.checks import MAX_COUNT, check_count, check_id
-from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, SessionGone, StorageFull
+from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, StorageFull
 from keepthread.ids import new_id
 from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.details import (
@@ -24,6 +25,9 @@ from keepthread.stores.sqlite import log, recount, sessions, shelf
 from keepthread.stores.sqlite.backup import copy_file
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.file import Connect, DatabaseFile, FileFacts, connect
+from keepthread.stores.sqlite.finding import SQLiteFinder
+from keepthread.stores.sqlite.log import sid_of
+from keepthread.stores.sqlite.sittings import KnownSittings
 from keepthread.stores.sqlite.verify import Inspection
 from keepthread.types import (
     JSON,
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
     from pathlib import Path  # its import costs a twentieth of ours
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
-_KEY_DIGITS: Final = 19
 _ROW_BYTES: Final = 200  # what a message takes beside its text
 _MOST_TOUCHED: Final = 10_000
 
@@ -60,6 +63,7 @@ class SQLiteStore:
         clock: Callable[[], float],
         ids: Callable[[], str],
         touched: dict[int, float],
+        sittings: KnownSittings,
         owns_engine: bool,
     ) -> None:
         """Stand behind one tenant's wall; callers use `open` and `tenant`."""
@@ -69,6 +73,7 @@ class SQLiteStore:
         self._clock = clock
         self._ids = ids
         self._touched = touched
+        self._sittings = sittings
         self._owns_engine = owns_engine
 
     @classmethod
@@ -106,6 +111,7 @@ class SQLiteStore:
             clock=clock,
             ids=ids,
             touched={},
+            sittings=KnownSittings(),
             owns_engine=True,
         )
         try:
@@ -132,6 +138,7 @@ class SQLiteStore:
             clock=self._clock,
             ids=self._ids,
             touched=self._touched,
+            sittings=self._sittings,
             owns_engine=False,
         )
 
@@ -152,7 +159,7 @@ class SQLiteStore:
         session = check_session(session, now=now, ids=self._ids)
         if not session.key:
             return await self._engine.write(lambda db: sessions.create(db, self._tenant, session))
-        sid = _sid(session.key)
+        sid = sid_of(session.key)
         return await self._engine.write(
             lambda db: sessions.update(db, self._tenant, sid, session, now)
         )
@@ -162,7 +169,7 @@ class SQLiteStore:
         return await self._engine.read(lambda db: sessions.by_id(db, self._tenant, id))
 
     async def describe(self, session: SessionKey) -> SessionInfo:
-        sid = _sid(session)
+        sid = sid_of(session)
         return await self._engine.read(lambda db: sessions.by_sid(db, self._tenant, sid))
 
     async def list_sessions(
@@ -175,12 +182,12 @@ class SQLiteStore:
     async def scan_sessions(
         self, *, after: SessionKey | None = None, limit: int = 100
     ) -> list[SessionInfo]:
-        sid = 0 if after is None else _sid(after)
+        sid = 0 if after is None else sid_of(after)
         check_count(limit, "limit")
         return await self._engine.read(lambda db: sessions.scan(db, self._tenant, sid, limit))
 
     async def delete_session(self, session: SessionKey) -> None:
-        sid = _sid(session)
+        sid = sid_of(session)
         await self._engine.write(lambda db: sessions.delete(db, self._tenant, sid))
 
     # --- the log ---
@@ -193,7 +200,7 @@ class SQLiteStore:
         expect: int | None = None,
         exchange: int | None = None,
     ) -> list[Message]:
-        sid = _sid(session)
+        sid = sid_of(session)
         check_positions(expect=expect)
         drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
         now = self._activity(sid)
@@ -214,7 +221,7 @@ class SQLiteStore:
         return now if last is None or not 0 <= now - last < 1 else None
 
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
-        sid = _sid(session)
+        sid = sid_of(session)
         drafts = [draft_copy(m) for m in messages]
         return await self._engine.write(
             lambda db: log.load(db, self._tenant, sid, drafts), _size(drafts)
@@ -230,7 +237,7 @@ class SQLiteStore:
         after: int = 0,
         least: int = 0,
     ) -> list[Message]:
-        sid = _sid(session)
+        sid = sid_of(session)
         check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
         end = MAX_COUNT if before is None else before
         tenant = self._tenant
@@ -247,7 +254,7 @@ class SQLiteStore:
         kinds: Sequence[str] = (),
         follow: Sequence[str] = (),
     ) -> Gathered:
-        sid = _sid(session)
+        sid = sid_of(session)
         check_positions(tokens=tokens, least=least)
         place = shelf.Shelf(self._tenant, sid, "")
 
@@ -268,7 +275,7 @@ class SQLiteStore:
     async def read(
         self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
     ) -> list[Message]:
-        sid = _sid(session)
+        sid = sid_of(session)
         check_positions(after=after, upto=upto, limit=limit)
         end = MAX_COUNT if upto is None else upto
         return await self._engine.read(
@@ -278,13 +285,13 @@ class SQLiteStore:
     async def find(
         self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
     ) -> list[Message]:
-        sid = _sid(session)
+        sid = sid_of(session)
         names = [check_id(id, "a message id") for id in ids]
         places = [check_count(seq, "seq") for seq in seqs]
         return await self._engine.read(lambda db: log.find(db, self._tenant, sid, names, places))
 
     async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
-        sid = _sid(session)
+        sid = sid_of(session)
         places = [check_count(seq, "seq") for seq in seqs]
         return await self._engine.write(
             lambda db: sessions.erase_messages(db, self._tenant, sid, places)
@@ -293,7 +300,7 @@ class SQLiteStore:
     async def recount(
         self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
     ) -> int:
-        sid = _sid(session)
+        sid = sid_of(session)
         tenant = self._tenant
         counts = await self._engine.read_apart(
             lambda db: recount.count_apart(db, tenant, sid, counter, progress)
@@ -318,7 +325,7 @@ class SQLiteStore:
     ) -> int:
         place = self._shelf(scope)
         data, spans = encode_value(kind, key, value), encode_spans(made_of)
-        seen = {_sid(session): epoch for session, epoch in (epochs or {}).items()}
+        seen = {sid_of(session): epoch for session, epoch in (epochs or {}).items()}
         return await self._engine.write(
             lambda db: shelf.put(db, place, kind, key, data, spans, version, seen), len(data)
         )
@@ -353,7 +360,7 @@ class SQLiteStore:
 
     def _shelf(self, scope: Scope) -> shelf.Shelf:
         check_scope(scope)
-        sid = _sid(scope.session) if scope.session else 0
+        sid = sid_of(scope.session) if scope.session else 0
         return shelf.Shelf(self._tenant, sid, scope.owner)
 
     # --- integrity ---
@@ -363,8 +370,8 @@ class SQLiteStore:
             lambda db: Inspection(db, self._tenant, progress).run()
         )
 
-    async def finder(self) -> Searchable | None:
-        return None
+    async def finder(self) -> Searchable:
+        return SQLiteFinder(self._engine, self._tenant, self._sittings)
 
     async def clean(
         self,
@@ -373,7 +380,11 @@ class SQLiteStore:
         rewrite: bool = False,
         probes: Sequence[bytes] = (),
     ) -> Cleaning:
-        raise NotImplementedError
+        await self._engine.read(_nothing)  # refuses if it is closed
+        from keepthread.stores.sqlite.cleaning import clean  # noqa: PLC0415 - hardly ever needed
+
+        anew = rewrite or bool(sessions)
+        return await asyncio.to_thread(clean, self._engine.file, rewrite=anew, probes=probes)
 
     # --- the file ---
 
@@ -394,12 +405,6 @@ class SQLiteStore:
 
 def _nothing(_: sqlite3.Connection) -> None:
     """Ask for no more than that the file is open."""
-
-
-def _sid(key: SessionKey) -> int:
-    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
-        return int(key) if key[0] != "0" else 0
-    raise SessionGone("that is no session's key here")
 
 
 def _size(drafts: Sequence[Draft]) -> int:

@@ -61,7 +61,7 @@ class Inspection:
 
     def run(self) -> Verification:
         """Check everything, and name each damaged row once."""
-        for check in (self._sessions, self._messages, self._records, self._file):
+        for check in (self._sessions, self._messages, self._records, self._words, self._file):
             try:
                 check()
             except sqlite3.Error as error:  # a page that cannot be read at all
@@ -158,9 +158,19 @@ class Inspection:
                 what = f"the record {name} is not what was written"
                 self.damages.append(Damage(what=what, session=session))
 
+    def _words(self) -> None:
+        """Read the index of words through; it is a view, so no more is held against it."""
+        try:
+            self.db.execute(SQL["vocabulary"])
+            self.db.execute(SQL["count_words"]).fetchone()
+        except sqlite3.DatabaseError as error:
+            what = f"the index of words cannot be read: {error}; asking for a word makes it anew"
+            self.damages.append(Damage(what=what))
+
     def _file(self) -> None:
         for (line,) in self.db.execute("PRAGMA integrity_check"):
-            if line != "ok":
+            # Some versions want to write before they look at FTS5, and this file is open to read.
+            if line != "ok" and not line.startswith("unable to validate the inverted index"):
                 self.damages.append(Damage(what=f"the file: {line}"))
 
 

@@ -1,0 +1,182 @@
+"""Finding in a SQLite file: words by FTS5, vectors by looking at each."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import TypeVar
+
+from keepthread.checks import check_count, check_id
+from keepthread.codec import decode
+from keepthread.errors import Damaged, KeepthreadError
+from keepthread.recall.places import MESSAGE, MOST_SEQ, SEQ_BITS
+from keepthread.stores.details import check_filter
+from keepthread.stores.reading import check_places, check_sittings
+from keepthread.stores.sqlite import embeddings, index, marks, sessions, shelf
+from keepthread.stores.sqlite.engine import Engine
+from keepthread.stores.sqlite.log import sid_of
+from keepthread.stores.sqlite.marks import Scope
+from keepthread.stores.sqlite.sittings import KnownSittings
+from keepthread.stores.sqlite.statements import SQL
+from keepthread.types import (
+    Embedding,
+    Found,
+    Part,
+    Placed,
+    Record,
+    SessionKey,
+    Sitting,
+    Unread,
+)
+
+T = TypeVar("T")
+_PART_BYTES = 500  # about what a piece takes in the log of the file
+
+
+class SQLiteFinder:
+    """The `Searchable` of one tenant in one file."""
+
+    def __init__(self, engine: Engine, tenant: str, sittings: KnownSittings) -> None:
+        """Stand behind one tenant's wall; what is known of sittings serves every tenant."""
+        self._engine = engine
+        self._tenant = tenant
+        self._sittings = sittings
+
+    async def unread(
+        self, view: str, *, owner: str | None = None, session: SessionKey | None = None
+    ) -> list[Unread]:
+        check_id(view, "view")
+        scope = self._scope(owner, session)
+        return await self._engine.read(lambda db: marks.unread(db, scope, view))
+
+    async def index(
+        self,
+        view: str,
+        read: Unread,
+        upto: int,
+        parts: Sequence[Part],
+        sittings: Sequence[Sitting],
+    ) -> None:
+        sid = _sid(view, read, upto, [part.place for part in parts])
+        check_sittings(read, sittings)
+        tenant = self._tenant
+        work = self._engine.write(
+            lambda db: index.index(db, tenant, view, read, sid, upto, parts, sittings),
+            len(parts) * _PART_BYTES,
+        )
+        await self._or_anew(work)
+
+    async def places(
+        self,
+        view: str,
+        words: Sequence[str],
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        most: int = 5000,
+    ) -> Found:
+        check_id(view, "view")
+        check_count(most, "most")
+        scope = self._scope(owner, session)
+        known = self._sittings
+        work = self._at_one_moment(lambda db: index.places(db, known, scope, view, words, most))
+        return await self._or_anew(work)
+
+    async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
+        check_id(view, "view")
+        return await self._engine.read(lambda db: index.parts(db, self._tenant, view, places))
+
+    async def fetch(
+        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+    ) -> tuple[list[Placed], list[Record]]:
+        return await self._at_one_moment(lambda db: _fetch(db, self._tenant, places, kinds))
+
+    async def put_vectors(
+        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+    ) -> None:
+        sid = _sid(view, read, upto, vectors)
+        tenant = self._tenant
+        await self._engine.write(
+            lambda db: embeddings.put(db, tenant, view, read, sid, upto, vectors),
+            sum(len(each.vectors) for each in vectors.values()),
+        )
+
+    async def vectors(self, view: str, places: Sequence[int]) -> dict[int, Embedding]:
+        check_id(view, "view")
+        return await self._engine.read(lambda db: embeddings.get(db, self._tenant, view, places))
+
+    async def nearest(
+        self,
+        view: str,
+        to: Embedding,
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        limit: int = 300,
+    ) -> list[int]:
+        check_id(view, "view")
+        check_count(limit, "limit")
+        scope = self._scope(owner, session)
+        return await self._engine.read(lambda db: embeddings.nearest(db, scope, view, to, limit))
+
+    async def drop_view(self, view: str) -> None:
+        check_id(view, "view")
+        await self._engine.write(lambda db: _drop_view(db, self._tenant, view))
+
+    def _scope(self, owner: str | None, session: SessionKey | None) -> Scope:
+        check_filter(owner, "owner")
+        return Scope(self._tenant, owner, None if session is None else sid_of(session))
+
+    async def _or_anew(self, work: Awaitable[T]) -> T:
+        """Do work on the index of words; if that is damaged, drop it, to be read once more."""
+        try:
+            return await work
+        except Damaged:
+            with suppress(KeepthreadError):
+                await self._engine.write(index.drop)
+            raise
+
+    async def _at_one_moment(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def run(db: sqlite3.Connection) -> T:
+            db.execute("BEGIN")
+            try:
+                return work(db)
+            finally:
+                db.execute("COMMIT")
+
+        return await self._engine.read(run)
+
+
+def _sid(view: str, read: Unread, upto: int, places: Iterable[int]) -> int:
+    check_id(view, "view")
+    check_count(upto, "upto")
+    sid = sid_of(read.session)
+    check_places(read, upto, places)
+    return sid
+
+
+def _drop_view(db: sqlite3.Connection, tenant: str, view: str) -> None:
+    row = db.execute(SQL["view"], (view,)).fetchone()
+    if row is not None and row[1]:
+        index.drop(db)  # the others' as well: to take out one by one would take far longer
+    elif row is not None:
+        embeddings.drop(db, tenant, row[0])
+
+
+def _fetch(
+    db: sqlite3.Connection, tenant: str, places: Sequence[int], kinds: Sequence[str]
+) -> tuple[list[Placed], list[Record]]:
+    placed: list[Placed] = []
+    records: list[Record] = []
+    messages = sorted({place >> MESSAGE for place in places})
+    for sid, group in groupby(messages, lambda message: message >> SEQ_BITS):
+        session = sessions.by_sid_if_read(db, tenant, sid)
+        if session is None:
+            continue
+        for message in group:
+            row = db.execute(SQL["message_by_seq"], (sid, message & MOST_SEQ)).fetchone()
+            found = row and decode(sid, row)
+            if found and found.state == "live":
+                placed.append(Placed(session.key, session.id, session.owner, found))
+        records += shelf.scan_kinds(db, shelf.Shelf(tenant, sid, ""), kinds)
+    return placed, records

@@ -1,0 +1,219 @@
+"""The index of words in SQLite: each function is one piece of work on a connection.
+
+FTS5 keeps no text here, so whoever takes a piece out must say its words as they were put in. They
+are made from the message once more; where that does not lead to the same pieces, because the
+message is damaged or words were told apart in another way, the whole index goes: it is a view, and
+whoever asks next reads the log again.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from json import dumps
+from typing import Final
+
+from keepthread.codec import decode
+from keepthread.recall.parts import parts_of
+from keepthread.recall.places import MESSAGE, MOST_SEQ, seq_of, span
+from keepthread.recall.words import VIEW
+from keepthread.stores.reading import without
+from keepthread.stores.sqlite import marks
+from keepthread.stores.sqlite.log import check_session
+from keepthread.stores.sqlite.marks import Scope
+from keepthread.stores.sqlite.sittings import KnownSittings
+from keepthread.stores.sqlite.statements import SQL
+from keepthread.types import Found, Part, Sitting, Unread
+
+_EVERYWHERE: Final = (0, (1 << 63) - 1)
+_MANY: Final = 1000
+_PLACES = SQL["places"]
+# FTS5 would cut a word where one of these stands, and its rest would have no number before it.
+_NO_WORD: Final = re.compile("[\0-/:-`{-\x7f\ud800-\udfff]").search
+
+
+def index(
+    db: sqlite3.Connection,
+    tenant: str,
+    view: str,
+    read: Unread,
+    sid: int,
+    upto: int,
+    parts: Sequence[Part],
+    sittings: Sequence[Sitting],
+) -> None:
+    """Put pieces into the index of words; another way of telling words apart replaces it whole."""
+    number = marks.number_of(db, view)
+    if not number:
+        drop(db)
+        number = marks.new_view(db, view, of_words=True)
+    own = _scope_to_fill(db, tenant, marks.read_on(db, tenant, number, sid, read, upto))
+    db.executemany(SQL["insert_words"], _texts(own, parts))
+    db.executemany(SQL["insert_piece"], [(*p[:1], *p[2:4], _bytes(p.speaker)) for p in parts])
+    db.executemany(SQL["put_sitting"], [(sid, *sitting[1:]) for sitting in sittings])
+    _write_out(db)
+
+
+def _scope_to_fill(db: sqlite3.Connection, tenant: str, owner: str) -> int:
+    row = db.execute(SQL["scope"], (tenant, owner)).fetchone()
+    number = row[0] if row else db.execute(SQL["insert_scope"], (tenant, owner)).lastrowid
+    assert number is not None
+    return number
+
+
+def _texts(scope: int, parts: Iterable[Part]) -> list[tuple[int, str]]:
+    """Return the places of pieces and what FTS5 is told of each."""
+    return [
+        (part.place, " ".join([f"{scope}x{word}" for word in words]))
+        for part in parts
+        if (words := _sound(part.words))
+    ]
+
+
+def _sound(words: Sequence[str]) -> Sequence[str]:
+    """Return the words that can be found; the analyser makes no others."""
+    if not _NO_WORD("".join(words)):
+        return words
+    return [word for word in words if not _NO_WORD(word)]
+
+
+# --- asking ---
+
+
+def places(
+    db: sqlite3.Connection,
+    known: KnownSittings,
+    scope: Scope,
+    view: str,
+    words: Sequence[str],
+    most: int,
+) -> Found:
+    """Return where words stand in a scope."""
+    between = _EVERYWHERE
+    if scope.sid is not None:
+        check_session(db, scope.tenant, scope.sid)
+        between = span(scope.sid)
+    if not marks.number_of(db, view):
+        return Found(dict.fromkeys(words, ()), ())
+    numbers = _scopes(db, scope)
+    found = {word: _places_of(db, numbers, word, between, most) for word in words}
+    return Found(found, known.of(db, scope, view))
+
+
+def _scopes(db: sqlite3.Connection, scope: Scope) -> list[int]:
+    tenant, owner, sid = scope
+    if sid is not None:
+        own = db.execute(SQL["session_to_read"], (sid, tenant)).fetchone()[0]
+        owner = own if owner in (None, own) else ""
+    if owner is None:
+        rows = db.execute(SQL["scopes"], (tenant,))
+    else:
+        rows = db.execute(SQL["scope"], (tenant, owner))
+    return [number for (number,) in rows]
+
+
+def _places_of(
+    db: sqlite3.Connection, scopes: Sequence[int], word: str, between: tuple[int, int], most: int
+) -> list[int]:
+    if not word or _NO_WORD(word):
+        return []
+    found = [
+        place
+        for scope in scopes
+        for (place,) in db.execute(_PLACES, (f'"{scope}x{word}"', *between, most))
+    ]
+    if len(scopes) == 1:
+        found.reverse()
+        return found
+    return sorted(found)[max(0, len(found) - most) :]
+
+
+def parts(db: sqlite3.Connection, tenant: str, view: str, places: Iterable[int]) -> list[Part]:
+    """Return what is known of pieces; their length need not be right."""
+    if not marks.number_of(db, view):
+        return []
+    rows = db.execute(SQL["pieces_at"], (dumps(sorted(set(places))), tenant))
+    return [
+        Part(place, (), tokens, flags, speaker.decode("utf-8", "surrogatepass"))
+        for place, tokens, flags, speaker in rows
+    ]
+
+
+# --- forgetting ---
+
+
+def forget(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> None:
+    """Take out the pieces of some positions of a session, or all, before the messages go."""
+    pieces = _pieces(db, sid, seqs)
+    if not pieces:
+        return
+    db.execute(SQL["note_forgotten"], (VIEW,))
+    if not _take_out(db, sid, pieces):
+        drop(db)
+    elif seqs is None:
+        db.execute(SQL["delete_sittings"], (sid,))
+    else:
+        _shrink_sittings(db, sid, pieces)
+
+
+def drop(db: sqlite3.Connection) -> None:
+    """Forget every word of every tenant, and how far was read for them."""
+    for view in marks.views_of_words(db):
+        db.execute(SQL["drop_words"])
+        db.execute(SQL["drop_pieces"])
+        db.execute(SQL["drop_sittings"])
+        db.execute(SQL["drop_scopes"])
+        db.execute(SQL["drop_marks"], (view.number,))
+        db.execute(SQL["delete_view"], (view.number,))
+
+
+def _pieces(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Return places and flags, in order."""
+    spans = [span(sid)] if seqs is None else [span(sid, seq, seq) for seq in seqs]
+    return [row for between in spans for row in db.execute(SQL["pieces_between"], between)]
+
+
+def _take_out(db: sqlite3.Connection, sid: int, pieces: Sequence[tuple[int, int]]) -> bool:
+    """Take pieces out of the index; tell if that was worth it, and every word could be said."""
+    scope = db.execute(SQL["scope_of_session"], (sid,)).fetchone()
+    if scope is None or not marks.number_of(db, VIEW) or _are_most(db, len(pieces)):
+        return False
+    try:
+        for message, group in groupby((place for place, _ in pieces), lambda p: p >> MESSAGE):
+            row = db.execute(SQL["message_by_seq"], (sid, message & MOST_SEQ)).fetchone()
+            parts = parts_of(sid, decode(sid, row)) if row else []
+            if [part.place for part in parts] != list(group):
+                return False
+            db.executemany(SQL["delete_words"], _texts(scope[0], parts))
+        db.executemany(SQL["delete_piece"], [(place,) for place, _ in pieces])
+        _write_out(db)
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
+            raise
+        return False
+    return True
+
+
+def _are_most(db: sqlite3.Connection, pieces: int) -> bool:
+    """Tell whether there are so many that reading the others again is less work."""
+    return pieces > _MANY and 2 * pieces > db.execute(SQL["count_pieces"]).fetchone()[0]
+
+
+def _shrink_sittings(db: sqlite3.Connection, sid: int, pieces: Iterable[tuple[int, int]]) -> None:
+    for place, flags in pieces:
+        if sitting := marks.last_sitting(db, sid, seq_of(place)):
+            less = without(sitting, place, flags)
+            if less:
+                db.execute(SQL["put_sitting"], (sid, *less[1:]))
+            else:
+                db.execute(SQL["delete_sitting"], (sid, sitting.first))
+
+
+def _write_out(db: sqlite3.Connection) -> None:
+    """Have FTS5 write what it keeps for the commit: if it cannot, that fails this work alone."""
+    db.execute("SAVEPOINT words")
+    db.execute("RELEASE words")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

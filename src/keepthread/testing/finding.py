@@ -1,0 +1,612 @@
+"""The finder's contract: what every backend that finds words must do, as tests for its author.
+
+Subclass `FinderContract`, say how to open your store, and let pytest collect the class. To see the
+values behind a failed assertion, call `pytest.register_assert_rewrite` with this module's name.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from keepthread.errors import InvalidInput, SessionGone, Stale
+from keepthread.protocols import Searchable, Store
+from keepthread.recall.parts import parts_of, sittings_of
+from keepthread.recall.places import length_of, part_of, place, seq_of
+from keepthread.recall.words import VIEW, words_of
+from keepthread.testing.clock import ManualClock
+from keepthread.testing.contract import assistant, new_session, refused, said, span, user
+from keepthread.types import Embedding, Part, Scope, SessionKey, Sitting, Unread
+
+F = TypeVar("F", bound="FinderContract")
+
+VECTORS: Final = "vectors:test"
+NEVER: Final = Unread(SessionKey("0"), 0, 1, 0)
+_MANY: Final = 1000
+_HOUR: Final = 3600.0
+
+HOSTILE: Final = (
+    "",
+    " ",
+    '"',
+    '""',
+    "'; DROP TABLE messages; --",
+    "tea OR coffee",
+    "tea*",
+    "NEAR(tea coffee)",
+    "text:tea",
+    "^tea",
+    "-tea",
+    "tea:*A",
+    "tea & coffee",
+    "!tea",
+    "tea\\",
+    "%",
+    "\0",
+    "tea\0",
+    "\ud800",
+    "{}",
+    "1xtea",
+    "x" * 100_000,
+    "tea " * 25_000,
+)
+"""Words that no analyser makes, but somebody may ask for."""
+
+
+def on_finder(
+    test: Callable[[F, Store, Searchable], Awaitable[None]],
+) -> Callable[[F, Path], None]:
+    """Run a test on a newly opened store and its finder."""
+
+    def run(self: F, tmp_path: Path) -> None:
+        async def session() -> None:
+            self.clock = ManualClock()
+            store = await self.open_store(tmp_path, clock=self.clock)
+            try:
+                finder = await store.finder()
+                assert finder is not None
+                await test(self, store, finder)
+            finally:
+                await store.close()
+
+        asyncio.run(session())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def read_on(store: Store, view: str = VIEW, *, limit: int = 100, **scope: Any) -> None:
+    """Read into the index what was written since, some messages at a time."""
+    finder = await store.finder()
+    assert finder is not None
+    for read in await finder.unread(view, **scope):
+        while read.upto < read.last:
+            messages = await store.read(read.session, after=read.upto, limit=limit)
+            upto = messages[-1].seq
+            parts = [p for message in messages for p in parts_of(int(read.session), message)]
+            sittings = sittings_of(read, messages, parts)
+            await finder.index(view, read, upto, parts, sittings)
+            last = sittings[-1] if sittings else read.sitting
+            read = read._replace(upto=upto, sitting=last)  # noqa: PLW2901
+
+
+async def embed(store: Store, *, ids: bool = False, view: str = VECTORS) -> dict[int, Embedding]:
+    """Give every piece a vector of its own, or one for each of two tokens."""
+    finder = await store.finder()
+    assert finder is not None
+    made: dict[int, Embedding] = {}
+    for read in await finder.unread(view):
+        messages = await store.read(read.session, after=read.upto, limit=_MANY)
+        parts = [p for message in messages for p in parts_of(int(read.session), message)]
+        new = {p.place: vector(seq_of(p.place), ids=ids) for p in parts}
+        await finder.put_vectors(view, read, read.last, new)
+        made |= new
+    return made
+
+
+def vector(angle: int, *, ids: bool = False) -> Embedding:
+    """Return a vector of three dimensions; larger angles are farther from 0."""
+    one = bytes([127 - angle, angle, 0])
+    return Embedding(one * 2, 3, (7, 70_000)) if ids else Embedding(one, 3)
+
+
+async def where(finder: Searchable, text: str, **scope: Any) -> list[list[int]]:
+    """Return the positions at which each word of a text stands."""
+    words = words_of(text)
+    found = await finder.places(VIEW, words, **scope)
+    return [[seq_of(place) for place in found.places[word]] for word in words]
+
+
+async def talk(store: Store, *texts: str, id: str = "s", **fields: Any) -> SessionKey:
+    """Make a session in which a user says these."""
+    key = await new_session(store, id, **fields)
+    await store.append(key, [user(text) for text in texts])
+    return key
+
+
+def hand_made(session: SessionKey, seq: int, *words: str) -> Part:
+    """Return a piece with words that no analyser made."""
+    return Part(place(int(session), seq, 0, len(words)), words, 5, 0)
+
+
+def first_place(session: SessionKey, seq: int) -> int:
+    """Return the lowest place of a message."""
+    return place(int(session), seq, 0, 0)
+
+
+class FinderContract:
+    """Every promise of `Searchable`, tested; `open_store` is all a subclass must give."""
+
+    clock: ManualClock
+
+    async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
+        """Open an empty store that tells the time by `clock`."""
+        raise NotImplementedError
+
+    # --- reading on ---
+
+    @on_finder
+    async def test_what_was_never_read_is_unread_from_the_start(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea", "coffee", owner="ana")
+        await new_session(store, "empty", owner="ana")
+        assert await finder.unread(VIEW) == [Unread(key, 0, 2, 0)]
+        assert await finder.unread(VIEW, owner="ana") == [Unread(key, 0, 2, 0)]
+        assert await finder.unread(VIEW, owner="bea") == []
+        assert await finder.unread(VIEW, session=key) == [Unread(key, 0, 2, 0)]
+        assert await finder.unread(VIEW, owner="bea", session=key) == []
+
+    @on_finder
+    async def test_a_view_remembers_how_far_it_has_read(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea", "coffee")
+        await read_on(store)
+        assert await finder.unread(VIEW) == []
+        assert [(u.upto, u.last) for u in await finder.unread(VECTORS)] == [(0, 2)]
+        await store.append(key, [user("water")])
+        [read] = await finder.unread(VIEW)
+        assert (read.session, read.upto, read.last, read.epoch) == (key, 2, 3, 0)
+
+    @on_finder
+    async def test_words_are_found_where_they_stand_and_the_newest_at_once(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "I drink tea", "coffee is not tea, tea is tea")
+        await read_on(store)
+        await store.append(key, [user("more Teas")])
+        await read_on(store)
+        messages = await store.read(key)
+        expected = [p.place for m in messages for p in parts_of(int(key), m)]
+        found = await finder.places(VIEW, ["tea", "tea²", "tea³", "milk"], session=key)
+        assert {word: list(places) for word, places in found.places.items()} == {
+            "tea": expected,
+            "tea²": expected[1:2],
+            "tea³": expected[1:2],
+            "milk": [],
+        }
+
+    @on_finder
+    async def test_words_without_spaces_between_them_are_found(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        await talk(store, "我明天去北京", "東京の天気", "สวัสดี", "Привет, мир", "naïve café")
+        await read_on(store)
+        assert await where(finder, "北京") == [[1]]
+        assert await where(finder, "天気") == [[2]]
+        assert await where(finder, "мир Cafe naive") == [[4], [5], [5]]
+
+    @on_finder
+    async def test_of_a_frequent_word_the_last_places_are_given(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        first = await talk(store, "tea", "tea", "tea", id="a", owner="ana")
+        second = await talk(store, "tea", "tea", id="b", owner="bea")
+        await read_on(store)
+        found = await finder.places(VIEW, ["tea"], most=4)
+        assert [seq_of(place) for place in found.places["tea"]] == [2, 3, 1, 2]
+        assert await where(finder, "tea", most=2, session=first) == [[2, 3]]
+        assert await where(finder, "tea", most=1, owner="bea") == [[2]]
+        assert await where(finder, "tea", most=0, session=second) == [[]]
+
+    @on_finder
+    async def test_sittings_grow_and_begin(self, store: Store, finder: Searchable) -> None:
+        key = await talk(store, "tea is fine")
+        began = self.clock.now
+        await read_on(store)
+        self.clock.advance(_HOUR)
+        await store.append(key, [assistant("it is")])
+        await read_on(store)
+        [sitting] = (await finder.places(VIEW, [], session=key)).sittings
+        assert sitting == Sitting(key, 1, began, self.clock.now, 2, 5, 1)
+        self.clock.advance(24 * _HOUR)
+        await store.append(key, [user("good morning")])
+        [read] = await finder.unread(VIEW)
+        assert read.sitting == sitting
+        await read_on(store)
+        last = Sitting(key, 3, self.clock.now, self.clock.now, 1, 2, 0)
+        assert list((await finder.places(VIEW, [])).sittings) == [sitting, last]
+
+    @on_finder
+    async def test_another_way_of_telling_words_apart_reads_all_anew(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea", "coffee")
+        read = Unread(key, 0, 2, 0)
+        sitting = Sitting(key, 1, 1.0, 2.0, 1, 1, 0)
+        await finder.index("words:old", read, 1, [hand_made(key, 1, "old")], [sitting])
+        assert await finder.unread(VIEW) == [read]
+        assert await where(finder, "old") == [[]]
+        await read_on(store)
+        assert await where(finder, "tea coffee old") == [[1], [2], []]
+        assert [s.parts for s in (await finder.places(VIEW, [])).sittings] == [2]
+
+    # --- walls ---
+
+    @on_finder
+    async def test_owners_sessions_and_tenants_are_walls(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        other = store.tenant("other")
+        one = await talk(store, "tea", "milk", id="a", owner="ana")
+        two = await talk(store, "tea", id="b", owner="ana")
+        await talk(store, "-", "tea", id="c", owner="bea")
+        await talk(other, "-", "-", "tea", id="a", owner="ana")
+        await read_on(store)
+        await read_on(other)
+        foreign = await other.finder()
+        assert foreign is not None
+        assert await where(finder, "tea", owner="ana") == [[1, 1]]
+        assert await where(finder, "tea", owner="bea") == [[2]]
+        assert await where(finder, "tea", owner="nobody") == [[]]
+        assert await where(finder, "tea milk", session=one) == [[1], [2]]
+        assert await where(finder, "tea milk", session=two) == [[1], []]
+        assert await where(finder, "tea", session=two, owner="bea") == [[]]
+        assert await where(finder, "tea") == [[1, 1, 2]]
+        assert await where(foreign, "tea") == [[3]]
+        assert {s.session for s in (await finder.places(VIEW, [], owner="ana")).sittings} == {
+            one,
+            two,
+        }
+
+    @on_finder
+    async def test_no_place_leads_behind_another_tenants_wall(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea")
+        await read_on(store)
+        made = await embed(store)
+        foreign = await store.tenant("other").finder()
+        assert foreign is not None
+        assert await foreign.parts(VIEW, list(made)) == []
+        assert await foreign.fetch(list(made)) == ([], [])
+        assert await foreign.vectors(VECTORS, list(made)) == {}
+        assert await foreign.nearest(VECTORS, vector(0)) == []
+        assert await foreign.unread(VIEW) == []
+        with refused(SessionGone):
+            await foreign.unread(VIEW, session=key)
+        with refused(SessionGone):
+            await foreign.places(VIEW, ["tea"], session=key)
+        with refused(SessionGone):
+            await foreign.index(VIEW, Unread(key, 1, 1, 0), 1, [], [])
+        await foreign.drop_view(VECTORS)
+        assert len(await finder.vectors(VECTORS, list(made))) == 1
+
+    @on_finder
+    async def test_delegates_and_what_is_not_ready_are_in_no_index(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        delegate = await talk(store, "tea", id="a", kind="delegate", parent="s")
+        unready = await talk(store, "tea", id="b", ready=False)
+        assert await finder.unread(VIEW) == []
+        for key in (delegate, unready):
+            assert await finder.unread(VIEW, session=key) == []
+            with refused(Stale):
+                await finder.index(VIEW, Unread(key, 0, 1, 0), 1, [], [])
+            with refused(Stale):
+                await finder.put_vectors(VECTORS, Unread(key, 0, 1, 0), 1, {})
+        info = await store.put_session(replace(await store.describe(unready), ready=True))
+        assert [read.session for read in await finder.unread(VIEW)] == [unready]
+        await read_on(store)
+        made = await embed(store)
+        await store.put_session(replace(info, ready=False))
+        assert await where(finder, "tea") == [[]]
+        assert await finder.parts(VIEW, list(made)) == []
+        assert await finder.vectors(VECTORS, list(made)) == {}
+        assert await finder.fetch(list(made)) == ([], [])
+        await store.put_session(info)
+        assert await finder.unread(VIEW) == [Unread(unready, 0, 1, 0)]
+
+    @on_finder
+    async def test_only_what_was_read_is_taken(self, store: Store, finder: Searchable) -> None:
+        one = await talk(store, "tea", "tea", id="a")
+        two = await talk(store, "tea", id="b")
+        read = Unread(one, 0, 2, 0)
+        for part in (hand_made(two, 1, "tea"), hand_made(one, 2, "tea"), hand_made(one, 0, "x")):
+            with refused(InvalidInput):
+                await finder.index(VIEW, read, 1, [part], [])
+            with refused(InvalidInput):
+                await finder.put_vectors(VECTORS, read, 1, {part.place: vector(1)})
+        with refused(InvalidInput):
+            await finder.index(VIEW, read, 3, [], [])
+        with refused(InvalidInput):
+            await finder.index(VIEW, read, 2, [], [Sitting(two, 1, 1.0, 1.0, 1, 1, 0)])
+        assert len(await finder.unread(VIEW)) == 2
+
+    # --- more than one reader ---
+
+    @on_finder
+    async def test_what_another_has_read_is_refused(self, store: Store, finder: Searchable) -> None:
+        key = await talk(store, "tea")
+        [read] = await finder.unread(VIEW)
+        await read_on(store)
+        with refused(Stale):
+            await finder.index(VIEW, read, 1, [hand_made(key, 1, "milk")], [])
+        assert await where(finder, "tea milk") == [[1], []]
+
+    @on_finder
+    async def test_of_two_readers_at_once_one_is_taken(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, *["tea"] * 20)
+        [read] = await finder.unread(VIEW)
+        messages = await store.read(key)
+        parts = [p for message in messages for p in parts_of(int(key), message)]
+        sittings = sittings_of(read, messages, parts)
+        readers = [finder.index(VIEW, read, 20, parts, sittings) for _ in range(4)]
+        ends = await asyncio.gather(*readers, return_exceptions=True)
+        assert [type(end) for end in ends if end] == [Stale] * 3
+        assert await where(finder, "tea") == [list(range(1, 21))]
+        assert [s.parts for s in (await finder.places(VIEW, [])).sittings] == [20]
+
+    @on_finder
+    async def test_what_was_read_before_an_erasure_is_refused(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea", "secret")
+        [read] = await finder.unread(VIEW)
+        await store.erase(key, [2])
+        with refused(Stale):
+            await finder.index(VIEW, read, 2, [hand_made(key, 2, "secret")], [])
+        with refused(Stale):
+            await finder.put_vectors(VECTORS, read, 2, {place(int(key), 2, 0, 1): vector(1)})
+        await read_on(store)
+        assert await where(finder, "tea secret") == [[1], []]
+
+    @on_finder
+    async def test_a_deleted_session_is_gone_for_readers(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea")
+        [read] = await finder.unread(VIEW)
+        await store.delete_session(key)
+        for asked in (
+            finder.unread(VIEW, session=key),
+            finder.places(VIEW, ["tea"], session=key),
+            finder.nearest(VECTORS, vector(1), session=key),
+            finder.index(VIEW, read, 1, [], []),
+            finder.put_vectors(VECTORS, read, 1, {}),
+        ):
+            with refused(SessionGone):
+                await asked
+
+    # --- erasing ---
+
+    @on_finder
+    async def test_an_erased_message_is_in_no_view(self, store: Store, finder: Searchable) -> None:
+        long = "A secret stands here. " * 60
+        key = await talk(store, "tea is fine", long, "tea secret")
+        await store.append(key, [assistant("the secret is safe")])
+        await read_on(store)
+        made = await embed(store)
+        await store.erase(key, [2, 4])
+        left = [place for place in made if seq_of(place) in (1, 3)]
+        assert len(left) == 2 < len(made) - 2
+        assert await where(finder, "tea secret stand safe here") == [[1, 3], [3], [], [], []]
+        assert [part.place for part in await finder.parts(VIEW, list(made))] == left
+        assert set(await finder.vectors(VECTORS, list(made))) == set(left)
+        assert set(await finder.nearest(VECTORS, vector(0))) == set(left)
+        assert [p.message.seq for p in (await finder.fetch(list(made)))[0]] == [1, 3]
+        [sitting] = (await finder.places(VIEW, [])).sittings
+        assert (sitting.parts, sitting.length, sitting.answers) == (2, 5, 0)
+        assert await finder.unread(VIEW) == []
+        await store.append(key, [user("more tea")])
+        await read_on(store)
+        assert await where(finder, "tea") == [[1, 3, 5]]
+
+    @on_finder
+    async def test_what_is_erased_before_it_is_read_is_passed_over(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea", "secret", "tea")
+        await read_on(store)
+        await store.append(key, [user("secret too"), user("milk")])
+        await store.erase(key, [1, 2, 3, 4])
+        await read_on(store)
+        assert await where(finder, "tea secret too milk") == [[], [], [], [5]]
+        assert [s.parts for s in (await finder.places(VIEW, [])).sittings] == [1]
+
+    @on_finder
+    async def test_a_deleted_session_is_in_no_view(self, store: Store, finder: Searchable) -> None:
+        key = await talk(store, "tea", "milk", owner="ana")
+        await talk(store, "tea", id="t", owner="ana")
+        await talk(store, "tea", id="u", owner="bea")
+        await read_on(store)
+        made = await embed(store)
+        await store.delete_session(key)
+        assert await where(finder, "tea milk", owner="ana") == [[1], []]
+        assert await where(finder, "tea", owner="bea") == [[1]]
+        left = [place for place in sorted(made) if place > first_place(key, 9)]
+        assert [part.place for part in await finder.parts(VIEW, list(made))] == left
+        assert sorted(await finder.vectors(VECTORS, list(made))) == left
+        assert key not in {s.session for s in (await finder.places(VIEW, [])).sittings}
+        again = await talk(store, "water", owner="ana")
+        assert await finder.unread(VIEW) == [Unread(again, 0, 1, 0)]
+        assert await where(finder, "tea", session=again) == [[]]
+
+    # --- what is there of a place ---
+
+    @on_finder
+    async def test_a_piece_is_known_by_its_message_and_number(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await new_session(store)
+        long = " ".join(f"Sentence {n} is about topic{n}." for n in range(200))
+        messages = [
+            user("When?", name="Bea \0 \ud800"),
+            assistant(long),
+            user("naïve", name="Ana", origin="web", source="web:x"),
+        ]
+        [first, second, third] = await store.append(key, messages)
+        await read_on(store)
+        made = [p for m in (first, second, third) for p in parts_of(int(key), m)]
+        assert len({part_of(part.place) for part in made}) > 5
+        bare = [part._replace(words=()) for part in made]
+        shuffled = [part.place for part in reversed(made)]
+        assert await finder.parts(VIEW, shuffled) == bare
+        without_length = [part.place - length_of(part.place) for part in made]
+        assert await finder.parts(VIEW, without_length) == bare
+        assert await finder.parts(VIEW, [place(int(key), 9, 0, 1), 5]) == []
+        assert await where(finder, "topic150", session=key) == [[2]]
+
+    @on_finder
+    async def test_messages_are_fetched_once_with_their_sessions_records(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        one = await talk(store, "tea " * 400, "milk", "water", id="a", owner="ana")
+        two = await talk(store, "tea", id="b", owner="bea")
+        three = await talk(store, "tea", id="c")
+        for key in (one, two, three):
+            await store.put(Scope(session=key), "mark", "1", str(key))
+            await store.put(Scope(session=key), "pin", "1", None, made_of=[span(key, 1)])
+        await read_on(store)
+        found = await finder.places(VIEW, ["tea", "water"])
+        places = [*found.places["water"], *found.places["tea"], *found.places["tea"]]
+        places = [p for p in places if p < first_place(three, 0)]
+        placed, records = await finder.fetch(places, kinds=["mark"])
+        assert [(p.session, p.id, p.owner, p.message.seq) for p in placed] == [
+            (one, "a", "ana", 1),
+            (one, "a", "ana", 3),
+            (two, "b", "bea", 1),
+        ]
+        assert [p.message for p in placed[:2]] == await store.find(one, seqs=[1, 3])
+        assert {(r.scope.session, r.kind, r.value) for r in records} == {
+            (one, "mark", one),
+            (two, "mark", two),
+        }
+        await store.erase(one, [1])
+        await store.delete_session(two)
+        placed, records = await finder.fetch(places, kinds=["mark", "pin"])
+        assert said([p.message for p in placed]) == ["water"]
+        assert [(r.scope.session, r.kind) for r in records] == [(one, "mark")]
+
+    # --- vectors ---
+
+    @on_finder
+    async def test_vectors_come_back_as_they_were_put(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea", "milk")
+        many = await embed(store, ids=True)
+        one = await embed(store, view="vectors:single")
+        asked = [place - length_of(place) for place in many]
+        found = await finder.vectors(VECTORS, [*asked, place(int(key), 7, 0, 0)])
+        assert found == dict(zip(asked, many.values(), strict=True))
+        assert await finder.vectors("vectors:single", list(one)) == one
+        assert await finder.vectors("vectors:unknown", list(one)) == {}
+        [read] = await finder.unread(VIEW)
+        with refused(Stale):
+            await finder.put_vectors(VECTORS, read, 2, {})
+        await store.append(key, [user("water")])
+        assert [(u.upto, u.last) for u in await finder.unread(VECTORS)] == [(2, 3)]
+        assert len(await embed(store, ids=True)) == 1
+
+    @on_finder
+    async def test_the_nearest_single_vectors_are_found_in_a_scope(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, *["tea"] * 30, id="a", owner="ana")
+        await talk(store, "tea", "milk", id="b", owner="bea")
+        made = await embed(store)
+        own = [place for place in sorted(made) if place < first_place(key, 31)]
+        assert await finder.nearest(VECTORS, vector(0), owner="ana", limit=5) == own[:5]
+        assert await finder.nearest(VECTORS, vector(0), session=key) == own
+        assert len(await finder.nearest(VECTORS, vector(0))) == 32
+        assert await finder.nearest(VECTORS, vector(0), owner="bea", session=key) == []
+        assert await finder.nearest(VECTORS, Embedding(bytes(9), 9)) == []
+        await embed(store, ids=True, view="vectors:many")
+        assert await finder.nearest("vectors:many", vector(0)) == []
+
+    @on_finder
+    async def test_a_dropped_view_is_read_again(self, store: Store, finder: Searchable) -> None:
+        await talk(store, "tea")
+        await read_on(store)
+        made = await embed(store)
+        await finder.drop_view(VECTORS)
+        assert await finder.vectors(VECTORS, list(made)) == {}
+        assert await where(finder, "tea") == [[1]]
+        assert await embed(store) == made
+        await finder.drop_view(VIEW)
+        assert await where(finder, "tea") == [[]]
+        assert await finder.parts(VIEW, list(made)) == []
+        assert list((await finder.places(VIEW, [])).sittings) == []
+        assert await finder.vectors(VECTORS, list(made)) == made
+        [read] = await finder.unread(VIEW)
+        assert (read.upto, read.sitting) == (0, None)
+        await read_on(store)
+        assert await where(finder, "tea") == [[1]]
+        await finder.drop_view("never:seen")
+
+    # --- hostile words ---
+
+    @on_finder
+    async def test_hostile_words_find_nothing_and_break_nothing(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        await talk(store, "tea and coffee", owner="ana")
+        await read_on(store)
+        found = await finder.places(VIEW, HOSTILE, owner="ana")
+        assert {word: list(places) for word, places in found.places.items()} == {
+            word: [] for word in HOSTILE
+        }
+        assert await where(finder, "tea") == [[1]]
+
+    @on_finder
+    async def test_hostile_words_in_an_index_reach_nobody_else(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        one = await talk(store, "x", id="a", owner="ana")
+        await talk(store, "tea", id="b", owner="bea")
+        await read_on(store, owner="bea")
+        smuggled = [f"x {number}xmilk" for number in range(5)]
+        part = hand_made(one, 1, "tea", *HOSTILE, *smuggled)
+        await finder.index(VIEW, Unread(one, 0, 1, 0), 1, [part], [])
+        assert await where(finder, "tea milk", owner="bea") == [[1], []]
+        assert await where(finder, "tea", owner="ana") == [[1]]
+        await finder.drop_view(VIEW)
+        await read_on(store)
+        assert await where(finder, "tea x", owner="ana") == [[], [1]]
+
+    @on_finder
+    async def test_names_and_numbers_that_mean_nothing_are_refused(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await talk(store, "tea")
+        with refused(InvalidInput):
+            await finder.unread("")
+        with refused(InvalidInput):
+            await finder.unread(VIEW, owner="")
+        with refused(InvalidInput):
+            await finder.places(VIEW, ["tea"], owner="\0")
+        with refused(InvalidInput):
+            await finder.places(VIEW, ["tea"], most=-1)
+        with refused(InvalidInput):
+            await finder.nearest(VECTORS, vector(1), limit=-1)
+        with refused(InvalidInput):
+            await finder.index(VIEW, Unread(key, 0, 1, 0), -1, [], [])
+        with refused(SessionGone):
+            await finder.index(VIEW, NEVER, 1, [], [])
+        with refused(SessionGone):
+            await finder.unread(VIEW, session=SessionKey("nonsense"))
