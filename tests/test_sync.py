@@ -26,6 +26,7 @@ from keepthread.errors import (
     StoreClosed,
     Unavailable,
 )
+from keepthread.facts.facts import Facts
 from keepthread.protocols import Progress
 from keepthread.sync import Memory, Session
 from keepthread.tokens import Estimator
@@ -36,6 +37,7 @@ TWINS = [
     (keepthread.Memory, sync.Memory),
     (keepthread.Session, sync.Session),
     (keepthread.Turn, sync.Turn),
+    (Facts, sync.Facts),
 ]
 COLOURS = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 
@@ -89,6 +91,7 @@ async def test_both_surfaces_have_the_same_names() -> None:
             assert public(theirs) == public(mine)
             assert public(their_session) == public(my_session)
             assert public(their_session.exchange("a")) == public(my_session.exchange("a"))
+            assert public(theirs.facts()) == public(mine.facts())
 
 
 @pytest.mark.parametrize(("asynchronous", "blocking"), TWINS, ids=lambda cls: cls.__module__)

@@ -14,6 +14,7 @@ from keepthread.context.blocks import is_answer
 from keepthread.context.digest import exchange_line, size
 from keepthread.context.importance import Cues
 from keepthread.context.marks import Marks
+from keepthread.context.trust import lowest, origin_of
 from keepthread.errors import InvalidInput, Stale
 from keepthread.exchanges import closed_exchange
 from keepthread.gather import MARKS, marks_of
@@ -36,8 +37,6 @@ from keepthread.types import (
 
 COSTS: Final = "costs"
 _PAGE: Final = 100
-_TRUST: Final[Sequence[Origin]] = ("operator", "user", "assistant", "tool", "import", "web")
-"""Whose word counts how much, the most trusted first."""
 _QUESTION_BYTES: Final = 300
 _MOST_KNOWN: Final = 10_000
 _DENSE: Final = 32
@@ -309,13 +308,10 @@ class _Due:
     @property
     def origin(self) -> Origin:
         """Return the lowest trust among what the summary is made from."""
-        origins = {m.origin for m in self.messages if m.origin is not None and m.state == "live"}
+        origins: list[Origin] = [origin_of(m) for m in self.messages if m.state == "live"]
         if self.previous:
-            origins.add(self.previous.origin)
-        lowest: Origin = "user"
-        for each in _TRUST:
-            lowest = each if each in origins else lowest
-        return lowest
+            origins.append(self.previous.origin)
+        return lowest(origins) if origins else "user"
 
     def spans(self, session: SessionKey) -> list[Span]:
         """Return the ranges behind the summary, with those of the summary before."""

@@ -1,6 +1,7 @@
-"""Upkeep: what follows a turn, off the caller's path: folding, and letting ended results go."""
+"""Upkeep: what follows a turn, off the caller's path: folding, drawing facts, letting go."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from keepthread.background import Background
 from keepthread.context.blocks import is_answer
@@ -9,6 +10,9 @@ from keepthread.summaries import Folder
 from keepthread.toolcache import drop_ended
 from keepthread.types import Message, SessionKey
 
+if TYPE_CHECKING:
+    from keepthread.facts.extracting import Extractor  # loaded when there is one
+
 _MOST_KNOWN = 10_000
 
 
@@ -16,18 +20,28 @@ class Upkeep:
     """Looks after the sessions of one store."""
 
     def __init__(
-        self, *, store: Store, folder: Folder, folds: bool, background: Background
+        self,
+        *,
+        store: Store,
+        folder: Folder,
+        folds: bool,
+        background: Background,
+        extractor: "Extractor | None" = None,
     ) -> None:
-        """Know who folds; `folds` tells whether any view wants summaries."""
+        """Know who folds and who draws facts; `folds` tells whether any view wants summaries."""
         self.store = store
         self.folder = folder
         self.folds = folds
         self.background = background
+        self.extractor = extractor
         self.without_tools: set[SessionKey] = set()
         """Sessions of which it is known that they remember no results."""
 
     def after(self, session: SessionKey, exchange: int) -> None:
         """Do soon what is due after an exchange was closed."""
+        extractor = self.extractor
+        if extractor is not None and extractor.may_be_due(session, exchange):
+            self.background.soon(("facts", session), lambda: extractor.extract(session))
         folds = self.folds and self.folder.may_be_due(session, exchange)
         if not folds and session in self.without_tools:
             return
@@ -41,7 +55,7 @@ class Upkeep:
 
     def after_append(self, session: SessionKey, messages: Sequence[Message]) -> None:
         """Do soon what is due if an answer was appended without a turn."""
-        if self.folds:
+        if self.folds or self.extractor is not None:
             answered = [m.exchange for m in messages if is_answer(m) and m.exchange]
             if answered:
                 self.after(session, max(answered))

@@ -1,0 +1,1 @@
+"""Facts: what is known beyond one session, each with the messages that say so."""

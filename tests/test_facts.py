@@ -1,0 +1,653 @@
+"""Facts: what holds, who says so, what is quarantined, how people correct them."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepthread import Memory, Message, Scope, Session, Span
+from keepthread.context.trust import rank
+from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Unsupported
+from keepthread.facts.facts import Facts
+from keepthread.facts.markdown import read, write
+from keepthread.facts.nouns import Fact, Noted
+from keepthread.facts.profile import MOST, MOST_CHARACTERS, known, known_of
+from keepthread.facts.truth import QUARANTINED, in_order, resolve, slot_of, standing
+from keepthread.gather import FACT
+from keepthread.testing.clock import ManualClock
+from keepthread.tokens import Estimator
+from keepthread.types import JSON, Origin
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer
+
+OWNER = "ana"
+
+
+# --- what holds: laws of `resolve` ---
+
+ORIGINS: Sequence[Origin] = ("operator", "user", "assistant", "tool", "web")
+
+
+@st.composite
+def noted(draw: st.DrawFn, key: str) -> Noted:
+    """Draw a fact of one of a few slots, said in one of two sessions or written by hand."""
+    session = draw(st.sampled_from(["", "a", "b"]))
+    seq = draw(st.integers(1, 9))
+    at = float(draw(st.integers(0, 20))) if not session else seq + (0.5 if session == "b" else 0)
+    value = draw(st.sampled_from(["Oslo", "Rome", "oslo "]))
+    return Noted(
+        key=key,
+        text=f"It is {value}.",
+        at=at,
+        attribute=draw(st.sampled_from(["", "city", "likes"])),
+        value=value,
+        many=draw(st.booleans()),
+        place=(session, seq) if session else None,
+        trust=draw(st.sampled_from(ORIGINS)),
+        confirmed_at=draw(st.sampled_from([None, None, 1.0])),
+        until=draw(st.sampled_from([None, None, None, at])),
+    )
+
+
+@st.composite
+def shelves(draw: st.DrawFn) -> list[Noted]:
+    count = draw(st.integers(0, 12))
+    return [draw(noted(f"{n:032x}")) for n in range(count)]
+
+
+def by_key(facts: Sequence[Fact]) -> dict[str, Fact]:
+    return {fact.key: fact for fact in facts}
+
+
+def winners(facts: Sequence[Noted]) -> dict[Any, str]:
+    """Return who holds each slot, said plainly: of the most trusted, the one said last."""
+    found: dict[Any, str] = {}
+    for slot in {slot_of(fact) for fact in facts}:
+        mine = [f for f in facts if slot_of(f) == slot and standing(f) not in QUARANTINED]
+        if mine:
+            most = max(rank(standing(fact)) for fact in mine)
+            last = [f for f in in_order(mine) if rank(standing(f)) == most][-1]
+            found[slot] = last.key
+    return found
+
+
+@given(shelves(), st.randoms(use_true_random=False))
+def test_what_holds_does_not_depend_on_the_order_of_arrival(facts: list[Noted], rng: Any) -> None:
+    shuffled = facts.copy()
+    rng.shuffle(shuffled)
+    assert resolve(shuffled, 30) == resolve(facts, 30)
+
+
+@given(shelves())
+def test_of_a_slot_the_newest_of_the_most_trusted_holds(facts: list[Noted]) -> None:
+    found = resolve(facts, 30)
+    assert len(found) == len(facts)
+    reigning = {slot_of(f): f.key for f in found if f.state in ("live", "ended")}
+    assert reigning == winners(facts)
+    for fact in found:
+        assert (fact.state == "quarantined") == (fact.trust in QUARANTINED)
+
+
+@given(shelves())
+def test_every_replaced_fact_names_what_stands_in_its_place(facts: list[Noted]) -> None:
+    found = by_key(resolve(facts, 30))
+    for fact in found.values():
+        assert bool(fact.replaced_by) == (fact.state == "superseded")
+        steps, end = 0, fact
+        while end.replaced_by:
+            after = found[end.replaced_by]
+            assert rank(after.trust) >= rank(end.trust)
+            assert slot_of(after) == slot_of(fact)
+            steps, end = steps + 1, after
+            assert steps <= len(found), "the replaced replace each other"
+        if fact.state == "superseded":
+            assert end.state in ("live", "ended")
+            assert fact.until is not None
+        if fact.replaces:
+            assert found[fact.replaces].replaced_by == fact.key
+
+
+@given(shelves(), st.data())
+def test_without_one_fact_the_rest_holds_as_if_it_had_never_been(
+    facts: list[Noted], data: st.DataObject
+) -> None:
+    if facts:
+        gone = data.draw(st.sampled_from(facts))
+        left = [fact for fact in facts if fact is not gone]
+        live = {f.key for f in resolve(left, 30) if f.state in ("live", "ended")}
+        assert live == set(winners(left).values())
+        if gone.key not in winners(facts).values():
+            assert live == set(winners(facts).values())
+
+
+@given(shelves())
+def test_what_waits_to_be_confirmed_changes_nothing(facts: list[Noted]) -> None:
+    taken = [fact for fact in facts if standing(fact) not in QUARANTINED]
+    assert [f for f in resolve(facts, 30) if f.state != "quarantined"] == resolve(taken, 30)
+
+
+def test_the_log_orders_what_one_session_says_whatever_its_clock() -> None:
+    def fact(key: str, at: float, session: str, seq: int) -> Noted:
+        return Noted(key=key, text=key, at=at, attribute="city", place=(session, seq))
+
+    back = [fact("a1", 10, "a", 1), fact("a2", 5, "a", 2), fact("b1", 7, "b", 1)]
+    assert [f.key for f in in_order(back)] == ["b1", "a1", "a2"]
+
+
+# --- remembering ---
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def memory(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Memory]:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    async with Memory.open(url, counter=Estimator(), clock=clock, durability="process") as opened:
+        yield opened
+
+
+def texts(facts: Sequence[Fact]) -> list[str]:
+    return [fact.text for fact in facts]
+
+
+async def live(facts: Facts) -> list[str]:
+    return [fact.text for fact in await facts.list() if fact.state == "live"]
+
+
+async def say(session: Session, clock: ManualClock, *said: Message | str) -> list[Message]:
+    clock.advance(60)
+    return await session.append(
+        *(Message(role="user", content=m) if isinstance(m, str) else m for m in said)
+    )
+
+
+async def test_a_fact_is_kept_with_its_messages_and_who_said_it(
+    memory: Memory, clock: ManualClock
+) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    (message,) = await say(session, clock, "I live in Oslo.")
+    facts = memory.facts(OWNER)
+    fact = await facts.remember(
+        "Lives in Oslo.", attribute="city", value="Oslo", session="trip", messages=[message]
+    )
+    assert [tuple(source) for source in fact.messages] == [("trip", 1, message.id)]
+    assert (fact.origin, fact.trust, fact.state) == ("user", "user", "live")
+    assert fact.since == message.created_at
+    (record,) = await memory.store.scan(Scope(owner=OWNER), FACT)
+    assert record.made_of == (Span(session.key, 1, 1),)
+
+
+async def test_the_same_from_the_same_message_is_one_fact_in_forks_too(
+    memory: Memory, clock: ManualClock
+) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    (message,) = await say(session, clock, "I live in Oslo.")
+    await session.fork(id="other")
+    facts = memory.facts(OWNER)
+    city = {"attribute": "city", "value": "Oslo", "messages": [message]}
+    first = await facts.remember("Lives in Oslo.", session="trip", **city)
+    again = await facts.remember("Her home is Oslo.", session="trip", **city)
+    copied = await facts.remember("Lives in Oslo.", session="other", **city)
+    assert first == again == copied
+    assert len(await facts.list(all=True)) == 1
+    await memory.delete_session("trip")
+    await memory.forget(session="other", message=message.id)
+    assert await facts.list(all=True) == [], "it hangs on the copy as well"
+
+
+async def test_the_owners_word_needs_no_message_and_is_not_noted_twice(memory: Memory) -> None:
+    facts = memory.facts(OWNER)
+    first = await facts.remember("Is allergic to nuts.")
+    assert await facts.remember(" Is allergic\nto nuts. ") == first
+    assert (first.messages, first.trust, first.by) == ([], "user", "owner")
+    assert await memory.facts("bob").list() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"text": " "}, "empty"),
+        ({"text": "x" * 1001}, "limit is 1000"),
+        ({"text": "x\0y"}, "NUL"),
+        ({"text": "x\ud800"}, "half a character"),
+        ({"text": "x", "subject": "s" * 121}, "limit is 120"),
+        ({"text": "x", "many": True}, "needs its name and the value"),
+        ({"text": "x", "since": float("nan")}, "since"),
+        ({"text": "x", "messages": ["m"]}, "name the session"),
+        ({"text": "x", "session": "trip"}, "name the messages"),
+    ],
+)
+async def test_what_is_no_fact_is_refused(
+    memory: Memory, given: dict[str, Any], error: str
+) -> None:
+    await memory.session("trip", owner=OWNER)
+    with pytest.raises(InvalidInput, match=error):
+        await memory.facts(OWNER).remember(**given)
+
+
+async def test_a_fact_comes_from_messages_of_its_owner_that_are_there(
+    memory: Memory, clock: ManualClock
+) -> None:
+    theirs = await memory.session("theirs", owner="bob")
+    (message,) = await say(theirs, clock, "I live in Oslo.")
+    facts = memory.facts(OWNER)
+    with pytest.raises(SessionNotFound):
+        await facts.remember("x", session="theirs", messages=[message])
+    await memory.session("mine", owner=OWNER)
+    with pytest.raises(MessageNotFound):
+        await facts.remember("x", session="mine", messages=["nothing"])
+    await memory.store.erase(theirs.key, [1])
+    with pytest.raises(MessageNotFound):
+        await memory.facts("bob").remember("x", session="theirs", messages=[message])
+
+
+async def test_redis_is_refused_in_words(redis_server: RedisServer) -> None:
+    redis_server.ask("FLUSHALL")
+    async with Memory.open(redis_server.url, counter=Estimator()) as memory:
+        with pytest.raises(Unsupported, match="SQLite and PostgreSQL"):
+            await memory.facts(OWNER).remember("Lives in Oslo.")
+        with pytest.raises(Unsupported):
+            await memory.facts(OWNER).list()
+
+
+async def test_postgresql_knows_facts_as_well(postgres: PostgresServer, clock: ManualClock) -> None:
+    async with Memory.open(postgres.empty(), counter=Estimator(), clock=clock) as memory:
+        session = await memory.session("trip", owner=OWNER)
+        facts = memory.facts(OWNER)
+        for city in ("Oslo", "Rome"):
+            (message,) = await say(session, clock, f"I live in {city}.")
+            given = {"attribute": "city", "value": city, "session": "trip", "messages": [message]}
+            await facts.remember(f"Lives in {city}.", **given)
+        assert await live(facts) == ["Lives in Rome."]
+        assert "Lives in Rome." in (await session.context()).text
+        await memory.forget(session="trip", message=message.id)
+        assert await live(facts) == ["Lives in Oslo."]
+
+
+# --- superseding ---
+
+
+async def test_a_correction_replaces_and_the_history_shows_both(
+    memory: Memory, clock: ManualClock
+) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    facts = memory.facts(OWNER)
+    cities = []
+    for city in ("Oslo", "Rome"):
+        (message,) = await say(session, clock, f"I live in {city}.")
+        given = {"attribute": "city", "value": city, "session": "trip", "messages": [message]}
+        cities.append(await facts.remember(f"Lives in {city}.", **given))
+    old, new = await facts.history(cities[0].key)
+    assert texts([old, new]) == ["Lives in Oslo.", "Lives in Rome."]
+    assert (old.state, old.replaced_by, old.until) == ("superseded", new.key, new.since)
+    assert (new.state, new.replaces, new.until) == ("live", old.key, None)
+    assert await live(facts) == ["Lives in Rome."]
+    assert await facts.forget(new.key) == 1
+    assert await live(facts) == ["Lives in Oslo."]
+
+
+async def test_a_late_word_takes_its_place_in_the_past(memory: Memory, clock: ManualClock) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    older, newer = await say(session, clock, "I live in Oslo.", "I live in Rome.")
+    facts = memory.facts(OWNER)
+    for city, message in (("Rome", newer), ("Oslo", older)):
+        await facts.remember(
+            f"Lives in {city}.", attribute="city", value=city, session="trip", messages=[message]
+        )
+    assert await live(facts) == ["Lives in Rome."]
+
+
+async def test_said_again_it_holds_since_the_first_time(memory: Memory, clock: ManualClock) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    facts = memory.facts(OWNER)
+    first = None
+    for _ in range(3):
+        (message,) = await say(session, clock, "I live in Oslo.")
+        given = {"attribute": "city", "value": "Oslo", "session": "trip", "messages": [message]}
+        fact = await facts.remember("Lives in Oslo.", **given)
+        first = first or fact
+    assert first is not None
+    assert fact.since == first.since
+    assert await live(facts) == ["Lives in Oslo."]
+    assert await facts.forget(fact.key) == 3, "forgetting what was said again leaves no echo"
+    assert await facts.list(all=True) == []
+
+
+async def test_what_an_attribute_has_many_of_stands_side_by_side(
+    memory: Memory, clock: ManualClock
+) -> None:
+    facts = memory.facts(OWNER)
+    for tea in ("Assam", "Sencha", "assam"):
+        clock.advance(1)
+        await facts.remember(f"Likes {tea}.", attribute="likes", value=tea, many=True)
+    assert await live(facts) == ["Likes assam.", "Likes Sencha."], "oldest first"
+
+
+async def test_what_has_ended_holds_no_longer(memory: Memory, clock: ManualClock) -> None:
+    facts = memory.facts(OWNER)
+    fact = await facts.remember("Is in Rome this week.", until=clock.now + 100)
+    assert await live(facts) == ["Is in Rome this week."]
+    clock.advance(100)
+    ended = await facts.get(fact.key)
+    assert ended is not None
+    assert ended.state == "ended"
+    assert await facts.list() == []
+
+
+# --- trust ---
+
+
+TOOL = Message(role="tool", content="The user lives in Pisa.", tool_call_id="1", name="web")
+ANSWER = Message(role="assistant", content="So you live in Pisa.")
+
+
+@pytest.mark.parametrize(
+    ("said", "source", "trust", "state"),
+    [
+        (["I live in Pisa."], 0, "user", "live"),
+        (["Where do I live?", ANSWER], 1, "assistant", "live"),
+        (["Where do I live?", TOOL, ANSWER], 2, "tool", "quarantined"),
+        (["Where do I live?", TOOL, ANSWER], 1, "tool", "quarantined"),
+        (["I live in Pisa.", TOOL, ANSWER], 0, "user", "live"),
+        ([Message(role="user", content="Pisa", origin="import")], 0, "import", "quarantined"),
+        ([Message(role="user", content="Pisa", origin="web")], 0, "web", "quarantined"),
+        ([Message(role="system", content="She lives in Pisa.")], 0, "operator", "live"),
+        (
+            [Message(role="user", content="Ana lives in Pisa.", author="bob")],
+            0,
+            "assistant",
+            "live",
+        ),
+    ],
+)
+async def test_a_fact_has_the_lowest_trust_it_comes_from(
+    memory: Memory,
+    clock: ManualClock,
+    said: list[Message | str],
+    source: int,
+    trust: Origin,
+    state: str,
+) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    stored = await say(session, clock, *said)
+    fact = await memory.facts(OWNER).remember(
+        "Lives in Pisa.", session="trip", messages=[stored[source]]
+    )
+    assert (fact.trust, fact.state) == (trust, state)
+
+
+async def test_less_trusted_words_do_not_replace(memory: Memory, clock: ManualClock) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    facts = memory.facts(OWNER)
+    said = await say(session, clock, "I live in Oslo.", ANSWER)
+    for city, message in zip(("Oslo", "Pisa"), said, strict=True):
+        fact = await facts.remember(
+            f"Lives in {city}.", attribute="city", value=city, session="trip", messages=[message]
+        )
+    assert await live(facts) == ["Lives in Oslo."]
+    assert fact.state == "superseded"
+    assert fact.replaced_by == (await facts.list())[0].key
+
+
+async def test_quarantined_facts_are_found_but_in_no_prompt_until_confirmed(
+    memory: Memory, clock: ManualClock
+) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    stored = await say(session, clock, "Where do I live?", TOOL)
+    facts = memory.facts(OWNER)
+    fact = await facts.remember("Lives in Pisa.", session="trip", messages=[stored[1]])
+    assert texts(await facts.list()) == texts(await facts.search("pisa?")) == ["Lives in Pisa."]
+    assert await known(memory.store, OWNER, "pisa") == []
+    confirmed = await facts.confirm(fact.key)
+    assert (confirmed.state, confirmed.trust, confirmed.origin) == ("live", "user", "tool")
+    assert [each.text for each in await known(memory.store, OWNER, "")] == ["Lives in Pisa."]
+
+
+# --- correcting and forgetting ---
+
+
+async def test_an_edit_is_the_owners_word_and_keeps_what_was_said(
+    memory: Memory, clock: ManualClock
+) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    (message,) = await say(session, clock, "I live in Oslo.")
+    facts = memory.facts(OWNER)
+    fact = await facts.remember(
+        "Lives in Oslo.", attribute="city", value="Oslo", session="trip", messages=[message]
+    )
+    clock.advance(10)
+    edited = await facts.edit(fact.key, text="Lives in Bergen.", value="Bergen")
+    assert (edited.key, edited.messages) == (fact.key, fact.messages)
+    assert (edited.since, edited.trust) == (clock.now, "user")
+    before, after = await facts.history(fact.key)
+    assert (before.text, before.since, before.until) == ("Lives in Oslo.", fact.since, clock.now)
+    assert after == edited
+    renamed = await facts.edit(fact.key, attribute="home")
+    assert (renamed.attribute, renamed.since) == ("home", edited.since)
+
+
+async def test_the_owners_newest_word_holds_though_the_clock_goes_back(
+    memory: Memory, clock: ManualClock
+) -> None:
+    facts = memory.facts(OWNER)
+    for city in ("Oslo", "Rome", "Pisa"):
+        fact = await facts.remember(f"Lives in {city}.", attribute="city", value=city)
+        clock.advance(-60)
+    assert await live(facts) == ["Lives in Pisa."]
+    await facts.edit(fact.key, text="Lives in Bari.")
+    assert await live(facts) == ["Lives in Bari."]
+
+
+async def test_a_replaced_fact_is_not_edited_and_an_unknown_one_not_found(memory: Memory) -> None:
+    facts = memory.facts(OWNER)
+    old = await facts.remember("Lives in Oslo.", attribute="city")
+    await facts.remember("Lives in Rome.", attribute="city")
+    with pytest.raises(InvalidInput, match="was replaced"):
+        await facts.edit(old.key, text="Lives in Bergen.")
+    for call in (facts.edit, facts.confirm):
+        with pytest.raises(InvalidInput, match="there is no fact"):
+            await call("0" * 32)
+    assert await facts.forget("0" * 32) == 0
+    assert await facts.get("0" * 32) is None
+    assert await facts.history("0" * 32) == []
+
+
+async def test_a_forgotten_fact_is_not_noted_again_from_the_same_message(
+    memory: Memory, clock: ManualClock
+) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    (message,) = await say(session, clock, "I live in Oslo.")
+    facts = memory.facts(OWNER)
+    given = {"attribute": "city", "value": "Oslo", "session": "trip", "messages": [message]}
+    fact = await facts.remember("Lives in Oslo.", **given)
+    await facts.forget(fact.key)
+    assert await facts.list(all=True) == []
+    (record,) = await memory.store.scan(Scope(owner=OWNER), FACT)
+    assert "Oslo" not in json.dumps(record.value)
+    assert record.made_of, "to erase the message takes it away"
+    with pytest.raises(InvalidInput, match="was forgotten"):
+        await facts.remember("Lives in Oslo.", **given)
+    assert (await facts.remember("Lives in Oslo.", attribute="city")).state == "live"
+
+
+async def test_changing_a_fact_does_not_bring_it_back_once_it_is_gone(memory: Memory) -> None:
+    facts = memory.facts(OWNER)
+    fact = await facts.remember("Lives in Oslo.")
+    store: Any = memory.store
+    put = store.put
+
+    async def dropped_first(*args: Any, **kwargs: Any) -> int:
+        store.put = put
+        await store.drop(Scope(owner=OWNER), FACT, fact.key)
+        return await put(*args, **kwargs)
+
+    store.put = dropped_first
+    with pytest.raises(InvalidInput, match="there is no fact"):
+        await facts.edit(fact.key, text="Lives in Bergen.")
+    assert await facts.list(all=True) == []
+
+
+async def test_facts_that_others_wrote_wrongly_are_passed_over(memory: Memory) -> None:
+    values: list[JSON] = [None, [], {}, {"text": 1}, {"gone": 1}, {"text": "x", "at": "now"}]
+    for n, value in enumerate(values):
+        await memory.store.put(Scope(owner=OWNER), FACT, f"{n}", value)
+    await memory.facts(OWNER).remember("Lives in Oslo.")
+    assert texts(await memory.facts(OWNER).list(all=True)) == ["Lives in Oslo."]
+
+
+# --- the profile ---
+
+
+async def test_the_profile_is_small_and_the_rest_comes_when_it_bears(
+    memory: Memory, clock: ManualClock
+) -> None:
+    facts = memory.facts(OWNER)
+    for n in range(40):
+        clock.advance(1)
+        await facts.remember(f"Owns book {n} of the shelf.")
+    await facts.remember("Plays the cello in Bergen.", subject="Mia")
+    await facts.remember("Is afraid of dogs.", subject="Tom")
+    found = await known(memory.store, OWNER, "Where does Mia play the cello?")
+    profile = [each for each in found if each.always]
+    rest = [each for each in found if not each.always]
+    assert len(profile) == MOST
+    assert sum(len(each.text) for each in profile) <= MOST_CHARACTERS
+    assert "Owns book 39 of the shelf." in {each.text for each in profile}
+    assert [each.text for each in rest] == ["Plays the cello in Bergen."]
+    assert all(each.score > 0 for each in found)
+
+
+def test_no_record_is_no_knowledge() -> None:
+    assert known_of([], "anything") == []
+
+
+# --- documents ---
+
+
+async def test_a_document_comes_back_as_it_was(memory: Memory, clock: ManualClock) -> None:
+    facts = memory.facts(OWNER)
+    await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
+    await facts.remember("Plays the **cello** <!-- loud --> &lt;3", subject="Mia & Tom")
+    before = await memory.store.scan(Scope(owner=OWNER))
+    document = await facts.to_markdown()
+    clock.advance(10)
+    assert not any(await facts.from_markdown(document, prune=True))
+    assert await memory.store.scan(Scope(owner=OWNER)) == before
+
+
+async def test_a_person_edits_the_document(memory: Memory, clock: ManualClock) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    stored = await say(session, clock, "Where do I live?", TOOL)
+    facts = memory.facts(OWNER)
+    city = await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
+    old = await facts.remember("Has a cat.")
+    waits = await facts.remember("Has a boat.", session="trip", messages=[stored[1]])
+    clock.advance(1)
+    document = await facts.to_markdown()
+    clock.advance(1)
+    newer = await facts.remember("Has a horse.")
+    document = document.replace("Lives in Oslo.", "Lives in Rome.").replace("[ ]", "[x]")
+    document = "\n".join(line for line in document.splitlines() if "cat" not in line)
+    document += "\n## Mia\n\n* **plays:** The cello.\n- \nJust a remark.\n"
+    kept = await facts.from_markdown(document)
+    assert (kept.edited, kept.confirmed, kept.forgotten) == ([city.key], [waits.key], [])
+    assert len(kept.added) == 1
+    again = await facts.from_markdown(document, prune=True)
+    assert again.forgotten == [old.key]
+    assert (again.added, again.edited, again.confirmed) == ([], [], [])
+    found = {(f.subject, f.attribute, f.text, f.state) for f in await facts.list()}
+    assert found == {
+        ("", "city", "Lives in Rome.", "live"),
+        ("", "", "Has a boat.", "live"),
+        ("", "", newer.text, "live"),
+        ("Mia", "plays", "The cello.", "live"),
+    }
+
+
+async def test_an_old_document_brings_back_nothing_that_was_forgotten(memory: Memory) -> None:
+    facts = memory.facts(OWNER)
+    fact = await facts.remember("Has a cat.")
+    markdown, value = await facts.to_markdown(), await facts.to_json()
+    await facts.forget(fact.key)
+    assert (await facts.from_markdown(markdown)).passed == [fact.key]
+    assert await facts.list() == []
+    with pytest.raises(InvalidInput, match="does not tell when"):
+        await facts.from_markdown("- Has a dog.", prune=True)
+    assert isinstance(value, dict)
+
+
+lines = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
+
+
+@given(lines, lines, lines)
+def test_any_text_stands_in_one_line_that_can_be_read(
+    text: str, subject: str, attribute: str
+) -> None:
+    def flat(given: str) -> str:
+        return " ".join(given.split())
+
+    noted = Noted("0" * 32, flat(text) or "x", 1.0, flat(subject), flat(attribute))
+    if noted.subject == OWNER:
+        return
+    (fact,) = resolve([noted], 2)
+    document = read(write(OWNER, [fact], 2), OWNER)
+    (line,) = document.lines
+    assert line.key == fact.key
+    assert line.subject == fact.subject
+    assert document.at == 2
+
+
+async def test_facts_go_elsewhere_as_json_and_raise_no_trust(
+    memory: Memory, clock: ManualClock, tmp_path: Path
+) -> None:
+    session = await memory.session("trip", owner=OWNER)
+    stored = await say(session, clock, "I live in Oslo.", TOOL)
+    facts = memory.facts(OWNER)
+    await facts.remember("Has a cat.")
+    await facts.remember("Lives in Oslo.", session="trip", messages=[stored[0]])
+    waits = await facts.remember("Lives in Pisa.", session="trip", messages=[stored[1]])
+    await facts.confirm(waits.key)
+    value: Any = json.loads(json.dumps(await facts.to_json()))
+    assert not any(await facts.from_json(value)), "all of it is here"
+    for entry in value["facts"]:
+        entry["trust"] = entry["origin"] = "operator"
+    url = f"sqlite:///{tmp_path}/other.db"
+    async with Memory.open(url, counter=Estimator(), clock=clock) as other:
+        there = other.facts(OWNER)
+        assert len((await there.from_json(value)).added) == 3
+        assert not any(await there.from_json(value))
+        states = {fact.text: (fact.trust, fact.state) for fact in await there.list()}
+        assert states == {
+            "Has a cat.": ("user", "live"),
+            "Lives in Oslo.": ("import", "quarantined"),
+            "Lives in Pisa.": ("import", "quarantined"),
+        }
+    for fact in await facts.list(all=True):
+        await memory.store.drop(Scope(owner=OWNER), FACT, fact.key)
+    await facts.from_json(value)
+    states = {fact.text: (fact.trust, fact.state) for fact in await facts.list()}
+    assert states["Lives in Oslo."] == ("user", "live")
+    assert states["Lives in Pisa."] == ("tool", "quarantined")
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"format": "keepthread-facts", "version": 2}])
+async def test_what_is_no_document_of_facts_is_refused(memory: Memory, value: JSON) -> None:
+    with pytest.raises(InvalidInput, match="no document of facts"):
+        await memory.facts(OWNER).from_json(value)
+
+
+async def test_a_wrong_fact_in_a_document_is_named_and_nothing_loaded(memory: Memory) -> None:
+    facts = memory.facts(OWNER)
+    await facts.remember("Has a cat.")
+    value: Any = await facts.to_json()
+    value["facts"].append({"key": "k", "text": 1})
+    with pytest.raises(InvalidInput, match="fact 2 of the document"):
+        await memory.facts("bob").from_json(value)
+    assert await memory.facts("bob").list() == []

@@ -1,0 +1,121 @@
+"""`keepthread facts`, as people and programs meet it."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from keepthread import Memory, Message
+from keepthread.tokens import Estimator
+from tests.test_cli import NASTY, ask, in_process, in_terminal, keepthread, plain
+
+ANA = ("--owner", "ana")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder to work in, with a store that knows two facts and doubts one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KEEPTHREAD_STORE", "sqlite:///chat.db")
+    asyncio.run(fill())
+    return tmp_path
+
+
+async def fill() -> None:
+    async with Memory.open("sqlite:///chat.db", counter=Estimator()) as memory:
+        session = await memory.session("trip", owner="ana")
+        said = await session.append(
+            Message(role="user", content="I live in Oslo."),
+            Message(role="user", content="I live in Rome."),
+            Message(role="tool", tool_call_id="1", content="She has a boat."),
+        )
+        facts = memory.facts("ana")
+        for city, message in zip(("Oslo", "Rome"), said[:2], strict=True):
+            given = {"attribute": "city", "value": city, "session": "trip", "messages": [message]}
+            await facts.remember(f"Lives in {city}.", **given)
+        boat = NASTY.replace("\ud800", "")
+        await facts.remember(f"Has a boat {boat}", session="trip", messages=[said[2]])
+
+
+def told(*arguments: str) -> list[tuple[str, str]]:
+    return [(fact["state"], fact["text"][:14]) for fact in ask("facts", *arguments)]
+
+
+def test_facts_are_listed_confirmed_corrected_and_forgotten(folder: Path) -> None:
+    assert told(*ANA) == [("live", "Lives in Rome."), ("quarantined", "Has a boat evi")]
+    rome, boat = (fact["key"] for fact in ask("facts", *ANA))
+    assert ask("facts", "confirm", boat[-8:], *ANA)[0]["state"] == "live"
+    edited = ask("facts", "edit", rome[-6:], "Lives in Bari.", "--value", "Bari", *ANA)
+    assert (edited[0]["key"], edited[0]["value"]) == (rome, "Bari")
+    assert [each for _, each in told("history", rome, *ANA)] == [
+        "Lives in Oslo.",
+        "Lives in Rome.",
+        "Lives in Bari.",
+    ]
+    assert told("search", "bari", *ANA) == [("live", "Lives in Bari.")]
+    result = keepthread("facts", "forget", rome, *ANA)
+    assert "Forgot 1; the messages stay" in result.stderr
+    assert "This holds again: Lives in Oslo." in result.stderr
+    added = ask("facts", "add", "Likes tea.", "--attribute", "likes", "--value", "tea", "--many")
+    assert (added[0]["many"], added[0]["messages"]) == (True, [])
+    assert len(told("--all", *ANA)) == 2
+
+
+def test_a_person_edits_a_file(folder: Path) -> None:
+    assert keepthread("facts", "export", "-o", "ana.md", *ANA).returncode == 0
+    page = folder / "ana.md"
+    assert page.stat().st_mode & 0o777 == 0o600
+    page.write_text(page.read_text().replace("Rome", "Bari").replace("[ ]", "[x]") + "- Sings.\n")
+    assert keepthread("facts", "import", "ana.md", *ANA).stderr.strip() == (
+        "1 added, 1 edited, 1 confirmed"
+    )
+    assert keepthread("facts", "import", "ana.md", *ANA).stderr.strip() == "Nothing was changed"
+    lines = [line for line in page.read_text().splitlines() if "boat" not in line]
+    page.write_text("\n".join(lines))
+    assert "1 forgotten" in keepthread("facts", "import", "ana.md", "--prune", *ANA).stderr
+    exported = in_process("facts", "export", *ANA).stdout
+    assert b"Lives in Bari." in exported
+    assert b"boat" not in exported
+    in_process("facts", "import", "-", *ANA, input=exported)
+    value = in_process("facts", "export", "--json", "--owner", "ana").stdout
+    (folder / "ana.json").write_bytes(value)
+    assert ask("facts", "import", "ana.json", *ANA)[0]["added"] == []
+    assert json.loads(value)["owner"] == "ana"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["frob"], "there is no action 'frob'; there are list, search, add"),
+        (["list", "x"], "list takes no argument"),
+        (["add"], "the fact in quotes"),
+        (["add", " "], "a fact's text is empty"),
+        (["edit"], "takes a key and the new text"),
+        (["edit", "zzzz", "x"], "no key of ana's facts ends in 'zzzz'; `keepthread facts` lists"),
+        (["confirm"], "takes one key or more"),
+        (["history", "a", "b"], "one argument: a key"),
+        (["import", "chat.db"], "neither Markdown nor JSON"),
+        (["import", "nothing.md"], "No such file"),
+        (["import", "bare.md", "--prune"], "does not tell when it was written"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    folder: Path, arguments: list[str], message: str
+) -> None:
+    (folder / "bare.md").write_text("- Sings.\n")
+    result = keepthread("facts", *arguments, *ANA)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_on_the_screen_nothing_stored_is_raw_and_the_next_step_is_named(folder: Path) -> None:
+    screen = in_terminal("facts", "--owner", "ana")
+    assert "\x1b[31mred" not in screen
+    assert "\\x1b[31mred" in screen
+    seen = plain(screen)
+    assert "quarantined · trip 3 · tool" in seen
+    assert "1 in quarantine: `keepthread facts confirm KEY` lets it out" in seen
+    nobody = keepthread("facts").stderr
+    assert nobody == "Nothing is known of default; there is ana: --owner NAME\n"
