@@ -12,10 +12,11 @@ from bench.postgres import BENCHMARK as POSTGRES
 from bench.prefix import BENCHMARK as PREFIX
 from bench.redis import BENCHMARK as REDIS
 from bench.report import as_json, as_table, status
+from bench.search import BENCHMARK as SEARCH
 from bench.speed import BENCHMARK as SPEED
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    each.name: each for each in (SPEED, CONTEXT, PREFIX, POSTGRES, REDIS)
+    each.name: each for each in (SPEED, CONTEXT, PREFIX, SEARCH, POSTGRES, REDIS)
 }
 QUICK_ROUNDS = 3
 

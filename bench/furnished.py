@@ -16,10 +16,15 @@ from bench.corpus import COUNTER, SESSION, messages, texts, tokens_of
 from bench.ours import Inside
 from keepthread import Hybrid, Memory, Message, Session, View, Window
 from keepthread.context import told
+from keepthread.context.sections import HYBRID
 from keepthread.past import FOLD, position_key
 from keepthread.types import Scope, Span
 
-STRATEGIES = {"simple": Window, "hybrid": Hybrid}
+STRATEGIES = {
+    "simple": Window(),
+    "hybrid": Hybrid(sections=[each for each in HYBRID if each.name != "recalled"]),
+}
+"""What is recalled is looked for, and measured by `bench search`."""
 SHORT = 1000
 """Messages of the shortest log, about."""
 PINS, NOTES, RESULTS = 20, 5, 3
@@ -112,7 +117,7 @@ class Furnished:
 
     def __init__(self, path: Path, budget: int) -> None:
         self._runner = asyncio.Runner()
-        views = {name: View(budget, made()) for name, made in STRATEGIES.items()}
+        views = {name: View(budget, strategy) for name, strategy in STRATEGIES.items()}
         self._memory = self._runner.run(_open(path, **views))
         self._session = self._runner.run(self._memory.session(SESSION))
 

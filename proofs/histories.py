@@ -23,7 +23,7 @@ from keepthread import (
     ToolCall,
     Turn,
 )
-from keepthread.errors import Unavailable
+from keepthread.errors import InvalidInput, Unavailable
 from keepthread.leases import SECONDS
 from keepthread.protocols import Store
 from keepthread.testing.clock import ManualClock
@@ -291,6 +291,23 @@ class Crash(Exception):
     """What breaks a turn off."""
 
 
+async def _remember(rng: Random, memory: Memory, clock: ManualClock) -> None:
+    """Give the owner another conversation to recall from, and facts, or neither."""
+    if rng.random() < 0.4:
+        other = await memory.session("another one")
+        for _ in range(rng.randint(1, 30)):
+            role: Role = rng.choice(("user", "assistant"))
+            origin = rng.choice(FOREIGN) if rng.random() < 0.3 else None
+            said = Message(role=role, content=text(rng), author=rng.choice(AUTHORS), origin=origin)
+            await other.append(said)
+            clock.now += rng.choice((1, 1, 1, 40_000))
+    if rng.random() < 0.3:
+        facts = memory.facts("default")
+        for _ in range(rng.randint(1, 20)):
+            with suppress(InvalidInput):  # nothing to say, or too long
+                await facts.remember(text(rng)[:900])
+
+
 @dataclass(slots=True)
 class History:
     """A session being written by chance, through the doors that programs use."""
@@ -317,6 +334,7 @@ class History:
         memory = _memory(rng, store, counter, folding(rng), clock, by_itself)
         prompt = rng.choice((None, None, "", " ", "Be brief.", prose(rng, 40), "Be\0 \ud800brief"))
         session = await memory.session(name, system_prompt=prompt)
+        await _remember(rng, memory, clock)
         return cls(rng, memory, session, clock, by_itself)
 
     async def write(self, steps: int) -> None:

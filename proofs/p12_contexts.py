@@ -24,7 +24,7 @@ from keepthread import Context, Message, Turn, Window
 from keepthread.context.window import CONTEXT_FRAME
 from keepthread.context.wire import sendable
 from keepthread.errors import BudgetTooSmall
-from keepthread.types import Choice, Scope
+from keepthread.types import Choice, Scope, SessionKey
 from proofs import Outcome, Progress, Proof
 from proofs.histories import Estimate, Exact, History, counters, marks_in
 from proofs.views import STRATEGIES
@@ -41,6 +41,10 @@ BESIDE: Final = ("pins", "notes", "kept", "live")
 OLDER: Final = ("older than the window", "told in short", "behind the summary")
 NOT_SHOWN_BESIDE: Final = ("pinned", "a note, but", "important", "remembered")
 """How the reasons begin of what was left out of them."""
+QUOTED: Final = frozenset({"facts", "summary", "recalled"})
+QUOTED_LINE: Final = re.compile(">")
+RECALLED_LINE: Final = re.compile(r"\d{4}-\d\d-\d\d$|  |… |[^:]*: ?")
+"""A day, what goes on, another piece, or who says it."""
 TEMPLATES: Final = re.compile(
     r"<\|?(?:im_start|im_end|endoftext|/?s|start_of_turn)\|?>|\[/?INST\]", re.IGNORECASE
 )
@@ -70,8 +74,7 @@ class Asked:
     """Marks that nobody hid or erased."""
 
     def visible(self) -> list[Message]:
-        spans = self.hidden
-        return [m for m in self.log if not any(first <= m.seq <= last for first, last in spans)]
+        return _outside(self.log, self.hidden)
 
     @property
     def room(self) -> int:
@@ -227,15 +230,16 @@ def _ordering(
 
 
 def _unfenced(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str, str]]:
-    """Hold the told past against its fence: a quotation that nothing in it can end."""
+    """Hold what is quoted against its fence: a quotation that nothing in it can end."""
     told = [m for m in context.messages if not m.seq and m.role == "user"]
-    if len(told) != ("summary" in context.why.sections):
-        yield "unfenced", f"{len(told)} quotations of the past"
+    if len(told) != len(QUOTED.intersection(context.why.sections)):
+        yield "unfenced", f"{len(told)} quotations"
     for block in (sendable(message.content) for message in told):
         head, *lines, end = block.splitlines()
         if f"fence {asked.fence}]" not in head or end != f"[end of quote, fence {asked.fence}]":
             yield "unfenced", f"it is between {head!r} and {end!r}"
-        if block.count(asked.fence) != 2 or not all(line.startswith(">") for line in lines):
+        law = RECALLED_LINE if head.startswith("[recalled") else QUOTED_LINE
+        if block.count(asked.fence) != 2 or not all(law.match(line) for line in lines):
             yield "unfenced", f"{block!r}"
         if found := TEMPLATES.search(block):
             yield "unfenced", f"a chat template would obey {found[0]!r}"
@@ -245,9 +249,9 @@ def _unfenced(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str,
 
 def _greedy(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     """Hold each section against the most that it may take."""
-    shares = {section.name: section.most_of(asked.room) for section in asked.strategy.sections}
+    shares = {each.name: each.most_with_spare(asked.room) for each in asked.strategy.sections}
     for name, tokens in context.why.sections.items():
-        if name in (*BESIDE, "summary") and tokens > shares.get(name, 0):
+        if name in (*BESIDE, *QUOTED) and tokens > shares.get(name, 0):
             yield "over its share", f"{name} takes {tokens} tokens of {asked.room}"
 
 
@@ -261,7 +265,9 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     gone = [
         c
         for c in context.why.left_out
-        if (c.first, c.last) not in asked.hidden and not c.reason.startswith(NOT_SHOWN_BESIDE)
+        if (c.first, c.last) not in asked.hidden
+        and not c.session
+        and not c.reason.startswith(NOT_SHOWN_BESIDE)
     ]
     for message in asked.visible():
         seq = message.seq
@@ -277,14 +283,16 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     if context.tokens != sum(c.tokens for c in seen) + context.why.sections["frame"]:
         yield "unaccounted", "the sections do not add up"
     older = max((c.last for c in gone if c.reason.startswith(OLDER)), default=0)
-    lines = len(context.why.choices) - sum(c.section == "kept" for c in seen)
+    lines = sum(not c.session for c in context.why.choices)
+    lines -= sum(c.section == "kept" for c in seen)
     newer = sum(m.seq > older for m in asked.log)
     if lines > 8 + newer + len(asked.hidden) + 2 * asked.beside:
         yield "unaccounted", f"{lines} lines for {newer} newer messages"
 
 
 def _times(choices: Sequence[Choice], seq: int) -> int:
-    return sum(choice.first <= seq <= choice.last for choice in choices)
+    here = (choice for choice in choices if not choice.session)  # others were recalled
+    return sum(choice.first <= seq <= choice.last for choice in here)
 
 
 def needless(refusal: BudgetTooSmall, asked: Asked) -> Iterator[tuple[str, str]]:
@@ -354,10 +362,10 @@ async def _known(history: History) -> dict[str, Any]:
     session, store = history.session, history.memory.store
     log = await history.log()
     scope = Scope(session=session.key)
-    marks = await store.get(scope, "marks", "marks")
-    spans: Any = marks.value if marks else []
-    hidden = [(span["first"], span["last"]) for span in spans]
-    seen = [m for m in log if not any(first <= m.seq <= last for first, last in hidden)]
+    hidden = await _hidden(history, session.key)
+    seen = _outside(log, hidden)
+    gone = {m.id for m in log} - {m.id for m in seen if m.state == "live"}
+    elsewhere = [m for m in await _elsewhere(history) if m.id not in gone]
     prompt = session.info.system_prompt
     system = Message(role="system", content=prompt) if prompt else None
     return {
@@ -367,8 +375,29 @@ async def _known(history: History) -> dict[str, Any]:
         "fence": session.info.fence,
         "system_tokens": history.counter.count(system) if system else 0,
         "counter": history.counter,
-        "marks": frozenset(marks_in(seen) | history.spoilt),
+        "marks": frozenset(marks_in(seen) | marks_in(elsewhere) | history.spoilt),
     }
+
+
+async def _elsewhere(history: History) -> list[Message]:
+    """Return what the owner's other sessions show: it may be recalled."""
+    store = history.memory.store
+    found: list[Message] = []
+    for session in await store.list_sessions(limit=100):
+        if session.key != history.session.key:
+            log = await store.read(session.key, limit=session.messages + 1)
+            found += _outside(log, await _hidden(history, session.key))
+    return found
+
+
+async def _hidden(history: History, session: SessionKey) -> list[tuple[int, int]]:
+    marks = await history.memory.store.get(Scope(session=session), "marks", "marks")
+    spans: Any = marks.value if marks else []
+    return [(span["first"], span["last"]) for span in spans]
+
+
+def _outside(log: Sequence[Message], spans: Sequence[tuple[int, int]]) -> list[Message]:
+    return [m for m in log if not any(first <= m.seq <= last for first, last in spans)]
 
 
 async def _check(history: History, known: dict[str, Any], tally: Tally, name: str) -> None:

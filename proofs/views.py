@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Final
 
-from keepthread import Hybrid, Section, Summarized, View, Window
+from keepthread import Hybrid, Recall, Section, Summarized, View, Window
 from keepthread.context.sections import HYBRID, SIMPLE, SUMMARIZED
 from keepthread.context.strategies import Overflow
 
@@ -46,7 +46,10 @@ SECTIONS: Final = (
     (Section(name="summary", most=0.6),),
     (Section(name="kept", least=0.2, most=0.4), Section(name="live", most=1.0)),
     (Section(name="live", least=1.0, most=1.0),),
-    (Section(name="facts", most=0.5), *HYBRID, Section(name="recalled", least=0.5, most=0.5)),
+    tuple(
+        replace(each, least=0.2, most=0.5) if each.name in ("facts", "recalled") else each
+        for each in HYBRID
+    ),
 )
 
 
@@ -55,6 +58,8 @@ def _every() -> list[Window]:
     found: list[Window] = []
     for step, overflow, most in SETTINGS:
         found.append(Window(step=step, overflow=overflow, max_messages=most))
+        scope = "owner" if len(found) % 2 else "session"
+        found.append(Recall(step=step, overflow=overflow, max_messages=most, recall=scope))
         for kind in (Summarized, Hybrid):
             recent, told = next(pasts)
             found.append(

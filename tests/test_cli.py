@@ -258,7 +258,7 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["why", "a", "1"], "InvalidInput", "open the memory with keep_why=20"),
         (["why", "a", "--diff", "2"], "InvalidInput", "open the memory with keep_why=20"),
         (["why", "a", "1", "--view", "chat"], "InvalidInput", "leave out either them or N"),
-        (["why", "a", "--strategy", "best"], "InvalidInput", "hybrid, simple, summarization"),
+        (["why", "a", "--strategy", "best"], "InvalidInput", "hybrid, recall, simple, summarization"),
         (["sessions", "--store", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
@@ -452,7 +452,7 @@ def test_of_eight_that_migrate_at_once_one_does_it(folder: Path, postgres: Postg
     again = keepthread("migrate", "--store", url, "--partitions", "9").stderr
     assert f"has format {FORMAT}: there was nothing to do" in again
     assert "they stay as they are" in again
-    assert "has format 1: there was nothing to do" in keepthread("migrate").stderr
+    assert "has format 2: there was nothing to do" in keepthread("migrate").stderr
     assert "needs no format" in keepthread("migrate", "--store", "redis://nowhere").stderr
 
 

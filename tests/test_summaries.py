@@ -10,6 +10,7 @@ import pytest
 from keepthread import Context, Folding, Hybrid, Memory, Message, Scope, Session, Summarized, View
 from keepthread.background import GRACE
 from keepthread.context.digest import size
+from keepthread.context.sections import HYBRID
 from keepthread.errors import InvalidInput
 from keepthread.past import DIGEST, FOLD, summary_of
 from keepthread.protocols import Store
@@ -61,7 +62,8 @@ def spans(summary: Summary) -> list[tuple[int, int]]:
 
 def told(context: Context) -> str:
     """Return the quotation that tells the past, or nothing."""
-    return "".join(m.content for m in context.messages if m.role == "user" and not m.seq)
+    told = [m.content for m in context.messages if m.role == "user" and not m.seq]
+    return "".join(text for text in told if text.startswith("[What was said before"))
 
 
 def asked(text: str) -> list[int]:
@@ -437,7 +439,8 @@ def in_short(context: Context) -> frozenset[int]:
 
 async def test_an_answer_in_short_is_the_digest_that_folding_made(store: Store) -> None:
     folding = Folding(summarizer=Saying("in a word"), exchanges=4, at_once=2)
-    views = {"chat": View(710, Hybrid(step=0, recent=4)), "all": View(9000, Hybrid(recent=0))}
+    recent = Hybrid(step=0, recent=4, sections=HYBRID[:-1])  # nothing is recalled
+    views = {"chat": View(710, recent), "all": View(9000, Hybrid(recent=0))}
     session = await on(store, folding, views=views).session("s")
     await talk(session, 1, 1, "It is a story of some words. " * 25)
     await talk(session, 2, 2, LONG)

@@ -6,7 +6,7 @@ import typing
 from keepthread.accounts import KeptWhy
 from keepthread.context.render import Context
 from keepthread.context.sections import Section
-from keepthread.context.strategies import Hybrid, Summarized, Window
+from keepthread.context.strategies import Hybrid, Recall, Summarized, Window
 from keepthread.context.view import View
 from keepthread.context.why import Why
 from keepthread.errors import KeepthreadError
@@ -35,6 +35,10 @@ from keepthread.types import (
 
 if typing.TYPE_CHECKING:
     from keepthread.context.difference import Difference, difference
+    from keepthread.facts.extracting import Extraction
+    from keepthread.facts.nouns import Fact
+    from keepthread.forgetting.receipt import Receipt
+    from keepthread.searching import Hit
     from keepthread.stores import PostgresStore, RamStore, RedisStore, SQLiteStore
 
 __all__ = [
@@ -45,8 +49,11 @@ __all__ = [
     "Costs",
     "Damage",
     "Difference",
+    "Extraction",
+    "Fact",
     "Folding",
     "ForkPoint",
+    "Hit",
     "Hybrid",
     "KeepthreadError",
     "KeptWhy",
@@ -56,6 +63,8 @@ __all__ = [
     "PostgresStore",
     "ProactiveTool",
     "RamStore",
+    "Recall",
+    "Receipt",
     "Record",
     "RedisStore",
     "SQLiteStore",
@@ -81,8 +90,12 @@ __version__ = "0.1.0"
 
 _LATER: typing.Final = {
     "Difference": "keepthread.context.difference",
+    "Extraction": "keepthread.facts.extracting",
+    "Fact": "keepthread.facts.nouns",
+    "Hit": "keepthread.searching",
     "PostgresStore": "keepthread.stores",
     "RamStore": "keepthread.stores",
+    "Receipt": "keepthread.forgetting.receipt",
     "RedisStore": "keepthread.stores",
     "SQLiteStore": "keepthread.stores",
     "difference": "keepthread.context.difference",

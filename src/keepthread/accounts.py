@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple, cast
 from keepthread.background import Background
 from keepthread.context.why import Why
 from keepthread.protocols import Store
-from keepthread.types import JSON, Record, Scope, Selection, SessionKey
+from keepthread.types import JSON, Choice, Record, Scope, Selection, SessionKey
 
 WHY: Final = "why"
 IMPORTANT: Final = "important"
+RECALLED: Final = "recalled"
 _TIME: Final = 12
 """The digits of an id that tell the time."""
 
@@ -89,9 +90,14 @@ class Accounts:
 
 
 def _without_words(why: Why) -> Why:
-    """Return an account that quotes nothing: a scorer's reason may, and an erasure finds none."""
-    kept = [c._replace(reason=IMPORTANT) if c.section == "kept" else c for c in why.choices]
-    return Why(Selection(why.budget, why.tokens, "", (), kept))
+    """Return an account that quotes nothing: a reason may, and an erasure finds none."""
+    return Why(Selection(why.budget, why.tokens, "", (), [_bare(c) for c in why.choices]))
+
+
+def _bare(choice: Choice) -> Choice:
+    if choice.session:
+        return choice._replace(reason=RECALLED)
+    return choice._replace(reason=IMPORTANT) if choice.section == "kept" else choice
 
 
 def _account(record: Record) -> KeptWhy | None:

@@ -77,7 +77,9 @@ class Errand:
         self._id = await self._free_id()
         info, is_new = await self._session()
         shelf = self._parent.tools or self._parent.key
-        thread = self._parent._replace(id=info.id, key=info.key, tools=shelf)
+        thread = self._parent._replace(
+            id=info.id, key=info.key, tools=shelf, isolated=True, knows=self._task.facts
+        )
         await self._link(thread)
         if self._task.snippet is not None:
             await inject(thread, SNIPPET, self._task.snippet)

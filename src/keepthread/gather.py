@@ -16,6 +16,7 @@ from keepthread.types import Gathered, Message, Record, SessionKey
 MARKS: Final = "marks"
 PIN: Final = "pin"
 NOTE: Final = "note"
+FACT: Final = "fact"
 _FOLLOWED: Final = (PIN, NOTE, TOOL)
 LEAST: Final = 12
 """Newest messages that are read whatever they cost: the newest block may have to be cut."""
@@ -33,11 +34,12 @@ async def gather(
     user_seq: int = 0,
     newest: bool = True,
     query: str | None = None,
+    recalls: bool = False,
 ) -> Material:
     """Return what a strategy may choose from within so many tokens.
 
     `user_seq` is the position of the user message to answer, if the caller knows it; `newest=False`
-    leaves that message out.
+    leaves that message out; `recalls` tells that something can be recalled.
     """
     found = await store.gather(
         session, tokens=tokens, least=LEAST, kinds=(MARKS,), follow=_FOLLOWED
@@ -71,10 +73,18 @@ async def gather(
         notes=[_counted(note, counter) for note in shelf.named_by(NOTE)],
         live=shelf.live(exchange, author, counter),
         fence=found.fence or derived_id("fence", session)[:12],
+        recalls=recalls,
     )
     if all(m.counter == counter.name or m.state == "erased" for m in messages):
         return material
     return _recounted(material)
+
+
+def asked_of(material: Material) -> str:
+    """Return what to recall by: the query, or the newest user message."""
+    if material.query is not None:
+        return material.query
+    return material.newest_user.content if material.newest_user else ""
 
 
 def marks_of(records: Sequence[Record]) -> Marks:

@@ -1,44 +1,58 @@
 """Memory: the door. Open a store by its address, and get sessions from it."""
 
+import logging
 import time
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from keepthread.accounts import Accounts
 from keepthread.checks import check_count
 from keepthread.context.strategies import Window
 from keepthread.context.view import DEFAULT_VIEWS, View
-from keepthread.errors import SessionExists, SessionGone, SessionNotFound
+from keepthread.errors import KeepthreadError, SessionExists, SessionGone, SessionNotFound
 from keepthread.ids import new_id
+from keepthread.ignorance import Ignorance
+from keepthread.leases import FORGET
 from keepthread.opening import store_at
-from keepthread.protocols import Progress, Store, TokenCounter, Tracer
+from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
 from keepthread.session import Session
 from keepthread.shared import Shared
 from keepthread.summaries import Folder, Folding
 from keepthread.thread import Thread
 from keepthread.tokens import counter as best_counter
 from keepthread.tracing import Spans
-from keepthread.types import JSON, Durability, SessionInfo, SessionKey, Verification
+from keepthread.types import JSON, Durability, Role, Scope, SessionInfo, SessionKey, Verification
 from keepthread.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from keepthread.spool.store import Spool  # loaded when there is one
+    from keepthread.facts.extracting import Extraction, Extractor  # loaded when there are facts
+    from keepthread.facts.facts import Facts
+    from keepthread.facts.shelf import FactShelf
+    from keepthread.forgetting.forgetting import Forgetting  # loaded when something is forgotten
+    from keepthread.forgetting.receipt import Receipt
+    from keepthread.searching import Hit, Searching  # loaded when something is looked for
+    from keepthread.spool.store import Spool, SpooledStore  # loaded when there is one
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
+
+_log: Final = logging.getLogger("keepthread")
 
 
 class Memory:
     """A store with a counter and views; `async with Memory.open("sqlite:///chat.db") as memory`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - configuration is arguments
         self,
         store: Store,
         *,
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
+        embedder: Embedder | None = None,
+        extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         clock: Callable[[], float] = time.time,
@@ -46,8 +60,9 @@ class Memory:
     ) -> None:
         """Stand on a store that is open; `open` is the usual way.
 
-        `keep_why` is how many accounts of contexts each session keeps; `tracer` gets a span for
-        each append, context, fold and tool.
+        `embedder` helps to find what was said in other words; `extraction` draws facts from what
+        is said; `keep_why` is how many accounts of contexts each session keeps; `tracer` gets a
+        span for each append, context, fold and tool.
         """
         self.store = store
         self.spool: Spool | None = getattr(store, "spool", None)
@@ -55,11 +70,15 @@ class Memory:
         self.counter = counter or best_counter()
         self.views = {**DEFAULT_VIEWS, **(views or {})}
         self.folding = folding or Folding()
+        self._embedder = embedder
+        self.extraction = extraction
         self._clock = clock
         self._ids = ids
         self._keep_why = check_count(keep_why, "keep_why")
         self._shared = Shared(clock=clock, spans=Spans(tracer))
         self._owns_engine = True
+        self._settled = False
+        self._ignorance = Ignorance()
         self._upkeep, self._accounts = self._caretaker(), self._bookkeeper()
 
     def _caretaker(self) -> Upkeep:
@@ -75,6 +94,7 @@ class Memory:
             ),
             folds=any(isinstance(each, Window) and each.folds for each in strategies),
             background=self._shared.background,
+            extractor=self._extractor(),
         )
 
     def _bookkeeper(self) -> Accounts:
@@ -94,6 +114,8 @@ class Memory:
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
+        embedder: Embedder | None = None,
+        extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         durability: Durability | None = None,
@@ -109,16 +131,22 @@ class Memory:
         store = store_at(url, spool)
 
         async def memory() -> Memory:
-            return Memory(
+            opened = Memory(
                 await store(tenant=tenant, durability=durability, clock=clock, ids=ids),
                 views=views,
                 counter=counter,
                 folding=folding,
+                embedder=embedder,
+                extraction=extraction,
                 keep_why=keep_why,
                 tracer=tracer,
                 clock=clock,
                 ids=ids,
             )
+            await opened._settle()
+            if embedder is not None:
+                opened._searching.warm()
+            return opened
 
         return Opening(memory)
 
@@ -132,6 +160,8 @@ class Memory:
             views=self.views,
             counter=self.counter,
             folding=self.folding,
+            embedder=self._embedder,
+            extraction=self.extraction,
             keep_why=self._keep_why,
             clock=self._clock,
             ids=self._ids,
@@ -144,6 +174,8 @@ class Memory:
         """Finish what was begun, waiting 5 seconds for it at most, and let go of the store."""
         if self._owns_engine:
             await self._shared.background.close()
+        if "_searching" in vars(self):  # else nothing was ever looked for
+            await self._searching.close()
         await self.store.close()
 
     async def __aenter__(self) -> Self:
@@ -235,11 +267,136 @@ class Memory:
             after = page[-1].key
         return pruned
 
+    # --- finding ---
+
+    @cached_property
+    def _searching(self) -> "Searching":
+        """Return what finds messages here."""
+        from keepthread.searching import Searching  # noqa: PLC0415 - not before it is needed
+
+        vectors = None
+        if self._embedder is not None:
+            from keepthread.vectors import Vectors  # noqa: PLC0415 - as above
+
+            vectors = Vectors(self._embedder)
+        return Searching(self.store, background=self._shared.background, vectors=vectors)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        owner: str | None = None,
+        session: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        roles: Collection[Role] | None = None,
+        limit: int = 10,
+        progress: Progress | None = None,
+    ) -> "list[Hit]":
+        """Return the messages that bear most on a question, the best first, each with the reason.
+
+        `since` and `until` are seconds since 1970. Everything in the log is found, also what
+        contexts hide; delegates are not. `progress` tells of reading on what was written since.
+        """
+        from keepthread.searching import Filters  # noqa: PLC0415 - not before it is needed
+
+        filters = Filters(owner, session, since, until, roles)
+        return await self._searching.search(query, filters, limit=limit, progress=progress)
+
+    async def index(self, *, owner: str | None = None, progress: Progress | None = None) -> None:
+        """Read into the index, and into the vectors, what was written since the last time.
+
+        Searching does so by itself; with an embedder this is what may take long.
+        """
+        await self._searching.catch_up(owner=owner, progress=progress)
+
+    # --- facts ---
+
+    def facts(self, owner: str = "default") -> "Facts":
+        """Return what is known of an owner beyond one session."""
+        from keepthread.facts.facts import Facts  # noqa: PLC0415 - not before it is needed
+
+        return Facts(self._fact_shelf(owner), self._upkeep.extractor)
+
+    def _fact_shelf(self, owner: str) -> "FactShelf":
+        from keepthread.facts.shelf import FactShelf  # noqa: PLC0415 - not before it is needed
+
+        return FactShelf(self.store, owner, clock=self._clock, learned=self._ignorance.end)
+
+    def _extractor(self) -> "Extractor | None":
+        if self.extraction is None:
+            return None
+        from keepthread.facts.extracting import Extractor  # noqa: PLC0415 - not before it is needed
+
+        return Extractor(
+            self.store,
+            self.extraction,
+            leases=self._shared.leases(self.store),
+            shelf=self._fact_shelf,
+            spans=self._shared.spans,
+        )
+
+    # --- forgetting ---
+
+    async def forget(  # noqa: PLR0913 - each names one way to choose
+        self,
+        *,
+        session: str | None = None,
+        message: str | None = None,
+        owner: str | None = None,
+        author: str | None = None,
+        source: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        answers: bool = False,
+        rewrite: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> "Receipt":
+        """Erase messages, their copies and all that was made from them, for ever.
+
+        What is given must all hold for a message; `since` and `until` are seconds since 1970. With
+        nothing but a session or an owner, all of it is meant: also titles, prompts, and the owner's
+        facts. `answers` also erases what is known to have been written from it; `rewrite` lets a
+        server rewrite its tables, which locks them for a while; `dry_run` only tells what would go.
+        """
+        from keepthread.forgetting.wish import Wish  # noqa: PLC0415 - not before it is needed
+
+        await self._settle()
+        wish = Wish(session, message, owner, author, source, since, until)
+        work = self._forgetting(progress)
+        return await work.forget(wish, answers=answers, rewrite=rewrite, dry_run=dry_run)
+
+    async def _settle(self) -> None:
+        """Complete, once, what a process that died had begun to forget."""
+        if self._settled:
+            return
+        self._settled = True
+        try:
+            if await self.store.scan(Scope(), FORGET, limit=1):
+                await self._forgetting().complete()
+        except KeepthreadError as error:  # it waits for the next time; reading may go on
+            _log.warning("a forgetting could not be completed: %s", type(error).__name__)
+
+    def _forgetting(self, progress: Progress | None = None) -> "Forgetting":
+        from keepthread.forgetting.forgetting import Forgetting  # noqa: PLC0415 - as above
+
+        vectors = self._searching.vectors
+        return Forgetting(
+            self.store,
+            clock=self._clock,
+            ids=self._ids,
+            spool=cast("SpooledStore", self.store) if self.spool else None,
+            views=[vectors.view] if vectors else [],
+            progress=progress,
+        )
+
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         """Check everything that is stored."""
         return await self.store.verify(progress=progress)
 
     async def _find(self, id: str, owner: str | None) -> Session | None:
+        await self._settle()
         info = await self.store.get_session(id)
         if info is None or not info.ready:
             return None
@@ -259,6 +416,8 @@ class Memory:
             shared=self._shared,
             upkeep=self._upkeep,
             accounts=self._accounts,
+            ignorance=self._ignorance,
+            searching=lambda: self._searching,
         )
         return Session(thread, info)
 

@@ -5,7 +5,7 @@ a notebook. Any thread may call; what is documented in `keepthread` holds here.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -17,10 +17,11 @@ from keepthread.errors import StoreClosed
 from keepthread.hop import Call, Loop
 from keepthread.ids import new_id
 from keepthread.memory import Memory as AsyncMemory
-from keepthread.protocols import Progress, Store, TokenCounter, Tracer
+from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
 from keepthread.session import Session as AsyncSession
 from keepthread.session import Status
 from keepthread.summaries import Folding
+from keepthread.sync_facts import Facts
 from keepthread.turn import Turn as AsyncTurn
 from keepthread.types import (
     JSON,
@@ -36,22 +37,27 @@ from keepthread.types import (
 )
 
 if TYPE_CHECKING:
+    from keepthread.facts.extracting import Extraction
+    from keepthread.forgetting.receipt import Receipt
+    from keepthread.searching import Hit
     from keepthread.spool.nouns import Survey
     from keepthread.spool.store import Spool as AsyncSpool
 
-__all__ = ["Memory", "Session", "Spool", "Turn"]
+__all__ = ["Facts", "Memory", "Session", "Spool", "Turn"]
 
 
 class Memory:
     """See `keepthread.Memory`; `with Memory.open("sqlite:///chat.db") as memory`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - configuration is arguments
         self,
         store: Store,
         *,
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
+        embedder: Embedder | None = None,
+        extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         clock: Callable[[], float] = time.time,
@@ -63,6 +69,8 @@ class Memory:
             views=views,
             counter=counter,
             folding=folding,
+            embedder=embedder,
+            extraction=extraction,
             keep_why=keep_why,
             tracer=tracer,
             clock=clock,
@@ -79,6 +87,8 @@ class Memory:
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
+        embedder: Embedder | None = None,
+        extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         durability: Durability | None = None,
@@ -93,6 +103,8 @@ class Memory:
             views=views,
             counter=counter,
             folding=folding,
+            embedder=embedder,
+            extraction=extraction,
             keep_why=keep_why,
             tracer=tracer,
             durability=durability,
@@ -134,6 +146,11 @@ class Memory:
     def folding(self) -> Folding:
         """Return how old exchanges become a summary."""
         return self._memory.folding
+
+    @property
+    def extraction(self) -> "Extraction | None":
+        """Return how facts are drawn from what is said, if they are."""
+        return self._memory.extraction
 
     @property
     def views(self) -> dict[str, View]:
@@ -222,6 +239,73 @@ class Memory:
     def prune(self, days: int = 30) -> int:
         """See `keepthread.Memory.prune`."""
         return self._loop.run(self._memory.prune, days)
+
+    def search(
+        self,
+        query: str,
+        *,
+        owner: str | None = None,
+        session: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        roles: Collection[Role] | None = None,
+        limit: int = 10,
+        progress: Progress | None = None,
+    ) -> "list[Hit]":
+        """See `keepthread.Memory.search`; `progress` is called in the thread that waits."""
+        call = Call(self._loop)
+        return call.run(
+            self._memory.search,
+            query,
+            owner=owner,
+            session=session,
+            since=since,
+            until=until,
+            roles=roles,
+            limit=limit,
+            progress=progress and call.here(progress),
+        )
+
+    def index(self, *, owner: str | None = None, progress: Progress | None = None) -> None:
+        """See `keepthread.Memory.index`; `progress` is called in the thread that waits."""
+        call = Call(self._loop)
+        call.run(self._memory.index, owner=owner, progress=progress and call.here(progress))
+
+    def facts(self, owner: str = "default") -> Facts:
+        """See `keepthread.Memory.facts`."""
+        return Facts(self._loop, self._memory.facts(owner))
+
+    def forget(  # noqa: PLR0913 - each names one way to choose
+        self,
+        *,
+        session: str | None = None,
+        message: str | None = None,
+        owner: str | None = None,
+        author: str | None = None,
+        source: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        answers: bool = False,
+        rewrite: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> "Receipt":
+        """See `keepthread.Memory.forget`; `progress` is called in the thread that waits."""
+        call = Call(self._loop)
+        return call.run(
+            self._memory.forget,
+            session=session,
+            message=message,
+            owner=owner,
+            author=author,
+            source=source,
+            since=since,
+            until=until,
+            answers=answers,
+            rewrite=rewrite,
+            dry_run=dry_run,
+            progress=progress and call.here(progress),
+        )
 
     def verify(self, *, progress: Progress | None = None) -> Verification:
         """See `keepthread.Memory.verify`; `progress` is called in the thread that waits."""
@@ -450,6 +534,12 @@ class Turn:
             lifetime=lifetime,
             effects=effects,
         )
+
+    def memory_tool(
+        self, name: str, args: Mapping[str, JSON], *, call_id: str | None = None
+    ) -> str:
+        """See `keepthread.Turn.memory_tool`."""
+        return self._loop.run(self._turn.memory_tool, name, args, call_id=call_id)
 
     def delegate(
         self,

@@ -3,25 +3,29 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from keepthread.accounts import Accounts
 from keepthread.checks import check_count, show
 from keepthread.codec import encode
 from keepthread.context.render import Context
-from keepthread.context.strategies import Window
+from keepthread.context.strategies import Plan, Window
 from keepthread.context.view import View
 from keepthread.errors import InvalidInput
 from keepthread.exchanges import current_exchange
-from keepthread.gather import gather
+from keepthread.gather import FACT, asked_of, gather
+from keepthread.ignorance import Ignorance
 from keepthread.logs import log_context
 from keepthread.past import look_back
-from keepthread.protocols import Material, Past, Store, Strategy, TokenCounter
+from keepthread.protocols import Known, Material, Past, Recalled, Store, Strategy, TokenCounter
 from keepthread.shared import Shared
 from keepthread.toolcache import ToolCache
 from keepthread.tracing import RECORDS
-from keepthread.types import Message, Selection, SessionKey
+from keepthread.types import JSON, Message, Scope, Selection, SessionKey
 from keepthread.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from keepthread.searching import Searching  # loaded when something is looked for
 
 _LARGE: Final = 32_768  # characters from which on counting would hold up the event loop
 
@@ -39,8 +43,14 @@ class Thread(NamedTuple):
     shared: Shared
     upkeep: Upkeep
     accounts: Accounts
+    ignorance: Ignorance
+    searching: "Callable[[], Searching]"
     tools: SessionKey | None = None
     """On whose shelf remembered tool results are; None is this session's own."""
+    isolated: bool = False
+    """Whether it sees nothing of the owner's other sessions, as a delegate does."""
+    knows: bool = True
+    """Whether it sees the owner's facts."""
 
     async def append(
         self, messages: Sequence[Message], *, expect: int | None = None, exchange: int | None = None
@@ -105,6 +115,7 @@ class Thread(NamedTuple):
         chosen = self._view(name)
         tokens = chosen.budget if budget is None else check_count(budget, "budget")
         with self.shared.spans.open("search_memory", self.id) as span:
+            recalls = not self.isolated and _shows(chosen.strategy, "recalled")
             material = await gather(
                 self.store,
                 self.key,
@@ -114,7 +125,10 @@ class Thread(NamedTuple):
                 user_seq=user_seq,
                 newest=newest,
                 query=query,
+                recalls=recalls and await self.store.finder() is not None,
             )
+            if self.knows and _shows(chosen.strategy, "facts"):
+                material = material._replace(facts=await self._facts(material))
             selection, past = await self._select(chosen.strategy, material, tokens)
             span.set_attribute(RECORDS, len(selection.messages))
             span.set_attribute("keepthread.view", name)
@@ -133,13 +147,52 @@ class Thread(NamedTuple):
         if not isinstance(strategy, Window):
             return strategy.select(material, budget), material.past
         plan = strategy.plan(material, budget)
-        if plan.reach is None:
-            return plan.finish(Past()), Past()
-        size = self.upkeep.folder.folding.digest_bytes
-        past = await look_back(
-            self.store, self.key, material, plan.reach, budget=budget, digest_from=size
+        past, recalled = Past(), None
+        if plan.reach is not None:
+            size = self.upkeep.folder.folding.digest_bytes
+            past = await look_back(
+                self.store, self.key, material, plan.reach, budget=budget, digest_from=size
+            )
+        if plan.recall_room:
+            recalled = await self._recall(strategy, material, plan)
+        return plan.finish(past, recalled), past
+
+    async def search(self, query: str, limit: int) -> list[JSON]:
+        """Return what bears on a question, for a model that asks; a delegate sees its own log."""
+        from keepthread.searching import Filters  # noqa: PLC0415 - loaded if a model asks
+
+        filters = Filters(owner=self.owner, session=self.id if self.isolated else None)
+        hits = await self.searching().search(query, filters, limit=limit)
+        return [
+            {"session": hit.session, "role": hit.message.role, "said": hit.snippet} for hit in hits
+        ]
+
+    async def _facts(self, material: Material) -> Sequence[Known]:
+        """Return what is known of the owner.
+
+        That there is nothing is remembered for a while; what there is is read each time.
+        """
+        if self.ignorance.of(self.owner):
+            return ()
+        records = await self.store.scan(Scope(owner=self.owner), FACT)
+        if not records:
+            self.ignorance.note(self.owner)
+            return ()
+        from keepthread.facts.profile import known_of  # noqa: PLC0415 - not before there are facts
+
+        return known_of(records, asked_of(material))
+
+    async def _recall(self, strategy: Window, material: Material, plan: Plan) -> Recalled:
+        """Return what bears on what is asked, of what the window does not show."""
+        return await self.searching().recall(
+            asked_of(material),
+            owner=self.owner,
+            session=self.key,
+            everywhere=strategy.recall == "owner",
+            before=plan.first,
+            hidden=material.hidden,
+            room=plan.recall_room,
         )
-        return plan.finish(past), past
 
     def _view(self, name: str) -> View:
         found = self.views.get(name)
@@ -147,3 +200,8 @@ class Thread(NamedTuple):
             known = ", ".join(sorted(self.views))
             raise InvalidInput(f"there is no view {name!r}; there are {known}")
         return found
+
+
+def _shows(strategy: Strategy, name: str) -> bool:
+    """Tell whether a strategy of ours has a section."""
+    return isinstance(strategy, Window) and any(each.name == name for each in strategy.sections)

@@ -12,8 +12,9 @@ from keepthread.calls import INTERRUPTED, Calls
 from keepthread.checks import check_count, show
 from keepthread.codec import encode
 from keepthread.context.blocks import is_answer
+from keepthread.context.ranges import merged
 from keepthread.context.render import Context
-from keepthread.context.sources import WRITTEN_FROM, sources
+from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, recalled_sources, sources
 from keepthread.delegation import Errand, Task
 from keepthread.derived import derived_id
 from keepthread.errors import (
@@ -195,7 +196,8 @@ class Turn:
 
         If the exchange has an answer already, that one is returned. `usage` is what the model
         reported, `cut` that it was broken off; both are kept beside the answer. Its meta says
-        under `written_from` which positions the turn's last context showed, or told in short.
+        under `written_from` which positions the turn's last context showed, or told in short, and
+        under `recalled_from` which it recalled from other sessions.
         In a spool, `usage` and `cut` go into the answer's meta.
         """
         if self.answer is None:
@@ -251,13 +253,42 @@ class Turn:
         """Return an answer that says what it was written from, unless that is said or unknown."""
         if self._seen is None:
             return answer
-        ranges = [list(each) for each in sources(self._seen)]
+        recalled = recalled_sources(self._seen)
+        own = merged([*sources(self._seen), *recalled.pop(self._thread.id, ())])
+        meta: dict[str, JSON] = {WRITTEN_FROM: [list(each) for each in own]}
+        if recalled:
+            ranges = {id: [list(each) for each in found] for id, found in recalled.items()}
+            meta[RECALLED_FROM] = cast(JSON, ranges)
         try:
-            said = replace(answer, meta={WRITTEN_FROM: ranges, **answer.meta})
+            said = replace(answer, meta={**meta, **answer.meta})
             encode(said, said.id)
         except (InvalidInput, TypeError):  # an answer that just fits is worth more than this
             return answer
         return said
+
+    async def memory_tool(
+        self, name: str, args: Mapping[str, JSON], *, call_id: str | None = None
+    ) -> str:
+        """Run `remember` or `search_memory` for a model, record it, and return what to tell it.
+
+        `keepthread.facts.tools.TOOLS` are what to offer. `call_id` as in `tool`.
+        """
+        from keepthread.facts.tools import MemoryTools  # noqa: PLC0415 - loaded if a model has them
+
+        thread = self._thread
+        tools = MemoryTools(
+            thread.store,
+            await thread.store.describe(thread.key),
+            self.user,
+            thread.search,
+            clock=thread.shared.clock,
+            learned=thread.ignorance.end,
+        )
+
+        async def run(**_: object) -> str:
+            return await tools.call(name, args)
+
+        return await self.tool(name, args, run, call_id=call_id, effects=True)
 
     async def _run_tool(
         self, asked: Asked, run: Callable[..., object], call_id: str | None

@@ -11,7 +11,19 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 import keepthread
-from keepthread.cli import care, doctor, files, looking, moving, spool, why
+from keepthread.cli import (
+    arriving,
+    care,
+    doctor,
+    facts,
+    files,
+    finding,
+    forgetting,
+    looking,
+    moving,
+    spool,
+    why,
+)
 from keepthread.cli.call import STORE_VARIABLE, Call
 from keepthread.cli.harmless import harmless
 from keepthread.errors import KeepthreadError
@@ -82,13 +94,15 @@ async def _finish(answer: Awaitable[int | None]) -> int | None:
     return await answer
 
 
-for each in (looking.sessions, looking.show, why.why, files.export):
+for each in (looking.sessions, looking.show, finding.search, why.why, files.export):
     command(each)
-command(files.import_file, "import")
+command(arriving.import_file, "import")
+command(facts.facts)
 for each in (
     moving.copy,
     files.backup,
     care.prune,
+    forgetting.forget,
     care.verify,
     care.recount,
     moving.migrate,

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.padding import Padding
@@ -20,6 +20,9 @@ from keepthread.context.ranges import written
 from keepthread.context.why import Why, letters_of
 from keepthread.protocols import Progress as Tell
 from keepthread.types import Choice, Message, SessionInfo, Verification
+
+if TYPE_CHECKING:
+    from keepthread.searching import Hit
 
 _NARROW: Final = ("latest", "positions")
 _ROLES: Final = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
@@ -98,6 +101,22 @@ class Screen:
         for part in _body(message):
             self._out.print(Padding(part, (0, 0, 0, width + 2), expand=False))
 
+    # --- what was found ---
+
+    def hits(self, hits: "Sequence[Hit]") -> None:
+        """Show what was found, the best first, and what speaks for each."""
+        if not hits:
+            self._line("Nothing was found", "dim")
+        for number, hit in enumerate(hits):
+            message = hit.message
+            head = Text.assemble((harmless(hit.session), "bold"), (f" {message.seq:,}  ", "dim"))
+            head.append(message.role, _ROLES[message.role])
+            head.append(f" {harmless(message.author)}" if message.author else "", "bold")
+            head.append("  ").append(_when(message.created_at))
+            self._out.print(head if not number else Text("\n").append(head), soft_wrap=True)
+            self._out.print(Padding(_text(hit.snippet), (0, 0, 0, 2), expand=False))
+            self._line(f"  {hit.reason}", "dim")
+
     # --- why ---
 
     def why(self, session: str, drawn: Drawn) -> None:
@@ -151,6 +170,8 @@ class Screen:
             where = "" if not c.first else f"{c.first:,}"
             if c.last != c.first:
                 where += f"-{c.last:,}"
+            if c.session:
+                where = f"{harmless(c.session)} {where}"
             section = Text(harmless(c.section), colours.get(c.section, "")) if c.section else Text()
             count = f"{c.messages:,}" if c.first else ""
             table.add_row(section, f"{c.tokens:,}", where, count, _text(c.reason))

@@ -50,7 +50,7 @@ async def why(
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The strategy: simple, summarization, hybrid."),
+        typer.Option(metavar="NAME", help="The strategy: simple, summarization, hybrid, recall."),
     ] = None,
 ) -> None:
     """Draw a context: what is in, what is out, and why.

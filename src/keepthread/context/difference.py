@@ -106,7 +106,8 @@ def difference(before: Why, after: Why) -> Difference:
 
 def _places(choices: Sequence[Choice]) -> list[Range]:
     """Return the positions of choices; what no position of the log has is left out."""
-    return merged((choice.first, choice.last) for choice in choices if choice.first)
+    here = (choice for choice in choices if choice.first and not choice.session)
+    return merged((choice.first, choice.last) for choice in here)
 
 
 def _parts(

@@ -18,7 +18,8 @@ class Section:
 
     `most` is what it may take and what the window gives up for it, though never more tokens than
     `cap`, and in a small room up to `floor` tokens, a quarter of the room at most. `least` is what
-    a newest message that has to be cut leaves to it. A section that has nothing to say claims
+    a newest message that has to be cut leaves to it. `spare` is up to what share it may grow at
+    nobody's cost, by what all others leave unused. A section that has nothing to say claims
     nothing.
     """
 
@@ -27,11 +28,14 @@ class Section:
     most: float
     floor: int = 0
     cap: int | None = None
+    spare: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse shares that mean nothing."""
         if not 0 <= self.least <= self.most <= 1:
             raise InvalidInput(f"{self.name}: shares must be 0 <= least <= most <= 1")
+        if not 0 <= self.spare <= 1:
+            raise InvalidInput(f"{self.name}: the spare share must be between 0 and 1")
         if self.floor < 0 or (self.cap is not None and self.cap < self.floor):
             raise InvalidInput(f"{self.name}: tokens must be 0 <= floor <= cap")
 
@@ -41,6 +45,11 @@ class Section:
         share = max(share, min(self.floor, room // 4)) if self.most else 0
         return share if self.cap is None else min(share, self.cap)
 
+    def most_with_spare(self, room: int) -> int:
+        """Return the most tokens it may take of a room if others leave enough."""
+        share = max(self.most_of(room), int(room * self.spare))
+        return share if self.cap is None else min(share, self.cap)
+
     def least_of(self, room: int) -> int:
         """Return the tokens it can count on in a room."""
         return min(int(room * self.least), self.most_of(room))
@@ -48,14 +57,19 @@ class Section:
 
 _PINS: Final = Section(name="pins", least=0.05, most=0.25, cap=4096)
 _NOTES: Final = Section(name="notes", least=0.02, most=0.05, cap=512)
+_FACTS: Final = Section(name="facts", least=0.02, most=0.06, floor=120, cap=512)
 _SUMMARY: Final = Section(name="summary", least=0.05, most=0.12, floor=160, cap=2048)
 _KEPT: Final = Section(name="kept", most=0.03, floor=80, cap=1024)
 _LIVE: Final = Section(name="live", most=0.05, cap=1024)
 
-SIMPLE: Final = (_PINS, _NOTES, _LIVE)
-SUMMARIZED: Final = (_PINS, _NOTES, _SUMMARY, _LIVE)
-HYBRID: Final = (_PINS, _NOTES, _SUMMARY, _KEPT, _LIVE)
-"""The sections of the three strategies, in the order in which they are given tokens."""
+_RECALLED: Final = Section(name="recalled", most=0.02, floor=80, cap=2048, spare=0.2)
+_ALL_RECALLED: Final = Section(name="recalled", most=1.0)
+
+SIMPLE: Final = (_PINS, _NOTES, _FACTS, _LIVE)
+SUMMARIZED: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _LIVE)
+HYBRID: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _KEPT, _LIVE, _RECALLED)
+RECALL: Final = (_FACTS, _ALL_RECALLED)
+"""The sections of the four strategies, in the order in which they are given tokens."""
 
 PAST: Final = frozenset({"summary", "kept"})
 """Sections that stand for what is before the window; if nothing is, they claim nothing."""
@@ -67,6 +81,8 @@ class Share(NamedTuple):
     name: str
     least: int
     most: int
+    with_spare: int
+    """The most if others leave enough."""
 
 
 class Shares(NamedTuple):
@@ -81,7 +97,9 @@ class Shares(NamedTuple):
         return cls(
             room,
             [
-                Share(each.name, each.least_of(room), each.most_of(room))
+                Share(
+                    each.name, each.least_of(room), each.most_of(room), each.most_with_spare(room)
+                )
                 for each in sections
                 if _speaks(each.name, material)
             ],
@@ -106,7 +124,7 @@ class Shares(NamedTuple):
         """
         given: dict[str, int] = {}
         behind = sum([each.least for each in self.shares])
-        for name, least, most in self.shares:
+        for name, least, most, _ in self.shares:
             behind -= least
             given[name] = max(0, min(most, max(left - behind, min(left, least))))
             left -= given[name]
@@ -119,7 +137,9 @@ def _speaks(name: SectionName, material: Material) -> bool:
         return bool(material.pins)
     if name == "notes":
         return bool(material.notes)
-    return name not in ("facts", "recalled")
+    if name == "facts":
+        return any(fact.always for fact in material.facts)
+    return material.recalls if name == "recalled" else True
 
 
 def newest_that_fit(

@@ -2,9 +2,9 @@
 
 Two orders, not one. Who gets tokens first: the system prompt, the newest user message, the exchange
 in hand, then the sections in their order, then the window. Where it stands: what rarely changes
-first (system prompt, pins, the told past, kept messages, notes older than the window), then the
-window, then what changes with each turn (remembered results), then the newest user message and what
-came after it.
+first (system prompt, pins, facts, the told past, kept messages, notes older than the window), then
+the window, then what changes with each turn (remembered results, what was recalled), then the
+newest user message and what came after it.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
 from keepthread.context.account import Account
+from keepthread.context.known import profile_that_fits
 from keepthread.context.notes import has_ended
+from keepthread.context.recalled import recollect
 from keepthread.context.sections import (
     HYBRID,
     PAST,
+    RECALL,
     SIMPLE,
     SUMMARIZED,
     Section,
@@ -27,10 +30,11 @@ from keepthread.context.told import BEHIND, IN_SHORT, Told, tell
 from keepthread.context.trim import shorten
 from keepthread.context.window import CONTEXT_FRAME, OLDER, Pane, Reach
 from keepthread.errors import BudgetTooSmall, InvalidInput
-from keepthread.protocols import Material, Past
+from keepthread.protocols import Material, Past, Recalled
 from keepthread.types import Digest, Message, Selection
 
 Overflow: TypeAlias = Literal["trim", "keep", "raise"]
+RecallScope: TypeAlias = Literal["owner", "session"]
 
 LEAST_STEP: Final = 2048
 STEP_SHARE: Final = 0.3
@@ -52,6 +56,8 @@ class Window:
     step: int | None = None
     overflow: Overflow = "trim"
     max_messages: int | None = None
+    recall: RecallScope = "owner"
+    """Where to recall from: all conversations of the owner, or this one."""
     sections: Sequence[Section] = SIMPLE
 
     most_step: ClassVar[float] = 0.5
@@ -61,6 +67,8 @@ class Window:
         """Refuse settings that mean nothing."""
         if self.overflow not in ("trim", "keep", "raise"):
             raise InvalidInput(f"overflow must be trim, keep or raise, not {self.overflow!r}")
+        if self.recall not in ("owner", "session"):
+            raise InvalidInput(f"recall must be owner or session, not {self.recall!r}")
         if (self.step or 0) < 0 or (self.max_messages is not None and self.max_messages < 1):
             raise InvalidInput("step cannot be negative, max_messages must be at least 1")
         names = [section.name for section in self.sections]
@@ -69,7 +77,7 @@ class Window:
 
     def select(self, material: Material, budget: int) -> Selection:
         """Return what to show within the budget, and the reason for each choice."""
-        return self.plan(material, budget).finish(material.past)
+        return self.plan(material, budget).finish(material.past, material.recalled)
 
     def plan(self, material: Material, budget: int) -> "Plan":
         """Return where the window starts; what is before it can then be looked up."""
@@ -104,9 +112,19 @@ class Summarized(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hybrid(Summarized):
-    """As `Summarized`, and important messages stay word for word."""
+    """As `Summarized`, and important messages stay word for word.
+
+    What bears on the newest user message is recalled, from the owner's other conversations too.
+    """
 
     sections: Sequence[Section] = HYBRID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall(Window):
+    """Shows what bears on the newest user message, or on a query, and the exchange in hand."""
+
+    sections: Sequence[Section] = RECALL
 
 
 class Plan:
@@ -134,6 +152,16 @@ class Plan:
     def reach(self) -> Reach | None:
         """Return where the window starts if what is before it is to be told."""
         return self.pane.reach if self.tells_past else None
+
+    @property
+    def recall_room(self) -> int:
+        """Return the most tokens that what is recalled may take; 0 if nothing is."""
+        return next((s.with_spare for s in self.shares.shares if s.name == "recalled"), 0)
+
+    @property
+    def first(self) -> int:
+        """Return the first position that the window shows."""
+        return self.pane.reach.first if self.pane.units else 0
 
     @property
     def exchanges(self) -> int:
@@ -186,14 +214,15 @@ class Plan:
 
     # --- what stands around the window ---
 
-    def finish(self, past: Past) -> Selection:
+    def finish(self, past: Past, recalled: Recalled | None = None) -> Selection:
         """Return what to show, now that it is known what was before the window."""
         material, account, pane = self.material, self.account, self.pane
+        recalled = recalled or Recalled()
         if material.system_prompt:
             account.add_range(0, 0, 1, material.system_tokens, "system", "the system prompt")
         window = pane.fill(self._digests(past)) if self.tells_past else pane.fill({})
-        if self.tells_past or material.pins or material.notes or material.live:
-            messages, told = self._around(window, past)
+        if self.tells_past or self._anything_beside(recalled):
+            messages, told = self._around(window, past, recalled)
         else:
             messages, told = window, Told()
         pane.explain(window)
@@ -208,7 +237,15 @@ class Plan:
             choices=tuple(account.choices),
         )
 
-    def _around(self, window: list[Message], past: Past) -> tuple[list[Message], Told]:
+    def _anything_beside(self, recalled: Recalled) -> bool:
+        """Tell whether anything stands beside the window that is not the past."""
+        material = self.material
+        beside = material.pins or material.notes or material.live or material.facts
+        return bool(beside or recalled.hits or recalled.notes)
+
+    def _around(
+        self, window: list[Message], past: Past, recalled: Recalled
+    ) -> tuple[list[Message], Told]:
         """Return the whole prompt: what stands before the window, the window, what changes."""
         material, account = self.material, self.account
         given = self.shares.given(self.room - self.pane.room)
@@ -221,11 +258,36 @@ class Plan:
         beside = seen | {m.seq for m in notes}
         kept = self._kept(given["kept"], past, beside) if "kept" in given else []
         live = list(live_that_fit(material.live, given.get("live", 0), account, seen))
+        facts = profile_that_fits(material, given.get("facts", 0), account)
         older = sorted([*kept, *notes], key=lambda m: m.seq)
-        before = [*pins, *([told.message] if told.message else []), *older]
+        before = [*pins, *_only(facts), *_only(told.message), *older]
+        shown = [*before, *window, *live]
+        fresh = [*live, *_only(self._recalled(recalled, shown))]
         seq = self.pane.newest.seq if self.pane.newest else -1
-        at = next((n for n, m in enumerate(window) if m.seq == seq), len(window)) if live else 0
-        return [*before, *window[:at], *live, *window[at:]], told
+        at = next((n for n, m in enumerate(window) if m.seq == seq), len(window)) if fresh else 0
+        return [*before, *window[:at], *fresh, *window[at:]], told
+
+    def _recalled(self, recalled: Recalled, shown: Sequence[Message]) -> Message | None:
+        """Return what was recalled and stands nowhere else, in a quotation.
+
+        It comes last and changes with every turn, so it may have what the others left.
+        """
+        material = self.material
+        room = min(self.recall_room, self.room - sum([message.tokens for message in shown]))
+        facts = [fact for fact in material.facts if not fact.always and fact.score > 0]
+        if not recalled.hits and not facts:
+            for note in recalled.notes:
+                self.account.add_range(0, 0, 0, 0, "", f"nothing was recalled: {note}")
+            return None
+        return recollect(
+            recalled,
+            facts,
+            room,
+            material.counter,
+            material.fence,
+            self.account,
+            seen={message.id for message in shown if message.seq},
+        )
 
     def _notes(self, room: int, seen: set[int]) -> list[Message]:
         """Return notes that hold and that the window does not show."""
@@ -311,3 +373,7 @@ class Plan:
     def _older(self, first: int, last: int, count: int, tokens: int, reason: str) -> None:
         if count > 0:
             self.account.add_range(first, last, count, max(0, tokens), "", reason)
+
+
+def _only(message: Message | None) -> list[Message]:
+    return [] if message is None else [message]

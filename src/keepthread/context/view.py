@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from keepthread.context.strategies import Hybrid, Summarized, Window
+from keepthread.context.strategies import Hybrid, Recall, Summarized, Window
 from keepthread.protocols import Strategy
 
 
@@ -15,5 +15,10 @@ class View(NamedTuple):
 
 DEFAULT_VIEWS: Final = {"router": View(500), "planner": View(1000), "chat": View(4096)}
 
-STRATEGIES: Final = {"simple": Window, "summarization": Summarized, "hybrid": Hybrid}
+STRATEGIES: Final = {
+    "simple": Window,
+    "summarization": Summarized,
+    "hybrid": Hybrid,
+    "recall": Recall,
+}
 """Our strategies by the names that settings have for them."""

@@ -31,7 +31,7 @@ class Why:
         """Read a selection."""
         self.budget = selection.budget
         self.tokens = selection.tokens
-        self.choices = tuple(sorted(selection.choices, key=lambda c: (not c.section, c.first)))
+        self.choices = tuple(sorted(selection.choices, key=_place))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Why":
@@ -113,9 +113,16 @@ def letters_of(sections: Iterable[str]) -> dict[str, str]:
     return letters
 
 
+def _place(choice: Choice) -> tuple[bool, bool, int]:
+    """Return what to sort by: what is in first, what was recalled behind what is near."""
+    return not choice.section, bool(choice.session), choice.first
+
+
 def _words(choice: Choice) -> str:
     if not choice.first:
         return f"{choice.tokens:>7,}  {choice.reason}"
+    if choice.session:
+        return f"{choice.tokens:>7,}  {choice.session}, {choice.first}: {choice.reason}"
     where = f"{choice.first}" if choice.first == choice.last else f"{choice.first}-{choice.last}"
     count = "1 message" if choice.messages == 1 else f"{choice.messages:,} messages"
     return f"{choice.tokens:>7,}  {where}: {count}, {choice.reason}"

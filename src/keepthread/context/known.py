@@ -1,0 +1,42 @@
+"""What is known: the profile of facts, as one quotation that stands before the conversation."""
+
+from typing import Final
+
+from keepthread.context.account import Account
+from keepthread.context.fence import fenced
+from keepthread.context.quote import flat
+from keepthread.protocols import Material
+from keepthread.types import Message
+
+_TITLE: Final = "What is known of the user"
+_USED_UP: Final = "facts of the profile: the facts' share of the budget is used up"
+
+
+def profile_that_fits(material: Material, room: int, account: Account) -> Message | None:
+    """Return the profile in at most so many tokens, what matters most first; None if none fits."""
+    profile = [fact for fact in material.facts if fact.always]
+    shown, message = len(profile), None
+    while shown and message is None:
+        message = _quotation(material, [flat(fact.text) for fact in profile[:shown]])
+        if message.tokens > room:
+            shown, message = min(shown - 1, shown * room // message.tokens), None
+    if shown < len(profile):
+        left_out = f"{len(profile) - shown} of {len(profile)} {_USED_UP}"
+        account.add_range(0, 0, 0, 0, "", left_out)
+    if message is not None:
+        reason = f"{shown} facts of the profile" if shown > 1 else "a fact of the profile"
+        account.add_range(0, 0, 1, message.tokens, "facts", reason)
+    return message
+
+
+def _quotation(material: Material, lines: list[str]) -> Message:
+    counter = material.counter
+    text = fenced("\n".join(lines), material.fence, _TITLE)
+    message = Message(role="user", content=text, origin="user")
+    return Message(
+        role="user",
+        content=text,
+        origin="user",
+        tokens=counter.count(message),
+        counter=counter.name,
+    )

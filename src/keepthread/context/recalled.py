@@ -1,0 +1,157 @@
+"""What was recalled, as one quotation: old messages in the order of time, under their days.
+
+Inside the fence a line is who said it and what; a line that goes on is indented, so that nobody's
+words can pose as another's. Pieces that the same message lost on the way are dots.
+"""
+
+from collections.abc import Sequence, Set
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from keepthread.context.account import Account
+from keepthread.context.harmless import CUT, harmless
+from keepthread.context.notes import is_note
+from keepthread.context.quote import flat
+from keepthread.protocols import Known, Recalled, Recollection, TokenCounter
+from keepthread.recall.pack import pack
+from keepthread.types import Choice, Message
+
+_HEAD: Final = "[recalled, quoted, fence {}]"
+_END: Final = "[end of quote, fence {}]"
+_NEAR: Final = 3
+"""How many of those that just missed are named."""
+_NO_ROOM: Final = "recalled, but its share of the budget is used up"
+
+
+class _Line(NamedTuple):
+    """One piece as it will stand in the quotation."""
+
+    hit: Recollection
+    day: str
+    text: str
+    tokens: int
+
+
+def recollect(
+    recalled: Recalled,
+    facts: Sequence[Known],
+    room: int,
+    counter: TokenCounter,
+    fence: str,
+    account: Account,
+    *,
+    seen: Set[str],
+) -> Message | None:
+    """Return what was recalled in at most so many tokens, the best of it, each once.
+
+    `seen` are the ids of messages that are shown elsewhere in the context.
+    """
+    writer = _Writer(counter, fence, facts)
+    hits = _each_once(recalled.hits, seen)
+    lines = [writer.line(hit) for hit in hits]
+    days = [(line.tokens, line.day) for line in lines]
+    chosen = pack(days, room - writer.frame, writer.day_tokens) if room > writer.frame else []
+    message = writer.message([lines[n] for n in chosen])
+    while message.tokens > room and chosen:  # pieces side by side may cost more than by themselves
+        chosen = chosen[:-1]
+        message = writer.message([lines[n] for n in chosen])
+    _explain_misses(lines, chosen, account)
+    if message.tokens > room or not (chosen or writer.facts):
+        return None
+    _explain(message, [lines[n] for n in chosen], recalled.notes, account)
+    return message
+
+
+def _each_once(hits: Sequence[Recollection], seen: Set[str]) -> list[Recollection]:
+    """Return what is shown nowhere else; copies in forks are one."""
+    found: dict[tuple[str, bytes, int], Recollection] = {}
+    for hit in hits:
+        if hit.message.id not in seen:
+            found.setdefault((hit.message.id, hit.message.digest, hit.part), hit)
+    return list(found.values())
+
+
+class _Writer:
+    """Writes pieces, and knows what each costs."""
+
+    def __init__(self, counter: TokenCounter, fence: str, facts: Sequence[Known]) -> None:
+        self.counter = counter
+        self.fence = fence
+        self.facts = [f"Known: {flat(harmless(fact.text, fence))}" for fact in facts]
+        self.bare = counter.count(Message(role="user"))
+        self.frame = self.message([]).tokens
+        self.day_tokens = self._cost("2026-11-15\n")
+
+    def line(self, hit: Recollection) -> _Line:
+        """Return a piece as it will stand there."""
+        day = datetime.fromtimestamp(hit.sitting, UTC).date().isoformat()
+        body = harmless(hit.text, self.fence).splitlines()
+        label = f"{CUT} " if hit.part else f"{flat(harmless(_who(hit.message), self.fence))}: "
+        text = label + "\n  ".join(body)
+        return _Line(hit, day, text, self._cost(f"{text}\n"))
+
+    def message(self, lines: Sequence[_Line]) -> Message:
+        """Return the quotation of these pieces."""
+        written = [_HEAD.format(self.fence), *self.facts]
+        day = ""
+        for line in sorted(lines, key=_in_time):
+            if line.day != day:
+                day = line.day
+                written.append(day)
+            written.append(line.text)
+        content = "\n".join([*written, _END.format(self.fence)])
+        message = Message(role="user", content=content, origin="user")
+        return Message(
+            role="user",
+            content=content,
+            origin="user",
+            tokens=self.counter.count(message),
+            counter=self.counter.name,
+        )
+
+    def _cost(self, text: str) -> int:
+        return self.counter.count(Message(role="user", content=text)) - self.bare
+
+
+def _in_time(line: _Line) -> tuple[str, float, str, int, int]:
+    hit = line.hit
+    return line.day, hit.sitting, hit.id, hit.message.seq, hit.part
+
+
+def _who(message: Message) -> str:
+    """Return who says it, and whose word it is where that is not to be seen."""
+    if message.role == "tool":
+        who = f"Tool {message.name}" if message.name else "Tool"
+    elif is_note(message):
+        who = "Note"
+    elif message.role == "user":
+        who = message.author or "User"
+    else:
+        who = message.role.capitalize()
+    return f"{who} ({message.origin})" if message.origin in ("web", "import") else who
+
+
+def _explain(
+    message: Message, lines: Sequence[_Line], notes: Sequence[str], account: Account
+) -> None:
+    """Note what is shown, each piece by itself, and what the quotation around it takes."""
+    left = message.tokens
+    for line in lines:
+        tokens = min(left, line.tokens)
+        left -= tokens
+        account.choices.append(_choice(line, tokens, "recalled", line.hit.reason))
+    around = "; ".join(["the quotation around what was recalled", *notes])
+    account.add_range(0, 0, 1, left, "recalled", around)
+
+
+def _explain_misses(lines: Sequence[_Line], chosen: Sequence[int], account: Account) -> None:
+    """Name those that would have been next."""
+    taken = set(chosen)
+    missed = [line for n, line in enumerate(lines) if n not in taken][:_NEAR]
+    for line in missed:
+        account.choices.append(_choice(line, line.tokens, "", f"{_NO_ROOM}; {line.hit.reason}"))
+
+
+def _choice(line: _Line, tokens: int, section: str, reason: str) -> Choice:
+    seq = line.hit.message.seq
+    return Choice(seq, seq, 1, tokens, section, reason, line.hit.id)

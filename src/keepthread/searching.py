@@ -1,0 +1,443 @@
+"""Searching: reading the log on into the index, and finding what bears on a question.
+
+The index is a view of the log, off the path of whoever writes. Whoever asks reads on first what was
+written since, so that a search sees the newest message. A context does not wait for a long backlog:
+it takes what is there, says so, and has the rest read in the background.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+from keepthread.background import Background
+from keepthread.checks import check_count, check_text, show
+from keepthread.context.marks import Marks
+from keepthread.errors import (
+    InvalidInput,
+    ReadOnly,
+    SessionGone,
+    SessionNotFound,
+    Stale,
+    Unsupported,
+)
+from keepthread.gather import MARKS
+from keepthread.protocols import Progress, Recalled, Recollection, Searchable, Store
+from keepthread.recall.lexical import candidates
+from keepthread.recall.parts import ASSISTANT, SYSTEM, TOOL, USER, parts_of, pieces_of, sittings_of
+from keepthread.recall.places import LENGTH_BITS, MESSAGE, part_of, place, seq_of, session_of
+from keepthread.recall.query import Query, query_of
+from keepthread.recall.rank import Ranked, rank
+from keepthread.recall.snippet import snippet
+from keepthread.recall.weights import DEFAULT, Weights
+from keepthread.recall.words import VIEW
+from keepthread.types import (
+    Embedding,
+    Hidden,
+    Message,
+    Part,
+    Placed,
+    Role,
+    SessionKey,
+    Sitting,
+    Unread,
+)
+from keepthread.vectors import Vectors
+
+_PAGE: Final = 200
+_AT_ONCE: Final = 400
+"""Messages that a context waits for to be read into the index."""
+_CANDIDATES: Final = 400
+_FILTERED: Final = 2000
+"""Candidates of a search that passes many over."""
+_SPARE: Final = 20
+"""Pieces fetched beyond what a context has room for: some fall away, and near misses are named."""
+_ROLES: Final[Mapping[Role, int]] = {
+    "user": USER,
+    "assistant": ASSISTANT,
+    "tool": TOOL,
+    "system": SYSTEM,
+}
+
+
+class Hit(NamedTuple):
+    """A message that a search found."""
+
+    session: str
+    """The session's id."""
+    message: Message
+    score: float
+    snippet: str
+    reason: str
+    """What speaks for it."""
+
+
+class Filters(NamedTuple):
+    """What a search is confined to; None is all."""
+
+    owner: str | None = None
+    session: str | None = None
+    since: float | None = None
+    until: float | None = None
+    roles: Collection[Role] | None = None
+
+    def check(self) -> "Filters":
+        """Refuse what means nothing."""
+        for name, at in (("since", self.since), ("until", self.until)):
+            if at is not None and type(at) not in (int, float):
+                raise InvalidInput(f"{name} must be seconds since 1970, not {show(at)}")
+        for role in self.roles or ():
+            if role not in _ROLES:
+                raise InvalidInput(f"there is no role {role!r}; there are {', '.join(_ROLES)}")
+        return self
+
+    @property
+    def narrow(self) -> bool:
+        """Tell whether more than the scope is given, so that much is found in vain."""
+        return not (self.since is None and self.until is None and self.roles is None)
+
+    @property
+    def flags(self) -> int:
+        """Return the roles as an index has them; 0 is all."""
+        return sum(_ROLES[role] for role in set(self.roles or ()))
+
+    def admits(self, message: Message) -> bool:
+        """Tell whether a message is of the time that is asked for."""
+        return (self.since is None or message.created_at >= self.since) and (
+            self.until is None or message.created_at < self.until
+        )
+
+
+class Searching:
+    """Finds what bears on a question, in one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        background: Background,
+        vectors: Vectors | None = None,
+        weights: Weights = DEFAULT,
+    ) -> None:
+        """Search a store; `vectors` know what means the same in other words."""
+        self.store = store
+        self.vectors = vectors
+        self.weights = weights
+        self._background = background
+        self._read_for: set[str] = set()
+        """Owners whose vectors this process has begun to read on."""
+
+    async def finder(self) -> Searchable:
+        """Return what finds words in the store, or say that it cannot."""
+        found = await self.store.finder()
+        if found is None:
+            raise Unsupported(
+                "this store keeps no index of words, so it can neither search, recall nor know"
+                " facts; SQLite and PostgreSQL can"
+            )
+        return found
+
+    def warm(self) -> None:
+        """Have the embedder loaded, so that the first question need not go without."""
+        if vectors := self.vectors:
+            self._background.soon("embedder", lambda: vectors.asked("How warm is it?", within=0))
+
+    async def close(self) -> None:
+        """Let go of what is being embedded."""
+        if self.vectors:
+            await self.vectors.close()
+
+    # --- reading on ---
+
+    async def catch_up(
+        self,
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Read into the index, and into the vectors, what was written since."""
+        finder = await self.finder()
+        await self._read_on(finder, owner=owner, session=session, progress=progress)
+        if self.vectors:
+            await self.vectors.catch_up(
+                self.store, finder, owner=owner, session=session, progress=progress
+            )
+
+    async def _read_on(
+        self,
+        finder: Searchable,
+        *,
+        owner: str | None,
+        session: SessionKey | None,
+        progress: Progress | None = None,
+    ) -> None:
+        total = done = 0
+        while unread := await finder.unread(VIEW, owner=owner, session=session):
+            total = max(total, done + sum(each.last - each.upto for each in unread))
+            for each in unread:
+                done += await self._read(finder, each, partial(_tell, progress, total, done))
+
+    async def _read(self, finder: Searchable, read: Unread, tell: Callable[[int], None]) -> int:
+        """Read one session on to the end that was seen; another may be at it as well."""
+        begun = read.upto
+        try:
+            while read.upto < read.last:
+                read = await self._read_page(finder, read)
+                tell(read.upto - begun)
+        except (Stale, SessionGone):
+            pass  # whoever was faster did it, or it need not be done; ask anew
+        return read.upto - begun
+
+    async def _read_page(self, finder: Searchable, read: Unread) -> Unread:
+        messages = await self.store.read(read.session, after=read.upto, upto=read.last, limit=_PAGE)
+        upto = messages[-1].seq if messages else read.last
+        number = int(read.session)
+        parts = [part for message in messages for part in parts_of(number, message)]
+        sittings = sittings_of(read, messages, parts)
+        await finder.index(VIEW, read, upto, parts, sittings)
+        return read._replace(upto=upto, sitting=sittings[-1] if sittings else read.sitting)
+
+    def soon(self, owner: str | None) -> None:
+        """Have an owner's conversations read on, or everybody's, off the caller's path."""
+        self._background.soon(("search", owner), lambda: self.catch_up(owner=owner))
+
+    # --- by hand ---
+
+    async def search(
+        self, query: str, filters: Filters, *, limit: int, progress: Progress | None = None
+    ) -> list[Hit]:
+        """Return the messages that bear most on a question, the best first."""
+        filters.check()
+        check_count(limit, "limit")
+        check_text(query, "a query")
+        finder = await self.finder()
+        session = await self._key(filters)
+        with suppress(ReadOnly):  # then what was indexed before is searched
+            await self._read_on(finder, owner=filters.owner, session=session, progress=progress)
+        if self.vectors:
+            self.soon(filters.owner)
+        asked = query_of(query)
+        ranking = await self._ranked(
+            finder,
+            asked,
+            owner=filters.owner,
+            session=session,
+            most=_FILTERED if filters.narrow else _CANDIDATES,
+            flags=filters.flags,
+            neighbours=False,
+        )
+        hits: dict[tuple[str, bytes], Hit] = {}  # copies in forks are one hit
+        for page in _paged(ranking.ranked, 2 * limit):
+            found = _by_message((await finder.fetch([each.place for each in page]))[0])
+            for each in page:
+                placed = found.get(each.place >> MESSAGE)
+                if placed and filters.admits(placed.message):
+                    key = (placed.message.id, placed.message.digest)
+                    hits.setdefault(key, _hit(placed, each, asked))
+            if len(hits) >= limit:
+                break
+        return list(hits.values())[:limit]
+
+    async def _key(self, filters: Filters) -> SessionKey | None:
+        if filters.session is None:
+            return None
+        info = await self.store.get_session(filters.session)
+        if info is None or not info.ready or filters.owner not in (None, info.owner):
+            raise SessionNotFound(f"there is no session {filters.session!r}")
+        return info.key
+
+    async def _ranked(
+        self,
+        finder: Searchable,
+        asked: Query,
+        *,
+        owner: str | None,
+        session: SessionKey | None,
+        most: int = _CANDIDATES,
+        flags: int = 0,
+        neighbours: bool = True,
+    ) -> "_Ranking":
+        """Return what bears on a question, the best first.
+
+        `neighbours` lets in what holds none of its words, but stands beside what does.
+        """
+        words = [f"{word}{mark}" for word in asked.words for mark in ("", "²", "³")]
+        found, vector = await asyncio.gather(
+            finder.places(VIEW, words, owner=owner, session=session), self._vector(asked.text)
+        )
+        best = candidates(asked, found, most=most)
+        if not neighbours and vector is None:
+            best = [each for each in best if each.own]
+        places = [each.place for each in best]
+        parts = {part.place >> LENGTH_BITS: part for part in await finder.parts(VIEW, places)}
+        if flags:
+            parts = {key: part for key, part in parts.items() if part.flags & flags}
+        vectors: dict[int, Embedding] = {}
+        if vector is not None and self.vectors is not None:
+            kept = await finder.vectors(self.vectors.view, places)
+            vectors = {place >> LENGTH_BITS: each for place, each in kept.items()}
+        ranked = rank(
+            asked, found, best, parts, asked=vector, vectors=vectors, weights=self.weights
+        )
+        return _Ranking(ranked, parts, found.sittings, vector is not None)
+
+    async def _vector(self, text: str) -> Embedding | None:
+        return None if self.vectors is None else await self.vectors.asked(text)
+
+    # --- for a context ---
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        owner: str,
+        session: SessionKey,
+        everywhere: bool,
+        before: int,
+        hidden: Sequence[Hidden],
+        room: int,
+    ) -> Recalled:
+        """Return what bears on a question, for a context of a session that has so much room.
+
+        `before` is the first position of that session that the context shows anyway, `hidden` what
+        it must not show; `everywhere` recalls from all the owner's sessions.
+        """
+        finder = await self.store.finder()
+        if finder is None:
+            return Recalled(notes=("this store keeps no index of words",))
+        scope = None if everywhere else session
+        notes = await self._ready(finder, owner, scope, session, before)
+        asked = query_of(query)
+        if not asked.words:
+            return Recalled(notes=notes)
+        ranking = await self._ranked(finder, asked, owner=owner, session=scope)
+        if self.vectors and not ranking.by_vectors:
+            notes = (*notes, "the embedder did not answer in time: ranked by words alone")
+        own = int(session)
+        older = [
+            each
+            for each in ranking.ranked
+            if not before or session_of(each.place) != own or seq_of(each.place) < before
+        ]
+        best = list(_that_may_fit(older, ranking.parts, room))
+        hits = await self._fetched(finder, best, ranking.sittings)
+        return Recalled(await self._not_hidden(session, hits, hidden), notes)
+
+    async def _not_hidden(
+        self, session: SessionKey, hits: Sequence[Recollection], hidden: Sequence[Hidden]
+    ) -> Sequence[Recollection]:
+        """Leave out copies of what the context's own session hides or has erased.
+
+        A fork and the session it was copied from hold the same messages, and each hides its own.
+        """
+        others = {hit.message.id for hit in hits if hit.session != session}
+        if not others:
+            return hits
+        marks = Marks(hidden=tuple(hidden))
+        own = await self.store.find(session, ids=others)
+        gone = {m.id for m in own if m.state != "live" or marks.hides(m.seq)}
+        return [hit for hit in hits if hit.message.id not in gone]
+
+    async def _ready(
+        self,
+        finder: Searchable,
+        owner: str,
+        scope: SessionKey | None,
+        session: SessionKey,
+        before: int,
+    ) -> tuple[str, ...]:
+        """Read on what a context could recall, if that is soon done; return what is to be said."""
+        unread = await finder.unread(VIEW, owner=owner, session=scope)
+        # What the window shows need not be found.
+        due = [u for u in unread if u.session != session or u.upto + 1 < before]
+        backlog = sum(u.last - u.upto for u in due)
+        with suppress(ReadOnly):
+            if 0 < backlog <= _AT_ONCE:
+                await self._read_on(finder, owner=owner, session=scope)
+        if backlog > _AT_ONCE or (self.vectors and (backlog or owner not in self._read_for)):
+            self._read_for.add(owner)
+            self.soon(owner)
+        return (f"{backlog:,} messages are not in the index yet",) if backlog > _AT_ONCE else ()
+
+    async def _fetched(
+        self,
+        finder: Searchable,
+        best: Sequence[Ranked],
+        sittings: Sequence[Sitting],
+    ) -> list[Recollection]:
+        """Return pieces with their messages, without what their sessions hide."""
+        placed, records = await finder.fetch([each.place for each in best], kinds=(MARKS,))
+        marks = {record.scope.session: Marks.from_json(record.value) for record in records}
+        found = _by_message(placed)
+        began = _Beginnings(sittings)
+        hits: list[Recollection] = []
+        for at, score, reason in best:
+            its = found.get(at >> MESSAGE)
+            if its is None or (its.session in marks and marks[its.session].hides(its.message.seq)):
+                continue
+            pieces, part = pieces_of(its.message), part_of(at)
+            if part < len(pieces):
+                session, id, _, message = its
+                sitting = began.of(at, message.created_at)
+                text = pieces[part]
+                hits.append(Recollection(session, id, message, text, part, sitting, score, reason))
+        return hits
+
+
+class _Ranking(NamedTuple):
+    ranked: Sequence[Ranked]
+    parts: Mapping[int, Part]
+    sittings: Sequence[Sitting]
+    by_vectors: bool
+
+
+class _Beginnings:
+    """When the sitting of a place began."""
+
+    def __init__(self, sittings: Sequence[Sitting]) -> None:
+        in_order = sorted((place(int(each.session), each.first, 0, 0), each) for each in sittings)
+        self._places = [each for each, _ in in_order]
+        self._sittings = [sitting for _, sitting in in_order]
+
+    def of(self, place: int, otherwise: float) -> float:
+        """Return it; a message that was indexed meanwhile stands for itself."""
+        n = bisect_right(self._places, place) - 1
+        if n < 0 or int(self._sittings[n].session) != session_of(place):
+            return otherwise
+        return self._sittings[n].started_at
+
+
+def _that_may_fit(
+    ranked: Sequence[Ranked], parts: Mapping[int, Part], room: int
+) -> Iterator[Ranked]:
+    """Yield the best that fill a room, and some more: not all of them will do."""
+    spare = _SPARE
+    for each in ranked:
+        room -= parts[each.place >> LENGTH_BITS].tokens
+        spare -= room < 0
+        if spare < 0:
+            return
+        yield each
+
+
+def _by_message(placed: Sequence[Placed]) -> dict[int, Placed]:
+    return {place(int(each.session), each.message.seq, 0, 0) >> MESSAGE: each for each in placed}
+
+
+def _hit(placed: Placed, ranked: Ranked, asked: Query) -> Hit:
+    pieces, part = pieces_of(placed.message), part_of(ranked.place)
+    text = pieces[part] if part < len(pieces) else placed.message.content
+    return Hit(placed.id, placed.message, ranked.score, snippet(text, asked.words), ranked.reason)
+
+
+def _paged(ranked: Sequence[Ranked], size: int) -> Iterator[Sequence[Ranked]]:
+    for start in range(0, len(ranked), max(1, size)):
+        yield ranked[start : start + size]
+
+
+def _tell(progress: Progress | None, total: int, before: int, done: int) -> None:
+    if progress is not None:
+        progress(min(before + done, total), total)
