@@ -26,8 +26,12 @@ def redis_url(request: pytest.FixtureRequest) -> str:
     return server.url
 
 
-SERVERS = {"DATABASE_URL": postgres_url, "REDIS_URL": redis_url}
-"""What a page reads from its environment: a real, empty server."""
+def model_folder(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("test_data") / "models" / "all-MiniLM-L6-v2-int8")
+
+
+SERVERS = {"DATABASE_URL": postgres_url, "REDIS_URL": redis_url, "MODEL_FOLDER": model_folder}
+"""What a page reads from its environment: a real, empty server, or a real model."""
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

@@ -1,11 +1,10 @@
-"""Commands that move whole stores: export, import, backup."""
+"""Commands that write whole stores: export, backup."""
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +13,13 @@ import typer
 from keepthread.cli.call import Call
 from keepthread.cli.harmless import harmless
 from keepthread.cli.stores import place_of
+from keepthread.errors import InvalidInput, SessionNotFound
+from keepthread.interchange.exporting import Exported, every_session, id_of
 from keepthread.interchange.exporting import export as export_lines
-from keepthread.interchange.importing import import_lines
-from keepthread.interchange.jsonl import check_header, decode_line, lines_of
+from keepthread.interchange.formats import JSONL, MARKDOWN
+from keepthread.interchange.transcripts import transcript_name, write_transcript
+from keepthread.protocols import Store
+from keepthread.types import SessionInfo
 
 
 async def export(
@@ -28,24 +31,93 @@ async def export(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout."),
     ] = None,
+    owner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only what belongs to this owner.")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="jsonl, lossless, or markdown, to read."),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write a Markdown file for each session here."),
+    ] = None,
 ) -> int:
-    """Write sessions as JSON lines, lossless."""
+    """Write sessions as JSON lines, lossless, or as Markdown that people can read."""
+    if form not in (None, JSONL, MARKDOWN):
+        raise InvalidInput(f"--format must be {JSONL} or {MARKDOWN}, not {form!r}")
+    if to and (output or form == JSONL):
+        raise InvalidInput("--to writes Markdown files into a folder: leave out -o and --format")
     async with call.memory() as memory:
         for name in sessions or ():
             await call.session(memory, name)
+        if to or form == MARKDOWN:
+            chosen = await _chosen(memory.store, sessions or (), owner)
+            return await _transcripts(call, memory.store, chosen, to, output)
         with _writing(output) as write, call.progress("Exporting", "messages") as progress:
             done = await export_lines(
-                memory.store, write, sessions=sessions or (), progress=progress
+                memory.store, write, sessions=sessions or (), owner=owner, progress=progress
             )
+    _tell(call, done, output)
+    return 1 if done.damaged else 0
+
+
+async def _transcripts(
+    call: Call, store: Store, chosen: Sequence[SessionInfo], to: Path | None, output: Path | None
+) -> int:
+    """Write each session as Markdown into a folder, or one to a file or stdout."""
+    if to is None and len(chosen) != 1:
+        raise InvalidInput(
+            f"{len(chosen):,} sessions would be written: name one of them, or give --to FOLDER"
+        )
+    done = Exported(damaged=[])
+    total = sum(session.messages for session in chosen)
+    with call.progress("Exporting", "messages") as progress:
+        for session in chosen:
+            if session.state == "damaged":
+                done.damaged.append(f"the record of session {id_of(session)!r}, so it is left out")
+                continue
+            with _writing(_file(to, session) if to else output) as write:
+                one = await write_transcript(store, session, write)
+            done.sessions += 1
+            done.messages += one.messages
+            done.damaged += one.damaged
+            if progress:
+                progress(done.messages, max(total, done.messages))
+    _tell(call, done, to or output)
+    return 1 if done.damaged else 0
+
+
+async def _chosen(store: Store, names: Sequence[str], owner: str | None) -> list[SessionInfo]:
+    """Return the named sessions, or all that people talked in, of an owner if one is given."""
+    if names:
+        found = [await store.get_session(name) for name in dict.fromkeys(names)]
+        chosen = [session for session in found if session and owner in (None, session.owner)]
+        if len(chosen) < len(found):
+            raise SessionNotFound(f"not all of these sessions are of {owner!r}")
+        return chosen
+    return [
+        session
+        async for session in every_session(store)
+        if session.ready and session.kind != "delegate" and owner in (None, session.owner)
+    ]
+
+
+def _file(folder: Path, session: SessionInfo) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / transcript_name(session)
+
+
+def _tell(call: Call, done: Exported, where: Path | None) -> None:
     for what in done.damaged:
         call.warn(f"damaged: {what}")
-    if call.json and output:
+    if call.json and where:
         call.write(asdict(done))
+    records = f", {done.records:,} records" if done.records else ""
     call.say(
-        f"Exported {done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
-        + (f" to {output}" if output else "")
+        f"Exported {done.sessions:,} sessions, {done.messages:,} messages{records}"
+        + (f" to {where}" if where else "")
     )
-    return 1 if done.damaged else 0
 
 
 @contextmanager
@@ -70,48 +142,6 @@ def _writing(output: Path | None) -> Generator[Callable[[bytes], object]]:
 
 def _show(line: bytes) -> None:
     typer.echo(harmless(line.decode(), lines=True), nl=False)
-
-
-async def import_file(
-    call: Call,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export; `-` is stdin.")],
-    prefix: Annotated[
-        str, typer.Option("--as", metavar="PREFIX", help="Put this before every session id.")
-    ] = "",
-) -> None:
-    """Read an export into the store.
-
-    The store is made if it is not there. An import that was broken off goes on where it was when
-    it is run again.
-    """
-    with _reading(file) as (lines, size):
-        async with call.memory(create=True) as memory:
-            with call.progress("Importing", "bytes") as progress:
-                done = await import_lines(
-                    memory.store, lines, prefix=prefix, size=size, progress=progress
-                )
-    if call.json:
-        call.write(asdict(done))
-    call.say(
-        f"Imported {done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
-        f" into {place_of(call.url)}"
-    )
-    if done.known:
-        call.say(f"{done.known:,} sessions were there already and are the same")
-    if done.kept:
-        call.warn(f"{done.kept:,} records were there with another value; those were kept")
-    if done.damaged:
-        call.warn(f"{done.damaged:,} sessions or messages were damaged where they came from")
-
-
-@contextmanager
-def _reading(file: Path) -> Generator[tuple[Iterator[bytes], int]]:
-    """Give the lines of an export and its size; nothing is made for a file that is none."""
-    with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as opened:
-        lines = lines_of(opened)
-        first = next(lines, b"{}")
-        check_header(decode_line(first))
-        yield chain([first], lines), 0 if str(file) == "-" else file.stat().st_size
 
 
 async def backup(

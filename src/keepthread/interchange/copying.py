@@ -15,7 +15,7 @@ from keepthread.errors import Conflict, Damaged, SessionExists, SessionGone, Sta
 from keepthread.interchange.exporting import every_session, id_of
 from keepthread.interchange.importing import same_conversation
 from keepthread.interchange.nouns import presentable
-from keepthread.leases import LEASE
+from keepthread.leases import UNDER_WAY
 from keepthread.protocols import Progress, Store
 from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey, Span
 
@@ -266,8 +266,8 @@ async def shelf(store: Store, scope: Scope) -> list[Record] | None:
         records = await store.scan(scope)
     except Damaged:
         return None
-    # Who is at something right now is true in one store alone.
-    return [record for record in records if record.kind != LEASE]
+    # What is going on right now is true in one store alone.
+    return [record for record in records if record.kind not in UNDER_WAY]
 
 
 async def abreast(

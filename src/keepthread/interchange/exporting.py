@@ -7,7 +7,7 @@ from typing import Any, Final
 from keepthread.checks import check_id
 from keepthread.errors import Damaged, KeepthreadError, SessionGone, SessionNotFound
 from keepthread.interchange import jsonl, nouns
-from keepthread.leases import LEASE
+from keepthread.leases import UNDER_WAY
 from keepthread.protocols import Progress, Store
 from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
 
@@ -29,10 +29,16 @@ async def export(
     write: Callable[[bytes], object],
     *,
     sessions: Sequence[str] = (),
+    owner: str | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write everything of the tenant, or the named sessions with their shelves alone."""
-    return await _Export(store, write, progress).run(sessions)
+    """Write everything of the tenant, or of an owner, or the named sessions with their shelves.
+
+    With an owner, another's session is not found.
+    """
+    if owner is not None:
+        check_id(owner, "owner")
+    return await _Export(store, write, owner, progress).run(sessions)
 
 
 async def every_session(store: Store) -> AsyncIterator[SessionInfo]:
@@ -48,10 +54,15 @@ class _Export:
     """One export on its way."""
 
     def __init__(
-        self, store: Store, write: Callable[[bytes], object], progress: Progress | None
+        self,
+        store: Store,
+        write: Callable[[bytes], object],
+        owner: str | None,
+        progress: Progress | None,
     ) -> None:
         self.store = store
         self.write = write
+        self.owner = owner
         self.progress = progress
         self.ids: dict[SessionKey, str] = {}
         self.total = 0
@@ -61,7 +72,7 @@ class _Export:
         chosen = [await self._named(name) for name in dict.fromkeys(names)]
         async for session in every_session(self.store):
             self.ids[session.key] = id_of(session)
-            self.total += session.messages
+            self.total += session.messages if self._is_meant(session) else 0
         if chosen:
             self.total = sum(session.messages for session in chosen)
         self.write(jsonl.encode_line(jsonl.HEADER))
@@ -69,11 +80,7 @@ class _Export:
             for session in chosen:
                 await self._session(session)
         else:
-            async for session in every_session(self.store):
-                await self._session(session)
-            for owner in await self.store.owners():
-                await self._shelf(Scope(owner=owner), {"owner": owner})
-            await self._shelf(Scope(), {})
+            await self._everything()
         done = self.done
         end: dict[str, JSON] = {"sessions": done.sessions, "messages": done.messages}
         self.write(jsonl.encode_line({"end": end | {"records": done.records}}))
@@ -81,9 +88,24 @@ class _Export:
 
     async def _named(self, name: str) -> SessionInfo:
         session = await self.store.get_session(name)
-        if session is None:
+        if session is None or self.owner not in (None, session.owner):
             raise SessionNotFound(f"there is no session {name!r}")
         return session
+
+    async def _everything(self) -> None:
+        async for session in every_session(self.store):
+            if self._is_meant(session):
+                await self._session(session)
+            elif session.state == "damaged":
+                self.done.damaged.append(f"whose session {id_of(session)!r} is, so it is left out")
+        for owner in await self.store.owners():
+            if self.owner in (None, owner):
+                await self._shelf(Scope(owner=owner), {"owner": owner})
+        if self.owner is None:
+            await self._shelf(Scope(), {})
+
+    def _is_meant(self, session: SessionInfo) -> bool:
+        return self.owner is None or (session.state == "live" and session.owner == self.owner)
 
     async def _session(self, session: SessionInfo) -> None:
         # The shelf is read first: whatever it speaks of is in the log that is read after it.
@@ -125,8 +147,8 @@ class _Export:
         except Damaged as error:
             self.done.damaged.append(f"the shelf of {where}, left out: {error}")
             return []
-        # Who is at something right now is true in this store alone.
-        return [record for record in records if record.kind != LEASE]
+        # What is going on right now is true in this store alone.
+        return [record for record in records if record.kind not in UNDER_WAY]
 
     def _records(self, records: Sequence[Record], scope: JSON) -> None:
         for record in records:

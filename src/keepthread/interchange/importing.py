@@ -5,11 +5,11 @@ was broken off is continued by running it again.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from keepthread.checks import show
+from keepthread.checks import check_id, show
 from keepthread.errors import (
     Conflict,
     InvalidInput,
@@ -19,6 +19,7 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.interchange import jsonl, nouns
+from keepthread.leases import UNDER_WAY
 from keepthread.protocols import Progress, Store
 from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span
 
@@ -167,7 +168,7 @@ class _Import:
         except SessionExists:
             stored = await self.store.get_session(given.id)
         if stored is None or not same_conversation(stored, given):
-            raise _taken(given.id)
+            raise taken(given.id)
         if stored.ready and stored.messages < given.messages:
             raise SessionExists(
                 f"session {given.id!r} is there already with {stored.messages} messages; the"
@@ -206,13 +207,17 @@ class _Import:
         try:
             await self.store.load(session.stored.key, self.batch)
         except Conflict:
-            raise _taken(session.given.id) from None
+            raise taken(session.given.id) from None
         self.batch, self.batch_bytes = [], 0
 
     # --- records ---
 
     async def _record(self, body: Any) -> None:
         value = nouns.record_from_json(body)
+        if (
+            check_id(value["kind"], "kind") in UNDER_WAY
+        ):  # an import is data: it names nothing that we do
+            raise InvalidInput(f"a record of the kind {value['kind']!r} cannot be imported")
         self.done.records += 1
         scope = Scope(owner=value["scope"].get("owner", ""))
         if name := value["scope"].get("session"):
@@ -240,14 +245,34 @@ class _Import:
         ]
         place = (entry.scope, value["kind"], value["key"])
         version = None if entry.scope.session else 0
-        try:
-            await self.store.put(*place, value["value"], made_of=spans, version=version)
-        except Stale:
-            there = await self.store.get(*place)
-            self.done.kept += there is not None and there.value != value["value"]
-        except InvalidInput:
-            self.line = entry.line
-            raise
+        while (epochs := await self._epochs(entry.scope, spans)) is not None:
+            try:
+                await self.store.put(
+                    *place, value["value"], made_of=spans, version=version, epochs=epochs
+                )
+            except Stale:
+                there = await self.store.get(*place)
+                if there is None:  # something was erased at this moment
+                    continue
+                self.done.kept += there.value != value["value"]
+            except InvalidInput:
+                self.line = entry.line
+                raise
+            return
+
+    async def _epochs(self, scope: Scope, spans: Sequence[Span]) -> dict[SessionKey, int] | None:
+        """Return the epochs of what a record is made of, or None if some of it was erased here.
+
+        What is known of an owner by messages that are forgotten does not come back.
+        """
+        epochs: dict[SessionKey, int] = {}
+        for session, first, last in () if scope.session else spans:
+            info = await self.store.describe(session)
+            epochs[session] = info.epoch
+            seqs = range(first, min(last, info.messages) + 1) if info.epoch else ()
+            if any(m.state == "erased" for m in await self.store.find(session, seqs=seqs)):
+                return None
+        return epochs
 
     # --- the end ---
 
@@ -278,7 +303,8 @@ def same_conversation(stored: SessionInfo, given: SessionInfo) -> bool:
     return alike and given.created_at in (0, stored.created_at)
 
 
-def _taken(id: str) -> SessionExists:
+def taken(id: str) -> SessionExists:
+    """Return the error for an id that another conversation has."""
     return SessionExists(
         f"session {id!r} is there already and is another conversation;"
         " keep both with --as PREFIX, or delete the one that is there"

@@ -1,0 +1,185 @@
+"""A conversation of ChatGPT's export: a tree of messages, of which one way is the current one.
+
+A node has a message, a parent and children; editing or asking anew makes a further child. A call
+of a tool is an assistant's message to a recipient other than `all`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from keepthread.derived import derived_call_id, derived_id, result_ids
+from keepthread.errors import InvalidInput
+from keepthread.interchange.conversations import (
+    Conversation,
+    fitted,
+    session_id,
+    short,
+    source_of,
+    time_of,
+)
+from keepthread.interchange.formats import CHATGPT
+from keepthread.interchange.reading import (
+    Reading,
+    Said,
+    Told,
+    attached,
+    dicts,
+    id_by_content,
+    listed,
+    mapped,
+    paragraphs,
+    read_ways,
+    text_in,
+)
+from keepthread.interchange.tree import leaves_of, ways_of
+from keepthread.types import Message, Role, ToolCall
+
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_UNSEEN: Final = ("thoughts", "reasoning_recap", "user_editable_context", "model_editable_context")
+_TO_ALL: Final = ("", "all", "assistant", "user")
+_MEDIA: Final = {
+    "image_asset_pointer": "an image",
+    "audio_asset_pointer": "a recording",
+    "video_container_asset_pointer": "a video",
+    "real_time_user_audio_video_asset_pointer": "a recording",
+}
+
+
+def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
+    """Return the current way through a conversation, and if asked for every other as a fork."""
+    given = mapped(value, "mapping")
+    nodes = {id: node for id in given if (node := mapped(given, id))}
+    if not nodes:
+        return Reading()
+    id = text_in(value, "conversation_id") or text_in(value, "id") or id_by_content(value)
+    parents = {key: text_in(node, "parent") or None for key, node in nodes.items()}
+    current = text_in(value, "current_node")
+    if current not in nodes:
+        current = _newest(nodes, parents)
+    model = short(value.get("default_model_slug"))
+    about = Conversation(
+        id=session_id(CHATGPT, id),
+        messages=(),
+        title=short(value.get("title")),
+        created_at=time_of(value.get("create_time")),
+        updated_at=time_of(value.get("update_time")),
+        meta={"imported_from": CHATGPT} | ({"model": model} if model else {}),
+    )
+
+    def say(way: Sequence[str]) -> Said:
+        speech = _Speech(id)
+        for node in way:
+            speech.hear(node, nodes[node])
+        return Said(speech.messages, speech.hidden, speech.shortened)
+
+    told = Told(CHATGPT, id, about, ways_of(parents, current), say)
+    return read_ways(told, branches=branches)
+
+
+def _newest(nodes: Mapping[str, Any], parents: Mapping[str, str | None]) -> str:
+    """Return the leaf that was written last; the later in the file of two at the same time."""
+    leaves = leaves_of(parents)
+    if not leaves:
+        raise InvalidInput("its messages follow each other in a circle")
+    times = [time_of(mapped(nodes[leaf], "message").get("create_time")) for leaf in leaves]
+    return max(zip(times, range(len(leaves)), leaves, strict=True))[2]
+
+
+class _Speech:
+    """What was said along one way."""
+
+    def __init__(self, conversation: str) -> None:
+        self.conversation = conversation
+        self.source = source_of(CHATGPT, conversation)
+        self.messages: list[Message] = []
+        self.hidden = 0
+        self.shortened = 0
+        self.call: Message | None = None  # the latest call, while its results come
+
+    def hear(self, node: str, value: Mapping[str, Any]) -> None:
+        """Take one node; one without a message is a root."""
+        if value.get("message") is None:
+            return
+        message = self._message(node, mapped(value, "message"))
+        if message is None:
+            self.hidden += 1
+            return
+        if message.role == "tool" and self.call:
+            message = self._result(self.call, message)
+        content = fitted(message.content)
+        self.shortened += content != message.content
+        message = replace(message, content=content)
+        if message.role != "tool":
+            self.call = message if message.tool_calls else None
+        self.messages.append(message)
+
+    def _message(self, node: str, given: Mapping[str, Any]) -> Message | None:
+        author, metadata = mapped(given, "author"), mapped(given, "metadata")
+        content = mapped(given, "content")
+        role = _ROLES.get(text_in(author, "role"))
+        recipient = text_in(given, "recipient")
+        calls = role == "assistant" and recipient not in _TO_ALL
+        if (
+            role is None
+            or text_in(content, "content_type") in _UNSEEN
+            or metadata.get("is_visually_hidden_from_conversation") is True
+            or (text_in(given, "channel") == "analysis" and not calls)
+        ):
+            return None
+        text = paragraphs(_text(content), attached(_names(content, metadata)))
+        if not (text.strip() or calls):
+            return None
+        message = Message(
+            role=role,
+            content="" if calls else text,
+            id=derived_id(CHATGPT, self.conversation, node),
+            name=short(author.get("name")) or None if role == "tool" else None,
+            origin="import",
+            source=self.source,
+            created_at=time_of(given.get("create_time")),
+        )
+        if not calls:
+            return message
+        id = derived_call_id(CHATGPT, self.conversation, node)
+        call = ToolCall(id=id, name=short(recipient), arguments=fitted(text))
+        return replace(message, tool_calls=(call,))
+
+    def _result(self, call: Message, message: Message) -> Message:
+        """Return a result as that of its call; whatever comes behind it is added to it."""
+        last = self.messages[-1]
+        if last is call:
+            (id,) = result_ids(call)
+            return replace(message, id=id, tool_call_id=call.tool_calls[0].id)
+        self.messages.pop()
+        return replace(last, content=paragraphs(last.content, message.content))
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    """Return the text of a content, of whatever type it is."""
+    parts = [
+        part if isinstance(part, str) else text_in(part, "text")
+        for part in listed(content, "parts")
+    ]
+    own = text_in(content, "text") or text_in(content, "result")
+    if text_in(content, "content_type") == "tether_quote":
+        own = paragraphs(short(content.get("title")), own)
+    return paragraphs(*parts, own)
+
+
+def _names(content: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[str]:
+    """Return the names of what goes with a message, as far as there are any."""
+    found: dict[str, str] = {}
+    for part in dicts(listed(content, "parts")):
+        if kind := _MEDIA.get(text_in(part, "content_type")):
+            id = short(part.get("asset_pointer")).rpartition("//")[2]
+            found[id or str(len(found))] = kind
+    for given in dicts(listed(metadata, "attachments")):
+        id, name = short(given.get("id")), short(given.get("name"))
+        found[id or str(len(found))] = name or "a file"
+    return list(found.values())

@@ -1,0 +1,154 @@
+"""Reading the exports of ChatGPT and Claude into a store: resumable, done twice as done once.
+
+Both are an array of conversations. Each becomes a session; what is there already is passed over,
+so that an import that was broken off goes on when it is run again, and a later export brings what
+came since.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Final, Protocol
+
+from keepthread.checks import check_id
+from keepthread.errors import InvalidInput, WrongFormat
+from keepthread.interchange.archives import parts_of
+from keepthread.interchange.arrays import Item, items_of
+from keepthread.interchange.chatgpt import read_chatgpt
+from keepthread.interchange.claude import read_claude
+from keepthread.interchange.conversations import Arrivals, Arrived, Conversation
+from keepthread.interchange.copying import abreast
+from keepthread.interchange.formats import CHATGPT, CLAUDE
+from keepthread.interchange.reading import Reading, mapped
+from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.tokens import Estimator
+
+PROGRAMS: Final = (CHATGPT, CLAUDE)
+
+_ABREAST: Final = 8  # conversations at a time: their commits are shared
+_AT_ONCE: Final = 4 << 20  # bytes of conversations that are held at a time
+_LONGEST_PREFIX: Final = 100
+
+
+class _Reader(Protocol):
+    def __call__(self, value: Mapping[str, Any], *, branches: bool) -> Reading: ...
+
+
+_READERS: Final[Mapping[str, _Reader]] = {
+    CHATGPT: read_chatgpt,
+    CLAUDE: read_claude,
+}
+_KNOWN_BY: Final = {"mapping": CHATGPT, "chat_messages": CLAUDE}
+
+
+async def import_chats(
+    store: Store,
+    file: BinaryIO,
+    *,
+    counter: TokenCounter | None = None,
+    owner: str = "default",
+    prefix: str = "",
+    branches: bool = False,
+    program: str | None = None,
+    size: int = 0,
+    progress: Progress | None = None,
+) -> Arrived:
+    """Read the export of ChatGPT or Claude into a store: `conversations.json`, or its archive.
+
+    What people edited away or asked anew becomes forks if `branches` says so. `program` is
+    `chatgpt` or `claude`; without it each conversation is known by what it holds. `size` is the
+    bytes of the file, for `progress`. What could not be taken is named in what is returned.
+    """
+    check_id(owner, "owner")
+    if program not in (None, *PROGRAMS):
+        raise InvalidInput(f"program must be one of {', '.join(PROGRAMS)}, not {program!r}")
+    if prefix and len(check_id(prefix, "prefix")) > _LONGEST_PREFIX:
+        raise InvalidInput(f"prefix must have at most {_LONGEST_PREFIX} characters")
+    arrivals = Arrivals(store, counter or Estimator(), owner=owner, prefix=prefix)
+    chats = _Chats(arrivals, branches=branches, program=program)
+    before = 0
+    for part in parts_of(file, size):
+        items, end = items_of(part.file), 0
+        while (item := await asyncio.to_thread(next, items, None)) is not None:
+            await chats.take(item)
+            end = item.end
+            if progress:
+                progress(before + end, max(part.size, before + end))
+        before += end
+    await chats.finish()
+    return arrivals.done
+
+
+def check_chats(file: BinaryIO) -> None:
+    """Refuse a file that holds no conversation of theirs; it is read anew afterwards."""
+    for part in parts_of(file, 0):
+        for item in items_of(part.file):
+            if program_of(mapped({"": item.value}, "")):
+                file.seek(0)
+                return
+    raise _none()
+
+
+class _Chats:
+    """An import of conversations on its way."""
+
+    def __init__(self, arrivals: Arrivals, *, branches: bool, program: str | None) -> None:
+        self.arrivals = arrivals
+        self.done = arrivals.done
+        self.branches = branches
+        self.program = program
+        self.held: list[Conversation] = []
+        self.held_bytes = 0
+        self.recognised = False
+
+    async def take(self, item: Item) -> None:
+        reading = await asyncio.to_thread(self._read, item)
+        self.held_bytes += item.size
+        if reading:
+            self.held += reading.conversations
+        if len(self.held) >= _ABREAST or self.held_bytes >= _AT_ONCE:
+            await self._bring()
+
+    async def finish(self) -> None:
+        await self._bring()
+        if not self.recognised:
+            raise _none()
+
+    async def _bring(self) -> None:
+        held, self.held, self.held_bytes = self.held, [], 0
+        await abreast(held, self.arrivals.take, _ABREAST)
+
+    def _read(self, item: Item) -> Reading | None:
+        """Return what an item holds; what is wrong with it is noted."""
+        where = f"conversation {item.number}"
+        if item.fault:
+            self.done.refuse(where, item.fault)
+            return None
+        value = mapped({"": item.value}, "")
+        program = self.program or program_of(value)
+        if program is None or not value:
+            self.done.refuse(where, "it is no conversation of ChatGPT or Claude")
+            return None
+        self.recognised = True
+        try:
+            reading = _READERS[program](value, branches=self.branches)
+        except InvalidInput as error:
+            self.done.refuse(where, str(error))
+            return None
+        self.done.empty += not reading.conversations
+        self.done.hidden += reading.hidden
+        self.done.shortened += reading.shortened
+        for note in reading.notes:
+            self.done.note(where, note)
+        return reading
+
+
+def program_of(value: Mapping[str, Any]) -> str | None:
+    """Return whose conversation it is, by what it holds."""
+    return next((program for key, program in _KNOWN_BY.items() if key in value), None)
+
+
+def _none() -> WrongFormat:
+    return WrongFormat(
+        "the file holds no conversation of ChatGPT or Claude; it should be the archive of an"
+        " export, or the conversations.json in it"
+    )

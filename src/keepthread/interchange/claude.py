@@ -1,0 +1,209 @@
+"""A conversation of Claude's export: a list of messages made of blocks, newer ones with parents.
+
+What one message holds of calls and their results becomes messages of their own, in order.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from keepthread.derived import derived_call_id, derived_id
+from keepthread.errors import InvalidInput
+from keepthread.interchange.conversations import (
+    Conversation,
+    Waiting,
+    fitted,
+    session_id,
+    short,
+    source_of,
+    time_of,
+)
+from keepthread.interchange.formats import CLAUDE
+from keepthread.interchange.reading import (
+    Reading,
+    Said,
+    Told,
+    attached,
+    dicts,
+    id_by_content,
+    listed,
+    paragraphs,
+    read_ways,
+    text_in,
+)
+from keepthread.interchange.tree import leaves_of, ways_of
+from keepthread.types import Message, Role, ToolCall
+
+_ROLES: Final[Mapping[str, Role]] = {
+    "human": "user",
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+}
+_PARENT: Final = "parent_message_uuid"
+
+
+def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
+    """Return the newest way through a conversation, and if asked for every other as a fork."""
+    given = list(dicts(listed(value, "chat_messages")))
+    if not given:
+        return Reading()
+    id = text_in(value, "uuid") or id_by_content(value)
+    nodes = {text_in(each, "uuid") or f"#{number}": each for number, each in enumerate(given)}
+    parents = _parents(nodes)
+    current = text_in(value, "current_leaf_message_uuid")
+    if current not in nodes:
+        current = _newest(nodes, parents)
+    model = short(value.get("model"))
+    about = Conversation(
+        id=session_id(CLAUDE, id),
+        messages=(),
+        title=short(value.get("name")),
+        created_at=_time(value, "created_at"),
+        updated_at=_time(value, "updated_at"),
+        meta={"imported_from": CLAUDE} | ({"model": model} if model else {}),
+    )
+
+    def say(way: Sequence[str]) -> Said:
+        speech = _Speech(id)
+        for node in way:
+            speech.hear(node, nodes[node])
+        return Said(speech.messages, speech.hidden, speech.shortened)
+
+    told = Told(CLAUDE, id, about, ways_of(parents, current), say)
+    return read_ways(told, branches=branches)
+
+
+def _parents(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
+    """Return whom each message follows; in older exports that is the one before it."""
+    if any(text_in(each, _PARENT) for each in nodes.values()):
+        return {id: text_in(each, _PARENT) or None for id, each in nodes.items()}
+    return dict(zip(nodes, [None, *nodes], strict=False))
+
+
+def _newest(nodes: Mapping[str, Mapping[str, Any]], parents: Mapping[str, str | None]) -> str:
+    """Return the leaf that was written last; the later in the file of two at the same time."""
+    leaves = leaves_of(parents)
+    if not leaves:
+        raise InvalidInput("its messages follow each other in a circle")
+    times = [_time(nodes[leaf], "created_at") for leaf in leaves]
+    return max(zip(times, range(len(leaves)), leaves, strict=True))[2]
+
+
+def _time(value: Mapping[str, Any], key: str) -> float:
+    """Return the seconds since 1970 of a time as `2026-03-29T07:06:34.084721Z`, 0 for none."""
+    try:
+        moment = datetime.fromisoformat(text_in(value, key))
+        return time_of(moment.timestamp()) if moment.tzinfo else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+class _Speech:
+    """What was said along one way."""
+
+    def __init__(self, conversation: str) -> None:
+        self.conversation = conversation
+        self.source = source_of(CLAUDE, conversation)
+        self.messages: list[Message] = []
+        self.hidden = 0
+        self.shortened = 0
+        self.waiting = Waiting()
+
+    def hear(self, node: str, value: Mapping[str, Any]) -> None:
+        """Take one message, which may become several."""
+        role = _ROLES.get(text_in(value, "sender"))
+        before = len(self.messages)
+        if role:
+            self._blocks(_Draft(node, role, _time(value, "created_at")), value)
+        self.hidden += len(self.messages) == before
+
+    def _blocks(self, draft: "_Draft", value: Mapping[str, Any]) -> None:
+        blocks = list(dicts(listed(value, "content")))
+        if not any(text_in(block, "text") for block in blocks):
+            draft.texts.append(text_in(value, "text"))
+        for block in blocks:
+            kind = text_in(block, "type")
+            if kind == "tool_result":
+                self._say(draft)
+                self._result(draft, block)
+            elif kind == "tool_use" and draft.role == "assistant":
+                draft.calls.append(self._call(draft, block))
+            else:  # thoughts have no text of their own
+                if draft.calls:
+                    self._say(draft)
+                draft.texts.append(text_in(block, "text"))
+        draft.texts += _extracted(value)
+        draft.texts.append(attached(_names(value)))
+        self._say(draft)
+
+    def _say(self, draft: "_Draft") -> None:
+        """Add what was gathered, if anything was."""
+        text = paragraphs(*(text for text in draft.texts if text.strip()))
+        if text or draft.calls:
+            message = self._message(draft, draft.role, text)
+            message = replace(message, tool_calls=tuple(draft.calls))
+            self.waiting.called(message)
+            self.messages.append(message)
+        draft.texts, draft.calls = [], []
+
+    def _call(self, draft: "_Draft", block: Mapping[str, Any]) -> ToolCall:
+        number = str(len(draft.calls))
+        again = derived_call_id(CLAUDE, self.conversation, draft.node, str(draft.pieces), number)
+        arguments = json.dumps(block.get("input"), ensure_ascii=False)
+        id, name = short(block.get("id")) or again, short(block.get("name"))
+        return ToolCall(id=id, name=name, arguments=fitted(arguments))
+
+    def _result(self, draft: "_Draft", block: Mapping[str, Any]) -> None:
+        content = block.get("content")
+        parts = [content] if isinstance(content, str) else listed(block, "content")
+        texts = [part if isinstance(part, str) else text_in(part, "text") for part in parts]
+        call = short(block.get("tool_use_id")) or None
+        message = self._message(draft, "tool", paragraphs(*texts))
+        id = self.waiting.answered(call) or message.id
+        name = short(block.get("name")) or None
+        self.messages.append(replace(message, id=id, tool_call_id=call, name=name))
+
+    def _message(self, draft: "_Draft", role: Role, text: str) -> Message:
+        content = fitted(text)
+        self.shortened += content != text
+        draft.pieces += 1
+        return Message(
+            role=role,
+            content=content,
+            id=derived_id(CLAUDE, self.conversation, draft.node, str(draft.pieces)),
+            origin="import",
+            source=self.source,
+            created_at=draft.at,
+        )
+
+
+class _Draft:
+    """A message under construction."""
+
+    def __init__(self, node: str, role: Role, at: float) -> None:
+        self.node = node
+        self.role: Role = role
+        self.at = at
+        self.texts: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.pieces = 0
+
+
+def _extracted(value: Mapping[str, Any]) -> list[str]:
+    """Return the texts that were attached: a long paste becomes an attachment without a name."""
+    found: list[str] = []
+    for each in dicts(listed(value, "attachments")):
+        name, text = short(each.get("file_name")), text_in(each, "extracted_content")
+        found.append(f"[{name}]\n{text}" if name and text else text)
+    return found
+
+
+def _names(value: Mapping[str, Any]) -> list[str]:
+    """Return the names of what goes with a message and is no text."""
+    files = [*dicts(listed(value, "files")), *dicts(listed(value, "files_v2"))]
+    bare = [a for a in dicts(listed(value, "attachments")) if not text_in(a, "extracted_content")]
+    names = [short(each.get("file_name")) for each in (*bare, *files)]
+    return list(dict.fromkeys(name for name in names if name))

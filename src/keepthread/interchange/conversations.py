@@ -1,0 +1,259 @@
+"""Conversations of other programs on their way into a store: data only, done twice as done once.
+
+Each becomes a session that is shown once it is whole. One that cannot be taken is named in the
+report, and the others are taken nevertheless.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from keepthread.checks import MAX_BYTES, MAX_ID
+from keepthread.codec import encode
+from keepthread.derived import derived_id, result_ids
+from keepthread.errors import (
+    Conflict,
+    KeepthreadError,
+    SessionExists,
+    StoreClosed,
+    Unavailable,
+)
+from keepthread.interchange.importing import same_conversation, taken
+from keepthread.interchange.markdown import LATEST
+from keepthread.protocols import Store, TokenCounter
+from keepthread.types import JSON, ForkPoint, Message, SessionInfo
+
+NAMED: Final = 1000
+"""How many problems are named; all are counted."""
+
+_BATCH: Final = 500
+_BATCH_BYTES: Final = 1 << 20
+_MOST_TEXT: Final = MAX_BYTES // 2  # bytes of a text, so that there is room for all else
+
+
+class Conversation(NamedTuple):
+    """What is to become a session; its messages have ids, and times as far as they are known."""
+
+    id: str
+    messages: Sequence[Message]
+    title: str = ""
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    meta: Mapping[str, JSON] = {}
+    forked_from: ForkPoint | None = None
+
+
+class Problem(NamedTuple):
+    """What could not be taken, and why."""
+
+    where: str
+    what: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrived:
+    """What an import of conversations brought, and what it met on its way."""
+
+    sessions: int = 0
+    """Forks are among them."""
+    messages: int = 0
+    forks: int = 0
+    known: int = 0
+    """Sessions that were there before, with all these messages."""
+    grown: int = 0
+    """Sessions that were there before, and got the messages that came since."""
+    empty: int = 0
+    """Conversations in which nobody said anything."""
+    hidden: int = 0
+    """Messages that people were not shown either: settings, a model's thoughts, empty ones."""
+    shortened: int = 0
+    """Messages that were too long and lost their end."""
+    refused: int = 0
+    """Conversations that were passed over."""
+    problems: list[Problem] = field(default_factory=list[Problem])
+
+    def refuse(self, where: str, what: str) -> None:
+        """Count what was passed over, and name it."""
+        self.refused += 1
+        self.note(where, what)
+
+    def note(self, where: str, what: str) -> None:
+        """Name what a person should know."""
+        if len(self.problems) < NAMED:
+            self.problems.append(Problem(where, what))
+
+
+class Arrivals:
+    """Puts one conversation after another into a store."""
+
+    def __init__(self, store: Store, counter: TokenCounter, *, owner: str, prefix: str) -> None:
+        """Name whose conversations they are, and what to put before the ids of their sessions."""
+        self.done = Arrived()
+        self._store = store
+        self._counter = counter
+        self._owner = owner
+        self._prefix = prefix
+
+    async def take(self, given: Conversation) -> None:
+        """Make a session of a conversation, or say why not."""
+        try:
+            await self._take(given)
+        except (Unavailable, StoreClosed):
+            raise
+        except KeepthreadError as error:
+            self.done.refuse(given.id, str(error))
+
+    async def _take(self, given: Conversation) -> None:
+        info = self._info(given)
+        messages = await asyncio.to_thread(_with_digests, given.messages)
+        stored = await self._find_or_make(info)
+        new = await asyncio.to_thread(self._placed, messages, stored)
+        gone = await self._erased(info.forked_from)
+        new = [_tombstone(m) if m.seq in gone and m.seq > stored.messages else m for m in new]
+        try:
+            for batch in _batches(new):
+                await self._store.load(stored.key, batch)
+        except Conflict:
+            raise SessionExists(
+                f"session {info.id!r} is there already and went on in another way;"
+                " keep both with --as PREFIX, or delete the one that is there"
+            ) from None
+        if not stored.ready:
+            if meanwhile := await self._erased(info.forked_from) - gone:
+                await self._store.erase(stored.key, meanwhile)
+            await self._store.put_session(replace(info, key=stored.key, ready=True))
+        self.done.sessions += 1
+        self.done.messages += len(messages)
+        self.done.forks += info.kind == "fork"
+        if stored.ready:
+            more = len(messages) > stored.messages
+            self.done.grown += more
+            self.done.known += not more
+
+    def _info(self, given: Conversation) -> SessionInfo:
+        fork = given.forked_from
+        times = [m.created_at for m in given.messages if m.created_at]
+        return SessionInfo(
+            id=self._prefix + given.id,
+            owner=self._owner,
+            title=given.title,
+            meta=given.meta,
+            kind="fork" if fork else "main",
+            forked_from=fork and fork._replace(session=self._prefix + fork.session),
+            ready=False,
+            created_at=given.created_at or min(times, default=0.0),
+            updated_at=given.updated_at or max(times, default=0.0),
+        )
+
+    async def _find_or_make(self, info: SessionInfo) -> SessionInfo:
+        with suppress(SessionExists):
+            return await self._store.put_session(info)
+        stored = await self._store.get_session(info.id)
+        if stored is None or not same_conversation(stored, info):
+            raise taken(info.id)
+        return stored
+
+    async def _erased(self, fork: ForkPoint | None) -> set[int]:
+        """Return what was erased before a fork point: it does not come back in the fork."""
+        origin = await self._store.get_session(fork.session) if fork else None
+        if fork is None or origin is None or not origin.epoch:
+            return set()
+        found = await self._store.find(origin.key, seqs=range(1, fork.seq + 1))
+        return {message.seq for message in found if message.state == "erased"}
+
+    def _placed(self, messages: Sequence[Message], stored: SessionInfo) -> list[Message]:
+        """Return messages as a store gives them out; those that are there need no count."""
+        exchange, total, at = 0, stored.tokens, stored.created_at
+        placed: list[Message] = []
+        for seq, message in enumerate(messages, 1):
+            exchange += message.role == "user"
+            at = message.created_at or at
+            tokens = self._counter.count(message) if seq > stored.messages else 0
+            total += tokens
+            numbers = {"seq": seq, "exchange": exchange, "total": total, "tokens": tokens}
+            counter = self._counter.name
+            placed.append(replace(message, **numbers, counter=counter, created_at=at))
+        return placed
+
+
+def _with_digests(messages: Iterable[Message]) -> list[Message]:
+    """Return messages that a store is sure to take."""
+    return [replace(message, digest=encode(message, message.id).digest) for message in messages]
+
+
+def _tombstone(message: Message) -> Message:
+    place = {name: getattr(message, name) for name in ("id", "seq", "exchange", "total")}
+    return Message(role=message.role, created_at=message.created_at, state="erased", **place)
+
+
+def _batches(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        batch.append(message)
+        size += len(message.content)
+        if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+# --- what the formats share ---
+
+
+def session_id(program: str, *parts: str) -> str:
+    """Return the id of a session that is named by its parts, or by what follows from them."""
+    id = f"{program}:{'/'.join(parts)}"
+    if len(id) <= MAX_ID // 2 and id.isprintable() and all(parts):
+        return id
+    return f"{program}:{derived_id(program, *parts)}"
+
+
+def source_of(program: str, id: str) -> str:
+    """Return the source of all that comes from one conversation, in whichever file it comes."""
+    return f"import:{derived_id('import', program, id)}"
+
+
+def time_of(value: object) -> float:
+    """Return seconds since 1970, or 0 if that is no time."""
+    if type(value) is int or type(value) is float:
+        return float(value) if 0 < value < LATEST else 0.0
+    return 0.0
+
+
+def short(value: object) -> str:
+    """Return a name or a title in one line of bearable length, nothing if it is no text."""
+    if type(value) is not str:
+        return ""
+    return " ".join(value[:MAX_ID].split())
+
+
+def fitted(text: str) -> str:
+    """Return a text that fits into a message, with a mark if its end is lost."""
+    kept = text
+    while (size := len(kept.encode("utf-8", "surrogatepass"))) > _MOST_TEXT:
+        kept = kept[: len(kept) * _MOST_TEXT // size]
+    if kept == text:
+        return text
+    return f"{kept}\n\n[… {len(text) - len(kept):,} more characters were not imported]"
+
+
+class Waiting:
+    """The calls of a conversation that have no result yet, by their ids."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._results: dict[str, str] = {}
+
+    def called(self, message: Message) -> None:
+        """Remember what a message calls."""
+        ids = result_ids(message)
+        for call, id in zip(message.tool_calls, ids, strict=True):
+            self._results[call.id] = id
+
+    def answered(self, call: str | None) -> str | None:
+        """Return the id that the result of a call must have, or None if nobody waits for it."""
+        return self._results.pop(call, None) if call is not None else None
