@@ -23,11 +23,15 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
 from keepthread.errors import KeepthreadError, SessionGone
-from keepthread.protocols import Store
+from keepthread.protocols import Searchable, Store
+from keepthread.recall.places import session_of
+from keepthread.recall.words import VIEW
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.statements import SQL
+from keepthread.stores.postgres.words import letters_of
 from keepthread.stores.redis import RedisStore
-from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span
+from keepthread.testing.finding import VECTORS, embed, first_place, read_on, vector
+from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span, Unread
 from proofs import Outcome, Progress, Proof
 from servers import postgres as postgres_servers
 from servers import redis as redis_servers
@@ -37,6 +41,9 @@ HAVING: Final = 4
 SESSIONS: Final = 3
 MESSAGES: Final = 5
 LOOK_EVERY: Final = 100
+WORD: Final = "said"
+"""A word that everybody says."""
+TABLES: Final = ("sessions", "messages", "shelf", "readings", "sittings", "words", "vectors")
 
 
 class Tenant(NamedTuple):
@@ -53,6 +60,11 @@ class Tenant(NamedTuple):
     @property
     def owner(self) -> str:
         return f"ana {self.mark}"
+
+    @property
+    def places(self) -> list[int]:
+        """Where its messages stand; each session has as many."""
+        return [first_place(key, seq) for key in self.keys for seq in range(1, MESSAGES + 1)]
 
 
 def mark_of(number: int) -> str:
@@ -81,6 +93,9 @@ async def settle(store: Store, number: int) -> Tenant:
         await store.put(scope, "fact", "1", f"record {mark}")
     dead = (await store.put_session(SessionInfo(id="dead"))).key
     await store.delete_session(dead)
+    if await store.finder():
+        await read_on(store)
+        await embed(store)
     return Tenant(mark, store, keys, messages, dead)
 
 
@@ -93,12 +108,17 @@ async def picture(tenant: Tenant) -> str:
         parts += await store.scan(Scope(session=info.key))
     for owner in ("", *await store.owners()):
         parts += await store.scan(Scope(owner=owner))
+    if finder := await store.finder():
+        parts += [await finder.unread(VIEW), await finder.unread(VECTORS)]
+        parts += [await finder.places(VIEW, [WORD]), await finder.parts(VIEW, tenant.places)]
+        parts += [await finder.vectors(VECTORS, tenant.places)]
     return "\n".join(map(repr, parts))
 
 
 # --- probing the methods ---
 
 Probe: TypeAlias = Callable[[Store, SessionKey, Tenant], Awaitable[Any]]
+Look: TypeAlias = Callable[[Searchable, SessionKey, Tenant], Awaitable[Any]]
 
 
 class Words:
@@ -139,6 +159,28 @@ BY_KEY: Final[Mapping[str, Probe]] = {
     "drop": lambda s, k, b: s.drop(Scope(session=k), "pin", "1"),
 }
 """What needs a session: `k` is another's key, and `b` the other."""
+
+FIND_BY_KEY: Final[Mapping[str, Look]] = {
+    "unread": lambda f, k, b: f.unread(VIEW, session=k),
+    "index": lambda f, k, b: f.index(VIEW, Unread(k, 0, MESSAGES, 0), 1, [], []),
+    "places": lambda f, k, b: f.places(VIEW, [WORD], session=k),
+    "put_vectors": lambda f, k, b: f.put_vectors(VECTORS, Unread(k, 0, MESSAGES, 0), 1, {}),
+    "nearest": lambda f, k, b: f.nearest(VECTORS, vector(1), session=k),
+}
+FIND: Final[Mapping[str, Look]] = {
+    "unread of an owner": lambda f, k, b: f.unread("words:other", owner=b.owner),
+    "unread of all": lambda f, k, b: f.unread("words:other"),
+    "places of an owner": lambda f, k, b: f.places(VIEW, [WORD], owner=b.owner),
+    "places, an owner that both have": lambda f, k, b: f.places(VIEW, [WORD], owner="ana"),
+    "places of all": lambda f, k, b: f.places(VIEW, [WORD]),
+    "parts": lambda f, k, b: f.parts(VIEW, b.places),
+    "fetch": lambda f, k, b: f.fetch(b.places, kinds=["pin"]),
+    "vectors": lambda f, k, b: f.vectors(VECTORS, b.places),
+    "nearest of an owner": lambda f, k, b: f.nearest(VECTORS, vector(1), owner=b.owner),
+    "nearest of all": lambda f, k, b: f.nearest(VECTORS, vector(1), limit=1000),
+    "drop_view": lambda f, k, b: f.drop_view("words:other"),
+}
+"""What finders do, with a session and without one."""
 
 BY_NAME: Final[Mapping[str, Probe]] = {
     "get_session": lambda s, k, b: s.get_session(f"session 0 {b.mark}"),
@@ -181,20 +223,41 @@ class Tally:
             self.foreign += 1
             self.broken.append(f"{name}: an answer to {own} holds texts {found - {own}}")
 
+    def look_for_sessions(self, answer: str, other: Tenant, name: str) -> None:
+        """Count answers that name a session of another's; finders answer in numbers."""
+        if foreign := sessions_in(answer) & {int(key) for key in other.keys}:
+            self.foreign += 1
+            self.broken.append(f"{name}: an answer names sessions of another's: {foreign}")
+
+
+def sessions_in(answer: str) -> set[int]:
+    """Return the numbers in an answer that may be a session's, or a place's in one."""
+    numbers = {int(digits) for digits in re.findall(r"\d{7,}", answer)}
+    return numbers | {session_of(number) for number in numbers}
+
 
 async def probe(one: Tenant, other: Tenant, rng: random.Random, tally: Tally) -> None:
     """Call one method with what is another's."""
     key = rng.choice(other.keys)
-    name = rng.choice([*BY_KEY, *BY_NAME])
+    finder = await one.store.finder()
+    name = rng.choice(
+        [*BY_KEY, *BY_NAME, *(FIND_BY_KEY if finder else ()), *(FIND if finder else ())]
+    )
     tally.probes[name] += 1
-    if call := BY_KEY.get(name):
-        found = await outcome_of(call(one.store, key, other))
-        nothing = await outcome_of(call(one.store, one.dead, other))
+    if name in BY_KEY or name in FIND_BY_KEY:
+        by_key: Any = BY_KEY.get(name) or FIND_BY_KEY[name]
+        asked = one.store if name in BY_KEY else finder
+        found = await outcome_of(by_key(asked, key, other))
+        nothing = await outcome_of(by_key(asked, one.dead, other))
         if found != nothing or not found.startswith(SessionGone.__name__):
             tally.foreign += 1
             tally.broken.append(f"{name}: {found}; of a session that never was: {nothing}")
-    else:
+    elif name in BY_NAME:
         tally.look(repr(await BY_NAME[name](one.store, key, other)), one.mark, name)
+    elif finder:
+        answer = repr(await FIND[name](finder, key, other))
+        tally.look(answer, one.mark, name)
+        tally.look_for_sessions(answer, other, name)
 
 
 async def outcome_of(call: Awaitable[Any]) -> str:
@@ -226,19 +289,20 @@ async def prove_methods(store: Store, size: int, seed: int, progress: Progress, 
 AROUND: Final = {
     *("tenant_number", "name_tenant", "one_moment", "settle", "durability"),
     *("format", "last_migration", "lock_migrations", "begin_migrations", "set_partitions"),
-    "migrated",
+    *("migrated", "touched_tables"),
 }
 """Statements that touch no tenant's row: of a connection, of a transaction, of the format."""
 SEEING: Final = (
     *("session_by_id", "session_by_sid", "latest_sessions", "sessions_behind", "lock_session"),
     *("tail", "gather", "read", "find", "newest", "counts", "count_messages", "messages_behind"),
     *("get", "scan", "owners", "records_behind", "append", "append_all", "next_epoch"),
-    "append_with_care",
+    *("append_with_care", "unread", "places", "parts", "fetch", "vectors_at", "nearest"),
+    "points_behind",
 )
 """Statements that answer with rows; without conditions, with rows of one's own."""
 WHERE: Final = re.compile(r"\bWHERE\b")
 END_OF_WHERE: Final = re.compile(
-    r"\b(ORDER BY|LIMIT|OFFSET|RETURNING|FOR (NO KEY )?UPDATE|LOOP)\b|;|\$function\$"
+    r"\b(GROUP BY|ORDER BY|LIMIT|OFFSET|RETURNING|FOR (NO KEY )?UPDATE|LOOP)\b|;|\$function\$"
 )
 NAMES_TENANT: Final = re.compile(
     r"PERFORM set_config\('keepthread\.tenant', _tenant::text, true\);"
@@ -372,6 +436,9 @@ class Looker:
         if foreign := found & self._guards_of_others(own):
             self.tally.foreign += len(foreign)
             self.tally.broken.append(f"{what}: {len(foreign)} rows of others were returned")
+        if strangers := set(numbers_in(rows)) & self._sids_of_others(own):
+            self.tally.foreign += len(strangers)
+            self.tally.broken.append(f"{what}: {len(strangers)} sessions of others were named")
         if what.startswith("count_messages"):
             self._check_count(what, way, rows[0][0], own)
         if not way.named and found:
@@ -392,13 +459,22 @@ class Looker:
         found = self._ask("SELECT guard FROM keepthread.messages WHERE tenant <> %s", own)
         return {guard for (guard,) in found}
 
+    def _sids_of_others(self, own: int) -> set[int]:
+        found = self._ask("SELECT sid FROM keepthread.sessions WHERE tenant <> %s", own)
+        return {sid for (sid,) in found}
+
     def _of_others(self, own: int) -> list[Any]:
         """Return a picture of every row that is not one's own."""
         whole = "SELECT md5(string_agg(t::text, '|' ORDER BY t::text)) FROM keepthread.{} t"
-        return [
-            self._ask(f"{whole.format(table)} WHERE tenant <> %s", own)
-            for table in ("sessions", "messages", "shelf")
-        ]
+        return [self._ask(f"{whole.format(table)} WHERE tenant <> %s", own) for table in TABLES]
+
+
+def numbers_in(value: Any) -> Iterator[int]:
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from numbers_in(part)
 
 
 def bytes_in(value: Any) -> Iterator[bytes]:
@@ -442,6 +518,24 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
         "count_messages": (tenant,),
         "messages_behind": (tenant, 0, 0, 100),
         "records_behind": (tenant, -1, b"", b"", b"", 100),
+        "unread": (tenant, b"words:other", None, None, 1 << 22),
+        "index_words": (
+            *(tenant, VIEW.encode(), sid, 0, MESSAGES, MESSAGES),
+            *([99 << 19], [1], [1], [b""], ["word "], [1], [1.0], [1.0], [1], [1], [1]),
+        ),
+        "places": (tenant, VIEW.encode(), [letters_of((tenant, VIEW), WORD)], [0], None, None, 99),
+        "parts": (tenant, VIEW.encode(), [sid], [1 << 19]),
+        "fetch": (tenant, [sid], [1], [b"pin"]),
+        "put_vectors": (
+            *(tenant, VECTORS.encode(), sid, 0, MESSAGES, MESSAGES),
+            *([99 << 19], [3], [b""], [b"123"]),
+        ),
+        "vectors_at": (tenant, VECTORS.encode(), [sid], [1 << 19]),
+        "nearest": (tenant, VECTORS.encode(), None, None, 3, b"\x7f\0\0", 99),
+        "points_behind": (tenant, VECTORS.encode(), None, None, 3, -1 << 63, 0, 0, 99),
+        "index_nearest": (tenant, VECTORS.encode(), 3),
+        "drop_view": (tenant, VIEW.encode(), 0, 99),
+        "unindex": (*at, [1, 2]),
     }.get(name, at)
 
 

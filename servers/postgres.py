@@ -187,9 +187,10 @@ class PostgresServer:
 
     def empty(self) -> str:
         """Take everything out of the database that tests share, and return how to reach it."""
-        there = "SELECT to_regclass('keepthread.sessions') IS NOT NULL"
+        there = "SELECT to_regclass('keepthread.vectors') IS NOT NULL"
         if self.execute(there) == [(True,)]:
-            for table in ("messages", "shelf", "sessions", "tenants"):
+            index = ("words", "vectors", "sittings", "readings")
+            for table in ("messages", "shelf", *index, "sessions", "tenants"):
                 self.execute(f"DELETE FROM keepthread.{table}")
         return self.url()
 

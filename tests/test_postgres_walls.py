@@ -12,13 +12,18 @@ import pytest
 
 from keepthread import Scope, SessionInfo, Span
 from keepthread.errors import DurabilityTooLow, InvalidInput, Unavailable, WrongFormat
+from keepthread.recall.words import VIEW
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.server import Server, durability_of
 from keepthread.stores.postgres.statements import FORMAT, SQL
+from keepthread.stores.postgres.words import letters_of
 from keepthread.testing.contract import said, user
+from keepthread.testing.finding import VECTORS, embed, first_place, read_on, vector, where
+from keepthread.types import Found, Unread
 from servers.postgres import PostgresServer, new_server
 
-TABLES = ("sessions", "messages", "shelf")
+INDEXES = ("readings", "sittings", "words", "vectors")
+TABLES = ("sessions", "messages", "shelf", *INDEXES)
 
 
 @pytest.fixture
@@ -34,6 +39,8 @@ async def fill(store: PostgresStore, sessions: int) -> list[Any]:
         await store.append(key, [user("mine", id="m", tokens=3), user("too", id="n", tokens=3)])
         await store.put(Scope(session=key), "pin", "1", 1)
     await store.put(Scope(owner="ana"), "fact", "1", 1)
+    await read_on(store)
+    await embed(store)
     return keys
 
 
@@ -48,11 +55,12 @@ def app(postgres: PostgresServer, store: PostgresStore) -> Iterator[psycopg.Conn
         yield db
 
 
-def see(db: psycopg.Connection, tenant: int | None, statement: str) -> list[Any]:
+def see(db: psycopg.Connection, tenant: int | None, statement: str, asked: str = "") -> list[Any]:
     """Return what a statement finds in a transaction that has named a tenant, or none."""
     with db.transaction(force_rollback=True):
         if tenant is not None:
             db.execute("SELECT set_config('keepthread.tenant', %s, true)", [str(tenant)])
+        db.execute("SELECT set_config('keepthread.asked', %s, true)", [asked])
         return db.execute(statement.encode()).fetchall()
 
 
@@ -64,7 +72,7 @@ async def test_a_query_without_its_where_finds_no_foreign_row(
     numbers = dict(
         postgres.execute("SELECT convert_from(name, 'UTF8'), tenant FROM keepthread.tenants")
     )
-    for table, rows in (("sessions", 4), ("messages", 8), ("shelf", 5)):
+    for table, rows in zip(TABLES, (4, 8, 5, 8, 4, 8, 8), strict=True):
         mine = see(app, numbers["other"], f"SELECT tenant FROM keepthread.{table}")
         assert mine == [(numbers["other"],)] * rows
         for nobody in (None, 0, 999_999):
@@ -73,6 +81,29 @@ async def test_a_query_without_its_where_finds_no_foreign_row(
             statement = f"{write.format(f'keepthread.{table}')} RETURNING tenant"
             assert see(app, numbers["other"], statement) == mine
             assert see(app, None, statement) == []
+
+
+async def test_words_are_behind_a_door_of_their_own(
+    postgres: PostgresServer, store: PostgresStore, app: psycopg.Connection
+) -> None:
+    """Nothing is seen there but the tenant's rows that hold what is asked for, and none written."""
+    await fill(store, 3)
+    await fill(store.tenant("other"), 4)
+    tenants = [tenant for (tenant,) in postgres.execute("SELECT tenant FROM keepthread.tenants")]
+    for tenant in tenants:
+        words = f"SELECT tsvector_to_array(words) FROM keepthread.words WHERE tenant = {tenant}"
+        ((mine, *_),) = postgres.execute(words)[0]
+        ((count,),) = postgres.execute(
+            f"SELECT count(*) FROM keepthread.words WHERE tenant = {tenant} AND words @@ %s", mine
+        )
+        for asked, rows in ((mine, count), ("nothing", 0), ("", 0)):
+            look = "SELECT tenant FROM keepthread.asked"
+            for nobody in (None, 0):
+                assert see(app, nobody, look, asked) == []
+            assert see(app, tenant, look, asked) == [(tenant,)] * rows
+    for write in ("DELETE FROM {}", "UPDATE {} SET at = 1", "INSERT INTO {} SELECT * FROM {}"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            see(app, tenants[0], write.format(*["keepthread.asked"] * 2))
 
 
 async def test_a_row_of_another_tenant_cannot_be_written(
@@ -85,6 +116,10 @@ async def test_a_row_of_another_tenant_cannot_be_written(
         f"UPDATE keepthread.messages SET tenant = {other} RETURNING 1",
         f"UPDATE keepthread.shelf SET tenant = {other} RETURNING 1",
         f"UPDATE keepthread.sessions SET tenant = {other} RETURNING 1",
+        f"UPDATE keepthread.readings SET tenant = {other} RETURNING 1",
+        f"UPDATE keepthread.sittings SET tenant = {other} RETURNING 1",
+        f"UPDATE keepthread.words SET tenant = {other} RETURNING 1",
+        f"UPDATE keepthread.vectors SET tenant = {other} RETURNING 1",
         f"INSERT INTO keepthread.sessions SELECT * FROM keepthread.sessions RETURNING {other}",
     ):
         with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.UniqueViolation)):
@@ -94,7 +129,7 @@ async def test_a_row_of_another_tenant_cannot_be_written(
 async def test_neither_names_of_tenants_nor_partitions_are_readable(
     store: PostgresStore, app: psycopg.Connection
 ) -> None:
-    for table in ("tenants", "messages_0", "shelf_15"):
+    for table in ("tenants", "messages_0", "shelf_15", "words_0", "vectors_15"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             app.execute(f"SELECT * FROM keepthread.{table}".encode())
 
@@ -116,7 +151,14 @@ async def test_the_functions_without_their_tenant_find_nothing_to_work_on(
             postgres.execute(door)
         stranger = await PostgresStore.open(postgres.url(), tenant="other")
         async with stranger:
+            finder = await stranger.finder()
+            read = Unread(key, 0, 2, 0)
             for call in (
+                finder.unread(VIEW, session=key),
+                finder.index(VIEW, read, 2, [], []),
+                finder.places(VIEW, ["mine"], session=key),
+                finder.nearest(VECTORS, vector(1), session=key),
+                finder.put_vectors(VECTORS, read, 2, {}),
                 stranger.tail(key),
                 stranger.append(key, [user("x")]),
                 stranger.gather(key, tokens=9, kinds=["pin"]),
@@ -135,10 +177,21 @@ async def test_the_functions_without_their_tenant_find_nothing_to_work_on(
             assert [s.id for s in await stranger.list_sessions()] == ["theirs"]
             assert await stranger.scan(Scope(owner="ana")) == []
             assert await stranger.owners() == []
+            for owner in (None, "default"):
+                assert await finder.unread(VIEW, owner=owner) == []
+                found = await finder.places(VIEW, ["mine"], owner=owner)
+                assert found == Found({"mine": []}, [])
+                assert await finder.nearest(VECTORS, vector(1), owner=owner) == []
+            places = [first_place(key, seq) for seq in (1, 2)]
+            assert await finder.parts(VIEW, places) == []
+            assert await finder.vectors(VECTORS, places) == {}
+            assert await finder.fetch(places, kinds=["pin"]) == ([], [])
+            await finder.drop_view(VIEW)
     finally:
         for (one,) in functions:
             postgres.execute(one)
     assert said(await store.tail(key)) == ["mine", "too"]
+    assert await where(await store.finder(), "mine too") == [[1], [2]]
 
 
 async def test_a_login_that_owns_nothing_is_enough(
@@ -149,6 +202,7 @@ async def test_a_login_that_owns_nothing_is_enough(
     async with await PostgresStore.open(postgres.url(user="visitor")) as visitor:
         (key,) = await fill(visitor, 1)
         assert said(await store.tail(key)) == ["mine", "too"]
+        assert await where(await visitor.finder(), "mine too") == [[1], [2]]
         assert (await visitor.verify()).sound
 
 
@@ -160,6 +214,7 @@ HOT = (
 )
 LOCALS = {
     "first": "bigint",
+    "epoch": "bigint",
     "start.seq": "bigint",
     "append_with_care.seq": "bigint",
     "source.place": "bigint",
@@ -174,7 +229,7 @@ def statements_of(source: str) -> Iterator[str]:
         behind = part.partition(")")[2] if "INSERT INTO" in part else part
         looking = re.split(r"\b(?:VALUES|RETURNING)\b", behind)[0]  # before it writes
         if found := re.search(look, looking, re.DOTALL):
-            yield re.sub(r"\bINTO\s+\w+(?=\s+FROM)", "", found[0])
+            yield re.sub(r"\bINTO\s+\w+(, \w+)*(?=\s+FROM)", "", found[0])
 
 
 def with_numbers(text: str, types: dict[str, str]) -> tuple[str, list[str]]:
@@ -264,6 +319,7 @@ async def test_what_runs_reads_one_partition_by_its_index_and_little_of_it(
 
 async def _check_scans(db: Any, tenant: int, sid: int) -> None:
     at = (tenant, sid)
+    view, word = VIEW.encode(), letters_of((tenant, VIEW), "mine")
     body = (b"new", 1, b"text", b"", 5, b"", 1.0, bytes(32))
     calls = {
         "append": ((*at, *body, None, None, 2e9), 2),
@@ -277,16 +333,24 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
         "drop": ((*at, b"", b"pin", b"1", None), 3),
         "recount_messages": ((*at, [7, 8], [1, 1], [b"", b""], [70, 80], [b"", b""]), 2),
         "session_by_id": ((tenant, b"s7"), 3),
+        "unread": ((tenant, view, None, sid, 1 << 22), 3),
+        "index_words": ((tenant, view, sid, 0, 2, 2, *([[]] * 11)), 4),
+        "places": ((tenant, view, [word], [0], b"default", None, 9), 60),
+        "parts": ((tenant, view, [sid], [1 << 19]), 1),
+        "fetch": ((tenant, [sid, sid], [1, 7], [b"pin"]), 2),
+        "put_vectors": ((tenant, VECTORS.encode(), sid, 0, 2, 2, [], [], [], []), 4),
+        "vectors_at": ((tenant, VECTORS.encode(), [sid], [1 << 19]), 1),
+        "unindex": ((*at, [1]), 4),
     }
     for name, (values, most) in calls.items():
         try:
             scans = await _scans(db, name, values)
         except psycopg.Error as error:
-            if error.sqlstate != "KT001":  # while plans are made there is no session yet
+            if error.sqlstate not in ("KT001", "KT002"):  # while plans are made, nothing is there
                 raise
             continue
         assert all(seq_scan == 0 for _, seq_scan, _, _ in scans), (name, scans)
-        for table in ("messages", "shelf", "sessions"):
+        for table in TABLES:
             used = [scan for scan in scans if scan[0].startswith(table)]
             assert len(used) <= 1, (name, scans)
             assert sum(rows for *_, rows in used) <= most, (name, scans)
@@ -361,8 +425,9 @@ async def test_an_owner_who_may_make_no_roles_is_held_back_by_the_walls(
         await fill(store, 2)
         await fill(store.tenant("other"), 1)
         assert len(await store.list_sessions()) == 2
+        assert await where(await store.finder(), "mine") == [[1, 1]]
     with psycopg.connect(url, autocommit=True) as db:
-        for table in (*TABLES, "messages_0"):
+        for table in (*TABLES, "messages_0", "asked", "words_0"):
             assert db.execute(f"SELECT * FROM keepthread.{table}".encode()).fetchall() == []
 
 

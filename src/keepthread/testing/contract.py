@@ -679,6 +679,24 @@ class StoreContract:
         await store.erase(key, [1, 2])
         assert [r.key for r in await store.scan(Scope(session=key))] == ["1"]
 
+    @on_store
+    async def test_cleaning_lets_go_of_nothing_that_is_there(self, store: Store) -> None:
+        key, other = await new_session(store), await new_session(store, "other")
+        await store.append(key, [user("a"), FULL, user("c")])
+        await store.append(other, [user("x")])
+        await store.put(Scope(session=other), "mine", "it", "text", made_of=[span(other, 1)])
+        await store.erase(key, [2])
+        await store.delete_session(other)
+        before = await store.describe(key), await store.read(key)
+        for rewrite in (False, True):
+            done = await store.clean(sessions=[key, other], rewrite=rewrite, probes=[b"0" * 40])
+            assert done.done
+            assert (done.found, done.again) == (0, False)
+            assert all(all(residue) for residue in done.residues)
+        assert (await store.describe(key), await store.read(key)) == before
+        assert (await store.append(key, [user("d")]))[0].seq == 4
+        assert (await store.verify()).sound
+
     # --- the shelf ---
 
     @on_store

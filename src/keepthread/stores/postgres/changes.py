@@ -74,7 +74,9 @@ async def erase(link: Link, tenant: int, sid: int, seqs: Iterable[int]) -> int:
     if not graves:
         return epoch
     await link.run(SQL["replace_messages"], (tenant, sid, *columns(graves)))
-    await link.run(SQL["drop_made_of"], (tenant, sid, [row.seq for row in graves]))
+    erased = [row.seq for row in graves]
+    await link.run(SQL["drop_made_of"], (tenant, sid, erased))
+    await link.run(SQL["unindex"], (tenant, sid, erased))
     ((epoch,),) = await link.run(SQL["next_epoch"], (tenant, sid))
     await link.run(SQL["seal_session"], (tenant, sid))
     return epoch

@@ -49,6 +49,7 @@ class Engine:
         self._pid = os.getpid()
         self._closed = False
         self.tenants: dict[str, int] = {}
+        self.vectors_put = 0
 
     async def call(
         self, statement: bytes, values: Sequence[Any] = (), *, again: bool = True

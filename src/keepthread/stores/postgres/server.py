@@ -46,7 +46,7 @@ class Server:
     async def begin(self, *, migrate: bool, partitions: int) -> int:
         """Make the database ready, or say why it is not; return the format it had."""
         try:
-            db = await self._connect_plainly()
+            db = await self.connect_plainly()
             try:
                 known = await _make_ready(db, migrate=migrate, partitions=partitions)
                 await self._check_durability(db)
@@ -58,7 +58,7 @@ class Server:
 
     async def connect(self) -> Connection:
         """Return a connection behind the walls; after a failover it may be to another server."""
-        db = await self._connect_plainly()
+        db = await self.connect_plainly()
         try:
             await db.execute(SQL["settle"], (self._milliseconds, self._milliseconds))
             await self._check_durability(db)
@@ -67,7 +67,8 @@ class Server:
             raise
         return db
 
-    async def _connect_plainly(self) -> Connection:
+    async def connect_plainly(self) -> Connection:
+        """Return a connection with the rights of whoever is named in the URL."""
         db = await psycopg.AsyncConnection.connect(
             make_conninfo(**self._given), autocommit=True, prepare_threshold=0
         )

@@ -1,13 +1,22 @@
 """Sessions in PostgreSQL: each function is one call there."""
 
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from keepthread.errors import Damaged, SessionExists, SessionGone
 from keepthread.stores.details import KINDS, decode_details, encode_details, with_changes
 from keepthread.stores.postgres.engine import Engine
 from keepthread.stores.postgres.statements import SQL
 from keepthread.types import SessionInfo, SessionKey
+
+_KEY_DIGITS: Final = 19
+
+
+def sid_of(key: SessionKey) -> int:
+    """Return the number behind a key; one that no session ever had is -1."""
+    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
+        return int(key) if key[0] != "0" else -1
+    raise SessionGone("that is no session's key here")
 
 
 async def create(engine: Engine, tenant: int, session: SessionInfo) -> SessionInfo:

@@ -13,6 +13,11 @@ MIGRATIONS: Final = (
     "0006_shelf",
     "0007_gather",
     "0008_changes",
+    "0009_finding",
+    "0010_indexing",
+    "0011_searching",
+    "0012_nearest",
+    "0013_cleaning",
 )
 FORMAT: Final = len(MIGRATIONS)
 """The newest format this keepthread reads and writes."""

@@ -63,6 +63,43 @@ SELECT * FROM keepthread.drop(%s::integer, %s, %s, %s, %s, %s)
 -- name: owners
 SELECT * FROM keepthread.owners(%s::integer)
 
+-- name: unread
+SELECT * FROM keepthread.unread(%s::integer, %s, %s, %s, %s)
+
+-- name: index_words
+SELECT keepthread.index_words(
+    %s::integer, %s, %s, %s, %s, %s, %s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[], %s::text[],
+    %s::bigint[], %s::double precision[], %s::double precision[], %s::bigint[], %s::bigint[],
+    %s::bigint[])
+
+-- name: places
+SELECT * FROM keepthread.places(%s::integer, %s, %s::text[], %s::bigint[], %s, %s, %s)
+
+-- name: parts
+SELECT * FROM keepthread.parts(%s::integer, %s, %s::bigint[], %s::bigint[])
+
+-- name: fetch
+SELECT * FROM keepthread.fetch(%s::integer, %s::bigint[], %s::bigint[], %s::bytea[])
+
+-- name: put_vectors
+SELECT keepthread.put_vectors(
+    %s::integer, %s, %s, %s, %s, %s, %s::bigint[], %s::bigint[], %s::bytea[], %s::bytea[])
+
+-- name: vectors_at
+SELECT * FROM keepthread.vectors_at(%s::integer, %s, %s::bigint[], %s::bigint[])
+
+-- name: nearest
+SELECT * FROM keepthread.nearest(%s::integer, %s, %s, %s, %s, %s, %s)
+
+-- name: points_behind
+SELECT * FROM keepthread.points_behind(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: index_nearest
+SELECT keepthread.index_nearest(%s::integer, %s, %s)
+
+-- name: drop_view
+SELECT keepthread.drop_view(%s::integer, %s, %s, %s)
+
 -- The rest is for longer work, inside a transaction that has named its tenant.
 
 -- name: name_tenant
@@ -107,6 +144,9 @@ SELECT keepthread.recount_messages(%s::integer, %s, %s, %s, %s, %s, %s)
 
 -- name: drop_made_of
 SELECT keepthread.drop_made_of(%s::integer, %s, %s::bigint[])
+
+-- name: unindex
+SELECT keepthread.unindex(%s::integer, %s, %s::bigint[])
 
 -- name: next_epoch
 UPDATE keepthread.sessions SET epoch = epoch + 1
@@ -177,3 +217,24 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
 -- name: durability
 SELECT current_setting('fsync'), current_setting('synchronous_commit'),
        current_setting('synchronous_standby_names')
+
+-- name: touched_tables
+-- The tables that hold something of these sessions or their owners: of a partitioned one those parts
+-- that the hash leads to. With each, the file that it is in, and whether this role may rewrite it.
+SELECT c.oid::regclass::text, pg_relation_filenode(c.oid), pg_has_role(c.relowner, 'USAGE')
+FROM pg_class c
+LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+LEFT JOIN pg_partitioned_table p ON p.partrelid = i.inhparent AND p.partstrat = 'h'
+LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[1]
+LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'modulus (\d+), remainder (\d+)') b
+    ON true
+WHERE c.relnamespace = 'keepthread'::regnamespace AND c.relkind = 'r'
+  AND c.relname NOT IN ('migrations', 'tenants')
+  AND (a.attname IS NULL OR EXISTS (
+      SELECT FROM unnest(CASE a.attname
+          WHEN 'sid' THEN %s::bigint[]
+          WHEN 'whose' THEN (SELECT array_agg(keepthread.whose(o)) FROM unnest(%s::bytea[]) o)
+      END) AS value
+      WHERE satisfies_hash_partition(
+          p.partrelid::oid, b[1]::integer, b[2]::integer, %s::integer, value)))
+ORDER BY c.relname

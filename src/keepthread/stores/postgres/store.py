@@ -18,8 +18,11 @@ from keepthread.stores.details import (
 )
 from keepthread.stores.drafts import check_positions, draft, draft_copy
 from keepthread.stores.postgres import changes, gather, log, recount, sessions, shelf
+from keepthread.stores.postgres.cleaning import Touched, clean
 from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.finding import PostgresFinder
 from keepthread.stores.postgres.server import Server
+from keepthread.stores.postgres.sessions import sid_of
 from keepthread.stores.postgres.statements import SQL
 from keepthread.stores.postgres.verify import Inspection
 from keepthread.types import (
@@ -36,7 +39,6 @@ from keepthread.types import (
     Verification,
 )
 
-_KEY_DIGITS: Final = 19
 _PARTITIONS: Final = 16  # enough on one server; each is a lock more in every statement
 
 
@@ -138,7 +140,7 @@ class PostgresStore:
         session = check_session(session, now=now, ids=self._ids)
         if not session.key:
             return await sessions.create(self._engine, await self._number(make=True), session)
-        sid = _sid(session.key)
+        sid = sid_of(session.key)
         return await sessions.update(self._engine, await self._number(), sid, session, now)
 
     async def get_session(self, id: str) -> SessionInfo | None:
@@ -146,7 +148,7 @@ class PostgresStore:
         return await sessions.by_id(self._engine, await self._number(), id)
 
     async def describe(self, session: SessionKey) -> SessionInfo:
-        sid = _sid(session)
+        sid = sid_of(session)
         return await sessions.by_sid(self._engine, await self._number(), sid)
 
     async def list_sessions(
@@ -159,12 +161,12 @@ class PostgresStore:
     async def scan_sessions(
         self, *, after: SessionKey | None = None, limit: int = 100
     ) -> list[SessionInfo]:
-        sid = 0 if after is None else _sid(after)
+        sid = 0 if after is None else sid_of(after)
         check_count(limit, "limit")
         return await sessions.behind(self._engine, await self._number(), sid, limit)
 
     async def delete_session(self, session: SessionKey) -> None:
-        sid = _sid(session)
+        sid = sid_of(session)
         await sessions.delete(self._engine, await self._number(), sid)
 
     # --- the log ---
@@ -177,7 +179,7 @@ class PostgresStore:
         expect: int | None = None,
         exchange: int | None = None,
     ) -> list[Message]:
-        sid = _sid(session)
+        sid = sid_of(session)
         check_positions(expect=expect, exchange=exchange)
         drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
         tenant = await self._number()
@@ -185,7 +187,7 @@ class PostgresStore:
         return await log.append(self._engine, tenant, sid, drafts, expect, exchange, now)
 
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
-        sid = _sid(session)
+        sid = sid_of(session)
         drafts = [draft_copy(m) for m in messages]
         tenant = await self._number()
         return await self._engine.transact(lambda link: changes.load(link, tenant, sid, drafts))
@@ -200,7 +202,7 @@ class PostgresStore:
         after: int = 0,
         least: int = 0,
     ) -> list[Message]:
-        sid = _sid(session)
+        sid = sid_of(session)
         check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
         end = MAX_COUNT if before is None else before
         tenant = await self._number()
@@ -215,7 +217,7 @@ class PostgresStore:
         kinds: Sequence[str] = (),
         follow: Sequence[str] = (),
     ) -> Gathered:
-        sid = _sid(session)
+        sid = sid_of(session)
         check_positions(tokens=tokens, least=least)
         for kind in (*kinds, *follow):
             check_id(kind, "kind")
@@ -225,7 +227,7 @@ class PostgresStore:
     async def read(
         self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
     ) -> list[Message]:
-        sid = _sid(session)
+        sid = sid_of(session)
         check_positions(after=after, upto=upto, limit=limit)
         end = MAX_COUNT if upto is None else upto
         return await log.read(self._engine, await self._number(), sid, after, end, limit)
@@ -233,13 +235,13 @@ class PostgresStore:
     async def find(
         self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
     ) -> list[Message]:
-        sid = _sid(session)
+        sid = sid_of(session)
         names = [check_id(id, "a message id") for id in ids]
         places = [check_count(seq, "seq") for seq in seqs]
         return await log.find(self._engine, await self._number(), sid, names, places)
 
     async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
-        sid = _sid(session)
+        sid = sid_of(session)
         places = [check_count(seq, "seq") for seq in seqs]
         tenant = await self._number()
         return await self._engine.transact(lambda link: changes.erase(link, tenant, sid, places))
@@ -247,7 +249,7 @@ class PostgresStore:
     async def recount(
         self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
     ) -> int:
-        sid = _sid(session)
+        sid = sid_of(session)
         return await recount.recount(self._engine, await self._number(), sid, counter, progress)
 
     # --- the shelf ---
@@ -264,7 +266,7 @@ class PostgresStore:
         epochs: Mapping[SessionKey, int] | None = None,
     ) -> int:
         data, spans = encode_value(kind, key, value), encode_spans(made_of)
-        seen = {_sid(session): epoch for session, epoch in (epochs or {}).items()}
+        seen = {sid_of(session): epoch for session, epoch in (epochs or {}).items()}
         place = await self._shelf(scope, make=True)
         own = [s for s in made_of if s.session == scope.session and s.first <= s.last]
         record = shelf.New(scope.owner, kind, key, data, spans, own)
@@ -299,7 +301,7 @@ class PostgresStore:
 
     async def _shelf(self, scope: Scope, *, make: bool = False) -> shelf.Shelf:
         check_scope(scope)
-        sid = _sid(scope.session) if scope.session else 0
+        sid = sid_of(scope.session) if scope.session else 0
         return shelf.shelf_of(await self._number(make=make), sid, scope.owner)
 
     # --- integrity ---
@@ -308,20 +310,24 @@ class PostgresStore:
         tenant = await self._number()
         return await self._engine.transact(lambda link: Inspection(link, tenant, progress).run())
 
-    async def finder(self) -> Searchable | None:
-        return None
+    async def finder(self) -> Searchable:
+        return PostgresFinder(self._engine, self._number)
 
     async def clean(
         self,
         *,
         sessions: Sequence[SessionKey] = (),
         rewrite: bool = False,
-        probes: Sequence[bytes] = (),
+        probes: Sequence[bytes] = (),  # noqa: ARG002 - a client sees none of the server's files
     ) -> Cleaning:
-        raise NotImplementedError
+        tenant = await self._number()
+        infos = [await self._described(session) for session in sessions]
+        owners = {info.owner for info in infos if info is not None}
+        touched = Touched(tenant, [sid_of(session) for session in sessions], sorted(owners))
+        return await clean(self._server, touched, rewrite=rewrite)
 
-
-def _sid(key: SessionKey) -> int:
-    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
-        return int(key) if key[0] != "0" else -1
-    raise SessionGone("that is no session's key here")
+    async def _described(self, session: SessionKey) -> SessionInfo | None:
+        try:
+            return await self.describe(session)
+        except SessionGone:
+            return None

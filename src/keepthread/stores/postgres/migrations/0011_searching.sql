@@ -1,0 +1,239 @@
+-- Looking into the indexes. All are STABLE: what one call returns is of one moment.
+
+-- A scope as the tables have it: whose, and between which sessions; no row if there is no such session.
+CREATE FUNCTION keepthread.scope(_tenant integer, _owner bytea, _sid bigint)
+RETURNS TABLE (whose bigint, low bigint, high bigint)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF _sid IS NULL THEN
+        RETURN QUERY SELECT keepthread.whose(_owner), 0::bigint, 9223372036854775807;
+    ELSE
+        RETURN QUERY
+            SELECT keepthread.whose(s.owner), s.sid, s.sid
+            FROM keepthread.readable(_tenant, _owner, _sid) s;
+    END IF;
+END
+$$;
+
+-- Where words stand: for each word by its number and each session, the places there, eight bytes each;
+-- of a word that stands at more places than are asked for, the last ones at least. Number 0 are the
+-- sittings of the scope, session by session. A word with a mark behind it is not looked for if the plain
+-- one, whose number is given with it, is nowhere.
+CREATE FUNCTION keepthread.places(
+    _tenant integer, _view bytea, _words text[], _plain bigint[], _owner bytea, _sid bigint, _most bigint
+) RETURNS TABLE (word bigint, sid bigint, data bytea)
+LANGUAGE plpgsql STABLE SET enable_bitmapscan = on AS $$
+DECLARE
+    number CONSTANT integer := keepthread.view_of(_view);
+    walled CONSTANT boolean := row_security_active('keepthread.asked');
+    behind text := ':*';
+    scope  record;
+    asked  tsquery;
+    seen   boolean[] := '{}';
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    SELECT * INTO scope FROM keepthread.scope(_tenant, _owner, _sid);
+    IF scope.low IS NULL THEN
+        RETURN;
+    ELSIF scope.whose IS NOT NULL THEN
+        behind := keepthread.letters_of(scope.whose);
+    END IF;
+    RETURN QUERY
+        SELECT 0::bigint, t.*
+        FROM keepthread.sittings_of(_tenant, number, scope.whose, scope.low, scope.high) t;
+    IF _sid IS NOT NULL AND keepthread.is_small(_tenant, number, scope.whose, _sid) THEN
+        RETURN QUERY
+            SELECT f.word, _sid, f.data
+            FROM keepthread.places_in(_tenant, number, scope.whose, _sid, _words, behind) f;
+        RETURN;
+    END IF;
+    FOR n IN 1 .. cardinality(_words) LOOP
+        CONTINUE WHEN NOT seen[_plain[n]];
+        asked := _words[n] || behind;
+        PERFORM set_config('keepthread.asked', asked::text, true);
+        IF scope.whose IS NULL THEN
+            RETURN QUERY
+                SELECT n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
+                FROM (
+                    SELECT w.sid, w.at FROM keepthread.asked w
+                    WHERE w.tenant = _tenant AND w.view = number AND (walled OR w.words @@ asked)
+                    ORDER BY w.sid DESC, w.at DESC LIMIT _most
+                ) f
+                GROUP BY f.sid;
+        ELSE
+            RETURN QUERY
+                SELECT n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
+                FROM (
+                    SELECT w.sid, w.at FROM keepthread.asked w
+                    WHERE w.tenant = _tenant AND w.whose = scope.whose AND w.view = number
+                      AND w.sid BETWEEN scope.low AND scope.high AND (walled OR w.words @@ asked)
+                    ORDER BY w.sid DESC, w.at DESC LIMIT _most
+                ) f
+                GROUP BY f.sid;
+        END IF;
+        seen[n] := FOUND;
+    END LOOP;
+END
+$$;
+
+-- Whether a session has so little of what is its owner's that to look at all of it is less work than to
+-- pass over what is in the others.
+CREATE FUNCTION keepthread.is_small(_tenant integer, _view integer, _whose bigint, _sid bigint)
+RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    own CONSTANT bigint := (
+        SELECT coalesce(sum(t.parts), 0) FROM keepthread.sittings t
+        WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose AND t.sid = _sid);
+BEGIN
+    RETURN own < 100 OR 16 * own < (
+        SELECT sum(t.parts) FROM keepthread.sittings t
+        WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose);
+END
+$$;
+
+-- Where words stand in a session, by looking at every word of it.
+CREATE FUNCTION keepthread.places_in(
+    _tenant integer, _view integer, _whose bigint, _sid bigint, _words text[], _behind text
+) RETURNS TABLE (word bigint, data bytea)
+LANGUAGE sql STABLE AS $$
+    SELECT a.n, string_agg(int8send(w.at), ''::bytea)
+    FROM keepthread.words w
+    CROSS JOIN LATERAL unnest(tsvector_to_array(w.words)) AS has (word)
+    JOIN unnest(_words) WITH ORDINALITY AS a (word, n) ON a.word || _behind = has.word
+    WHERE w.tenant = _tenant AND w.view = _view AND w.whose = _whose AND w.sid = _sid AND w.at > 0
+    GROUP BY a.n
+$$;
+
+-- The sittings of a scope as bytes, by session.
+CREATE FUNCTION keepthread.sittings_of(
+    _tenant integer, _view integer, _whose bigint, _low bigint, _high bigint
+) RETURNS TABLE (sid bigint, data bytea)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF _whose IS NULL THEN
+        RETURN QUERY
+            SELECT t.sid, string_agg(keepthread.packed(t), ''::bytea)
+            FROM keepthread.sittings t
+            WHERE t.tenant = _tenant AND t.view = _view
+            GROUP BY t.sid;
+    ELSE
+        RETURN QUERY
+            SELECT t.sid, string_agg(keepthread.packed(t), ''::bytea)
+            FROM keepthread.sittings t
+            WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose
+              AND t.sid BETWEEN _low AND _high
+            GROUP BY t.sid;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION keepthread.packed(t keepthread.sittings) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT int8send(t.first) || float8send(t.started_at) || float8send(t.ended_at)
+        || int8send(t.parts) || int8send(t.length) || int8send(t.answers)
+$$;
+
+-- What the index has of pieces; of each the lowest place it may have is given.
+CREATE FUNCTION keepthread.parts(_tenant integer, _view bytea, _sids bigint[], _ats bigint[])
+RETURNS TABLE (sid bigint, at bigint, tokens integer, flags integer, speaker bytea)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    number CONSTANT integer := keepthread.view_of(_view);
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT w.*
+        FROM keepthread.owned(_tenant, _sids, _ats) o,
+        LATERAL (
+            SELECT w.sid, w.at, w.tokens, w.flags, w.speaker FROM keepthread.words w
+            WHERE w.tenant = _tenant AND w.view = number AND w.whose = o.whose AND w.sid = o.sid
+              AND w.at >= o.at AND w.at <= o.at + 255 AND w.at > 0
+            OFFSET 0  -- one by one, never the other way round
+        ) w;
+END
+$$;
+
+CREATE FUNCTION keepthread.vectors_at(_tenant integer, _view bytea, _sids bigint[], _ats bigint[])
+RETURNS TABLE (sid bigint, at bigint, dims integer, ids bytea, data bytea)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    number CONSTANT integer := keepthread.view_of(_view);
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT v.*
+        FROM keepthread.owned(_tenant, _sids, _ats) o,
+        LATERAL (
+            SELECT v.sid, v.at, v.dims, v.ids, v.data FROM keepthread.vectors v
+            WHERE v.tenant = _tenant AND v.view = number AND v.whose = o.whose AND v.sid = o.sid
+              AND v.at >= o.at AND v.at <= o.at + 255 AND v.at > 0
+            OFFSET 0
+        ) v;
+END
+$$;
+
+-- Places, and whose they are; a session is looked up once, however many of its places there are.
+CREATE FUNCTION keepthread.owned(_tenant integer, _sids bigint[], _ats bigint[])
+RETURNS TABLE (sid bigint, at bigint, whose bigint)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    n     integer;
+    known bigint;
+BEGIN
+    FOR n, sid, at IN
+        SELECT p.n, p.sid, p.at FROM unnest(_sids, _ats) WITH ORDINALITY AS p (sid, at, n)
+    LOOP
+        IF sid IS DISTINCT FROM known THEN
+            SELECT keepthread.whose(s.owner) INTO whose FROM keepthread.sessions s
+            WHERE s.tenant = _tenant AND s.sid = owned.sid;
+            known := sid;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+-- Messages at places and their sessions' records of some kinds, in rows of one shape: part 1 are
+-- messages, 2 records (seq: version, id: key, counter: kind, content: value, extra: made_of; `intact`).
+CREATE FUNCTION keepthread.fetch(_tenant integer, _sids bigint[], _seqs bigint[], _kinds bytea[])
+RETURNS TABLE (
+    part integer, sid bigint, session bytea, owner bytea, intact boolean, seq bigint, id bytea, role smallint,
+    content bytea, extra bytea, tokens bigint, counter bytea, exchange bigint, exchanges bigint,
+    total bigint, created_at double precision, digest bytea, guard bytea
+)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT 1, s.*, true, m.*
+        FROM unnest(_sids, _seqs) AS p (sid, seq),
+        LATERAL (
+            SELECT s.sid, s.id, s.owner FROM keepthread.sessions s
+            WHERE s.tenant = _tenant AND s.sid = p.sid AND s.ready AND s.kind <> 2
+            OFFSET 0
+        ) s,
+        LATERAL (
+            SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.exchange,
+                   m.exchanges, m.total, m.created_at, m.digest, m.guard
+            FROM keepthread.messages m
+            WHERE m.tenant = _tenant AND m.sid = p.sid AND m.seq = p.seq AND m.content IS NOT NULL
+            OFFSET 0  -- one by one: never the whole log, held against the list
+        ) m;
+    IF cardinality(_kinds) > 0 THEN
+        RETURN QUERY
+            SELECT 2, r.*, 0::bigint, 0::bigint,
+                   0::double precision, NULL::bytea, NULL::bytea
+            FROM (SELECT DISTINCT unnest(_sids) AS sid) p,
+            LATERAL (
+                SELECT r.sid, NULL::bytea, NULL::bytea, r.guard = keepthread.guard_of_record(
+                           r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of,
+                           r.firsts, r.lasts),
+                       r.version, r.key, 0::smallint, r.value, r.made_of, 0::bigint, r.kind, 0::bigint
+                FROM keepthread.shelf r
+                WHERE r.tenant = _tenant AND r.sid = p.sid AND r.whose = '' AND r.kind = ANY (_kinds)
+                OFFSET 0
+            ) r;
+    END IF;
+END
+$$;

@@ -1,0 +1,72 @@
+"""Words as the index in PostgreSQL has them, and what it answers, back as places and sittings."""
+
+import struct
+from array import array
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from sys import byteorder
+from typing import Any, Final
+
+from keepthread.recall.places import SESSION
+from keepthread.types import Part, SessionKey, Sitting
+
+_LETTERS: Final = 5  # thirty bits: two words of an owner are hardly ever taken for one
+_MOST_WORDS: Final = 50_000  # of a piece; PostgreSQL's type takes no more than a megabyte
+_AT: Final = (1 << SESSION) - 1
+_MOST_SID: Final = (1 << 63) - 1
+
+_sittings = struct.Struct(">q2d3q").iter_unpack
+
+
+def split(places: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Return places as two columns: sessions, and where in them; each once and in order."""
+    sound = [place for place in sorted(set(places)) if 0 < place >> SESSION <= _MOST_SID]
+    return [place >> SESSION for place in sound], [place & _AT for place in sound]
+
+
+def at_of(place: int) -> int:
+    """Return a place without its session."""
+    return place & _AT
+
+
+def place_of(sid: int, at: int) -> int:
+    """Return a place from its session and where in it."""
+    return sid << SESSION | at
+
+
+@lru_cache(maxsize=1 << 16)
+def letters_of(view: tuple[int, str], word: str) -> str:
+    """Return what stands for a word in a tenant's view; the server adds the owner's letters."""
+    key = f"{view[0]} {view[1]}".encode()[:64]
+    digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=6, key=key).digest()
+    return b64encode(digest)[:_LETTERS].decode()
+
+
+def text_of(view: tuple[int, str], part: Part) -> str:
+    """Return the letters of all words of a piece, a space behind each."""
+    return "".join([f"{letters_of(view, word)} " for word in part.words[:_MOST_WORDS]])
+
+
+def plain_ones(words: Sequence[str]) -> list[int]:
+    """Return for each word the number of the plain one if it has a mark behind it, else 0."""
+    numbers = {word: number for number, word in enumerate(words, 1)}
+    return [numbers.get(word[:-1], 0) if word.endswith(("²", "³")) else 0 for word in words]
+
+
+def places_in(sid: int, data: bytes) -> list[int]:
+    """Return the places of a word in a session, as the server wrote them."""
+    ats = array("q", data)
+    if byteorder == "little":
+        ats.byteswap()
+    head = sid << SESSION
+    return [head | at for at in ats]
+
+
+def sittings_in(sid: int, data: bytes) -> Iterator[Sitting]:
+    """Yield the sittings of a session, as the server wrote them."""
+    session = SessionKey(str(sid))
+    numbers: tuple[Any, ...]
+    for numbers in _sittings(data):
+        yield Sitting(session, *numbers)

@@ -1,0 +1,332 @@
+"""PostgreSQL: finding, by the contract, and what only this store promises, on a real server."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepthread import SessionKey
+from keepthread.errors import InvalidInput, Stale
+from keepthread.protocols import Searchable, Store
+from keepthread.recall.places import seq_of, session_of
+from keepthread.recall.words import VIEW
+from keepthread.stores.postgres import PostgresStore, points, server, words
+from keepthread.stores.postgres.server import Server
+from keepthread.stores.postgres.statements import FORMAT, SQL
+from keepthread.stores.ram import RamStore
+from keepthread.testing.contract import assistant, user
+from keepthread.testing.finding import (
+    VECTORS,
+    FinderContract,
+    embed,
+    first_place,
+    read_on,
+    talk,
+    vector,
+    where,
+)
+from keepthread.types import Embedding
+from servers.postgres import PostgresServer
+
+SEED = 20_261_121
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    """Return how to reach a database that has nothing in it."""
+    return postgres.empty()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[PostgresStore]:
+    async with await PostgresStore.open(url) as opened:
+        yield opened
+
+
+class TestPostgresFinder(FinderContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, url: str) -> None:
+        self.url = url
+
+    async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
+        return await PostgresStore.open(self.url, clock=clock)
+
+
+# --- the same as in memory ---
+
+
+async def filled(store: Store) -> dict[str, SessionKey]:
+    """Let three owners talk in sessions of every size, by chance but always alike."""
+    rng = random.Random(SEED)
+    keys: dict[str, SessionKey] = {}
+    for number, size in enumerate((0, 1, 3, 40, 180, 700)):
+        for owner in ("ana", "bea"):
+            texts = [" ".join(rng.choices("abcdefgh", k=rng.randrange(1, 9))) for _ in range(size)]
+            id = f"{owner} {number}"
+            keys[id] = await talk(store, *texts, id=id, owner=owner)
+            await store.append(keys[id], [assistant("i j " * rng.randrange(90))])
+    await read_on(store)
+    for id in ("ana 3", "bea 4"):
+        await store.erase(keys[id], rng.sample(range(1, 40), 20))
+    return keys
+
+
+async def answers(finder: Searchable, keys: dict[str, SessionKey]) -> list[Any]:
+    """Return what a finder answers in every scope, with sessions by their names."""
+    names = {int(key): id for id, key in keys.items()}
+    asked = [f"{word}{mark}" for word in "abcdefghijk" for mark in ("", "²", "³")]
+    scopes: list[dict[str, Any]] = [{}, {"owner": "ana"}, {"owner": "bea"}, {"owner": "eve"}]
+    scopes += [{"session": key} for key in keys.values()]
+    told: list[Any] = []
+    for scope in scopes:
+        for most in (7, 5000):
+            found = await finder.places(VIEW, asked, **scope, most=most)
+            told.append(
+                {
+                    word: [(names[session_of(p)], p % (1 << 41)) for p in places]
+                    for word, places in found.places.items()
+                }
+            )
+            told.append([(names[int(s[0])], s[1], *s[4:]) for s in found.sittings])
+    return told
+
+
+async def test_words_are_found_where_a_store_in_memory_finds_them(store: PostgresStore) -> None:
+    ram = RamStore()
+    expected = await answers(await ram.finder(), await filled(ram))
+    keys = await filled(store)
+    assert await answers(await store.finder(), keys) == expected
+    assert any(len(places) > 500 for places in expected[2].values())
+
+
+async def test_who_stands_above_the_walls_finds_the_same(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    """Row-level security asks the index; a role that it does not hold back must ask as well."""
+    await talk(store, "tea", "milk", "tea tea", owner="ana")
+    await read_on(store)
+    ((tenant,),) = postgres.execute("SELECT tenant FROM keepthread.tenants")
+    asked = ["tea", "tea²", "milk", "water"]
+    letters = [words.letters_of((tenant, VIEW), word) for word in asked]
+    for owner in (b"ana", None):
+        values = (tenant, VIEW.encode(), letters, [0] * 4, owner, None, 9)
+        rows = postgres.execute(SQL["places"], *values)
+        found = {n: [seq_of(p) for p in words.places_in(sid, data)] for n, sid, data in rows if n}
+        assert found == {1: [3, 1], 2: [3], 3: [2]}
+
+
+# --- plans ---
+
+
+@pytest.mark.parametrize("belief", ["TRUNCATE {}", "TRUNCATE {0}; ANALYZE {0}", "ANALYZE {}"])
+async def test_a_word_is_looked_up_in_its_index_behind_the_wall(
+    postgres: PostgresServer, store: PostgresStore, belief: str
+) -> None:
+    if "TRUNCATE" not in belief:
+        await filled(store)
+    postgres.execute(belief.format("keepthread.words"))
+    db = await Server(postgres.url(), timeout=10).connect()
+    ask = (
+        "PREPARE ask (integer, bigint) AS SELECT sid, at FROM keepthread.{} WHERE tenant = $1"
+        " AND {} ORDER BY sid DESC, at DESC LIMIT 5"
+    )
+    try:
+        await db.execute("SET enable_bitmapscan = on")
+        plans: list[str] = []
+        for table, condition in (
+            ("asked", "whose = $2"),
+            ("asked", "$2 = 1"),
+            ("words", "whose = $2 AND words @@ 'tea'"),
+        ):
+            await db.execute(ask.format(table, condition).encode(), prepare=False)
+            cursor = await db.execute("EXPLAIN EXECUTE ask (1, 1)", prepare=False)
+            plans.append("\n".join([line for (line,) in await cursor.fetchall()]))
+            await db.execute("DEALLOCATE ask", prepare=False)
+    finally:
+        await db.close()
+    of_owner, of_tenant, as_a_condition = plans
+    assert of_owner.count("Index Cond: (words @@") == 1
+    assert of_tenant.count("Index Cond: (words @@") == 16
+    assert "Seq Scan" not in of_owner + of_tenant
+    # If this changes, the wall need not ask any more.
+    assert "Index Cond: (words @@" not in as_a_condition
+
+
+# --- more than one at once ---
+
+
+async def test_what_is_erased_while_it_is_read_is_in_no_index(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    rng = random.Random(SEED)
+    key = await talk(store, *["tea for two"] * 60)
+    erased = rng.sample(range(1, 90), 30)
+    done = asyncio.Event()
+
+    async def read() -> None:
+        while not done.is_set():
+            with suppress(Stale):
+                await read_on(store, limit=rng.randrange(1, 9))
+            with suppress(Stale, InvalidInput):  # what came since is not what was to be read
+                await embed(store)
+
+    async def change() -> None:
+        for number in range(30):
+            await store.append(key, [user("more tea")])
+            if erased[number] <= 61 + number:
+                await store.erase(key, [erased[number]])
+            await asyncio.sleep(0)
+        done.set()
+
+    await asyncio.gather(read(), read(), read(), change())
+    await store.erase(key, erased)
+    await read_on(store)
+    kept = sorted(set(range(1, 91)) - set(erased))
+    finder = await store.finder()
+    assert await where(finder, "tea") == [kept], SEED
+    places = (await finder.places(VIEW, ["tea"])).places["tea"]
+    assert len(await finder.parts(VIEW, places)) == len(kept)
+    rows = postgres.execute("SELECT at >> 19 FROM keepthread.vectors ORDER BY 1")
+    assert not {seq for (seq,) in rows} & set(erased), SEED
+    counted = postgres.execute("SELECT sum(parts), sum(length) FROM keepthread.sittings")
+    lengths = postgres.execute("SELECT count(*), sum(at & 255) FROM keepthread.words")
+    assert counted == lengths, SEED
+
+
+async def test_a_session_is_deleted_while_it_is_read(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    for _ in range(10):
+        key = await talk(store, *["tea"] * 50)
+        finder = await store.finder()
+        [read] = await finder.unread(VIEW)
+        calls = [finder.index(VIEW, read, 50, [], []), store.delete_session(key)]
+        await asyncio.gather(*calls, read_on(store), embed(store), return_exceptions=True)
+    for table in ("words", "vectors", "sittings", "readings"):
+        assert postgres.execute(f"SELECT * FROM keepthread.{table}") == []
+
+
+# --- formats, encodings, extensions ---
+
+
+async def test_an_older_database_becomes_searchable(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.create_database("older")
+    with monkeypatch.context() as older:
+        older.setattr(server, "FORMAT", 8)
+        async with await PostgresStore.open(url) as store:
+            key = await talk(store, "tea", "coffee")
+    newest = "SELECT max(number) FROM keepthread.migrations"
+    assert postgres.execute(newest, database="older") == [(8,)]
+    async with await PostgresStore.open(url) as store:
+        await read_on(store)
+        assert await where(await store.finder(), "tea coffee") == [[1], [2]]
+        await store.delete_session(key)
+    assert postgres.execute(newest, database="older") == [(FORMAT,)]
+    assert postgres.execute("SELECT * FROM keepthread.words", database="older") == []
+
+
+async def test_words_are_found_whatever_the_databases_encoding(postgres: PostgresServer) -> None:
+    postgres.execute("DROP DATABASE IF EXISTS latin WITH (FORCE)")
+    postgres.execute("CREATE DATABASE latin ENCODING LATIN1 LOCALE 'C' TEMPLATE template0")
+    async with await PostgresStore.open(postgres.url("latin")) as store:
+        await talk(store, "我明天去北京", "naïve 北京 北京")
+        await read_on(store)
+        finder = await store.finder()
+        assert await where(finder, "北京 naive") == [[1, 2], [2]]
+        found = await finder.places(VIEW, ["北京²"])
+        assert [seq_of(place) for place in found.places["北京²"]] == [2]
+
+
+async def test_without_pgvector_all_vectors_are_compared(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An extension that may not be created is done without; once it is there, it is used."""
+    url = postgres.create_database("plain")
+    postgres.execute(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE insufficient_privilege; END $$;"
+        " CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE EXTENSION')"
+        " EXECUTE FUNCTION refuse()",
+        database="plain",
+    )
+    async with await PostgresStore.open(url) as store:
+        key = await talk(store, *["tea"] * 30, id="a", owner="ana")
+        await talk(store, *["tea"] * 20, id="b", owner="bea")
+        made = await embed(store)
+        large = {p: Embedding(bytes([100, *[0] * 4998, n]), 5000) for n, p in enumerate(made)}
+        finder = await store.finder()
+        for read in await finder.unread("vectors:large"):
+            own = {p: each for p, each in large.items() if session_of(p) == int(read.session)}
+            await finder.put_vectors("vectors:large", read, read.last, own)
+
+        async def answers() -> list[list[int]]:
+            scopes: list[dict[str, Any]] = [{"owner": "ana"}, {"session": key}, {}, {"limit": 4}]
+            near = [await finder.nearest(VECTORS, vector(5), **scope) for scope in scopes]
+            to = Embedding(bytes([0] * 4999 + [1]), 5000)
+            return [*near, await finder.nearest("vectors:large", to, owner="bea")]
+
+        by_numpy = await answers()
+        assert [len(places) for places in by_numpy] == [30, 30, 50, 4, 20]
+        monkeypatch.setattr(points, "_PAGE", 7)
+        monkeypatch.setitem(sys.modules, "numpy", None)
+        assert await answers() == by_numpy
+        postgres.execute("DROP EVENT TRIGGER refuse", database="plain")
+        postgres.execute("CREATE EXTENSION vector", database="plain")
+        assert postgres.execute("SELECT keepthread.use_pgvector()", database="plain") == [(True,)]
+        assert [set(places) for places in await answers()] == [set(places) for places in by_numpy]
+        ((kept,),) = postgres.execute(
+            "SELECT count(point) FROM keepthread.vectors", database="plain"
+        )
+        assert kept == len(made)
+
+
+async def test_a_vector_of_another_length_than_it_says_is_refused(store: PostgresStore) -> None:
+    key = await talk(store, "tea")
+    finder = await store.finder()
+    [read] = await finder.unread(VECTORS)
+    for wrong in (Embedding(bytes(4), 3), Embedding(bytes(6), 3, (1, 2, 3)), Embedding(b"", 3)):
+        with pytest.raises(InvalidInput):
+            await finder.put_vectors(VECTORS, read, 1, {first_place(key, 1): wrong})
+        with pytest.raises(InvalidInput):
+            await finder.nearest(VECTORS, wrong)
+    assert await finder.unread(VECTORS) == [read]
+
+
+async def test_a_large_scope_is_looked_through_by_its_index(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    """The index is made when there is much, gives what is near, and never less than there is."""
+    rng = random.Random(SEED)
+    key = await talk(store, *["tea"] * 3, owner="ana")
+    finder = await store.finder()
+    [read] = await finder.unread(VECTORS)
+    place = first_place(key, 1)
+    vectors = {place + (n << 8): Embedding(rng.randbytes(16), 16) for n in range(2000)}
+    await finder.put_vectors(VECTORS, read, 3, vectors)
+    index = "SELECT to_regclass('keepthread.vectors_nearest_16') IS NOT NULL"
+    assert postgres.execute(index) == [(False,)]
+    postgres.execute("UPDATE keepthread.readings SET upto = 10000 WHERE NOT of_words")
+    postgres.execute(
+        "SELECT keepthread.index_nearest(tenant, %s, 16) FROM keepthread.readings", VECTORS.encode()
+    )
+    assert postgres.execute(index) == [(True,)]
+    to = Embedding(rng.randbytes(16), 16)
+    exact = await finder.nearest(VECTORS, to, owner="ana", limit=20)
+    function = "SELECT pg_get_functiondef('keepthread.nearest'::regproc)"
+    ((text,),) = postgres.execute(function)
+    assert "bigint := 20000;" in text
+    try:
+        postgres.execute(text.replace("bigint := 20000;", "bigint := 1000;"))
+        near = await finder.nearest(VECTORS, to, owner="ana", limit=20)
+        assert len(set(near) & set(exact)) >= 16, SEED
+        assert len(await finder.nearest(VECTORS, to, limit=3000)) == 2000
+    finally:
+        postgres.execute(text)
+        postgres.execute("DROP INDEX keepthread.vectors_nearest_16")
