@@ -50,6 +50,9 @@ _PAGE: Final = 200
 _AT_ONCE: Final = 400
 """Messages that a context waits for to be read into the index."""
 _CANDIDATES: Final = 400
+_LEAST: Final = 120
+_SHORT: Final = 10
+"""Tokens of a short piece: for each so many of a context's room a candidate is looked at."""
 _FILTERED: Final = 2000
 """Candidates of a search that passes many over."""
 _SPARE: Final = 20
@@ -313,7 +316,8 @@ class Searching:
         asked = query_of(query)
         if not asked.words:
             return Recalled(notes=notes)
-        ranking = await self._ranked(finder, asked, owner=owner, session=scope)
+        most = max(_LEAST, min(_CANDIDATES, room // _SHORT))
+        ranking = await self._ranked(finder, asked, owner=owner, session=scope, most=most)
         if self.vectors and not ranking.by_vectors:
             notes = (*notes, "the embedder did not answer in time: ranked by words alone")
         own = int(session)

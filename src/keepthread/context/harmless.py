@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 # What the templates of chat models read as the turn of somebody else. Compiled when first used.
@@ -72,9 +73,10 @@ def _without(text: str, fence: str) -> str:
 def _may_hold(text: str, fence: str) -> bool:
     """Tell, in little time, whether a text may hold the fence in some letters."""
     signs = (text if text.isascii() else unicodedata.normalize("NFKD", text)).casefold()
-    return all(sign in signs for sign in set(fence)) and fence in re.sub(r"[\W_]+", "", signs)
+    return all(sign in signs for sign in fence) and fence in re.sub(r"[\W_]+", "", signs)
 
 
+@lru_cache(maxsize=4096)
 def _read(text: str) -> str:
     """Return a text as a careless reader takes it: small plain letters, and nothing unseen."""
     signs = unicodedata.normalize("NFKD", text).casefold()

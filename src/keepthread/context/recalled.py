@@ -81,12 +81,13 @@ class _Writer:
         self.bare = counter.count(Message(role="user"))
         self.frame = self.message([]).tokens
         self.day_tokens = self._cost("2026-11-15\n")
+        self._labels: dict[str, str] = {}
 
     def line(self, hit: Recollection) -> _Line:
         """Return a piece as it will stand there."""
         day = datetime.fromtimestamp(hit.sitting, UTC).date().isoformat()
         body = harmless(hit.text, self.fence).splitlines()
-        label = f"{CUT} " if hit.part else f"{flat(harmless(_who(hit.message), self.fence))}: "
+        label = f"{CUT} " if hit.part else self._label(_who(hit.message))
         text = label + "\n  ".join(body)
         return _Line(hit, day, text, self._cost(f"{text}\n"))
 
@@ -108,6 +109,11 @@ class _Writer:
             tokens=self.counter.count(message),
             counter=self.counter.name,
         )
+
+    def _label(self, who: str) -> str:
+        if who not in self._labels:
+            self._labels[who] = f"{flat(harmless(who, self.fence))}: "
+        return self._labels[who]
 
     def _cost(self, text: str) -> int:
         return self.counter.count(Message(role="user", content=text)) - self.bare

@@ -170,13 +170,14 @@ def _fetch(
     records: list[Record] = []
     messages = sorted({place >> MESSAGE for place in places})
     for sid, group in groupby(messages, lambda message: message >> SEQ_BITS):
-        session = sessions.by_sid_if_read(db, tenant, sid)
-        if session is None:
+        named = sessions.id_and_owner_if_read(db, tenant, sid)
+        if named is None:
             continue
+        key = SessionKey(str(sid))
         for message in group:
             row = db.execute(SQL["message_by_seq"], (sid, message & MOST_SEQ)).fetchone()
             found = row and decode(sid, row)
             if found and found.state == "live":
-                placed.append(Placed(session.key, session.id, session.owner, found))
+                placed.append(Placed(key, *named, found))
         records += shelf.scan_kinds(db, shelf.Shelf(tenant, sid, ""), kinds)
     return placed, records

@@ -60,12 +60,18 @@ def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
     return _decode(db, row)
 
 
-def by_sid_if_read(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo | None:
-    """Return the session of a key if it is there, sound, and one that views read."""
+def id_and_owner_if_read(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str, str] | None:
+    """Return a session's id and owner if it is there, sound, and one that views read."""
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
-    session = row and _decode(db, row)
-    is_read = session and session.state == "live" and session.ready and session.kind != "delegate"
-    return session if is_read else None
+    return row and _id_and_owner(*row[:10])
+
+
+@lru_cache(maxsize=4096)
+def _id_and_owner(*row: Any) -> tuple[str, str] | None:
+    # What is recalled may come from dozens of sessions, which hardly ever change.
+    _, _, id, owner, kind, ready, *_ = row
+    sound = row[9] == value_check(*row[:9])
+    return (id, owner) if sound and ready and KINDS[kind] != "delegate" else None
 
 
 def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str]:
