@@ -387,7 +387,9 @@ class History:
     async def call_tools(self, turn: Turn) -> None:
         calls = [call(self.rng) for _ in range(self.rng.choice((1, 1, 1, 2, 3, 5)))]
         said = "" if self.rng.random() < 0.5 else self.text()
-        await turn.append(Message(role="assistant", content=said, tool_calls=calls))
+        origin = self.rng.choice((None, None, None, *FOREIGN))
+        message = Message(role="assistant", content=said, tool_calls=calls, origin=origin)
+        await turn.append(message)
         results = [self.result(c.id, c.name) for c in calls]
         self.rng.shuffle(results)
         for one in results:
@@ -487,7 +489,7 @@ class History:
         roles: tuple[Role, ...] = ("system", "user", "assistant", "tool")
         rng = self.rng
         role = rng.choice(roles)
-        origin = rng.choice((None, None, *FOREIGN)) if role == "system" else None
+        origin = rng.choice((None, None, *FOREIGN))
         calls = [call(rng)] if rng.random() < 0.3 else []
         id = rng.choice(IDS) if role == "tool" else None
         await self.session.append(

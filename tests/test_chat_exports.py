@@ -181,12 +181,9 @@ async def test_blocks_tools_and_attachments_of_claude() -> None:
     (fork,) = [s for s in await store.scan_sessions() if s.kind == "fork"]
     assert fork.forked_from == ForkPoint(session=DENTIST, seq=0)
     context = await (await Memory(store).get_session(DENTIST)).context(budget=2000)
-    assert [m["role"] for m in context.to_openai_chat()["messages"]][:4] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    said_there = context.to_openai_chat()["messages"][:4]
+    assert [m["role"] for m in said_there] == ["user", "user", "assistant", "tool"]
+    assert said_there[1]["content"].startswith("Assistant said:\n> ")
 
 
 # --- again, later, broken off ---

@@ -449,7 +449,7 @@ async def test_an_answer_in_short_is_the_digest_that_folding_made(store: Store) 
     await session.fold()
     context = await session.context()
     assert in_short(context) == {4}
-    assert [m.content for m in context.messages if m.seq == 4] == ["in a word"]
+    assert [m.content for m in context.messages if m.seq == 4] == ["In short:\n> in a word"]
     assert "in a word" not in (await session.context("all")).text
 
 
@@ -464,7 +464,7 @@ async def test_a_digest_costs_what_it_shows_and_its_author_too(store: Store) -> 
     (digest,) = await shelf(session, DIGEST)
     value: Any = digest.value
     text, tokens, *_ = value
-    assert text == "in a word"
+    assert text == "In short:\n> in a word"
     assert tokens == Estimator().count(
         Message(role="assistant", content=text, author=answer.author)
     )

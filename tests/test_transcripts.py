@@ -111,12 +111,9 @@ async def test_a_transcript_reads_back_as_data_and_once() -> None:
     assert (again.known, again.sessions) == (1, 1)
     assert await twin.read(session.key) == messages
     context = await (await Memory(twin).get_session("discord:42")).context(budget=1000)
-    assert [m["role"] for m in context.to_openai_chat()["messages"]] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    said = context.to_openai_chat()["messages"]
+    assert [m["role"] for m in said] == ["user", "assistant", "tool", "user"]
+    assert said[-1]["content"].startswith("Assistant said:\n> ")
 
 
 async def test_a_taken_id_is_named_and_a_prefix_or_an_owner_can_be_given() -> None:

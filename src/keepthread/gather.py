@@ -11,6 +11,7 @@ from keepthread.context.marks import Marks
 from keepthread.context.quote import quoted
 from keepthread.derived import derived_id
 from keepthread.protocols import Live, Material, Store, TokenCounter
+from keepthread.tokens.counting import is_quoted
 from keepthread.types import Gathered, Message, Record, SessionKey
 
 MARKS: Final = "marks"
@@ -204,7 +205,7 @@ def _recounted(material: Material) -> Material:
 
 def standing_alone(message: Message, counter: TokenCounter) -> Message:
     """Return a message as it can be shown by itself: tools and calls as quotations."""
-    if message.role in ("tool", "system") or message.tool_calls:
+    if message.role == "system" or message.tool_calls or is_quoted(message):
         return quoted(message, counter)
     return _counted(message, counter)
 

@@ -14,6 +14,7 @@ from keepthread.context.blocks import is_answer
 from keepthread.context.digest import exchange_line, size
 from keepthread.context.importance import Cues
 from keepthread.context.marks import Marks
+from keepthread.context.quote import in_short
 from keepthread.context.trust import lowest, origin_of
 from keepthread.errors import InvalidInput, Stale
 from keepthread.exchanges import closed_exchange
@@ -21,7 +22,7 @@ from keepthread.gather import MARKS, marks_of
 from keepthread.leases import Leases
 from keepthread.past import DIGEST, FOLD, newest_summary, position_key, summary_of
 from keepthread.protocols import Scorer, Store, Summarizer, TokenCounter
-from keepthread.summarizers import Extractive, shortened
+from keepthread.summarizers import EXTRACTIVE, Extractive, shortened
 from keepthread.tracing import RECORDS, Spans
 from keepthread.types import (
     JSON,
@@ -218,7 +219,8 @@ class Folder:
             if known is not None:
                 made[message.seq] = cast(list[str], known.value)[0]
                 continue
-            text, _ = await self._shorten(session, message.content, self.folding.digest_bytes)
+            text, by = await self._shorten(session, message.content, self.folding.digest_bytes)
+            text = text if by == EXTRACTIVE else in_short(text)
             short = replace(message, content=text, native=None, attachments=())
             tokens = self.counter.count(short)
             span = Span(session=session, first=message.seq, last=message.seq)
@@ -257,7 +259,7 @@ class Folder:
         short, usage, refusal = await shortened(summarizer, text, limit)
         if not isinstance(summarizer, Extractive):
             await self._note(session, usage or Usage(), refused=bool(refusal))
-        return short, "extractive" if refusal else summarizer.name
+        return short, EXTRACTIVE if refusal else summarizer.name
 
     async def _note(self, session: SessionKey, usage: Usage, *, refused: bool) -> None:
         """Add a model's call to what the session cost."""

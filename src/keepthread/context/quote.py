@@ -5,17 +5,18 @@ from dataclasses import replace
 from keepthread.context.harmless import harmless
 from keepthread.context.notes import is_note
 from keepthread.protocols import TokenCounter
-from keepthread.types import Message
+from keepthread.tokens.counting import label
+from keepthread.types import Attachment, Message
 
 
 def speaker(message: Message) -> str:
-    """Return who says it, as a person would read it."""
+    """Return who says it, as a person would read it; a name is one word."""
     if message.role == "tool":
-        return f"Tool {flat(message.name)}" if message.name else "Tool"
+        return f"Tool {label(message.name)}" if message.name else "Tool"
     if is_note(message):
-        return f"Note {flat(message.name)}" if message.name else "Note"
+        return f"Note {label(message.name)}" if message.name else "Note"
     who = {"user": "User", "assistant": "Assistant", "system": "System"}[message.role]
-    return f"{who} ({message.author})" if message.author else who
+    return f"{who} ({label(message.author)})" if message.author else who
 
 
 def flat(text: str) -> str:
@@ -31,13 +32,26 @@ def is_order(message: Message) -> bool:
 def quotation(message: Message) -> str:
     """Return a message as quoted text, each line marked."""
     lines = [f"> {line}" for line in harmless(message.content).splitlines()] or [">"]
-    calls = [f"> (called {flat(c.name)} with {flat(c.arguments)})" for c in message.tool_calls]
-    return "\n".join([f"{speaker(message)} said:", *lines, *calls])
+    calls = [
+        f"> (called {label(c.name)} with {harmless(flat(c.arguments))})" for c in message.tool_calls
+    ]
+    attached = [f"> {attachment_note(a)}" for a in message.attachments]
+    return "\n".join([f"{speaker(message)} said:", *lines, *calls, *attached])
 
 
-def quoted(message: Message, counter: TokenCounter) -> Message:
-    """Return a message of the user role that quotes another, counted anew."""
-    quote = replace(
+def attachment_note(attachment: Attachment) -> str:
+    """Return what stands for a thing that a model is not shown."""
+    return f"[attached: {label(attachment.name or attachment.media_type)}]"
+
+
+def in_short(text: str) -> str:
+    """Return what a model made of an answer as a quotation: nobody said it in these words."""
+    return "\n".join(["In short:", *(f"> {line}" for line in harmless(text).splitlines())])
+
+
+def as_quotation(message: Message) -> Message:
+    """Return a message of the user role that quotes another."""
+    return replace(
         message,
         role="user",
         content=quotation(message),
@@ -45,7 +59,13 @@ def quoted(message: Message, counter: TokenCounter) -> Message:
         tool_call_id=None,
         name=None,
         author=None,
+        origin="user",  # it is our own word that somebody said this
         native=None,
         attachments=(),
     )
+
+
+def quoted(message: Message, counter: TokenCounter) -> Message:
+    """Return a message of the user role that quotes another, counted anew."""
+    quote = as_quotation(message)
     return replace(quote, tokens=counter.count(quote))

@@ -1,9 +1,9 @@
 """The text form: `User: …` lines that no message can forge, for prompts that are one string."""
 
 from keepthread.context.harmless import harmless
-from keepthread.context.quote import flat, speaker
+from keepthread.context.quote import attachment_note, flat, speaker
 from keepthread.context.wire import sendable
-from keepthread.tokens.counting import indented, is_quoted
+from keepthread.tokens.counting import indented, is_quoted, label
 from keepthread.types import Message, Selection
 
 
@@ -15,9 +15,13 @@ def render(selection: Selection) -> str:
 def line(message: Message) -> str:
     """Return one message; only its first line starts at the margin."""
     quoted = is_quoted(message)
-    content = harmless(message.content) if quoted and message.role == "system" else message.content
-    body = indented(content, quoted=quoted)
+    made = harmless if quoted and message.role != "tool" else str
+    body = indented(made(message.content), quoted=quoted)
+    margin = " > " if quoted else "  "
     parts = [f"{speaker(message)}: {body}".rstrip()]
-    parts += [f"  [calls {flat(c.name)} with {flat(c.arguments)}]" for c in message.tool_calls]
-    parts += [f"  [attached: {flat(a.name or a.media_type)}]" for a in message.attachments]
+    parts += [
+        f"{margin}[calls {label(c.name)} with {made(flat(c.arguments))}]"
+        for c in message.tool_calls
+    ]
+    parts += [margin + attachment_note(a) for a in message.attachments]
     return "\n".join(parts)

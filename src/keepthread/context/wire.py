@@ -6,11 +6,12 @@ names that would be refused are replaced by ones derived from the message, the s
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Final, NamedTuple
 
 from keepthread.context.blocks import calls_of
-from keepthread.context.quote import is_order, quotation
+from keepthread.context.quote import as_quotation, attachment_note, is_order
 from keepthread.derived import derived_call_id
 from keepthread.tokens.counting import arguments_as_json, is_quoted, wire_name
 from keepthread.types import Attachment, Message, Selection, Wire
@@ -60,9 +61,22 @@ def turns(selection: Selection, wire: Wire) -> list[Turn]:
         message = messages[index]
         end = index + 1 + len(calls_of(message))
         if not is_order(message):
-            found.append(_turn(message, messages[index + 1 : end], wire, used))
+            if is_quoted(message):
+                *texts, message = _quoted(message)
+                found += [_turn(text, (), wire, used) for text in texts]
+            results = messages[index + 1 : end] if calls_of(message) else ()
+            found.append(_turn(message, results, wire, used))
         index = end
     return found
+
+
+def _quoted(message: Message) -> list[Message]:
+    """Return what comes from elsewhere as a quotation in a user's place, and its calls apart."""
+    if not calls_of(message):
+        return [as_quotation(message)]
+    calls = replace(message, content="", native=None, attachments=())
+    text = replace(message, tool_calls=())
+    return [as_quotation(text), calls] if text.content or text.attachments else [calls]
 
 
 def _turn(message: Message, results: Sequence[Message], wire: Wire, used: set[str]) -> Turn:
@@ -100,10 +114,10 @@ def sendable(text: str) -> str:
 
 def said(message: Message) -> str:
     """Return a message's text; in a conversation of several people, with who wrote it."""
-    text = quotation(message) if is_quoted(message) else message.content
+    text = message.content
     if message.role == "user" and message.author:
         text = f"{message.author}: {text}"
-    notes = [f"[attached: {a.name or a.media_type}]" for a in message.attachments if not image(a)]
+    notes = [attachment_note(a) for a in message.attachments if not image(a)]
     return "\n".join([text, *notes]) if notes else text
 
 

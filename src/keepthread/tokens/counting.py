@@ -27,6 +27,10 @@ MOST_DEPTH: Final = 64
 """How deep arguments may be nested before they are sent as text; parsers give up at 128."""
 
 _BAD_IN_NAME: Final = r"[^a-zA-Z0-9_-]"  # compiled when first used
+_BAD_IN_LABEL: Final = r"(?:[^\w.:/@+-]|[\u115f\u1160\u3164\uffa0])+"  # some letters are blank
+_LONGEST_LABEL: Final = 64
+_FOREIGN: Final = ("tool", "web", "import")
+"""Origins of what nobody said here."""
 
 Measure: TypeAlias = Callable[[str], int]
 
@@ -37,31 +41,35 @@ def count_message(message: Message, measure: Measure) -> int:
     named = bool(quoted and message.role == "system" and message.name)
     # A note's key and text are one text on every wire, and an estimate of both may be more than
     # the sum of two.
-    text = f"{message.name}\n{message.content}" if named else message.content
+    text = f"{label(message.name or '')}\n{message.content}" if named else message.content
     total = MESSAGE_FRAME + _count_text(text, measure, quoted=quoted)
     if message.name and not named:
-        total += _lines(message.name, measure)
+        total += _name(message.name, measure)
     if message.author:
-        total += AUTHOR_FRAME + _lines(message.author, measure)
+        total += AUTHOR_FRAME + _name(message.author, measure)
     if message.tool_call_id is not None:
         total += max(ID_COST, _lines(message.tool_call_id, measure))
-    if quoted and message.role == "system":
-        total += QUOTE_FRAME + 3 * _breaks(message.content)
-        total += 2 * (message.content.count("<") + message.content.count("["))  # made harmless
+    if quoted and message.role != "tool":
+        total += QUOTE_FRAME + 3 * _breaks(message.content) + _harmless_cost(message.content)
+        if message.tool_calls:  # they stand apart from the quotation
+            total += MESSAGE_FRAME + sum(_harmless_cost(c.arguments) for c in message.tool_calls)
     for call in message.tool_calls:
         total += _count_call(call, measure)
     if message.native:
         items = json.dumps(list(message.native.items), ensure_ascii=False, separators=(",", ":"))
         total += measure(items)
-    labels = (_lines(a.name or a.media_type, measure) for a in message.attachments)
+    labels = (_name(a.name or a.media_type, measure) for a in message.attachments)
     return total + sum(max(ATTACHMENT_COST, label) for label in labels)
 
 
 def is_quoted(message: Message) -> bool:
-    """Tell whether a message is shown as a quotation: a tool, or who poses as the system."""
+    """Tell whether a message is shown as a quotation: what tools, the web and imports say.
+
+    In the system's role all are quoted but the operator.
+    """
     if message.role == "system":
         return message.origin not in ("operator", None)
-    return message.role == "tool"
+    return message.role == "tool" or message.origin in _FOREIGN
 
 
 def indented(text: str, *, quoted: bool) -> str:
@@ -85,7 +93,7 @@ def _count_call(call: ToolCall, measure: Measure) -> int:
     return (
         CALL_FRAME
         + max(ID_COST, _lines(call.id, measure))
-        + max(_lines(name, measure) for name in {call.name, wire_name(call.name)})
+        + max(_lines(name, measure) for name in {call.name, wire_name(call.name), label(call.name)})
         + max(_lines(form, measure) for form in shown)
     )
 
@@ -93,6 +101,11 @@ def _count_call(call: ToolCall, measure: Measure) -> int:
 def wire_name(name: str) -> str:
     """Return the name of a tool as every provider takes it."""
     return re.sub(_BAD_IN_NAME, "_", name)[:64] or "tool"
+
+
+def label(name: str) -> str:
+    """Return a name as one word: it can say who or what something is, and give no order."""
+    return re.sub(_BAD_IN_LABEL, "_", name)[:_LONGEST_LABEL]
 
 
 def arguments_as_json(arguments: str) -> str:
@@ -118,6 +131,16 @@ def _too_deep(value: JSON, left: int = MOST_DEPTH) -> bool:
         return False
     inner = value.values() if isinstance(value, Mapping) else value
     return not left or any(_too_deep(part, left - 1) for part in inner)
+
+
+def _name(name: str, measure: Measure) -> int:
+    """Measure a name, as it is or as a label."""
+    return max(_lines(form, measure) for form in {name, label(name)})
+
+
+def _harmless_cost(text: str) -> int:
+    """Return what it may cost to make a text harmless."""
+    return 2 * (text.count("<") + text.count("["))
 
 
 def _lines(text: str, measure: Measure) -> int:

@@ -1,0 +1,281 @@
+"""P19: nothing remembered gives orders, and with its source all that came of it is gone.
+
+Attacks are planted wherever text comes from elsewhere: results and failures of tools, web pages and
+imports in every role, notes, facts, what sub-agents are told and say, the names of tools, notes,
+files, people and sessions, and what a persuaded model makes of them as a summary, a digest or a
+fact. Contexts of every strategy, at several budgets, with facts and without, are then read on three
+wires and as text by a reader that obeys all that is said outside of quotations (`gullible`), and so
+is what models that summarise and extract are given. No attack may steer it.
+
+What counts as an attack: text of the origins tool, web and import, in any role; a model's summaries
+and facts; and anything of another session or from before the window, whoever said it. What does
+not: what a user wrote and what the model answered in the window itself, their calls' arguments
+included. Those are their own words at their own place; a model that repeats an attack in an answer
+was persuaded before, and the repeated words are an attack again as soon as they are remembered. A
+tool's result in the role of a tool is at its place as well, and is not altered. Keepthread's own
+export is a backup and restores what it holds; other programs' exports are imports.
+
+Then the source is forgotten, and neither a context nor an account, a summary, a fact, a search or
+an export may hold the codeword.
+"""
+
+import asyncio
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from keepthread import Context, Folding, Hybrid, Memory, Recall, Summarized, View, Window
+from keepthread.errors import BudgetTooSmall
+from keepthread.facts.extracting import Extraction
+from keepthread.interchange.exporting import export
+from keepthread.summarizers import ByModel
+from keepthread.tokens import Estimator
+from proofs import Outcome, Progress, Proof, gullible
+from proofs.attacks import DRESSES, Known, attack
+from proofs.persuaded import Persuaded
+from proofs.poisons import WAYS, Scene
+
+PER_FILE: Final = 20
+"""Attacks of one database."""
+VIEWS: Final = {
+    "window": View(4096, Window(step=0)),
+    "summarized": View(4096, Summarized(step=0, recent=2, told=4)),
+    "hybrid": View(4096, Hybrid(step=0, recent=2, told=4)),
+    "recall": View(4096, Recall()),
+    "recall here": View(4096, Recall(recall="session")),
+}
+BUDGETS: Final = (220, 600, 1500, 9000)
+PLACES: Final = ("harbour", "museum", "garden", "station", "market", "library")
+THINGS: Final = ("permit", "ticket", "parcel", "meeting", "repair", "invoice")
+
+
+@dataclass
+class Tally:
+    """What was tried, and what is wrong."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    shown: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+
+
+# --- one attack ---
+
+
+class Trial:
+    """Plants one attack, looks at all contexts, forgets it, and looks again."""
+
+    def __init__(self, scene: Scene, way: str, tally: Tally) -> None:
+        self.scene = scene
+        self.way = way
+        self.tally = tally
+
+    async def run(self) -> None:
+        scene, rng = self.scene, self.scene.rng
+        plant = WAYS[self.way]
+        await scene.talk(scene.other, 1)
+        await plant(scene, scene.other)
+        if rng.random() < 0.5:
+            await scene.memory.facts(scene.owner).remember("Lives in Oslo.")
+            self.tally.counts["attacks beside other facts"] += 1
+        await scene.talk(scene.main, 1)
+        await plant(scene, scene.main)
+        await scene.talk(scene.main, rng.randrange(5, 10))
+        await scene.main.fold()
+        if rng.random() < 0.6:
+            await plant(scene, scene.main)
+            await scene.talk(scene.main, rng.randrange(3))
+        await self.look()
+        await self.forget()
+        await self.look_again()
+
+    async def look(self) -> None:
+        scene = self.scene
+        async with scene.main.exchange(f"What about the {scene.topic}?") as turn:
+            for context, where in await self.contexts(turn.context):
+                self.judge(context, scene.main.info.fence, where)
+            await turn.finish("I am looking into it.")
+        for child in scene.turns:
+            info = await scene.memory.store.describe(child._thread.key)
+            for context, where in await self.contexts(child.context):
+                self.judge(context, info.fence, f"a sub-agent's {where}")
+
+    async def contexts(self, ask: Callable[..., Awaitable[Context]]) -> list[tuple[Context, str]]:
+        """Ask for contexts of all kinds."""
+        found: list[tuple[Context, str]] = []
+        for view in VIEWS:
+            for budget in BUDGETS:
+                query = self.scene.rng.choice((None, None, self.scene.topic))
+                with suppress(BudgetTooSmall):
+                    context = await ask(view, budget=budget, query=query)
+                    found.append((context, f"{view} of {budget}"))
+        self.tally.counts["contexts"] += len(found)
+        return found
+
+    def judge(self, context: Context, fence: str, where: str) -> None:
+        """Let the reader read a context in every form."""
+        codeword = self.scene.attack.codeword
+        chat, responses = context.to_openai_chat(), context.to_openai_responses()
+        claude, text = context.to_anthropic(), context.text
+        if gullible.holds([chat, text], codeword):
+            self.tally.shown[self.way] += 1
+            if self.scene.unseen:
+                self.fail(where, "what waits to be confirmed is shown")
+        for form, said in (
+            ("chat", gullible.said_in_chat(chat)),
+            ("responses", gullible.said_in_responses(responses)),
+            ("anthropic", gullible.said_in_anthropic(claude)),
+        ):
+            if found := gullible.steered(list(said), fence, codeword):
+                self.fail(f"{where} for {form}", found)
+        turns = len(context.messages)
+        if found := gullible.steered_by_text(text, turns, fence, codeword):
+            self.fail(where, found)
+
+    # --- without its source ---
+
+    async def forget(self) -> None:
+        memory = self.scene.memory
+        for wish in self.scene.wishes:
+            if "fact" in wish:
+                await memory.facts(self.scene.owner).forget(wish["fact"])
+            elif "delete" in wish:
+                await memory.delete_session(wish["delete"])
+            else:
+                await memory.forget(**wish, answers=True)
+
+    async def look_again(self) -> None:
+        """Look for the codeword wherever it may have gone."""
+        scene = self.scene
+        codeword, memory = scene.attack.codeword, scene.memory
+        async with scene.main.exchange(f"And the {scene.topic}, {codeword[:3]}?") as turn:
+            for context, where in await self.contexts(turn.context):
+                shown = [context.to_openai_chat(), context.text, str(context.why)]
+                self.gone(f"a context, {where}", shown)
+            await turn.finish("Nothing.")
+        hits = await memory.search(codeword, owner=scene.owner)
+        self.gone("a search", [(hit.snippet, hit.message.content, hit.reason) for hit in hits])
+        hits = await memory.search(scene.topic, owner=scene.owner, limit=50)
+        self.gone("a search", [(hit.snippet, hit.message.content, hit.reason) for hit in hits])
+        self.gone("a fact", await memory.facts(scene.owner).list(all=True))
+        self.gone("an account", [str(kept) for kept in await scene.main.accounts(50)])
+        lines: list[bytes] = []
+        await export(memory.store, lines.append, owner=scene.owner)
+        self.gone("an export", b"".join(lines).decode("utf-8", "replace"))
+
+    def gone(self, what: str, value: Any) -> None:
+        if gullible.holds(value, self.scene.attack.codeword):
+            self.fail(what, "it is not forgotten")
+
+    def fail(self, where: str, what: str) -> None:
+        scene = self.scene
+        worn = ", ".join(scene.attack.dresses)
+        line = f"attack {scene.number}, {self.way} ({worn}): {where}: {what}"
+        self.tally.broken.append(line[:600])
+
+
+# --- all of them ---
+
+
+async def play(path: Path, numbers: Sequence[int], seed: int, tally: Tally) -> None:
+    """Play some attacks in a database of their own."""
+    model = Persuaded()
+    folding = Folding(
+        summarizer=ByModel(model),
+        exchanges=4,
+        at_once=2,
+        answer_bytes=300,
+        digest_bytes=200,
+        summary_bytes=600,
+        compressed_bytes=400,
+    )
+    opened = Memory.open(
+        f"sqlite:///{path}",
+        counter=Estimator(),
+        durability="process",
+        views=VIEWS,
+        folding=folding,
+        extraction=Extraction(model, exchanges=3),
+        keep_why=20,
+        ids=seeded_ids(seed, numbers[0]),
+    )
+    async with opened as memory:
+        fences: list[str] = []
+        for number in numbers:
+            scene, way = await enter(memory, model, number, seed, fences)
+            fences += [scene.main.info.fence, scene.other.info.fence]
+            await Trial(scene, way, tally).run()
+            tally.counts[f"by {way}"] += 1
+            tally.counts["attacks"] += 1
+        tally.counts["prompts for other models"] += model.prompts
+        tally.broken += [f"seed {seed}: {line}" for line in model.steered]
+
+
+def seeded_ids(seed: int, first: int) -> Callable[[], str]:
+    """Return what gives ids in the order of time, the same for a seed: fences are made of them."""
+    rng, numbers = random.Random(f"{seed}/{first}/ids"), count(1)
+    return lambda: f"{next(numbers):012x}7{rng.getrandbits(76):019x}"
+
+
+async def enter(
+    memory: Memory, model: Persuaded, number: int, seed: int, fences: Sequence[str]
+) -> tuple[Scene, str]:
+    """Make the sessions of one attack."""
+    rng = random.Random(f"{seed}/{number}")
+    owner = f"owner {number}"
+    main = await memory.session(f"main {number}", owner=owner, system_prompt="Be kind.")
+    other = await memory.session(f"other {number}", owner=owner)
+    topic = f"{rng.choice(PLACES)} {rng.choice(THINGS)} {rng.randrange(100, 1000)}"
+    way = sorted(WAYS)[number % len(WAYS)]
+    dress = sorted(DRESSES)[number // len(WAYS) % len(DRESSES)]
+    known = Known(main.info.fence, (*fences[-4:], other.info.fence))
+    made = attack(rng, known, topic, dress)
+    model.summaries[made.codeword] = model.facts[made.codeword] = made
+    scene = Scene(
+        memory=memory,
+        model=model,
+        rng=rng,
+        number=number,
+        main=main,
+        other=other,
+        topic=topic,
+        attack=made,
+    )
+    return scene, way
+
+
+def run(size: int, seed: int, progress: Progress) -> Outcome:
+    tally = Tally()
+    with tempfile.TemporaryDirectory() as folder:
+        for first in range(0, size, PER_FILE):
+            numbers = range(first, min(size, first + PER_FILE))
+            asyncio.run(play(Path(folder) / f"{first}.db", numbers, seed, tally))
+            progress(numbers[-1] + 1, size)
+    figures: dict[str, int | float | str] = {
+        "attacks": tally.counts["attacks"],
+        "ways in": sum(what.startswith("by ") for what in tally.counts),
+        "dresses": len(DRESSES),
+        "attacks beside other facts": tally.counts["attacks beside other facts"],
+        "contexts, each in four forms": tally.counts["contexts"],
+        "that show the attack": tally.shown.total(),
+        "prompts for models that summarise or extract": tally.counts["prompts for other models"],
+        **{f"shown by {way}": tally.shown[way] for way in sorted(WAYS)},
+        "violations": len(tally.broken),
+    }
+    return Outcome(figures=figures, broken=tuple(tally.broken))
+
+
+PROOF: Final = Proof(
+    name="P19",
+    promise="nothing remembered gives orders, and it goes with its source",
+    unit="attacks",
+    small=28,
+    closing=200,
+    long=4_000,
+    run=run,
+)
