@@ -33,6 +33,7 @@ from keepthread.recall.rank import Ranked, rank
 from keepthread.recall.snippet import snippet
 from keepthread.recall.weights import DEFAULT, Weights
 from keepthread.recall.words import VIEW
+from keepthread.recall.worth import worth
 from keepthread.types import (
     Embedding,
     Hidden,
@@ -53,6 +54,9 @@ _CANDIDATES: Final = 400
 _LEAST: Final = 120
 _SHORT: Final = 10
 """Tokens of a short piece: for each so many of a context's room a candidate is looked at."""
+_TELLING: Final = 0.15
+"""The share of a question's words, by what they are worth, that a piece must hold to be telling."""
+_BY_MEANING: Final = 8
 _FILTERED: Final = 2000
 """Candidates of a search that passes many over."""
 _SPARE: Final = 20
@@ -285,7 +289,10 @@ class Searching:
         ranked = rank(
             asked, found, best, parts, asked=vector, vectors=vectors, weights=self.weights
         )
-        return _Ranking(ranked, parts, found.sittings, vector is not None)
+        strengths = {each.place >> LENGTH_BITS: each.near for each in best}
+        return _Ranking(
+            ranked, parts, found.sittings, strengths, worth(asked, found), vector is not None
+        )
 
     async def _vector(self, text: str) -> Embedding | None:
         return None if self.vectors is None else await self.vectors.asked(text)
@@ -302,11 +309,13 @@ class Searching:
         before: int,
         hidden: Sequence[Hidden],
         room: int,
+        telling: bool,
     ) -> Recalled:
         """Return what bears on a question, for a context of a session that has so much room.
 
         `before` is the first position of that session that the context shows anyway, `hidden` what
-        it must not show; `everywhere` recalls from all the owner's sessions.
+        it must not show; `everywhere` recalls from all the owner's sessions. `telling` leaves the
+        room empty rather than fill it with what has little to do with the question.
         """
         finder = await self.store.finder()
         if finder is None:
@@ -323,7 +332,7 @@ class Searching:
         own = int(session)
         older = [
             each
-            for each in ranking.ranked
+            for each in (ranking.telling() if telling else ranking.ranked)
             if not before or session_of(each.place) != own or seq_of(each.place) < before
         ]
         best = list(_that_may_fit(older, ranking.parts, room))
@@ -395,7 +404,24 @@ class _Ranking(NamedTuple):
     ranked: Sequence[Ranked]
     parts: Mapping[int, Part]
     sittings: Sequence[Sitting]
+    strengths: Mapping[int, float]
+    """What words say for each candidate, without its length."""
+    worth: float
+    """What they would say for one that holds all of them."""
     by_vectors: bool
+
+    def telling(self) -> list[Ranked]:
+        """Return those that hold, or stand beside, a good part of what is asked.
+
+        With vectors the first few are let in as well: they may say it in other words.
+        """
+        least, first = _TELLING * self.worth, _BY_MEANING if self.by_vectors else 0
+        strengths = self.strengths
+        return [
+            each
+            for n, each in enumerate(self.ranked)
+            if n < first or strengths.get(each.place >> LENGTH_BITS, 0.0) >= least > 0
+        ]
 
 
 class _Beginnings:

@@ -9,7 +9,7 @@ from keepthread.accounts import Accounts
 from keepthread.checks import check_count, show
 from keepthread.codec import encode
 from keepthread.context.render import Context
-from keepthread.context.strategies import Plan, Window
+from keepthread.context.strategies import Plan, Recall, Window
 from keepthread.context.view import View
 from keepthread.errors import InvalidInput
 from keepthread.exchanges import current_exchange
@@ -192,6 +192,7 @@ class Thread(NamedTuple):
             before=plan.first,
             hidden=material.hidden,
             room=plan.recall_room,
+            telling=not isinstance(strategy, Recall),
         )
 
     def _view(self, name: str) -> View:

@@ -1,8 +1,9 @@
 """The reason for each choice, as values, as words, and drawn as a bar."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from keepthread.context.ranges import merged, written
 from keepthread.types import Choice, Selection
 
 _WIDTH: Final = 48
@@ -93,7 +94,8 @@ class Why:
         """Return an account for people."""
         lines = [f"{self.tokens:,} of {self.budget:,} tokens", self.bar()]
         for title, choices in (("in", self.shown), ("out", self.left_out)):
-            lines += [f"{title:>4}  {_words(choice)}" for choice in choices]
+            lines += [f"{title:>4}  {_words(choice)}" for choice in choices if not choice.session]
+            lines += [f"{title:>4}  {line}" for line in _recalled(choices)]
         return "\n".join(lines)
 
 
@@ -118,11 +120,21 @@ def _place(choice: Choice) -> tuple[bool, bool, int]:
     return not choice.section, bool(choice.session), choice.first
 
 
+def _recalled(choices: Iterable[Choice]) -> Iterator[str]:
+    """Yield what was recalled, on one line what came from one session for one reason."""
+    groups: dict[tuple[str, str], list[Choice]] = {}
+    for choice in choices:
+        if choice.session:
+            groups.setdefault((choice.session, choice.reason), []).append(choice)
+    for (session, reason), group in groups.items():
+        tokens = sum(choice.tokens for choice in group)
+        where = written(merged((choice.first, choice.last) for choice in group))
+        yield f"{tokens:>7,}  {session} {where}: {reason}"
+
+
 def _words(choice: Choice) -> str:
     if not choice.first:
         return f"{choice.tokens:>7,}  {choice.reason}"
-    if choice.session:
-        return f"{choice.tokens:>7,}  {choice.session}, {choice.first}: {choice.reason}"
     where = f"{choice.first}" if choice.first == choice.last else f"{choice.first}-{choice.last}"
     count = "1 message" if choice.messages == 1 else f"{choice.messages:,} messages"
     return f"{choice.tokens:>7,}  {where}: {count}, {choice.reason}"
