@@ -11,7 +11,13 @@ from keepthread.accounts import Accounts
 from keepthread.checks import check_count
 from keepthread.context.strategies import Window
 from keepthread.context.view import DEFAULT_VIEWS, View
-from keepthread.errors import KeepthreadError, SessionExists, SessionGone, SessionNotFound
+from keepthread.errors import (
+    KeepthreadError,
+    SessionExists,
+    SessionGone,
+    SessionNotFound,
+    Unavailable,
+)
 from keepthread.ids import new_id
 from keepthread.ignorance import Ignorance
 from keepthread.leases import FORGET
@@ -371,12 +377,14 @@ class Memory:
         """Complete, once, what a process that died had begun to forget."""
         if self._settled:
             return
-        self._settled = True
         try:
             if await self.store.scan(Scope(), FORGET, limit=1):
                 await self._forgetting().complete()
-        except KeepthreadError as error:  # it waits for the next time; reading may go on
+        except Unavailable:
+            return  # the next call tries again
+        except KeepthreadError as error:
             _log.warning("a forgetting could not be completed: %s", type(error).__name__)
+        self._settled = True
 
     def _forgetting(self, progress: Progress | None = None) -> "Forgetting":
         from keepthread.forgetting.forgetting import Forgetting  # noqa: PLC0415 - as above

@@ -2,10 +2,10 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from keepthread.checks import show
 from keepthread.codec import decode, guard_of
@@ -14,10 +14,14 @@ from keepthread.spool import statements as sql
 from keepthread.spool.file import SpoolFile
 from keepthread.spool.nouns import Batch, Dropped, SetAside, Settled, Survey, Waiting
 from keepthread.stores.drafts import Draft
+from keepthread.stores.sqlite.cleaning import clean
 from keepthread.stores.sqlite.engine import CHECKPOINT_PAGES, Engine
 from keepthread.stores.sqlite.faults import translate
 from keepthread.stores.sqlite.file import Connect, connect
-from keepthread.types import Durability, Message, SessionInfo, SessionKey
+from keepthread.types import Cleaning, Durability, Message, SessionInfo, SessionKey
+
+Meant: TypeAlias = Callable[[SessionKey, Message], bool]
+"""Tells whether a message of a session is meant."""
 
 _MOST_SESSIONS: Final = 10_000
 _ROW_BYTES: Final = 200  # what a message takes beside its text
@@ -89,6 +93,14 @@ class Box:
         """Forget what was dropped and set aside."""
         await self._engine.write(lambda db: [_execute(db, each) for each in sql.CLEAR])
         await self.tidy()
+
+    async def erase(self, meant: Meant) -> int:
+        """Take out messages that were set aside and are meant; return how many."""
+        return await self._engine.write(lambda db: _erase(db, meant))
+
+    async def clean(self, probes: Sequence[bytes]) -> Cleaning:
+        """Rewrite the file, so that nothing of what was taken out is left, and search it."""
+        return await asyncio.to_thread(clean, self._file, rewrite=True, probes=probes)
 
     async def tidy(self) -> None:
         """Leave nothing of what was taken out, in the file or its log."""
@@ -180,6 +192,18 @@ def _settle(db: sqlite3.Connection, batches: Sequence[Settled]) -> None:
             db.executemany(sql.DROPPED, dropped)
         else:
             db.execute(sql.SET_ASIDE, (reason, batch.number))
+
+
+def _erase(db: sqlite3.Connection, meant: Meant) -> int:
+    erased = 0
+    for number, key in db.execute(sql.ASIDE).fetchall():
+        messages = _messages(db, number)
+        gone = [message for message in messages if meant(SessionKey(key), message)]
+        db.executemany(sql.REMOVE_MESSAGE, [(number, message.seq) for message in gone])
+        if len(gone) == len(messages):
+            db.execute(sql.REMOVE_BATCH, (number,))
+        erased += len(gone)
+    return erased
 
 
 def _sessions(db: sqlite3.Connection) -> list[SessionInfo]:

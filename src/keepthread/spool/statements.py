@@ -85,6 +85,7 @@ MESSAGES: Final = (
     " FROM messages WHERE batch = ? ORDER BY place"
 )
 REMOVE_MESSAGES: Final = "DELETE FROM messages WHERE batch = ?"
+REMOVE_MESSAGE: Final = "DELETE FROM messages WHERE batch = ? AND place = ?"
 REMOVE_BATCH: Final = "DELETE FROM batches WHERE number = ?"
 SET_ASIDE: Final = "UPDATE batches SET reason = ? WHERE number = ?"
 DROPPED: Final = "INSERT INTO dropped (session, id, reason, at) VALUES (?, ?, ?, ?)"
@@ -98,6 +99,7 @@ SURVEY_DROPPED: Final = "SELECT session, id, reason, at FROM dropped ORDER BY nu
 SURVEY_ASIDE: Final = (
     "SELECT number, session, reason FROM batches WHERE reason IS NOT NULL ORDER BY number"
 )
+ASIDE: Final = "SELECT number, key FROM batches WHERE reason IS NOT NULL"
 CLEAR: Final = (
     "DELETE FROM messages WHERE batch IN (SELECT number FROM batches WHERE reason IS NOT NULL)",
     "DELETE FROM batches WHERE reason IS NOT NULL",

@@ -13,7 +13,7 @@ from keepthread.errors import DurabilityTooLow, InvalidInput, StoreClosed, Unava
 from keepthread.ids import new_id
 from keepthread.protocols import Progress, Searchable, Store, TokenCounter
 from keepthread.spool.awaited import AwaitedExchange
-from keepthread.spool.box import Box
+from keepthread.spool.box import Box, Meant
 from keepthread.spool.courier import Courier, OpenTarget, exchange_of
 from keepthread.spool.nouns import Batch, Survey
 from keepthread.stores.drafts import Draft, as_stored, draft
@@ -375,7 +375,19 @@ class SpooledStore:
         probes: Sequence[bytes] = (),
     ) -> Cleaning:
         async with self._target() as target:
-            return await target.clean(sessions=sessions, rewrite=rewrite, probes=probes)
+            there = await target.clean(sessions=sessions, rewrite=rewrite, probes=probes)
+        here = await self._courier.box.clean(probes)
+        return Cleaning(
+            (*there.done, *here.done),
+            (*there.searched, *here.searched),
+            min(len(probes), there.found + here.found),
+            (*there.residues, *here.residues),
+            again=there.again or here.again,
+        )
+
+    async def erase_aside(self, meant: Meant) -> int:
+        """Take out of the spool messages that were set aside and are meant; return how many."""
+        return await self._courier.box.erase(meant)
 
     async def finder(self) -> Searchable | None:
         async with self._target() as target:

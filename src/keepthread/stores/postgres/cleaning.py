@@ -5,7 +5,9 @@ again. Rewriting a table leaves nothing behind but in the server's log, until th
 client sees none of these files, so it searches none of them.
 """
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -17,6 +19,9 @@ from keepthread.stores.postgres.server import Server
 from keepthread.stores.postgres.statements import SQL
 from keepthread.types import Cleaning, Residue
 
+_LOCK_TIMEOUT: Final = "3s"
+_PATIENCE: Final = 5.0  # seconds to wait for transactions that began before
+_PAUSE: Final = 0.02
 _ELSEWHERE: Final = Residue(
     "standbys, archived WAL and backups",
     "they have what the server once had",
@@ -65,43 +70,76 @@ class _Cleaner:
         self._residues: list[Residue] = []
 
     async def run(self) -> Cleaning:
+        # Who waits for a lock holds up all who come behind.
+        await self._db.execute(b"SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
+        alone = not self._rewrite or await self._outlast()
         tables = await self._tables()
-        for table in tables:
-            if table.mine:
-                await self._vacuum(table)
-        await self._judge(tables, {t.name: t.file for t in await self._tables()})
+        busy = [t.name for t in tables if t.mine and not await self._vacuum(t)]
+        self._judge(tables, {t.name: t.file for t in await self._tables()}, busy)
         if self._rewrite:
             await self._move_log()
         self._residues.append(_ELSEWHERE)
-        return Cleaning(self._done, (), 0, self._residues)
+        again = not alone or (self._rewrite and bool(busy))
+        return Cleaning(self._done, (), 0, self._residues, again=again)
+
+    async def _outlast(self) -> bool:
+        """Wait for who may still see what was erased: a rewrite keeps it for them.
+
+        Twice: who begins while such a one is there is taken to see as far back.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        for _ in range(2):
+            before = await self._transactions()
+            while before & await self._transactions():
+                if time.monotonic() > deadline:
+                    why = "a transaction that began before is open, and may still see erased rows"
+                    until = "it has ended and the memory is opened again"
+                    self._residues.append(Residue("the rewritten tables", why, until))
+                    return False
+                await asyncio.sleep(_PAUSE)
+        return True
+
+    async def _transactions(self) -> set[str]:
+        cursor = await self._db.execute(SQL["transactions"])
+        return {transaction for (transaction,) in await cursor.fetchall()}
 
     async def _tables(self) -> list[_Table]:
         cursor = await self._db.execute(SQL["touched_tables"], self._touched.values)
         return [_Table._make(row) for row in await cursor.fetchall()]
 
-    async def _vacuum(self, table: _Table) -> None:
+    async def _vacuum(self, table: _Table) -> bool:
+        """Vacuum or rewrite a table; tell whether it could be locked for that."""
         how = sql.SQL("VACUUM (FULL) {}" if self._rewrite else "VACUUM {}")
         name = sql.Identifier(*table.name.split("."))
-        await self._db.execute(how.format(name), prepare=False)
+        try:
+            await self._db.execute(how.format(name), prepare=False)
+        except psycopg.errors.LockNotAvailable:
+            return False
+        return True
 
-    async def _judge(self, before: Sequence[_Table], after: dict[str, int]) -> None:
+    def _judge(
+        self, before: Sequence[_Table], after: Mapping[str, int], busy: Sequence[str]
+    ) -> None:
         """Say which tables are in other files than before, and which are not."""
         anew = [t.name for t in before if after.get(t.name, 0) != t.file]
-        left = [t for t in before if t.name not in anew]
+        vacuumed = [t.name for t in before if t.mine and t.name not in (*anew, *busy)]
+        foreign = [t.name for t in before if not t.mine and t.name not in anew]
         if anew:
             self._done.append(f"{len(anew)} tables were rewritten")
-        if any(table.mine for table in left):
-            self._done.append(f"{sum(table.mine for table in left)} tables were vacuumed")
-        if not left:
-            return
-        names = ", ".join(table.name for table in left)
+        if vacuumed:
+            self._done.append(f"{len(vacuumed)} tables were vacuumed")
+        used = "their space is used again"
         if not self._rewrite:
-            why, until = "erased rows stay in the files", "their space is used again"
-            until = f"{until}; rewrite=True rewrites the tables now"
-        else:
-            why = "they could not be rewritten: this role does not own them"
-            until = "their space is used again, or their owner runs VACUUM FULL"
-        self._residues.append(Residue(f"the tables {names}", why, until))
+            until = f"{used}; rewrite=True rewrites the tables now"
+            self._keep([*vacuumed, *busy, *foreign], "erased rows stay in the files", until)
+            return
+        self._keep(busy, "others hold them", "they let go and the memory is opened again")
+        why = "they could not be rewritten: this role does not own them"
+        self._keep(foreign, why, f"{used}, or their owner runs VACUUM FULL")
+
+    def _keep(self, names: Sequence[str], why: str, until: str) -> None:
+        if names:
+            self._residues.append(Residue(f"the tables {', '.join(names)}", why, until))
 
     async def _move_log(self) -> None:
         """Have the server begin a new part of its log, and let go of those before."""

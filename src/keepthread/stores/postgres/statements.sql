@@ -238,3 +238,9 @@ WHERE c.relnamespace = 'keepthread'::regnamespace AND c.relkind = 'r'
       WHERE satisfies_hash_partition(
           p.partrelid::oid, b[1]::integer, b[2]::integer, %s::integer, value)))
 ORDER BY c.relname
+
+-- name: transactions
+-- The transactions in this database that are under way, but for this one.
+SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'virtualxid' AND l.pid <> pg_backend_pid()
+  AND (a.datname IS NULL OR a.datname = current_database())

@@ -45,7 +45,7 @@ async def require(link: Link, asked: Durability | None) -> Durability:
 
 async def learn(link: Link) -> Promise:
     """Return what the server gives; of a cluster, what the weakest of its primaries gives."""
-    promises = [judge(await _settings(link, node), link.replicas) for node in await _nodes(link)]
+    promises = [judge(await _settings(link, node), link.replicas) for node in await nodes(link)]
     return min(promises, key=lambda promise: strength(promise.level))
 
 
@@ -83,7 +83,7 @@ def _alone(settings: Mapping[str, str]) -> Promise:
     return Promise("power")
 
 
-async def _nodes(link: Link) -> Sequence[Mapping[str, Any]]:
+async def nodes(link: Link) -> Sequence[Mapping[str, Any]]:
     """Return what names each primary to the client."""
     if not isinstance(link.client, RedisCluster):
         return [{}]
@@ -100,13 +100,13 @@ async def _settings(link: Link, node: Mapping[str, Any]) -> dict[str, str] | Non
             found |= await link.insist(partial(send, "CONFIG GET", name))
         found |= await link.insist(partial(send, "INFO", "replication"))
     except KeepthreadError as error:
-        if _is_forbidden(error.__cause__):
+        if is_forbidden(error.__cause__):
             return None
         raise
     return {_text(name): _text(value) for name, value in found.items()}
 
 
-def _is_forbidden(error: BaseException | None) -> bool:
+def is_forbidden(error: BaseException | None) -> bool:
     """Tell whether a server does not know a command, or not for us; some rename CONFIG away."""
     return isinstance(error, exceptions.NoPermissionError) or "unknown command" in str(error)
 

@@ -1,0 +1,72 @@
+"""Probes: pieces of what is forgotten by which files are searched; they are kept nowhere."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from keepthread.types import Message
+
+LEAST: Final = 16
+"""Bytes that a piece must have to be worth looking for."""
+MOST: Final = 24
+"""Pieces that are looked for: each means reading every file once more."""
+_LONGEST: Final = 64
+_RUN: Final = re.compile(r"[^\x00-\x1f\x7f\"\\\ud800-\udfff]+")
+"""Text that stands in JSON as it stands in a message."""
+
+
+class Probes:
+    """The most telling pieces of many texts."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._best: dict[bytes, int] = {}
+
+    def offer(self, message: Message) -> None:
+        """Take a piece of a message, if it has one that tells much."""
+        pieces = [piece for text in _texts(message) for piece in _pieces(text)]
+        if pieces:
+            piece = max(pieces, key=_tells)
+            self._best[piece] = _tells(piece)
+        if len(self._best) > 2 * MOST:
+            self._best = dict(self._in_order()[:MOST])
+
+    def chosen(self) -> list[bytes]:
+        """Return the pieces to look for."""
+        return [piece for piece, _ in self._in_order()[:MOST]]
+
+    def _in_order(self) -> list[tuple[bytes, int]]:
+        return sorted(self._best.items(), key=lambda each: -each[1])
+
+
+def held_by(message: Message, probes: Sequence[bytes]) -> set[bytes]:
+    """Return the pieces that a message holds."""
+    data = "\0".join(_texts(message)).encode("utf-8", "surrogatepass")
+    return {probe for probe in probes if probe in data}
+
+
+def _texts(message: Message) -> Iterator[str]:
+    if message.content:
+        yield message.content
+    for call in message.tool_calls:
+        yield call.arguments
+
+
+def _pieces(text: str) -> Iterator[bytes]:
+    """Yield pieces of a text, none of them short."""
+    for run in _RUN.findall(text):
+        data = run.encode()
+        for start in range(0, len(data), _LONGEST):
+            piece = _whole_characters(data[start : start + _LONGEST])
+            if len(piece) >= LEAST:
+                yield piece
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Return bytes without the halves of characters at their ends."""
+    return data.decode("utf-8", "ignore").encode()
+
+
+def _tells(piece: bytes) -> int:
+    """Tell how unlikely it is that another text has the piece: by its different characters."""
+    return len(set(piece.decode()))

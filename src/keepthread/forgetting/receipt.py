@@ -1,0 +1,135 @@
+"""The receipt: what was forgotten, what was written from it, and what may be left where."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from keepthread.types import JSON, Residue
+
+_SHOWN: Final = 20
+
+
+class Answer(NamedTuple):
+    """An answer that was written from a context which held what is forgotten."""
+
+    session: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a `forget` did, or with `dry_run` what it would do. It holds no forgotten text."""
+
+    asked: Mapping[str, JSON]
+    at: float
+    """When it was done, in seconds since 1970."""
+    dry_run: bool = False
+    sessions: int = 0
+    """Sessions that are forgotten as a whole; their ids and tombstones stay."""
+    messages: int = 0
+    """Messages that were meant."""
+    copies: int = 0
+    """Copies of them in forks."""
+    delegates: int = 0
+    """Sub-agents' sessions that were made from them."""
+    derived: int = 0
+    """Messages made from them: of those sub-agents, and what the tools of erased calls gave."""
+    records: Mapping[str, int]
+    """Records made from them, by kind: folds, digests, remembered tools, facts, accounts …"""
+    index: Mapping[str, int]
+    """What an index held of them: pieces, and vectors."""
+    spooled: int = 0
+    """Messages that a spool had set aside."""
+    answers: Sequence[Answer] = ()
+    """Answers known to have been written from a context that held some of it."""
+    answers_erased: bool = False
+    cleaned: Sequence[str] = ()
+    """What the engine did to let go of the bytes."""
+    probes: int = 0
+    """Pieces of 16 bytes or more that the files were searched for; no living message has them."""
+    searched: Sequence[str] = ()
+    found: int = 0
+    """How many of these pieces are still in a file."""
+    residues: Sequence[Residue] = ()
+    """Where bytes may be left, why, and until when."""
+
+    @property
+    def any(self) -> bool:
+        """Tell whether there was anything to forget."""
+        counts = (self.sessions, self.messages, self.copies, self.derived, self.spooled)
+        return any((*counts, *self.records.values(), *self.index.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        told: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return told | {
+            "asked": dict(self.asked),
+            "records": dict(self.records),
+            "index": dict(self.index),
+            "answers": [answer._asdict() for answer in self.answers],
+            "cleaned": list(self.cleaned),
+            "searched": list(self.searched),
+            "residues": [residue._asdict() for residue in self.residues],
+        }
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        lines = [self._head(), *(f"  {line}" for line in self._counts())]
+        lines += self._answers()
+        if not self.dry_run:
+            lines += [f"Cleaned: {what}" for what in self.cleaned]
+            lines += self._search()
+        if self.residues:
+            lines.append("Bytes of it may be left:")
+        lines += [f"  {r.where}: {r.why}; until {r.until}" for r in self.residues]
+        return "\n".join(lines)
+
+    def _head(self) -> str:
+        asked = ", ".join(f"{name} {value!r}" for name, value in self.asked.items())
+        if self.dry_run:
+            return f"To be forgotten: {asked}"
+        moment = datetime.fromtimestamp(self.at, tz=UTC)
+        return f"Forgotten on {moment:%Y-%m-%d at %H:%M:%S} UTC: {asked}"
+
+    def _counts(self) -> list[str]:
+        counts = [
+            (self.messages, "message", "messages", ""),
+            (self.copies, "copy", "copies", " in forks"),
+            (self.derived, "message", "messages", " made from them"),
+            (self.delegates, "session", "sessions", " of sub-agents"),
+            (self.sessions, "session", "sessions", " as a whole"),
+            (self.spooled, "message", "messages", " set aside in the spool"),
+            (sum(self.records.values()), "record", "records", _kinds(self.records)),
+            (sum(self.index.values()), "row", "rows", f" of the index{_kinds(self.index)}"),
+        ]
+        told = [f"{_counted(n, one, many)}{rest}" for n, one, many, rest in counts if n]
+        return told or ["nothing"]
+
+    def _answers(self) -> list[str]:
+        if not self.answers:
+            return []
+        count = _counted(len(self.answers), "answer", "answers")
+        places: dict[str, list[int]] = {}
+        for session, seq in self.answers[:_SHOWN]:
+            places.setdefault(session, []).append(seq)
+        where = "; ".join(f"{s} at {', '.join(map(str, seqs))}" for s, seqs in places.items())
+        more = ", …" if len(self.answers) > _SHOWN else ""
+        if self.answers_erased:
+            return [f"{count} written from it, erased too: {where}{more}"]
+        return [f"{count} written from it, kept: {where}{more}", "  to erase them too, say answers"]
+
+    def _search(self) -> list[str]:
+        if not self.searched:
+            return ["Searched: no file; this program cannot read the engine's files"]
+        names = ", ".join(self.searched)
+        left = f"{self.found:,} still there" if self.found else "none left"
+        return [f"Searched: {names} for {_counted(self.probes, 'piece', 'pieces')} of it, {left}"]
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _kinds(counts: Mapping[str, int]) -> str:
+    return f": {', '.join(f'{n:,} {kind}' for kind, n in counts.items())}" if counts else ""

@@ -1,0 +1,645 @@
+"""Forgetting: what is meant goes, with its copies and all that was made from it; the rest stays."""
+
+import asyncio
+import json
+import random
+import sys
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from keepthread import (
+    ForkPoint,
+    Memory,
+    Message,
+    Scope,
+    Session,
+    SessionInfo,
+    Span,
+    ToolCall,
+    sync,
+)
+from keepthread.cli import main
+from keepthread.errors import (
+    InvalidInput,
+    MessageNotFound,
+    SessionGone,
+    SessionNotFound,
+    Unavailable,
+)
+from keepthread.forgetting.intents import Intent
+from keepthread.forgetting.plan import Plan
+from keepthread.forgetting.probes import Probes
+from keepthread.forgetting.wish import Wish
+from keepthread.interchange.exporting import export
+from keepthread.interchange.importing import import_lines
+from keepthread.leases import FORGET
+from keepthread.protocols import Store
+from keepthread.spool.store import SpooledStore
+from keepthread.stores.redis import RedisStore
+from keepthread.stores.sqlite import SQLiteStore
+from keepthread.testing.contract import Letters
+from proofs.p09_forget import reading
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer, new_server
+from tests.conftest import started
+
+SECRET = "the number is 555-0199, and nobody else has it"
+NOON = 1_790_000_000.0
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[Memory]:
+    async with Memory.open("ram://", counter=Letters(), keep_why=3) as memory:
+        yield memory
+
+
+async def on_file(path: Path, **settings: Any) -> Memory:
+    return await Memory.open(
+        f"sqlite:///{path}", counter=Letters(), durability="process", **settings
+    )
+
+
+async def texts(session: Session) -> list[str | None]:
+    """Return what a session says, None for tombstones."""
+    found = await session.messages(limit=1000)
+    return [None if message.state == "erased" else message.content for message in found]
+
+
+async def shared_channel(memory: Memory) -> Session:
+    """Make a session in which different people, a page and a tool speak, at different times."""
+    session = await memory.session("shared", owner="ana")
+    at = [NOON + 60 * minute for minute in range(5)]
+    await session.append(
+        Message(role="user", content="mine", created_at=at[0]),
+        Message(role="user", content="bob's", author="bob", created_at=at[1]),
+        Message(role="tool", content="a page", source="web:https://x.org", created_at=at[2]),
+        Message(role="tool", content="found", source="tool:look", created_at=at[3]),
+        Message(role="user", content="named", author="ana", id="it", created_at=at[4]),
+    )
+    return session
+
+
+@pytest.mark.parametrize(
+    ("wish", "gone"),
+    [
+        ({"session": "shared", "message": "it"}, {"named"}),
+        ({"author": "bob"}, {"bob's"}),
+        ({"author": "ana"}, {"mine", "named", "other"}),
+        ({"author": "ana", "owner": "bea"}, set[str]()),
+        ({"source": "web:https://x.org"}, {"a page"}),
+        ({"source": "tool:look", "session": "shared"}, {"found"}),
+        ({"since": NOON + 60, "until": NOON + 180}, {"bob's", "a page"}),
+        ({"since": NOON + 60, "author": "ana"}, {"named", "other"}),
+        ({"owner": "bea"}, {"hers"}),
+        ({"session": "shared"}, {"mine", "bob's", "a page", "found", "named"}),
+        ({"owner": "ana"}, {"mine", "bob's", "a page", "found", "named", "other"}),
+    ],
+)
+async def test_what_all_selectors_agree_on_goes_and_nothing_else(
+    memory: Memory, wish: dict[str, Any], gone: set[str]
+) -> None:
+    shared = await shared_channel(memory)
+    other = await memory.session("other", owner="ana")
+    await other.append(Message(role="user", content="other", created_at=NOON + 600))
+    hers = await memory.session("hers", owner="bea")
+    await hers.append(Message(role="user", content="hers", created_at=NOON + 900))
+    sessions = [shared, other, hers]
+    before = {text for session in sessions for text in await texts(session)}
+
+    planned = await memory.forget(**wish, dry_run=True)
+    assert {text for session in sessions for text in await texts(session)} == before
+    told = await memory.forget(**wish)
+
+    left = {text for session in sessions for text in await texts(session)}
+    assert left - {None} == before - gone
+    assert planned.messages == told.messages == len(gone)
+    assert planned.dry_run
+    assert not told.dry_run
+    assert told.asked == wish
+
+
+async def test_it_must_be_said_what_to_forget(memory: Memory) -> None:
+    await shared_channel(memory)
+    with pytest.raises(InvalidInput, match="say what to forget"):
+        await memory.forget()
+    with pytest.raises(InvalidInput, match="name the session"):
+        await memory.forget(message="it")
+    with pytest.raises(InvalidInput, match="since"):
+        await memory.forget(since=-1.0)
+    with pytest.raises(TypeError):
+        await memory.forget(person="bob")  # pyright: ignore[reportCallIssue]
+    with pytest.raises(SessionNotFound):
+        await memory.forget(session="nowhere")
+    with pytest.raises(SessionNotFound):
+        await memory.forget(session="shared", owner="bea")
+    with pytest.raises(MessageNotFound):
+        await memory.forget(session="shared", message="none")
+
+
+# --- copies and what was made ---
+
+
+@pytest.mark.parametrize("at", ["the original", "the fork", "a fork of it"])
+async def test_copies_in_forks_go_from_wherever_one_begins(memory: Memory, at: str) -> None:
+    session = await memory.session("s", owner="ana", title=SECRET)
+    await session.append(Message(role="user", content=SECRET, id="it"))
+    await session.append(Message(role="assistant", content="Fine."))
+    fork = await session.fork(id="f")
+    second = await fork.fork(id="g")
+    await second.append(Message(role="user", content="mine alone"))
+    stranger = await memory.session("x", owner="ana")
+    await stranger.append(Message(role="user", content=SECRET, id="it"))
+    begun = {"the original": "s", "the fork": "f", "a fork of it": "g"}[at]
+
+    told = await memory.forget(session=begun, message="it")
+
+    for each in (session, fork, second):
+        assert (await texts(each))[0] is None
+    assert (await texts(second))[2] == "mine alone"
+    assert await texts(stranger) == [SECRET]  # the same id and words, and no copy
+    assert (told.messages, told.copies) == (1, 2)
+
+
+async def test_a_forgotten_session_keeps_its_id_and_tombstones_and_nothing_else(
+    memory: Memory,
+) -> None:
+    session = await memory.session(
+        "s", owner="ana", title=SECRET, tags=[SECRET], system_prompt=SECRET, meta={"a": SECRET}
+    )
+    message = Message(role="user", content=SECRET, id="it")
+    await session.append(message)
+    await session.pin("it")
+    await session.inject("screen", SECRET)
+    fork = await session.fork(id="f")
+
+    told = await memory.forget(session="s")
+
+    info = await session.refresh()
+    assert (info.title, list(info.tags), info.system_prompt, info.meta) == ("", [], None, {})
+    assert await memory.store.scan(Scope(session=session.key)) == []
+    forked = await fork.refresh()
+    assert (forked.title, forked.system_prompt) == ("", None)
+    assert told.sessions == 1
+    (again,) = await session.append(message)  # delivered once more
+    assert again.state == "erased"
+    assert set(await texts(session)) == {None}
+
+
+async def test_a_subagent_goes_with_what_it_was_sent_for_and_its_report_with_it(
+    memory: Memory,
+) -> None:
+    session = await memory.session("s", owner="ana")
+    for number in range(2):
+        async with session.exchange(f"Ask {number}") as turn:
+            async with turn.delegate(f"Task {number}", snippet=f"Snippet {number}") as child:
+                await child.finish(f"Answer {number}")
+            await turn.finish(f"Said {number}")
+    first = (await session.messages())[0]
+    children = [i for i in await memory.store.scan_sessions() if i.kind == "delegate"]
+
+    told = await memory.forget(session="s", message=first.id)
+
+    assert await texts(session) == [None, None, None, "Said 0", "Ask 1", "", "Answer 1", "Said 1"]
+    assert told.delegates == 1
+    logs = [await memory.store.read(child.key) for child in children]
+    assert [{m.state for m in log} for log in logs] == [{"erased"}, {"live"}]
+
+    kept = children[1]
+    await memory.forget(session=kept.id)  # the other way: its own words are in the report
+    assert await texts(session) == [None, None, None, "Said 0", "Ask 1", None, None, "Said 1"]
+
+
+async def test_results_go_with_their_calls(memory: Memory) -> None:
+    session = await memory.session("s")
+    call = ToolCall(id="c", name="look", arguments=SECRET)
+    async with session.exchange("Look") as turn:
+        (asked,) = await turn.append(Message(role="assistant", tool_calls=[call]))
+        await turn.append(Message(role="tool", tool_call_id="c", content=SECRET))
+        await turn.finish("Done")
+    await memory.forget(session="s", message=asked.id)
+    assert await texts(session) == ["Look", None, None, "Done"]
+
+
+async def test_what_was_made_of_it_goes_from_every_shelf(memory: Memory) -> None:
+    session = await shared_channel(memory)
+    other = await memory.session("other", owner="bea")
+    store = memory.store
+    shelves = [Scope(session=session.key), Scope(session=other.key), Scope(owner="bea"), Scope()]
+    for scope in shelves:
+        for last in (1, 4):
+            span = Span(session=session.key, first=1, last=last)
+            await store.put(scope, "made", str(last), SECRET, made_of=[span])
+        await store.put(scope, "free", "it", "made of nothing")
+
+    told = await memory.forget(author="bob")
+
+    for scope in shelves:
+        assert [(r.kind, r.key) for r in await store.scan(scope)] == [("free", "it"), ("made", "1")]
+    assert told.records == {"made": 4}
+
+
+async def test_facts_go_with_their_messages_and_their_predecessors_hold_again(
+    tmp_path: Path,
+) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await memory.session("s", owner="ana")
+        for id, city in (("one", "Oslo"), ("two", "Bergen")):
+            await session.append(Message(role="user", content=f"I live in {city}", id=id))
+            await memory.facts("ana").remember(
+                f"Lives in {city}", attribute="city", value=city, session="s", messages=[id]
+            )
+        await memory.facts("ana").remember("Likes tea", attribute="drink", value="tea")
+
+        told = await memory.forget(session="s", message="two")
+
+        known = [fact.value for fact in await memory.facts("ana").list()]
+        assert sorted(known) == ["Oslo", "tea"]
+        assert told.records == {"fact": 1}
+        await memory.forget(owner="ana")
+        assert await memory.facts("ana").list() == []
+
+
+async def test_answers_written_from_it_are_named_and_erased_on_request(memory: Memory) -> None:
+    session = await memory.session("s", owner="ana")
+    async with session.exchange("My number is 1") as turn:
+        await turn.context()
+        await turn.finish("I see")  # the same exchange
+    for text in ("And now?", "So?"):
+        async with session.exchange(text) as turn:
+            await turn.context()  # shows the number, or an answer made from it
+            await turn.finish("Still 1")
+    async with session.exchange("Unrelated") as turn:
+        await turn.finish("It was asked without a context")
+    first = (await session.messages())[0].id
+
+    told = await memory.forget(session="s", message=first, dry_run=True)
+    assert [tuple(answer) for answer in told.answers] == [("s", 2), ("s", 4), ("s", 6)]
+    assert "answers" in str(told)
+
+    told = await memory.forget(session="s", message=first, answers=True)
+    assert [answer.seq for answer in told.answers] == [2, 4, 6]
+    assert await texts(session) == [
+        *(None, None, "And now?", None, "So?", None, "Unrelated"),
+        "It was asked without a context",
+    ]
+
+
+async def test_answers_in_other_sessions_that_recalled_it_are_known(memory: Memory) -> None:
+    session = await shared_channel(memory)
+    other = await memory.session("other", owner="ana")
+    recalled = {"recalled_from": {"shared": [[2, 3]]}}
+    await other.append(Message(role="user", content="Hm"))
+    await other.append(Message(role="assistant", content="It was bob's", meta=recalled))
+    await memory.forget(session=session.id, message="it", answers=True)
+    assert await texts(other) == ["Hm", "It was bob's"]
+    told = await memory.forget(author="bob", answers=True)
+    assert ("other", 2) in told.answers
+    assert await texts(other) == ["Hm", None]
+
+
+async def test_a_fork_that_is_being_made_must_be_made_again(memory: Memory) -> None:
+    session = await shared_channel(memory)
+    point = ForkPoint(session="shared", seq=4)
+    half = SessionInfo(id="half", owner="ana", kind="fork", ready=False, forked_from=point)
+    made = await memory.store.put_session(half)
+    page = (await session.messages())[:2]  # read before, and loaded behind
+    await memory.forget(session="shared")
+    assert await memory.store.get_session("half") is None
+    with pytest.raises(SessionGone):
+        await memory.store.load(made.key, page)
+
+
+# --- interrupted ---
+
+
+@pytest.mark.parametrize("tenant", ["default", "another"])
+async def test_what_was_begun_is_completed_by_whoever_opens_next(
+    tmp_path: Path, tenant: str
+) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await shared_channel(memory.tenant(tenant))
+        fork = await session.fork(id="f")
+        plan = Plan()
+        plan.add(session.key, [2, 3], "chosen")
+        await Intent("begun", Wish(author="bob"), plan).store(memory.tenant(tenant).store)
+    async with await on_file(tmp_path / "a.db") as memory:
+        here = memory if tenant == "default" else memory.tenant(tenant)
+        for id in (session.id, fork.id):
+            found = await here.get_session(id)
+            assert await texts(found) == ["mine", None, None, "found", "named"]
+        assert await here.store.scan(Scope(), FORGET) == []
+
+
+async def test_a_large_intent_is_several_records_and_none_before_all_are_there(
+    memory: Memory,
+) -> None:
+    session = await memory.session("s")
+    await session.append(*[Message(role="user", content=str(n)) for n in range(9_001)])
+    plan = Plan()
+    plan.add(session.key, range(1, 9_002, 2), "chosen")
+    intent = Intent("begun", Wish(session="s"), plan)
+    await intent.store(memory.store)
+    records = await memory.store.scan(Scope(), FORGET)
+    assert len(records) > 1
+    await memory.store.drop(Scope(), FORGET, records[-1].key)
+    await memory._forgetting().complete()
+    assert (await texts(session))[0] == "0"
+    await intent.store(memory.store)
+    await memory._forgetting().complete()
+    assert (await memory.store.find(session.key, seqs=[1, 2, 9_001]))[0].state == "erased"
+    assert (await memory.store.find(session.key, seqs=[2]))[0].state == "live"
+    assert await memory.store.scan(Scope(), FORGET) == []
+
+
+async def test_no_import_makes_us_forget(memory: Memory) -> None:
+    session = await shared_channel(memory)
+    plan = Plan()
+    plan.add(session.key, [1], "chosen")
+    await Intent("begun", Wish(author="bob"), plan).store(memory.store)
+    lines: list[bytes] = []
+    await export(memory.store, lines.append)
+    assert not any(b'"forget"' in line for line in lines)
+    record = {"scope": {}, "kind": FORGET, "key": "x:000000", "value": {}, "made_of": []}
+    lines.insert(-1, json.dumps({"record": record}).encode() + b"\n")
+    async with Memory.open("ram://", counter=Letters()) as other:
+        with pytest.raises(InvalidInput, match="cannot be imported"):
+            await import_lines(other.store, lines)
+
+
+async def test_an_import_brings_nothing_back(tmp_path: Path) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await shared_channel(memory)
+        span = Span(session=session.key, first=2, last=2)
+        await memory.store.put(Scope(owner="ana"), "made", "of bob's", SECRET, made_of=[span])
+        await memory.store.put(Scope(owner="ana"), "made", "of nothing", "free")
+        lines: list[bytes] = []
+        await export(memory.store, lines.append)
+        await memory.forget(author="bob")
+        await import_lines(memory.store, lines)
+        assert (await texts(session))[1] is None
+        assert [r.key for r in await memory.store.scan(Scope(owner="ana"))] == ["of nothing"]
+
+
+# --- bytes ---
+
+
+def found_in(folder: Path, text: str) -> list[str]:
+    return [path.name for path in folder.iterdir() if text.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("seed", [13, 32, 40])  # each leaves a copy that only a rewrite takes away
+async def test_no_copy_is_left_in_the_unused_space_of_a_page(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with await on_file(tmp_path / "a.db") as memory:
+        store, session = memory.store, await memory.session("s")
+        marks = [rng.randbytes(8).hex() for _ in range(100)]
+        stored = await session.append(*[Message(role="user", content=str(n)) for n in range(100)])
+        shelf = Scope(session=session.key)
+        for n, mark in enumerate(marks):
+            span = Span(session=session.key, first=n + 1, last=n + 1)
+            text = mark * rng.choice((1, 3, 9, 20))
+            await store.put(shelf, "made", f"{n:04}", text, made_of=[span])
+        order = rng.sample(range(100), 100)
+        for n in order[:50]:  # one by one: pages are merged, and rows of others move
+            await store.drop(shelf, "made", f"{n:04}")
+        await store.erase(session.key, [n + 1 for n in order[50:61]])
+        await memory.forget(session="s", message=stored[order[61]].id)
+    data = (tmp_path / "a.db").read_bytes()
+    assert not [n for n in order[:62] if marks[n].encode() in data], f"seed {seed}"
+
+
+async def test_a_reader_that_holds_the_log_is_named_and_the_next_open_completes(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.db"
+    async with await on_file(path) as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content=SECRET))
+        with reading(path):
+            told = await memory.forget(session="s")
+            assert told.found == 1
+            assert told.residues[0].where == "a.db, a.db-wal"
+            assert "opened again" in told.residues[0].until
+    async with await on_file(path) as memory:
+        assert await memory.store.scan(Scope(), FORGET) == []
+        assert found_in(tmp_path, SECRET) == []
+
+
+async def test_text_that_a_living_message_has_is_not_taken_for_a_rest(tmp_path: Path) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content=SECRET, id="it"))
+        await session.append(Message(role="user", content=f"As I said: {SECRET}"))
+        told = await memory.forget(session="s", message="it")
+        assert (told.probes, told.found) == (0, 0)
+
+
+def test_probes_are_telling_pieces_that_stand_in_json_as_in_a_message() -> None:
+    probes = Probes()
+    probes.offer(Message(role="user", content="short"))
+    probes.offer(Message(role="user", content='"quoted"\nand\\so on'))
+    assert probes.chosen() == []
+    probes.offer(Message(role="user", content=f'x"{SECRET}"\n鑄鐵鑄鐵鑄鐵'))
+    assert probes.chosen() == [SECRET.encode()]
+    call = ToolCall(id="c", name="n", arguments="a" * 40 + "é" * 20)
+    probes.offer(Message(role="assistant", tool_calls=[call]))
+    assert all(len(piece) >= 16 and piece.decode() for piece in probes.chosen())
+
+
+async def test_what_a_spool_set_aside_goes_as_well(tmp_path: Path) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await memory.session("s", owner="ana")
+        await session.append(Message(role="user", content="plain", id="clash"))
+
+    async def away() -> Store:
+        raise Unavailable("not now")
+
+    async def there() -> Store:
+        return await SQLiteStore.open(tmp_path / "a.db", durability="process")
+
+    spool = tmp_path / "chat.spool"
+    store = await SpooledStore.open(spool, away, target="t", durability="process")
+    for id in ("clash", "late"):
+        await store.append(session.key, [Message(role="user", content=f"{id} {SECRET}", id=id)])
+    await store.close()
+    assert found_in(tmp_path, SECRET)
+    store = await SpooledStore.open(spool, there, target="t", durability="process")
+    async with Memory(store, counter=Letters()) as memory:
+        told = await memory.forget(session="s")
+        assert (told.messages, told.spooled) == (2, 1)
+        assert {"chat.spool", "a.db"} <= set(told.searched)
+        assert not (await store.spool.survey()).set_aside
+    assert found_in(tmp_path, SECRET) == []
+
+
+async def test_postgres_says_what_it_keeps_unless_it_rewrites(postgres: PostgresServer) -> None:
+    url = postgres.create_database("forgetting")
+    async with Memory.open(url, counter=Letters()) as memory:
+        session = await memory.session("s", owner="ana", title=SECRET)
+        await session.append(Message(role="user", content=SECRET, id="it"))
+        told = await memory.forget(session="s", message="it")
+        assert any("rewrite=True" in residue.until for residue in told.residues)
+        told = await memory.forget(session="s", rewrite=True)
+        assert any("rewritten" in what for what in told.cleaned)
+        assert not any("tables" in residue.where for residue in told.residues)
+        assert (told.searched, told.found) == ((), 0)
+        assert "no file" in str(told)
+    postgres.execute("CHECKPOINT")
+    tables = postgres.data / "base"
+    assert not [p for p in tables.rglob("*") if p.is_file() and SECRET.encode() in p.read_bytes()]
+
+
+async def test_a_role_that_may_not_rewrite_is_told_so(postgres: PostgresServer) -> None:
+    postgres.create_database("forgetting")
+    async with Memory.open(postgres.url("forgetting"), counter=Letters()):
+        pass
+    postgres.execute("DROP ROLE IF EXISTS guest", database="forgetting")
+    postgres.execute("CREATE ROLE guest LOGIN IN ROLE keepthread_app", database="forgetting")
+    try:
+        async with Memory.open(postgres.url("forgetting", "guest"), counter=Letters()) as memory:
+            session = await memory.session("s")
+            await session.append(Message(role="user", content=SECRET))
+            told = await memory.forget(session="s", rewrite=True)
+        why = [residue.why for residue in told.residues]
+        assert any("does not own" in each for each in why)
+        assert any("denied" in each for each in why)
+    finally:
+        postgres.execute("DROP OWNED BY guest; DROP ROLE guest", database="forgetting")
+
+
+@pytest.mark.parametrize(
+    ("looks_at", "why"),
+    [
+        (b"SELECT count(*) FROM keepthread.sessions", "others hold them"),
+        (b"SELECT count(*) FROM pg_class", "may still see erased rows"),
+    ],
+    ids=["a lock", "a snapshot"],
+)
+async def test_what_open_transactions_hold_up_is_done_another_time(
+    postgres: PostgresServer, looks_at: bytes, why: str
+) -> None:
+    url = postgres.create_database("forgetting")
+    async with Memory.open(url, counter=Letters()) as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content=SECRET))
+        with psycopg.connect(url) as reader:
+            reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            reader.execute(looks_at)
+            told = await memory.forget(session="s", rewrite=True)
+        assert any(why in residue.why for residue in told.residues)
+        assert await memory.store.scan(Scope(), FORGET)
+    async with Memory.open(url, counter=Letters()) as memory:
+        assert not await memory.store.scan(Scope(), FORGET)
+    postgres.execute("CHECKPOINT")
+    tables = postgres.data / "base"
+    assert not [p for p in tables.rglob("*") if p.is_file() and SECRET.encode() in p.read_bytes()]
+
+
+async def test_redis_writes_its_files_anew_or_says_that_it_may_not() -> None:
+    server = started(lambda: new_server(appendonly="yes", appendfsync="always"))
+    try:
+        replica = server.replica()
+        try:
+            told = await forget_on(server, server.url)
+        finally:
+            replica.close()
+        assert [residue.where for residue in told.residues] == ["replicas", "backups of the server"]
+        assert len(told.cleaned) == 2
+        files = [path for path in server.folder.rglob("*") if path.is_file()]
+        assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+        rights = ("-config", "-info", "-bgsave", "-bgrewriteaof")
+        server.ask("ACL", "SETUSER", "eve", "on", ">secret", "~*", "+@all", *rights)
+        told = await forget_on(server, server.url.replace("//", "//eve:secret@"))
+        assert {"the server's log", "the server's snapshot"} <= {r.where for r in told.residues}
+        assert told.cleaned == ()
+    finally:
+        server.close()
+
+
+async def forget_on(server: RedisServer, url: str) -> Any:
+    server.ask("FLUSHALL")
+    async with Memory(await RedisStore.open(url), counter=Letters()) as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content=SECRET))
+        return await memory.forget(session="s")
+
+
+# --- told ---
+
+
+async def test_a_receipt_reads_well_and_is_json(tmp_path: Path) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await memory.session("s", owner="ana")
+        async with session.exchange(SECRET) as turn:
+            await turn.finish("Noted")
+        await session.fork(id="f")
+        await memory.index()
+        told = await memory.forget(session="s")
+    assert json.loads(json.dumps(told.to_json()))["messages"] == 2
+    told = replace(told, at=NOON)
+    assert str(told).splitlines() == [
+        "Forgotten on 2026-09-21 at 14:13:20 UTC: session 's'",
+        "  2 messages",
+        "  2 copies in forks",
+        "  1 session as a whole",
+        "  4 rows of the index: 4 pieces",
+        "Cleaned: the index of words was merged",
+        "Cleaned: a.db was rewritten",
+        "Cleaned: the log a.db-wal was emptied",
+        "Searched: a.db, a.db-wal for 1 piece of it, none left",
+        "Bytes of it may be left:",
+        "  backups of a.db: they are not looked at; until they are deleted",
+    ]
+    assert SECRET not in str(told)
+
+
+async def test_progress_is_told(memory: Memory) -> None:
+    session = await memory.session("s")
+    await session.append(*[Message(role="user", content=str(n)) for n in range(1200)])
+    seen: list[tuple[int, int]] = []
+    await memory.forget(session="s", progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(500, 1200), (1000, 1200), (1200, 1200)]
+
+
+def test_the_blocking_twin_forgets_too() -> None:
+    threads: set[int] = set()
+    with sync.Memory.open("ram://", counter=Letters()) as memory:
+        session = memory.session("s")
+        session.add_turn("user", SECRET)
+        told = memory.forget(session="s", progress=lambda *_: threads.add(threading.get_ident()))
+        assert (told.messages, session.messages()[0].state) == (1, "erased")
+    assert threads == {threading.get_ident()}
+
+
+def test_the_command_shows_asks_and_forgets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fill() -> None:
+        async with await on_file(tmp_path / "a.db") as memory:
+            await shared_channel(memory)
+
+    asyncio.run(fill())
+    monkeypatch.setenv("KEEPTHREAD_STORE", f"sqlite:///{tmp_path}/a.db")
+
+    def command(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["keepthread", *arguments])
+        return main()
+
+    assert command("forget", "--author", "bob", "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines() == ["To be forgotten: author 'bob'", "  1 message"]
+    assert command("forget", "--author", "bob") == 2
+    assert "--yes does it" in capsys.readouterr().err
+    assert command("forget", "--author", "nobody", "--yes") == 0
+    assert capsys.readouterr().err == "There is nothing to forget\n"
+    assert command("forget", "--since", "soon", "--yes") == 2
+    assert "is no date" in capsys.readouterr().err
+    assert command("forget", "--since", "2026-09-21T14:14", "--author", "bob", "--yes") == 0
+    assert capsys.readouterr().out.startswith("Forgotten on ")
+    assert command("--json", "forget", "--session", "shared", "--yes") == 0
+    assert json.loads(capsys.readouterr().out)["messages"] == 4
