@@ -1,22 +1,17 @@
-"""Words as evidence: which places are worth a closer look, by BM25 over the scope asked for.
+"""Words as evidence: which places are worth a closer look.
 
 All that is matched is weighed by sums over packed numbers; objects are made for the best alone.
 """
 
-import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
+from keepthread.recall.bm25 import of_messages, of_pieces, of_sittings, word_of
 from keepthread.recall.ground import Ground
-from keepthread.recall.places import LENGTH_BITS, MESSAGE, MOST_LENGTH, MOST_PARTS
+from keepthread.recall.places import LENGTH_BITS, MESSAGE, MOST_PARTS
 from keepthread.recall.query import Query, nearness
 from keepthread.types import Found
 
-CUT: Final = 5000
-"""So many places of a word mean that there may be more before them."""
 NEIGHBOURS: Final = ((1, 0.5), (-1, 0.3), (2, 0.35), (-2, 0.1))
 """What a message lends to the one so many positions behind it."""
 _SMALL: Final = 1000
@@ -30,8 +25,6 @@ _WHOLE: Final = 0.5
 _FIRST: Final = 0.6
 """What the first piece of a message is worth beside the best: answers have many pieces."""
 _PART: Final = MOST_PARTS - 1 << LENGTH_BITS
-_K: Final = 1.2
-_B: Final = 0.75
 
 
 class Candidate(NamedTuple):
@@ -58,11 +51,13 @@ class Candidate(NamedTuple):
     """How near it is to the time that the question names."""
 
 
-class _Word(NamedTuple):
-    """Where a word of the question stands once, twice and three times, and what it is worth."""
+class _Evidence(NamedTuple):
+    """What words say, by place, by message and by sitting."""
 
-    lists: Sequence[Sequence[int]]
-    idf: float
+    own: Mapping[int, float]
+    near: dict[int, float]
+    whole: Mapping[int, float] = {}
+    theme: Mapping[int, float] = {}
 
 
 def candidates(query: Query, found: Found, *, most: int = 400) -> list[Candidate]:
@@ -76,52 +71,39 @@ def candidates(query: Query, found: Found, *, most: int = 400) -> list[Candidate
     everywhere = ground.parts <= _SMALL
     most = max(most, ground.parts) if everywhere else most
     dates = _dates(query, ground)
-    words = [_word(word, found, ground) for word in query.words if found.places.get(word)]
-    own = _scores(words, ground.length / max(1, ground.parts))
-    whole: Mapping[int, float] = {}
-    theme: Mapping[int, float] = {}
-    if ground.assisted:
-        own = _best(_with_first(own, own), own, _MATCHED * most)
-        whole = _whole(words, own)
-        near = _with_message(own, whole)
-        if len(whole) < most:
-            _add_lent(near, whole, ground)
-    else:
-        own = _best(own, own, _MATCHED * most)
-        near = _with_neighbours(own, ground)
-        theme = _themes(words, ground)
+    own, near, whole, theme = _evidence(query, found, ground, most)
     _add_wordless(near, range(len(ground.sittings)) if everywhere else dates, ground)
     weighed = _with_first(near, own) if ground.assisted else near
     weighed = _with_date(weighed, dates, ground) if dates else weighed
-    best = _best(weighed, near, most)
-    evidence = _Evidence(own, whole, theme, dates, ground)
-    order = sorted(best, key=weighed.__getitem__, reverse=True)[:most]
-    return [evidence.candidate(place, near[place]) for place in order]
-
-
-class _Evidence(NamedTuple):
-    """All that words and dates say, by place, message or sitting."""
-
-    own: Mapping[int, float]
-    whole: Mapping[int, float]
-    theme: Mapping[int, float]
-    dates: Mapping[int, float]
-    ground: Ground
-
-    def candidate(self, place: int, near: float) -> Candidate:
-        """Return all that is known of one place."""
-        message = place >> MESSAGE
-        sitting = self.ground.at(message)
-        return Candidate(
+    best = sorted(_best(weighed, near, most), key=weighed.__getitem__, reverse=True)
+    return [
+        Candidate(
             place,
-            self.own.get(place, 0.0),
-            near,
-            self.whole.get(message, 0.0),
-            self.whole.get(message + 1, 0.0),
-            sitting,
-            self.theme.get(sitting, 0.0),
-            self.dates.get(sitting, 0.0),
+            own.get(place, 0.0),
+            near[place],
+            whole.get(message := place >> MESSAGE, 0.0),
+            whole.get(message + 1, 0.0),
+            sitting := ground.at(message),
+            theme.get(sitting, 0.0),
+            dates.get(sitting, 0.0),
         )
+        for place in best[:most]
+    ]
+
+
+def _evidence(query: Query, found: Found, ground: Ground, most: int) -> _Evidence:
+    """Weigh what holds a word, and what stands beside it."""
+    words = [word_of(word, found, ground) for word in query.words if found.places.get(word)]
+    own = of_pieces(words, ground.length / max(1, ground.parts))
+    if not ground.assisted:
+        own = _best(own, own, _MATCHED * most)
+        return _Evidence(own, _with_neighbours(own, ground), theme=of_sittings(words, ground))
+    own = _best(_with_first(own, own), own, _MATCHED * most)
+    whole = of_messages(words, own)
+    near = _with_message(own, whole)
+    if len(whole) < most:
+        _add_lent(near, whole, ground)
+    return _Evidence(own, near, whole=whole)
 
 
 def _dates(query: Query, ground: Ground) -> dict[int, float]:
@@ -130,49 +112,6 @@ def _dates(query: Query, ground: Ground) -> dict[int, float]:
         return {}
     near = ((n, nearness(query.named, s.started_at)) for n, s in enumerate(ground.sittings))
     return {number: score for number, score in near if score}
-
-
-def _word(word: str, found: Found, ground: Ground) -> _Word:
-    lists = [found.places.get(word + mark, ()) for mark in ("", "²", "³")]
-    df = len(lists[0])
-    if df >= CUT:  # it is taken to be as frequent before the first place that is known
-        known = ground.sittings[ground.at(lists[0][0] >> MESSAGE) :]
-        df = max(df, df * ground.parts // max(1, sum(sitting.parts for sitting in known)))
-    return _Word(lists, _idf(ground.parts, df))
-
-
-def _idf(total: int, df: int) -> float:
-    return math.log(1 + max(0.0, total - df + 0.5) / (df + 0.5))
-
-
-def _saturated(times: int, length: float) -> float:
-    """Return what a word says that stands so many times in a text of a length, 1 the average."""
-    return times * (_K + 1) / (times + _K * (1 - _B + _B * length))
-
-
-_OFTEN: Final = 15
-_WHOLE_GAIN: Final = [_saturated(times, 1.0) for times in range(_OFTEN + 1)]
-
-
-@lru_cache(maxsize=64)
-def _rises(average: int) -> Sequence[Sequence[float]]:
-    """Return by length what a word adds that stands there once, a second and a third time."""
-    lengths = [length / max(1, average) for length in range(MOST_LENGTH + 1)]
-    each = [[_saturated(times, length) for length in lengths] for times in (0, 1, 2, 3)]
-    return [[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(each)]
-
-
-def _scores(words: Iterable[_Word], average: float) -> dict[int, float]:
-    """Return BM25 of each place that holds a word."""
-    rises = _rises(round(average))
-    scores: dict[int, float] = {}
-    get = scores.get
-    for word in words:
-        for places, rise in zip(word.lists, rises, strict=True):
-            gain = [word.idf * each for each in rise]
-            for place in places:
-                scores[place] = get(place, 0.0) + gain[place & MOST_LENGTH]
-    return scores
 
 
 def _best(weighed: Mapping[int, float], scores: dict[int, float], most: int) -> dict[int, float]:
@@ -227,20 +166,6 @@ def _add_lent(
     return lent
 
 
-def _whole(words: Iterable[_Word], places: Iterable[int]) -> dict[int, float]:
-    """Return BM25 of the messages of places and of those behind them, whatever their length."""
-    wanted = set(map(MESSAGE.__rrshift__, places))
-    wanted |= {message + 1 for message in wanted}
-    whole: dict[int, float] = {}
-    get = whole.get
-    for word in words:
-        times = Counter(map(MESSAGE.__rrshift__, word.lists[0]))
-        gain = [word.idf * each for each in _WHOLE_GAIN]
-        for message in wanted & times.keys():
-            whole[message] = get(message, 0.0) + gain[min(times[message], _OFTEN)]
-    return whole
-
-
 def _with_message(own: Mapping[int, float], whole: Mapping[int, float]) -> dict[int, float]:
     """Return what each place has with what its message and the next are worth."""
     worth = _WHOLE * max(own.values(), default=0.0) / (max(whole.values(), default=0.0) or 1.0)
@@ -256,20 +181,3 @@ def _add_wordless(near: dict[int, float], sittings: Collection[int], ground: Gro
         for message in ground.messages(sitting):
             if message not in known:
                 near[message << MESSAGE] = 0.0
-
-
-def _themes(words: Iterable[_Word], ground: Ground) -> dict[int, float]:
-    """Return BM25 of each sitting that holds a word."""
-    total = len(ground.sittings)
-    average = max(1.0, ground.length / total)
-    themes: dict[int, float] = {}
-    for word in words:
-        times: dict[int, int] = {}
-        for places in word.lists:
-            for sitting, count in ground.runs(places):
-                times[sitting] = times.get(sitting, 0) + count
-        idf = _idf(total, len(times))
-        for sitting, count in times.items():
-            length = ground.sittings[sitting].length / average
-            themes[sitting] = themes.get(sitting, 0.0) + idf * _saturated(count, length)
-    return themes

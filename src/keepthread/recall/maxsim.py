@@ -5,13 +5,17 @@ beside it, and rare tokens count more (MaxSim). With one vector for all, it is t
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from keepthread.types import Embedding
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+_RARE: Final = 1.5
+"""How much more a rare token counts: a power of what it says by BM25."""
 
 
 class Meaning(NamedTuple):
@@ -63,7 +67,7 @@ def _rarity(asked: Sequence[int], pieces: Sequence[Sequence[int]]) -> "NDArray[n
             seen[token] += 1
     total = len(pieces)
     df = np.array([seen[token] for token in asked], np.float32)
-    worth = np.log(1 + (total - df + 0.5) / (df + 0.5))
+    worth = np.log(1 + (total - df + 0.5) / (df + 0.5)) ** _RARE
     return worth / worth.sum()
 
 

@@ -158,7 +158,7 @@ def _grouped(text: str, limit: int) -> list[str]:
     """Return sentences in groups of about so many tokens, each cut out of the text as it stands."""
     groups: list[str] = []
     begin = end = tokens = 0
-    for first, last in _sentences(text, 9 * limit // 2):
+    for first, last in _sentences(text, 9 * limit // 2, least=2 * (limit - GROUP)):
         cost = _tokens(text[first:last])
         if tokens and tokens + cost > limit:
             groups.append(text[begin:end].strip())
@@ -167,11 +167,15 @@ def _grouped(text: str, limit: int) -> list[str]:
     return [group for group in (*groups, text[begin:end].strip()) if group]
 
 
-def _sentences(text: str, longest: int) -> Iterator[tuple[int, int]]:
-    """Yield where sentences and lines begin and end; one that is far too long is cut."""
+def _sentences(text: str, longest: int, least: int) -> Iterator[tuple[int, int]]:
+    """Yield where sentences and lines begin and end; one that is far too long is cut.
+
+    Those of fewer letters than `least` go with the next.
+    """
     first = 0
-    for gap in (*_SENTENCE.finditer(text), None):
-        last = gap.start() if gap else len(text)
+    while first < len(text):
+        gap = _SENTENCE.search(text, first + max(1, least))
+        last, following = gap.span() if gap else (len(text), len(text))
         while last - first > 2 * longest:
             space = _SPACE.search(text, first + longest, first + 2 * longest)
             cut = space.start() if space else first + longest
@@ -179,4 +183,4 @@ def _sentences(text: str, longest: int) -> Iterator[tuple[int, int]]:
             first = cut
         if last > first:
             yield first, last
-        first = gap.end() if gap else last
+        first = following

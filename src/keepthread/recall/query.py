@@ -30,6 +30,7 @@ _READ: Final = 2000
 """Characters of a question in which dates are looked for."""
 _FADE: Final = 10.0
 """Days after which a sitting has much less to do with a named day."""
+_MONTH: Final = 31
 _AFTERWARDS: Final = 20
 """Days after a named month in which it is still talked of."""
 
@@ -90,21 +91,23 @@ def nearness(named: Named, started_at: float) -> float:
     """
     try:
         at = datetime.fromtimestamp(started_at, UTC).date()
-    except (OverflowError, ValueError, OSError):
+        if not named.month:
+            return 1.0 if at.year == named.year else 0.0
+        years = (named.year,) if named.year else (at.year, at.year - 1)
+        return max(_near(named, year, at) for year in years)
+    except (OverflowError, ValueError, OSError):  # no year of ours
         return 0.0
-    if not named.month:
-        return 1.0 if at.year == named.year else 0.0
-    return max(_near(named, year, at) for year in ([named.year] if named.year else [at.year]))
 
 
 def _near(named: Named, year: int, at: date) -> float:
+    in_month = (at.year, at.month) == (year, named.month)
     if named.day:
         day = date(year, named.month, min(named.day, 28)) + timedelta(max(0, named.day - 28))
         after = (at - day).days
-        if after >= -1:
+        if -1 <= after <= _MONTH:
             return math.exp(-max(after, 0) / _FADE)
-        return 0.3 if (at.year, at.month) == (year, named.month) else 0.0
-    if (at.year, at.month) == (year, named.month):
+        return 0.3 if in_month else 0.0
+    if in_month:
         return 1.0
     end = date(year + (named.month == 12), named.month % 12 + 1, 1)
     return 0.5 if 0 <= (at - end).days <= _AFTERWARDS else 0.0

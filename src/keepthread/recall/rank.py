@@ -46,7 +46,7 @@ def rank(
         known = [c for c in known if c.near or c.date]
     of = [parts[c.place >> LENGTH_BITS] for c in known]
     signs = signs_of(query, known, of, asked, vectors)
-    scores = weighed(signs, _profile(kind, asked if vectors else None))
+    scores = _weighed(signs, _profile(kind, asked if vectors else None), len(known))
     order = sorted(range(len(known)), key=scores.__getitem__, reverse=True)
     reasons = Reasons(query, found, signs, [part.place for part in of])
     return [Ranked(of[n].place, scores[n], reasons.of(n, of[n])) for n in order]
@@ -58,15 +58,11 @@ def _profile(kind: Kind, asked: Embedding | None) -> Profile:
     return kind.tokens if asked.ids else kind.pooled
 
 
-def weighed(signs: Signs, profile: Profile) -> list[float]:
-    """Return the sum of the signs, each times its weight."""
-    totals: list[float] | None = None
+def _weighed(signs: Signs, profile: Profile, count: int) -> list[float]:
+    """Return the sum of the signs of each candidate, each times its weight."""
+    totals = [0.0] * count
     for name, column in signs.items():
         weight: float = getattr(profile, name)
-        if not weight:
-            continue
-        if totals is None:
-            totals = [weight * value for value in column]
-        else:
+        if weight:
             totals = [t + weight * value for t, value in zip(totals, column, strict=True)]
-    return totals or []
+    return totals

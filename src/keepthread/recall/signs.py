@@ -105,7 +105,7 @@ def _of_meaning(
         "meaning": own,
         "meaning_near": near,
         "meaning_message": best,
-        "meaning_answer": [best[n] if n >= 0 else 0.0 for n in beside(1)],
+        "meaning_answer": [best[n] if n >= 0 else 0.0 for n in beside(1)] if best else (),
         "meaning_sitting": _spread(_best_by([c.sitting for c in candidates], near)),
     }
 

@@ -1,0 +1,102 @@
+"""BM25 over the scope asked for: what the words of a question say for pieces and what holds them.
+
+Everything is a sum over packed numbers; a word's rarity and the lengths are those of the scope.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from keepthread.recall.ground import Ground
+from keepthread.recall.places import MESSAGE, MOST_LENGTH
+from keepthread.types import Found
+
+CUT: Final = 5000
+"""So many places of a word mean that there may be more before them."""
+_K: Final = 1.2
+_B: Final = 0.75
+
+
+class Word(NamedTuple):
+    """Where a word of the question stands once, twice and three times, and what it is worth."""
+
+    lists: Sequence[Sequence[int]]
+    idf: float
+
+
+def word_of(word: str, found: Found, ground: Ground) -> Word:
+    """Return a word of a question, as it was found."""
+    lists = [found.places.get(word + mark, ()) for mark in ("", "²", "³")]
+    df = len(lists[0])
+    if df >= CUT:  # it is taken to be as frequent before the first place that is known
+        known = ground.sittings[ground.at(lists[0][0] >> MESSAGE) :]
+        df = max(df, df * ground.parts // max(1, sum(sitting.parts for sitting in known)))
+    return Word(lists, _idf(ground.parts, df))
+
+
+def _idf(total: int, df: int) -> float:
+    return math.log(1 + max(0.0, total - df + 0.5) / (df + 0.5))
+
+
+def _saturated(times: int, length: float) -> float:
+    """Return what a word says that stands so many times in a text of a length, 1 the average."""
+    return times * (_K + 1) / (times + _K * (1 - _B + _B * length))
+
+
+_OFTEN: Final = 15
+_WHOLE_GAIN: Final = [_saturated(times, 1.0) for times in range(_OFTEN + 1)]
+
+
+@lru_cache(maxsize=64)
+def _rises(average: int) -> Sequence[Sequence[float]]:
+    """Return by length what a word adds that stands there once, a second and a third time."""
+    lengths = [length / max(1, average) for length in range(MOST_LENGTH + 1)]
+    each = [[_saturated(times, length) for length in lengths] for times in (0, 1, 2, 3)]
+    return [[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(each)]
+
+
+def of_pieces(words: Iterable[Word], average: float) -> dict[int, float]:
+    """Return BM25 of each place that holds a word."""
+    rises = _rises(round(average))
+    scores: dict[int, float] = {}
+    get = scores.get
+    for word in words:
+        for places, rise in zip(word.lists, rises, strict=True):
+            gain = [word.idf * each for each in rise] if places else ()
+            for place in places:
+                scores[place] = get(place, 0.0) + gain[place & MOST_LENGTH]
+    return scores
+
+
+def of_messages(words: Iterable[Word], places: Iterable[int]) -> dict[int, float]:
+    """Return BM25 of the messages of places and of those behind them, whatever their length."""
+    wanted = set(map(MESSAGE.__rrshift__, places))
+    wanted |= {message + 1 for message in wanted}
+    whole: dict[int, float] = {}
+    get = whole.get
+    for word in words:
+        times = Counter(map(MESSAGE.__rrshift__, word.lists[0]))
+        gain = [word.idf * each for each in _WHOLE_GAIN]
+        for message in wanted & times.keys():
+            whole[message] = get(message, 0.0) + gain[min(times[message], _OFTEN)]
+    return whole
+
+
+def of_sittings(words: Iterable[Word], ground: Ground) -> dict[int, float]:
+    """Return BM25 of each sitting that holds a word."""
+    total = len(ground.sittings)
+    average = max(1.0, ground.length / total)
+    themes: dict[int, float] = {}
+    for word in words:
+        times: dict[int, int] = {}
+        for places in word.lists:
+            for sitting, count in ground.runs(places):
+                times[sitting] = times.get(sitting, 0) + count
+        idf = _idf(total, len(times))
+        for sitting, count in times.items():
+            length = ground.sittings[sitting].length / average
+            themes[sitting] = themes.get(sitting, 0.0) + idf * _saturated(count, length)
+    return themes
