@@ -25,7 +25,7 @@ from psycopg.types.string import StrBinaryDumper
 from keepthread.errors import KeepthreadError, SessionGone
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.places import session_of
-from keepthread.recall.words import VIEW
+from keepthread.recall.view import VIEW
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.statements import SQL
 from keepthread.stores.postgres.words import letters_of

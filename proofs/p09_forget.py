@@ -30,7 +30,7 @@ from keepthread.leases import FORGET
 from keepthread.opening import store_at
 from keepthread.protocols import Store
 from keepthread.recall.parts import parts_of
-from keepthread.recall.words import VIEW
+from keepthread.recall.view import VIEW
 from keepthread.spool.store import SpooledStore
 from keepthread.testing.embeddings import ScriptedEmbedder
 from keepthread.vectors import Vectors

@@ -283,6 +283,11 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]
 
 
 @pytest.fixture(scope="module")
+def searches(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    return run_quick("search", tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture(scope="module")
 def postgres_rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     return run_quick("postgres", tmp_path_factory.mktemp("disk"))
 
@@ -448,6 +453,18 @@ SERVER_BARS = [
     ("context in a session of 500", "<= 1.3"),
     ("a fixed calculation beside", None),
 ]
+
+
+def test_every_promise_of_a_search_has_its_row_and_its_bar(
+    searches: list[dict[str, object]],
+) -> None:
+    bars = {str(row["name"]).partition(", ")[0]: row["bar"] for row in searches if row["bar"]}
+    assert bars == {
+        "search": "<= 3",
+        "context by recall": "<= 6",
+        "bytes per message": "<= 3.5",
+    }
+    assert all(isinstance(row["value"], float | int) and row["value"] > 0 for row in searches)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from keepthread.errors import Damaged, ReadOnly, Stale, Unavailable
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.parts import parts_of
 from keepthread.recall.places import MOST_SEQ
-from keepthread.recall.words import VIEW
+from keepthread.recall.view import VIEW
 from keepthread.stores.drafts import Head, draft, next_row
 from keepthread.stores.ram import RamStore
 from keepthread.stores.sqlite import file as database_file

@@ -14,7 +14,7 @@ from keepthread import SessionKey
 from keepthread.errors import InvalidInput, Stale
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.places import seq_of, session_of
-from keepthread.recall.words import VIEW
+from keepthread.recall.view import VIEW
 from keepthread.stores.postgres import PostgresStore, points, server, words
 from keepthread.stores.postgres.server import Server
 from keepthread.stores.postgres.statements import FORMAT, SQL

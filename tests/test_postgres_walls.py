@@ -12,7 +12,7 @@ import pytest
 
 from keepthread import Scope, SessionInfo, Span
 from keepthread.errors import DurabilityTooLow, InvalidInput, Unavailable, WrongFormat
-from keepthread.recall.words import VIEW
+from keepthread.recall.view import VIEW
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.server import Server, durability_of
 from keepthread.stores.postgres.statements import FORMAT, SQL

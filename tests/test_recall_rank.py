@@ -287,8 +287,10 @@ def test_a_piece_without_vectors_is_ranked_by_its_words() -> None:
     lake = index.found.places["lake"][0]
     vectors = {key: vector((5, NORTH)) for key in index.parts if key != lake >> LENGTH_BITS}
     vectors[index.found.places["bowl"][0] >> LENGTH_BITS] = vector()
-    ranked = index.ask("lake", asked=vector((9, EAST), (7, NORTH)), vectors=vectors)
+    ranked = index.ask("lake", asked=vector((9, EAST), (5, NORTH)), vectors=vectors)
     assert ranked[0].place == lake
+    empty = dict.fromkeys(index.parts, vector())
+    assert index.ask("lake", asked=vector((9, EAST)), vectors=empty)[0].place == lake
     assert index.ask("lake", asked=vector(), vectors=vectors)[0].place == lake
 
 

@@ -377,12 +377,15 @@ class Memory:
         """Complete, once, what a process that died had begun to forget."""
         if self._settled:
             return
+        found = False
         try:
-            if await self.store.scan(Scope(), FORGET, limit=1):
+            found = bool(await self.store.scan(Scope(), FORGET, limit=1))
+            if found:
                 await self._forgetting().complete()
-        except Unavailable:
-            return  # the next call tries again
         except KeepthreadError as error:
+            if isinstance(error, Unavailable) and not found:
+                return  # the store is away: the next call looks again
+            # Reading may go on; the next one who opens the memory tries again.
             _log.warning("a forgetting could not be completed: %s", type(error).__name__)
         self._settled = True
 

@@ -25,14 +25,15 @@ from keepthread.errors import (
 )
 from keepthread.gather import MARKS
 from keepthread.protocols import Progress, Recalled, Recollection, Searchable, Store
+from keepthread.recall.flags import ASSISTANT, SYSTEM, TOOL, USER
 from keepthread.recall.lexical import candidates
-from keepthread.recall.parts import ASSISTANT, SYSTEM, TOOL, USER, parts_of, pieces_of, sittings_of
+from keepthread.recall.parts import parts_of, pieces_of, sittings_of
 from keepthread.recall.places import LENGTH_BITS, MESSAGE, part_of, place, seq_of, session_of
 from keepthread.recall.query import Query, query_of
 from keepthread.recall.rank import Ranked, rank
 from keepthread.recall.snippet import snippet
+from keepthread.recall.view import VIEW
 from keepthread.recall.weights import DEFAULT, Weights
-from keepthread.recall.words import VIEW
 from keepthread.recall.worth import worth
 from keepthread.types import (
     Embedding,

@@ -17,7 +17,7 @@ from keepthread.errors import KeepthreadError, SessionGone, Stale
 from keepthread.leases import VECTORS
 from keepthread.protocols import Embedder, Progress, Searchable, Store
 from keepthread.recall.parts import parts_of, pieces_of
-from keepthread.recall.words import VIEW
+from keepthread.recall.view import VIEW
 from keepthread.types import Embedding, Message, Scope, SessionKey, Unread
 
 _KEY: Final = "views"

@@ -11,7 +11,7 @@ from keepthread.forgetting.probes import Probes
 from keepthread.forgetting.wish import Wish
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.parts import parts_of
-from keepthread.recall.words import VIEW
+from keepthread.recall.view import VIEW
 from keepthread.types import Message, SessionInfo, SessionKey
 
 _PAGE: Final = 500

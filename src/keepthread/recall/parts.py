@@ -4,6 +4,18 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from keepthread.recall.flags import (
+    ASKS,
+    ASSISTANT,
+    FIRST,
+    FOREIGN,
+    NUMBERED,
+    STANDING,
+    SYSTEM,
+    TIMED,
+    TOOL,
+    USER,
+)
 from keepthread.recall.places import MOST_PARTS, length_of, place, seq_of
 from keepthread.recall.words import marked, words_of
 from keepthread.types import Message, Part, Sitting, Unread
@@ -15,22 +27,6 @@ GROUP: Final = 100
 PAUSE: Final = 6 * 3600.0
 """Seconds of silence after which a new sitting begins."""
 
-ASKS: Final = 1
-"""It ends in a question mark."""
-TIMED: Final = 2
-"""It holds an expression of time."""
-NUMBERED: Final = 4
-"""It has a digit."""
-STANDING: Final = 8
-"""It says what is to be done always."""
-USER: Final = 16
-ASSISTANT: Final = 32
-TOOL: Final = 64
-SYSTEM: Final = 128
-FIRST: Final = 256
-"""It is the first piece of its message."""
-FOREIGN: Final = 512
-"""A tool, the web or an import said it."""
 _TOTAL: Final = 10
 _MOST_TOTAL: Final = (1 << 20) - 1
 

@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
+from keepthread.recall.flags import ASKS, FIRST, NUMBERED, STANDING, TIMED, USER
 from keepthread.recall.lexical import Candidate
 from keepthread.recall.maxsim import meaning_of
-from keepthread.recall.parts import ASKS, FIRST, NUMBERED, STANDING, TIMED, USER, total_of
+from keepthread.recall.parts import total_of
 from keepthread.recall.places import LENGTH_BITS, MESSAGE
 from keepthread.recall.query import Query
 from keepthread.recall.words import words_of

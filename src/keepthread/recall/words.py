@@ -9,9 +9,6 @@ from unicodedata import normalize
 
 from keepthread.recall.stem import stem
 
-VIEW: Final = "words:1"
-"""The index of words. Another way of telling words apart gets another number."""
-
 LONGEST: Final = 64
 """Characters of a word that count."""
 MOST: Final = 64

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from keepthread.errors import InvalidInput, Stale
-from keepthread.recall.parts import ASSISTANT
+from keepthread.recall.flags import ASSISTANT
 from keepthread.recall.places import length_of, span
 from keepthread.stores.details import check_epoch
 from keepthread.types import Sitting, Unread

@@ -14,7 +14,8 @@ from keepthread.errors import InvalidInput, SessionGone, Stale
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.parts import parts_of, sittings_of
 from keepthread.recall.places import length_of, part_of, place, seq_of
-from keepthread.recall.words import VIEW, words_of
+from keepthread.recall.view import VIEW
+from keepthread.recall.words import words_of
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.contract import assistant, new_session, refused, said, span, user
 from keepthread.types import Embedding, Part, Scope, SessionKey, Sitting, Unread

@@ -14,9 +14,8 @@ from json import dumps
 from typing import Final
 
 from keepthread.codec import decode
-from keepthread.recall.parts import parts_of
 from keepthread.recall.places import MESSAGE, MOST_SEQ, seq_of, span
-from keepthread.recall.words import VIEW
+from keepthread.recall.view import VIEW
 from keepthread.stores.reading import without
 from keepthread.stores.sqlite import marks
 from keepthread.stores.sqlite.log import check_session
@@ -178,6 +177,8 @@ def _take_out(db: sqlite3.Connection, sid: int, pieces: Sequence[tuple[int, int]
     scope = db.execute(SQL["scope_of_session"], (sid,)).fetchone()
     if scope is None or not marks.number_of(db, VIEW) or _are_most(db, len(pieces)):
         return False
+    from keepthread.recall.parts import parts_of  # noqa: PLC0415 - not with every file: it is slow
+
     try:
         for message, group in groupby((place for place, _ in pieces), lambda p: p >> MESSAGE):
             row = db.execute(SQL["message_by_seq"], (sid, message & MOST_SEQ)).fetchone()
