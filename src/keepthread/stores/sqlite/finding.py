@@ -167,17 +167,17 @@ def _fetch(
     db: sqlite3.Connection, tenant: str, places: Sequence[int], kinds: Sequence[str]
 ) -> tuple[list[Placed], list[Record]]:
     placed: list[Placed] = []
-    records: list[Record] = []
+    sids: list[int] = []
     messages = sorted({place >> MESSAGE for place in places})
     for sid, group in groupby(messages, lambda message: message >> SEQ_BITS):
         named = sessions.id_and_owner_if_read(db, tenant, sid)
         if named is None:
             continue
         key = SessionKey(str(sid))
+        sids.append(sid)
         for message in group:
             row = db.execute(SQL["message_by_seq"], (sid, message & MOST_SEQ)).fetchone()
             found = row and decode(sid, row)
             if found and found.state == "live":
                 placed.append(Placed(key, *named, found))
-        records += shelf.scan_kinds(db, shelf.Shelf(tenant, sid, ""), kinds)
-    return placed, records
+    return placed, shelf.scan_sessions(db, tenant, sids, kinds)

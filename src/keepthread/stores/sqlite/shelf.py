@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from json import dumps
 from typing import Any, NamedTuple
 
 from keepthread.codec import value_check
@@ -79,6 +80,15 @@ def scan_kinds(db: sqlite3.Connection, shelf: Shelf, kinds: Sequence[str]) -> li
         found = [_decode(row) for row in db.execute(_OF_FOUR_KINDS, (*shelf, *kinds))]
         return [record for kind in kinds for record in found if record.kind == kind]
     return [_decode(row) for kind in kinds for row in db.execute(_OF_KIND, (*shelf, kind))]
+
+
+def scan_sessions(
+    db: sqlite3.Connection, tenant: str, sids: Sequence[int], kinds: Sequence[str]
+) -> list[Record]:
+    """Return the records of some kinds on the shelves of several sessions that are there."""
+    numbers = dumps(list(sids))
+    rows = [db.execute(SQL["records_of_sessions"], (tenant, numbers, kind)) for kind in kinds]
+    return [_decode(row) for found in rows for row in found]
 
 
 def owners(db: sqlite3.Connection, tenant: str) -> list[str]:

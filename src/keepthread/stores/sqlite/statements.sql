@@ -131,6 +131,11 @@ SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND made_of IS NOT NULL
 -- name: records_of_four_kinds
 SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind IN (?, ?, ?, ?) ORDER BY kind, key
 
+-- name: records_of_sessions
+SELECT * FROM shelf
+WHERE tenant = ? AND sid IN (SELECT value FROM json_each(?)) AND owner = '' AND kind = ?
+ORDER BY sid, key
+
 -- name: owners
 SELECT DISTINCT owner FROM shelf WHERE tenant = ? AND sid = 0 AND owner <> '' ORDER BY owner
 
