@@ -60,6 +60,12 @@ class Run:
     disk: Path
     """A folder on a disk; empty, and removed afterwards."""
     progress: Callable[[str], None]
+    data: Path | None = None
+    """A folder with what is measured, where that is no part of the project."""
+    model: Path | None = None
+    """A folder with a model that embeds."""
+    store: str | None = None
+    """The URL of a store to measure, where a benchmark can do with any."""
 
     @property
     def judged(self) -> bool:

@@ -10,13 +10,14 @@ from bench.context import BENCHMARK as CONTEXT
 from bench.places import folders
 from bench.postgres import BENCHMARK as POSTGRES
 from bench.prefix import BENCHMARK as PREFIX
+from bench.recall import BENCHMARK as RECALL
 from bench.redis import BENCHMARK as REDIS
 from bench.report import as_json, as_table, status
 from bench.search import BENCHMARK as SEARCH
 from bench.speed import BENCHMARK as SPEED
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    each.name: each for each in (SPEED, CONTEXT, PREFIX, SEARCH, POSTGRES, REDIS)
+    each.name: each for each in (SPEED, CONTEXT, PREFIX, SEARCH, RECALL, POSTGRES, REDIS)
 }
 QUICK_ROUNDS = 3
 
@@ -32,13 +33,25 @@ def main(
     parser.add_argument("--json", action="store_true", help="print a list of rows")
     parser.add_argument("--rounds", type=_positive, help=f"{ENOUGH_ROUNDS} or more are judged")
     parser.add_argument("--dir", type=Path, help="a folder on the disk to measure")
+    parser.add_argument("--data", type=Path, help="recall: the folder of LoCoMo and BEAM-100K")
+    parser.add_argument("--model", type=Path, help="recall: the folder of a model that embeds")
+    parser.add_argument("--store", help="recall: the URL of a store, instead of a file")
     options = parser.parse_args(arguments)
     benchmark = known.get(options.name)
     if benchmark is None:
         parser.error(f"there is no benchmark {options.name}; there are: {', '.join(known)}")
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ENOUGH_ROUNDS)
     with folders(options.dir) as (memory, disk):
-        run = Run(quick=options.quick, rounds=rounds, memory=memory, disk=disk, progress=_progress)
+        run = Run(
+            quick=options.quick,
+            rounds=rounds,
+            memory=memory,
+            disk=disk,
+            progress=_progress,
+            data=options.data,
+            model=options.model,
+            store=options.store,
+        )
         report = benchmark.measure(run)
     _progress("")
     print(as_json(report, run) if options.json else as_table(benchmark, report, run))
