@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from keepthread.facts.shelf import FactShelf
     from keepthread.forgetting.forgetting import Forgetting  # loaded when something is forgotten
     from keepthread.forgetting.receipt import Receipt
+    from keepthread.recall.weights import Weights
     from keepthread.searching import Hit, Searching  # loaded when something is looked for
     from keepthread.spool.store import Spool, SpooledStore  # loaded when there is one
 
@@ -58,6 +59,7 @@ class Memory:
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
         embedder: Embedder | None = None,
+        weights: "Weights | None" = None,
         extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
@@ -66,9 +68,10 @@ class Memory:
     ) -> None:
         """Stand on a store that is open; `open` is the usual way.
 
-        `embedder` helps to find what was said in other words; `extraction` draws facts from what
-        is said; `keep_why` is how many accounts of contexts each session keeps; `tracer` gets a
-        span for each append, context, fold and tool.
+        `embedder` helps to find what was said in other words, and `weights` say what counts how
+        much for what is recalled; `extraction` draws facts from what is said; `keep_why` is how
+        many accounts of contexts each session keeps; `tracer` gets a span for each append,
+        context, fold and tool.
         """
         self.store = store
         self.spool: Spool | None = getattr(store, "spool", None)
@@ -77,6 +80,7 @@ class Memory:
         self.views = {**DEFAULT_VIEWS, **(views or {})}
         self.folding = folding or Folding()
         self._embedder = embedder
+        self._weights = weights
         self.extraction = extraction
         self._clock = clock
         self._ids = ids
@@ -121,6 +125,7 @@ class Memory:
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
         embedder: Embedder | None = None,
+        weights: "Weights | None" = None,
         extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
@@ -143,6 +148,7 @@ class Memory:
                 counter=counter,
                 folding=folding,
                 embedder=embedder,
+                weights=weights,
                 extraction=extraction,
                 keep_why=keep_why,
                 tracer=tracer,
@@ -167,6 +173,7 @@ class Memory:
             counter=self.counter,
             folding=self.folding,
             embedder=self._embedder,
+            weights=self._weights,
             extraction=self.extraction,
             keep_why=self._keep_why,
             clock=self._clock,
@@ -285,7 +292,12 @@ class Memory:
             from keepthread.vectors import Vectors  # noqa: PLC0415 - as above
 
             vectors = Vectors(self._embedder)
-        return Searching(self.store, background=self._shared.background, vectors=vectors)
+        return Searching(
+            self.store,
+            background=self._shared.background,
+            vectors=vectors,
+            weights=self._weights,
+        )
 
     async def search(
         self,

@@ -58,6 +58,8 @@ _SHORT: Final = 10
 _TELLING: Final = 0.15
 """The share of a question's words, by what they are worth, that a piece must hold to be telling."""
 _BY_MEANING: Final = 8
+_NEAREST: Final = 100
+"""Pieces that are nearest by meaning, where a text has one vector."""
 _FILTERED: Final = 2000
 """Candidates of a search that passes many over."""
 _SPARE: Final = 20
@@ -127,12 +129,12 @@ class Searching:
         *,
         background: Background,
         vectors: Vectors | None = None,
-        weights: Weights = DEFAULT,
+        weights: Weights | None = None,
     ) -> None:
         """Search a store; `vectors` know what means the same in other words."""
         self.store = store
         self.vectors = vectors
-        self.weights = weights
+        self.weights = weights or DEFAULT
         self._background = background
         self._read_for: set[str] = set()
         """Owners whose vectors this process has begun to read on."""
@@ -276,7 +278,12 @@ class Searching:
         found, vector = await asyncio.gather(
             finder.places(VIEW, words, owner=owner, session=session), self._vector(asked.text)
         )
-        best = candidates(asked, found, most=most)
+        also: Sequence[int] = ()
+        if vector is not None and not vector.ids and self.vectors is not None:
+            also = await finder.nearest(
+                self.vectors.view, vector, owner=owner, session=session, limit=_NEAREST
+            )
+        best = candidates(asked, found, most=most, also=also)
         if not neighbours and vector is None:
             best = [each for each in best if each.own]
         places = [each.place for each in best]

@@ -39,6 +39,7 @@ from keepthread.types import (
 if TYPE_CHECKING:
     from keepthread.facts.extracting import Extraction
     from keepthread.forgetting.receipt import Receipt
+    from keepthread.recall.weights import Weights
     from keepthread.searching import Hit
     from keepthread.spool.nouns import Survey
     from keepthread.spool.store import Spool as AsyncSpool
@@ -57,6 +58,7 @@ class Memory:
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
         embedder: Embedder | None = None,
+        weights: "Weights | None" = None,
         extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
@@ -70,6 +72,7 @@ class Memory:
             counter=counter,
             folding=folding,
             embedder=embedder,
+            weights=weights,
             extraction=extraction,
             keep_why=keep_why,
             tracer=tracer,
@@ -88,6 +91,7 @@ class Memory:
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
         embedder: Embedder | None = None,
+        weights: "Weights | None" = None,
         extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
@@ -104,6 +108,7 @@ class Memory:
             counter=counter,
             folding=folding,
             embedder=embedder,
+            weights=weights,
             extraction=extraction,
             keep_why=keep_why,
             tracer=tracer,

@@ -3,7 +3,7 @@
 All that is matched is weighed by sums over packed numbers; objects are made for the best alone.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from keepthread.recall.bm25 import of_messages, of_pieces, of_sittings, word_of
@@ -60,10 +60,13 @@ class _Evidence(NamedTuple):
     theme: Mapping[int, float] = {}
 
 
-def candidates(query: Query, found: Found, *, most: int = 400) -> list[Candidate]:
+def candidates(
+    query: Query, found: Found, *, most: int = 400, also: Sequence[int] = ()
+) -> list[Candidate]:
     """Return the places that words, neighbours or a named time speak for, the best first.
 
-    A small scope is returned whole, so that vectors can speak for what no word does.
+    A small scope is returned whole, so that vectors can speak for what no word does. `also` are
+    places that something else speaks for.
     """
     if not found.sittings:
         return []
@@ -75,19 +78,21 @@ def candidates(query: Query, found: Found, *, most: int = 400) -> list[Candidate
     _add_wordless(near, range(len(ground.sittings)) if everywhere else dates, ground)
     weighed = _with_first(near, own) if ground.assisted else near
     weighed = _with_date(weighed, dates, ground) if dates else weighed
-    best = sorted(_best(weighed, near, most), key=weighed.__getitem__, reverse=True)
+    best = sorted(_best(weighed, near, most), key=weighed.__getitem__, reverse=True)[:most]
+    known = {place >> LENGTH_BITS for place in best} if also else set[int]()
+    best += [place for place in also if place >> LENGTH_BITS not in known]
     return [
         Candidate(
             place,
             own.get(place, 0.0),
-            near[place],
+            near.get(place, 0.0),
             whole.get(message := place >> MESSAGE, 0.0),
             whole.get(message + 1, 0.0),
             sitting := ground.at(message),
             theme.get(sitting, 0.0),
             dates.get(sitting, 0.0),
         )
-        for place in best[:most]
+        for place in best
     ]
 
 
