@@ -75,7 +75,6 @@ async def gather(
         live=shelf.live(exchange, author, counter),
         fence=found.fence or derived_id("fence", session)[:12],
         recalls=recalls,
-        erased=found.erased,
     )
     if all(m.counter == counter.name or m.state == "erased" for m in messages):
         return material

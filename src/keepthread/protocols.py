@@ -144,8 +144,6 @@ class Material(NamedTuple):
     facts: Sequence[Known] = ()
     recalls: bool = False
     """Whether anything can be recalled here."""
-    erased: bool = True
-    """False if it is known that nothing was ever erased here."""
     recalled: Recalled = Recalled()
 
 

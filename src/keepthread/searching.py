@@ -316,16 +316,14 @@ class Searching:
         everywhere: bool,
         before: int,
         hidden: Sequence[Hidden],
-        erased: bool,
         room: int,
         telling: bool,
     ) -> Recalled:
         """Return what bears on a question, for a context of a session that has so much room.
 
         `before` is the first position of that session that the context shows anyway, `hidden` what
-        it must not show, and `erased` tells whether something was erased there. `everywhere`
-        recalls from all the owner's sessions. `telling` leaves the room empty rather than fill it
-        with what has little to do with the question.
+        it must not show; `everywhere` recalls from all the owner's sessions. `telling` leaves the
+        room empty rather than fill it with what has little to do with the question.
         """
         finder = await self.store.finder()
         if finder is None:
@@ -347,18 +345,18 @@ class Searching:
         ]
         best = list(_that_may_fit(older, ranking.parts, room))
         hits = await self._fetched(finder, best, ranking.sittings)
-        if hidden or erased:
-            hits = await self._not_hidden(session, hits, hidden)
-        return Recalled(hits, notes)
+        return Recalled(await self._not_hidden(session, hits, hidden), notes)
 
     async def _not_hidden(
         self, session: SessionKey, hits: Sequence[Recollection], hidden: Sequence[Hidden]
-    ) -> list[Recollection]:
+    ) -> Sequence[Recollection]:
         """Leave out copies of what the context's own session hides or has erased.
 
         A fork and the session it was copied from hold the same messages, and each hides its own.
         """
         others = {hit.message.id for hit in hits if hit.session != session}
+        if not others:
+            return hits
         marks = Marks(hidden=tuple(hidden))
         own = await self.store.find(session, ids=others)
         gone = {m.id for m in own if m.state != "live" or marks.hides(m.seq)}

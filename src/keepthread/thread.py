@@ -191,7 +191,6 @@ class Thread(NamedTuple):
             everywhere=strategy.recall == "owner",
             before=plan.first,
             hidden=material.hidden,
-            erased=material.erased,
             room=plan.recall_room,
             telling=not isinstance(strategy, Recall),
         )

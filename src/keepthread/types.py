@@ -157,8 +157,6 @@ class Gathered(NamedTuple):
     sources: Sequence[Message] = ()
     """What the records that were followed are made of, by position, each once."""
     fence: str = ""
-    erased: bool = True
-    """False if it is known that nothing was ever erased in the session."""
 
 
 class Hidden(NamedTuple):

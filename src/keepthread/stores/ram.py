@@ -341,7 +341,6 @@ class RamStore:
             messages=await self.tail(session, tokens=tokens, least=least),
             records=records + followed,
             sources=await self.find(session, seqs=seqs),
-            erased=info.epoch > 0,
         )
 
     async def read(

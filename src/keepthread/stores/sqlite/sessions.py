@@ -74,21 +74,21 @@ def _id_and_owner(*row: Any) -> tuple[str, str] | None:
     return (id, owner) if sound and ready and KINDS[kind] != "delegate" else None
 
 
-def for_context(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str, bool]:
-    """Return a session's system prompt, its fence, and whether something was erased in it."""
+def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str]:
+    """Return what a context needs of a session: its system prompt, and its fence."""
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
-    return _for_context(*row[:10])
+    return _prompt_and_fence(*row[:10])
 
 
 @lru_cache(maxsize=1024)
-def _for_context(*row: Any) -> tuple[str | None, str, bool]:
+def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
     # Every context asks for it, and it hardly ever changes.
     if row[9] != value_check(*row[:9]):
         raise Damaged(f"the record of session {row[2]!r} is damaged; run `verify`")
     details = decode_details(row[8])
-    return details["system_prompt"], details.get("fence", ""), row[6] > 0
+    return details["system_prompt"], details.get("fence", "")
 
 
 def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:

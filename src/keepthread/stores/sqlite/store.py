@@ -261,12 +261,12 @@ class SQLiteStore:
         def gather(db: sqlite3.Connection) -> Gathered:
             db.execute("BEGIN")
             try:
-                prompt, fence, erased = sessions.for_context(db, place.tenant, sid)
+                prompt, fence = sessions.prompt_and_fence(db, place.tenant, sid)
                 tail = log.tail(db, place.tenant, sid, tokens, None, MAX_COUNT, 0, least)
                 records = shelf.scan_kinds(db, place, (*kinds, *follow))
                 followed = [record for record in records if record.kind in follow]
                 sources = log.sources(db, sid, followed) if followed else []
-                return Gathered(prompt, tail, records, sources, fence, erased)
+                return Gathered(prompt, tail, records, sources, fence)
             finally:
                 db.execute("COMMIT")
 
