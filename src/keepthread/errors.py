@@ -71,3 +71,31 @@ class DurabilityTooLow(KeepthreadError):
 
 class Unsupported(KeepthreadError):
     """The engine behind this store cannot do that at all. The text names engines that can."""
+
+class ModelError(KeepthreadError):
+    """A model did not answer as it should. What was asked is stored; nothing else is touched."""
+
+
+class ModelUnavailable(ModelError):
+    """The model cannot be reached, is broken or too slow. Ask again later, or another one."""
+
+
+class ModelBusy(ModelUnavailable):
+    """The provider lets nobody ask so much so fast. Wait, or raise the limit there."""
+
+
+class ModelDenied(ModelError):
+    """The provider does not take the key, or not for this model. Check the key and its rights."""
+
+
+class ModelRefused(ModelError):
+    """The provider will not answer such a request; the text says why. Change what is asked."""
+
+
+class ModelCut(ModelError):
+    """The answer broke off on its way; `said` is what had arrived."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        """Keep what arrived beside the reason."""
+        super().__init__(message)
+        self.said = said

@@ -2,7 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -131,6 +139,7 @@ class Memory:
         tracer: Tracer | None = None,
         durability: Durability | None = None,
         spool: str | None = None,
+        patience: float | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> "Opening":
@@ -138,8 +147,9 @@ class Memory:
 
         Use it with `async with`, or `await` it and close it yourself. `spool` is the path of a
         file that takes messages while the server is away, and delivers them when it is back.
+        `patience` is for how many seconds a call waits for a store that is busy or away.
         """
-        store = store_at(url, spool)
+        store = store_at(url, spool, patience)
 
         async def memory() -> Memory:
             opened = Memory(
@@ -266,19 +276,29 @@ class Memory:
             raise SessionNotFound(f"there is no session {id!r}")
         await self.store.delete_session(info.key)
 
-    async def prune(self, days: int = 30) -> int:
-        """Delete sessions without activity for so many days, all kinds of them; return how many."""
+    async def prune(self, days: int = 30, *, progress: Progress | None = None) -> int:
+        """Delete sessions without activity for so many days, all kinds of them; return how many.
+
+        `progress` tells of the sessions that were deleted, and of how many are to be.
+        """
         before = self._clock() - check_count(days, "days") * DAY
+        total = sum([len(page) async for page in self._idle(before)]) if progress else 0
         pruned = 0
+        async for page in self._idle(before):
+            for session in page:
+                with suppress(SessionGone):  # another process pruned it
+                    await self.store.delete_session(session)
+                    pruned += 1
+                    if progress:
+                        progress(pruned, max(total, pruned))
+        return pruned
+
+    async def _idle(self, before: float) -> AsyncGenerator[list[SessionKey]]:
+        """Yield, page by page, the sessions without activity since a time."""
         after: SessionKey | None = None
         while page := await self.store.scan_sessions(after=after, limit=_PAGE):
-            for session in page:
-                if session.state == "live" and session.updated_at < before:
-                    with suppress(SessionGone):  # another process pruned it
-                        await self.store.delete_session(session.key)
-                        pruned += 1
+            yield [s.key for s in page if s.state == "live" and s.updated_at < before]
             after = page[-1].key
-        return pruned
 
     # --- finding ---
 

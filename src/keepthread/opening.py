@@ -15,19 +15,21 @@ SERVERS: Final = (*POSTGRES, *REDIS)
 _PATIENCE: Final = 5.0  # seconds that a call waits for a server if there is a spool
 
 
-def store_at(url: str, spool: str | None = None) -> Open:
+def store_at(url: str, spool: str | None = None, patience: float | None = None) -> Open:
     """Return what opens the store at an address, given tenant, durability, clock and ids.
 
-    With the path of a spool, messages go there while the store is away.
+    With the path of a spool, messages go there while the store is away. `patience` is for how many
+    seconds a call waits for a store that is busy or away; each engine has its own if it is None.
     """
     if spool is not None:
-        return partial(_spooled, spool, url)
+        return partial(_spooled, spool, url, patience)
     scheme = scheme_of(url)
+    waiting = {} if patience is None else _waiting(url, patience)
     if scheme in SERVERS:
         _check_encoded(url)
-        return partial(_postgres if scheme in POSTGRES else _redis, url)
+        return partial(_postgres if scheme in POSTGRES else _redis, url, **waiting)
     path = path_of(url)
-    return _ram if path is None else partial(_sqlite, path)
+    return _ram if path is None else partial(_sqlite, path, **waiting)
 
 
 def scheme_of(url: str) -> str:
@@ -91,21 +93,23 @@ async def _redis(url: str, **settings: Any) -> Store:
     return await stores.RedisStore.open(url, **settings)
 
 
-async def _spooled(path: str, url: str, **settings: Any) -> Store:
+async def _spooled(path: str, url: str, patience: float | None, **settings: Any) -> Store:
     from keepthread.spool.store import SpooledStore  # noqa: PLC0415
     from keepthread.spool.target import target_of  # noqa: PLC0415
 
-    opened = partial(store_at(url), **settings, **_impatience(url))
+    if patience is None and scheme_of(url) in SERVERS:
+        patience = _PATIENCE
+    opened = partial(store_at(url, patience=patience), **settings)
     return await SpooledStore.open(path, opened, target=target_of(url), **settings)
 
 
-def _impatience(url: str) -> dict[str, Any]:
-    """Return what lets a server's store wait less; a missing driver is no outage, and told now."""
+def _waiting(url: str, seconds: float) -> dict[str, Any]:
+    """Return what lets a store wait so long; a missing driver is no outage, and told now."""
     if scheme_of(url) in POSTGRES:
         _ = stores.PostgresStore
-        return {"deadline": _PATIENCE}
+        return {"deadline": seconds}
     if scheme_of(url) in REDIS:
         from keepthread.stores.redis import Timeouts  # noqa: PLC0415
 
-        return {"timeouts": Timeouts(again=_PATIENCE)}
-    return {}
+        return {"timeouts": Timeouts(again=seconds)}
+    return {} if path_of(url) is None else {"busy_timeout": seconds}

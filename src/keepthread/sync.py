@@ -97,6 +97,7 @@ class Memory:
         tracer: Tracer | None = None,
         durability: Durability | None = None,
         spool: str | None = None,
+        patience: float | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> "Memory":
@@ -114,6 +115,7 @@ class Memory:
             tracer=tracer,
             durability=durability,
             spool=spool,
+            patience=patience,
             clock=clock,
             ids=ids,
         )
@@ -241,9 +243,10 @@ class Memory:
         """See `keepthread.Memory.delete_session`."""
         self._loop.run(self._memory.delete_session, id, owner=owner)
 
-    def prune(self, days: int = 30) -> int:
-        """See `keepthread.Memory.prune`."""
-        return self._loop.run(self._memory.prune, days)
+    def prune(self, days: int = 30, *, progress: Progress | None = None) -> int:
+        """See `keepthread.Memory.prune`; `progress` is called in the thread that waits."""
+        call = Call(self._loop)
+        return call.run(self._memory.prune, days, progress=progress and call.here(progress))
 
     def search(
         self,
@@ -433,9 +436,10 @@ class Session:
         """See `keepthread.Session.cached_tools`."""
         return self._loop.run(self._session.cached_tools)
 
-    def fold(self) -> int:
-        """See `keepthread.Session.fold`."""
-        return self._loop.run(self._session.fold)
+    def fold(self, *, progress: Progress | None = None) -> int:
+        """See `keepthread.Session.fold`; `progress` is called in the thread that waits."""
+        call = Call(self._loop)
+        return call.run(self._session.fold, progress=progress and call.here(progress))
 
     # --- hiding, branching, details ---
 

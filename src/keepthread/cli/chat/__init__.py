@@ -1,0 +1,1 @@
+"""`keepthread chat`: a conversation in the terminal that is kept as it goes."""

@@ -1,0 +1,245 @@
+"""Talking to a model with memory around it; no terminal is needed for that."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, cast
+
+from keepthread.cli.chat.keeping import AWAY, Keeping
+from keepthread.context.render import Context
+from keepthread.errors import KeepthreadError, ModelCut, ModelError
+from keepthread.ids import new_id
+from keepthread.protocols import ChatModel
+from keepthread.session import Session
+from keepthread.turn import Turn
+from keepthread.types import JSON, Message, Reply, SessionInfo, Usage
+
+if TYPE_CHECKING:
+    from keepthread.memory import Memory
+
+VIEW: Final = "chat"
+_LONGEST_TITLE: Final = 60
+
+
+@dataclass(slots=True, kw_only=True)
+class Answered:
+    """What came of a question; it fills while the answer arrives."""
+
+    question: Message
+    context: Context
+    text: str = ""
+    answer: Message | None = None
+    """The answer as stored; None if nothing arrived."""
+    usage: Usage | None = None
+    cut: bool = False
+    """Whether it was broken off: by hand, by a limit, or by a failure."""
+    failure: ModelError | None = None
+    began: float = field(default_factory=time.monotonic)
+    first: float = 0.0
+    """Seconds until the first piece."""
+    seconds: float = 0.0
+
+
+class Talk:
+    """One conversation at a time with one model at a time."""
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        model: ChatModel,
+        *,
+        owner: str = "default",
+        system: str = "",
+        id: str = "",
+    ) -> None:
+        """Begin a new session, or with an id that one; it is made when something is said."""
+        self.keeping = keeping
+        self.model = model
+        self.owner = owner
+        self.system = system
+        self.id = id or new_session_id()
+        self.last: Answered | None = None
+        """What came of the latest question."""
+        self.answered: list[Answered] = []
+        """All that was asked since this program began."""
+        self.unanswered: Message | None = None
+        """The latest question, if nothing came of it."""
+        self._said: list[Message] = []
+        self._session: Session | None = None
+        self._home: Memory | None = None
+        self._stopped = asyncio.Event()
+
+    # --- the session ---
+
+    async def session(self) -> Session:
+        """Return the session where it is kept now, made if it is not there."""
+        memory = self.keeping.memory
+        if self._session is None or self._home is not memory:
+            self._session = await memory.session(
+                self.id, owner=self.owner, system_prompt=self.system or None
+            )
+            self._home = memory
+        return self._session
+
+    async def known_session(self) -> Session | None:
+        """Return the session if it is there already."""
+        found = await self.keeping.memory.store.get_session(self.id)
+        return None if found is None else await self.session()
+
+    def move(self, id: str) -> None:
+        """Go on in another session."""
+        self.id = id
+        self._session = self.last = self.unanswered = None
+        self._said.clear()
+
+    # --- asking ---
+
+    async def ask(self, text: str, *, again: Message | None = None) -> AsyncGenerator[str]:
+        """Store a question, ask the model, and give the answer piece by piece; then store it.
+
+        `last` is what came of it. `again` is a question that is stored already.
+        """
+        self._stopped.clear()
+        id = again.id if again else new_id()
+        async with self.keeping.using(), AsyncExitStack() as stack:
+            turn, context = await self._begun(stack, text, id)
+            self.unanswered = turn.user
+            answered = self.last = Answered(question=turn.user, context=context)
+            self.answered.append(answered)
+            try:
+                async with aclosing(self._pieces(answered)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            finally:
+                await self._finish(turn, answered)
+
+    def stop(self) -> None:
+        """End the answer that is arriving; what arrived is kept."""
+        self._stopped.set()
+
+    async def _begun(self, stack: AsyncExitStack, text: str, id: str) -> tuple[Turn, Context]:
+        """Store the question and choose what the model sees; elsewhere, if the store is away."""
+        while True:
+            try:
+                session = await self.session()
+                turn = await stack.enter_async_context(session.exchange(text, id=id))
+                return turn, await turn.context(VIEW)
+            except AWAY as error:
+                await self._leave(error)
+
+    async def _leave(self, error: Exception) -> None:
+        if not self.keeping.kept and self.keeping.away:
+            raise error  # it is kept in this process already
+        info = self._session.info if self._session else self._info()
+        await self.keeping.leave(error, info, self._said)
+        self._session = None
+
+    def _info(self) -> SessionInfo:
+        return SessionInfo(id=self.id, owner=self.owner, system_prompt=self.system or None)
+
+    async def _pieces(self, answered: Answered) -> AsyncGenerator[str]:
+        """Give what the model says until it ends, fails or is stopped."""
+        context = answered.context
+        stream = self.model.stream(context.messages, system=context.system)
+        try:
+            async for piece in _until(self._stopped, stream):
+                if isinstance(piece, Reply):
+                    answered.usage = piece.usage
+                    answered.cut = piece.cut
+                    return
+                answered.first = answered.first or time.monotonic() - answered.began
+                answered.text += piece
+                yield piece
+            answered.cut = True
+        except ModelError as error:
+            answered.failure = error
+            answered.cut = isinstance(error, ModelCut)
+        finally:
+            answered.seconds = time.monotonic() - answered.began
+
+    async def _finish(self, turn: Turn, answered: Answered) -> None:
+        """Store what arrived, if anything did."""
+        self._said.append(answered.question)
+        if not answered.text:
+            return
+        self.unanswered = None
+        message = Message(
+            role="assistant", content=answered.text, meta=_meta(self.model.name, answered)
+        )
+        try:
+            answered.answer = await turn.finish(message)
+        except AWAY as error:
+            answered.answer = await self._finish_elsewhere(error, answered.question, message)
+        self._said.append(answered.answer)
+        await self._entitle(answered.question.content)
+
+    async def _finish_elsewhere(
+        self, error: Exception, question: Message, message: Message
+    ) -> Message:
+        await self._leave(error)
+        async with (await self.session()).exchange(question.content, id=question.id) as turn:
+            return await turn.finish(message)
+
+    async def _entitle(self, text: str) -> None:
+        """Name a new session by what was asked first; that is a help, and no reason to fail."""
+        session = await self.session()
+        title = _title(text)
+        if title and not session.info.title:
+            with suppress(KeepthreadError):
+                await session.update(title=title)
+
+
+def new_session_id(now: Callable[[], datetime] = datetime.now) -> str:
+    """Return an id that can be typed: the day, and four letters by chance."""
+    return f"{now():%Y-%m-%d}-{_letters(new_id())}"
+
+
+def _letters(id: str) -> str:
+    # No vowels, no look-alikes: nothing that reads as a word or can be mistyped.
+    letters = "bcdfghjkmnpqrtvwxz"
+    number = int(id[-12:], 16)
+    return "".join(letters[number // len(letters) ** place % len(letters)] for place in range(4))
+
+
+def _title(text: str) -> str:
+    line = next((line for line in text.splitlines() if line.strip()), "").strip()
+    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1].rstrip()}…"
+
+
+def _meta(model: str, answered: Answered) -> Mapping[str, JSON]:
+    meta: dict[str, JSON] = {"model": model}
+    if answered.usage:
+        meta["usage"] = cast(JSON, answered.usage._asdict())
+    if answered.cut:
+        meta["cut"] = True
+    return meta
+
+
+async def _until(
+    stopped: asyncio.Event, stream: AsyncIterator[str | Reply]
+) -> AsyncGenerator[str | Reply]:
+    """Give what a stream gives until it ends, or is stopped."""
+    end = asyncio.ensure_future(stopped.wait())
+    try:
+        while True:
+            step = asyncio.ensure_future(anext(stream))
+            try:
+                await asyncio.wait({step, end}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not step.done():
+                    step.cancel()
+            if stopped.is_set() and not step.done():
+                with suppress(asyncio.CancelledError):
+                    await step
+                return
+            try:
+                yield step.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        end.cancel()
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()

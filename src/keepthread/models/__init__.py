@@ -1,0 +1,17 @@
+"""The chat models: each stands on its provider's own SDK, which is loaded when first needed."""
+
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from keepthread.models.anthropic import AnthropicModel
+    from keepthread.models.openai import OpenAIModel
+
+__all__ = ["AnthropicModel", "OpenAIModel"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{name.removesuffix('Model').lower()}")
+    return getattr(module, name)
