@@ -24,11 +24,11 @@ from keepthread import Context, Message, Turn, Window
 from keepthread.context.window import CONTEXT_FRAME
 from keepthread.context.wire import sendable
 from keepthread.errors import BudgetTooSmall
+from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.types import Choice, Scope, SessionKey
 from proofs import Outcome, Progress, Proof
 from proofs.histories import Estimate, Exact, History, counters, marks_in
 from proofs.views import STRATEGIES
-from tests.validators import anthropic, openai_chat, openai_responses
 
 PER_HISTORY: Final = 2
 PER_BATCH: Final = 400

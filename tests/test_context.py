@@ -28,10 +28,10 @@ from keepthread.context.sections import SIMPLE, Shares
 from keepthread.context.window import CONTEXT_FRAME
 from keepthread.errors import BudgetTooSmall, InvalidInput
 from keepthread.protocols import Material
+from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.tokens import Estimator
 from keepthread.tokens.counting import MESSAGE_FRAME, count_message
 from tests.test_codec import messages as any_messages
-from tests.validators import anthropic, openai_chat, openai_responses
 
 LABEL = re.compile(r"(User|Assistant|System|Tool)( [^\n]*)?:")
 

@@ -24,10 +24,10 @@ from keepthread.calls import INTERRUPTED
 from keepthread.checks import MAX_BYTES
 from keepthread.delegation import DELEGATED
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
+from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.tokens import Estimator
 from keepthread.turn import NO_ANSWER
 from keepthread.types import SessionKey
-from tests.validators import anthropic, openai_chat, openai_responses
 
 
 @pytest.fixture(params=["ram", "sqlite"])

@@ -13,9 +13,9 @@ from keepthread.derived import derived_id
 from keepthread.errors import InvalidInput, Unavailable
 from keepthread.gather import NOTE
 from keepthread.protocols import Store
+from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.tokens import Estimator
 from keepthread.types import JSON, SessionKey, Span
-from tests.validators import anthropic, openai_chat, openai_responses
 
 MENU = ProactiveTool(name="menu", arguments={"of": "home"}, result={"items": 3}, lifetime=2)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.validators import anthropic, known_bad, openai_chat, openai_responses
+from keepthread.testing.wires import anthropic, openai_chat, openai_responses
+from tests import known_bad
 
 WIRES = {
     "openai-chat": (openai_chat.check, known_bad.BAD_CHAT, known_bad.GOOD_CHAT),

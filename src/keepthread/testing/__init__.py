@@ -1,1 +1,1 @@
-"""What users who write tests need: the store contract, hostile inputs, a clock, a model."""
+"""What users who write tests need: the store contract, hostile inputs, a clock, models, servers."""

@@ -3,11 +3,13 @@
 from itertools import pairwise
 from typing import Any, Final
 
-from tests.validators import (
+from keepthread.testing.wires import (
     IMAGES,
     NAME,
     PLAIN_ID,
     is_base64,
+    is_list,
+    is_object,
     is_web_address,
     too_deep,
     unsendable,
@@ -33,7 +35,7 @@ def check(request: dict[str, Any]) -> list[str]:
         return problems
     problems = _system(request)
     messages = request.get("messages")
-    if not isinstance(messages, list):
+    if not is_list(messages):
         return [*problems, "messages: Input should be a valid list"]
     if not messages:
         return [*problems, "messages: at least one message is required"]
@@ -48,18 +50,18 @@ def _system(request: dict[str, Any]) -> list[str]:
     if isinstance(system, str):
         # An empty text: "system: text content blocks must be non-empty".
         return [] if system.strip() else ["system: text content blocks must be non-empty"]
-    if not isinstance(system, list):
+    if not is_list(system):
         return ["system: Input should be a valid list"]
     return [p for n, block in enumerate(system) for p in _block(block, ("text",), f"system.{n}")]
 
 
 def _message(message: Any, at: int) -> list[str]:
     where = f"messages.{at}"
-    if not isinstance(message, dict):
+    if not is_object(message):
         return [f"{where}: Input should be a valid dictionary"]
     role, content = message.get("role"), message.get("content")
     if role == "system":
-        # "The Messages API accepts a top-level `system` parameter, not \"system\" as an input …"
+        # “The Messages API accepts a top-level `system` parameter, not \"system\" as an input …”
         return ['messages: Unexpected role "system"']
     if role not in ("user", "assistant"):
         return [f"{where}.role: Input should be 'user' or 'assistant'"]
@@ -67,10 +69,10 @@ def _message(message: Any, at: int) -> list[str]:
         return [f"{where}.{min(extra)}: Extra inputs are not permitted"]
     if isinstance(content, str):
         return _text(content, where)
-    if not isinstance(content, list):
+    if not is_list(content):
         return [f"{where}.content: Input should be a valid list"]
     if not content:
-        # "all messages must have non-empty content except for the optional final assistant message"
+        # “all messages must have non-empty content except for the optional final assistant message”
         return [f"{where}: all messages must have non-empty content"]
     allowed = USERS if role == "user" else ASSISTANTS
     return [p for n, b in enumerate(content) for p in _block(b, allowed, f"{where}.content.{n}")]
@@ -87,12 +89,12 @@ def _text(text: Any, where: str) -> list[str]:
 
 
 def _block(block: Any, allowed: tuple[str, ...], where: str) -> list[str]:
-    kind = block.get("type") if isinstance(block, dict) else None
+    kind = block.get("type") if is_object(block) else None
     if kind not in FIELDS:
-        # "Input tag 'input_text' found using 'type' does not match any of the expected tags"
+        # “Input tag 'input_text' found using 'type' does not match any of the expected tags”
         return [f"{where}: Input tag {kind!r} does not match any of the expected tags"]
     if kind not in allowed:
-        # "`tool_use` blocks can only be in `assistant` messages", and the like.
+        # “`tool_use` blocks can only be in `assistant` messages”, and the like.
         return [f"{where}: `{kind}` blocks cannot be in this message"]
     if extra := set(block) - FIELDS[kind]:
         return [f"{where}.{kind}.{min(extra)}: Extra inputs are not permitted"]
@@ -108,15 +110,15 @@ def _block(block: Any, allowed: tuple[str, ...], where: str) -> list[str]:
 
 
 def _image(source: Any, where: str) -> list[str]:
-    kind = source.get("type") if isinstance(source, dict) else None
+    kind = source.get("type") if is_object(source) else None
     if kind == "url":
         good = is_web_address(source.get("url"))
-        # "Only HTTPS URLs are supported."
+        # “Only HTTPS URLs are supported.”
         return [] if good else [f"{where}.image.source.url: Only HTTPS URLs are supported"]
     if kind != "base64":
         return [f"{where}.image.source: Input tag {kind!r} does not match 'base64', 'url', 'file'"]
     if source.get("media_type") not in IMAGES:
-        # "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'"
+        # “Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'”
         return [f"{where}.image.source.base64.media_type: Input should be 'image/jpeg', …"]
     if not is_base64(source.get("data")):
         return [f"{where}.image.source.base64: invalid base64 data"]
@@ -130,7 +132,7 @@ def _tool_use(block: dict[str, Any], where: str) -> list[str]:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         # The server says {1,128}; older models and other hosts of them say {1,64}.
         return [f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"]
-    if not isinstance(block.get("input"), dict):
+    if not is_object(block.get("input")):
         return [f"{where}.tool_use.input: Input should be a valid dictionary"]
     if too_deep(block["input"]):
         return [f"{where}.tool_use.input: recursion limit exceeded"]
@@ -145,7 +147,7 @@ def _tool_result(block: dict[str, Any], where: str) -> list[str]:
         return []
     if isinstance(content, str):  # blank ones are refused where Bedrock serves the model
         return _text(content, f"{where}.tool_result.content")
-    if not isinstance(content, list):
+    if not is_list(content):
         return [f"{where}.tool_result.content: Input should be a valid list"]
     inner = f"{where}.tool_result.content"
     return [p for n, b in enumerate(content) for p in _block(b, ("text", "image"), f"{inner}.{n}")]
@@ -154,7 +156,7 @@ def _tool_result(block: dict[str, Any], where: str) -> list[str]:
 def _thinking(block: dict[str, Any], where: str) -> list[str]:
     needed = "data" if block["type"] == "redacted_thinking" else "signature"
     if not isinstance(block.get(needed), str) or not block[needed]:
-        # "messages.1.content.0.thinking.signature: Field required"
+        # “messages.1.content.0.thinking.signature: Field required”
         return [f"{where}.{block['type']}.{needed}: Field required"]
     return []
 
@@ -172,7 +174,7 @@ def _roles(messages: list[dict[str, Any]]) -> list[str]:
         text = _last_text(messages[-1])
         if text != text.rstrip():
             problems.append("messages: final assistant content cannot end with trailing whitespace")
-        # "This model does not support assistant message prefill. The conversation must end with …"
+        # “This model does not support assistant message prefill. The conversation must end with …”
         problems.append("The conversation must end with a user message")
     return problems
 
@@ -204,7 +206,7 @@ def _pairs(messages: list[dict[str, Any]]) -> list[str]:
                 seen.add(block["id"])
                 served.add(block["id"])
             elif block["type"] == "web_search_tool_result" and block["tool_use_id"] not in served:
-                # "Each `…_tool_result` block must have a corresponding `server_tool_use` block …"
+                # “Each `…_tool_result` block must have a corresponding `server_tool_use` block …”
                 problems.append(f"messages.{at}: unexpected `tool_use_id` without server_tool_use")
     if waiting:
         problems.append(_unanswered(len(messages) - 1, waiting))
@@ -217,12 +219,12 @@ def _answers(blocks: list[dict[str, Any]], waiting: list[str], at: int) -> list[
     if missing := [id for id in waiting if id not in results]:
         problems.append(_unanswered(at - 1, missing))
     if strange := [id for id in results if id not in waiting]:
-        # "Each `tool_result` block must have a corresponding `tool_use` block in the previous …"
+        # “Each `tool_result` block must have a corresponding `tool_use` block in the previous …”
         problems.append(
             f"messages.{at}: unexpected `tool_use_id` found in `tool_result` blocks: {strange[0]}"
         )
     if len(set(results)) < len(results):
-        # "each tool_use must have a single result. Found multiple `tool_result` blocks with id: …"
+        # “each tool_use must have a single result. Found multiple `tool_result` blocks with id: …”
         problems.append(f"messages.{at}: each tool_use must have a single result")
     kinds = [block["type"] for block in blocks]
     if "tool_result" in kinds[len(results) :]:
@@ -232,7 +234,7 @@ def _answers(blocks: list[dict[str, Any]], waiting: list[str], at: int) -> list[
 
 
 def _unanswered(at: int, ids: list[str]) -> str:
-    # "… Each `tool_use` block must have a corresponding `tool_result` block in the next message."
+    # “… Each `tool_use` block must have a corresponding `tool_result` block in the next message.”
     return (
         f"messages.{at}: `tool_use` ids were found without `tool_result` blocks immediately after:"
         f" {', '.join(ids)}"

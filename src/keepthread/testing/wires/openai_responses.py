@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from tests.validators import PLAIN_ID, unsendable
-from tests.validators.openai_chat import function_problems, image_problems
+from keepthread.testing.wires import PLAIN_ID, is_list, is_object, unsendable
+from keepthread.testing.wires.openai_chat import function_problems, image_problems
 
 ROLES: Final = ("assistant", "system", "developer", "user")
 PARTS: Final = {
@@ -23,16 +23,16 @@ def check(request: dict[str, Any]) -> list[str]:
     if problems := unsendable(request):
         return problems
     if "messages" in request:
-        # "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved …"
+        # “Unsupported parameter: 'messages'. In the Responses API, this parameter has moved …”
         return ["Unsupported parameter: 'messages' has moved to 'input'"]
     problems = _instructions(request)
     items = request.get("input")
     if isinstance(items, str) and items:
         return problems
-    if not isinstance(items, list):
+    if not is_list(items):
         return [*problems, "Missing required parameter: 'input'"]
     if not items:
-        # "One of \"input\" or \"previous_response_id\" or 'prompt' … must be provided."
+        # “One of \"input\" or \"previous_response_id\" or 'prompt' … must be provided.”
         return [*problems, "One of 'input' or 'previous_response_id' must be provided"]
     problems += [p for at, item in enumerate(items) for p in _item(item, f"input[{at}]")]
     return problems or [*_ids(items), *_pairs(items), *_reasoning(items)]
@@ -48,7 +48,7 @@ def _instructions(request: dict[str, Any]) -> list[str]:
 
 
 def _item(item: Any, where: str) -> list[str]:
-    if not isinstance(item, dict):
+    if not is_object(item):
         return [f"Invalid type for '{where}': expected an object"]
     kind = item.get("type", "message")
     problems = _item_id(item, kind, where)
@@ -59,12 +59,12 @@ def _item(item: Any, where: str) -> list[str]:
     if kind == "function_call_output":
         return problems + _call_id(item, where) + _output(item, where)
     if kind == "reasoning":
-        # "Missing required parameter: 'input[1].summary'."
-        good = isinstance(item.get("summary"), list)
+        # “Missing required parameter: 'input[1].summary'.”
+        good = is_list(item.get("summary"))
         return problems + ([] if good else [f"Missing required parameter: '{where}.summary'"])
     if kind in HOSTED:
         return problems
-    # "Invalid value: 'tool_result'. Supported values are: 'code_interpreter_call', …"
+    # “Invalid value: 'tool_result'. Supported values are: 'code_interpreter_call', …”
     return [*problems, f"Invalid value: {kind!r} for '{where}.type'"]
 
 
@@ -73,12 +73,12 @@ def _item_id(item: dict[str, Any], kind: str, where: str) -> list[str]:
     if id is None:
         return []
     if not isinstance(id, str) or not PLAIN_ID.fullmatch(id):
-        # "Expected an ID that contains letters, numbers, underscores, or dashes, but …"
+        # “Expected an ID that contains letters, numbers, underscores, or dashes, but …”
         return [f"Invalid '{where}.id': Expected an ID that contains letters, numbers, underscores"]
     if len(id) > MOST_ID:
         return [f"Invalid '{where}.id': string too long. Expected a string with maximum length 64"]
     if not id.startswith(PREFIXES.get(kind, "")):
-        # "Invalid 'input[2].id': 'call_…'. Expected an ID that begins with 'fc'."
+        # “Invalid 'input[2].id': 'call_…'. Expected an ID that begins with 'fc'.”
         return [f"Invalid '{where}.id': Expected an ID that begins with '{PREFIXES[kind]}'"]
     return []
 
@@ -91,7 +91,7 @@ def _message(item: dict[str, Any], where: str) -> list[str]:
         return [f"Unknown parameter: '{where}.tool_calls'."]
     if isinstance(content, str):
         return []
-    if not isinstance(content, list):
+    if not is_list(content):
         return [f"Invalid type for '{where}.content': expected one of an array or a string"]
     if not content:
         return [f"Invalid '{where}.content': empty array. Expected an array with minimum length 1"]
@@ -99,9 +99,9 @@ def _message(item: dict[str, Any], where: str) -> list[str]:
 
 
 def _part(part: Any, role: str, where: str) -> list[str]:
-    kind = part.get("type") if isinstance(part, dict) else None
+    kind = part.get("type") if is_object(part) else None
     if kind not in PARTS[role]:
-        # "Invalid value: 'text'. Supported values are: 'input_text', 'input_image', …"
+        # “Invalid value: 'text'. Supported values are: 'input_text', 'input_image', …”
         return [f"Invalid value: {kind!r} for '{where}.type'. Supported values are: {PARTS[role]}"]
     if kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
         return [f"Missing required parameter: '{where}.text'"]
@@ -118,10 +118,10 @@ def _call_id(item: dict[str, Any], where: str) -> list[str]:
     if not isinstance(id, str):
         return [f"Missing required parameter: '{where}.call_id'"]
     if not id:
-        # "Invalid 'input[2].call_id': empty string. Expected a string with minimum length 1"
+        # “Invalid 'input[2].call_id': empty string. Expected a string with minimum length 1”
         return [f"Invalid '{where}.call_id': empty string"]
     if len(id) > MOST_ID:
-        # "Expected a string with maximum length 64, but got a string with length 116 instead."
+        # “Expected a string with maximum length 64, but got a string with length 116 instead.”
         return [f"Invalid '{where}.call_id': string too long. Expected maximum length 64"]
     return []
 
@@ -130,14 +130,14 @@ def _output(item: dict[str, Any], where: str) -> list[str]:
     output = item.get("output")
     if isinstance(output, str):
         return []
-    if not isinstance(output, list):
+    if not is_list(output):
         return [f"Missing required parameter: '{where}.output'"]
     return [p for n, part in enumerate(output) for p in _part(part, "user", f"{where}.output[{n}]")]
 
 
 def _ids(items: list[dict[str, Any]]) -> list[str]:
     ids = [item["id"] for item in items if item.get("id")]
-    # "Duplicate item found with id rs_…. Remove duplicate items from your input and try again."
+    # “Duplicate item found with id rs_…. Remove duplicate items from your input and try again.”
     return [f"Duplicate item found with id {id}" for id in sorted(set(ids)) if ids.count(id) > 1]
 
 
@@ -163,7 +163,7 @@ def _pairs(items: list[dict[str, Any]]) -> list[str]:
 
 
 def _reasoning(items: list[dict[str, Any]]) -> list[str]:
-    """A reasoning item stands before what the model made of it."""
+    """Refuse a reasoning item that does not stand before what the model made of it."""
     problems: list[str] = []
     for at, item in enumerate(items):
         if item.get("type") != "reasoning":

@@ -9,7 +9,8 @@ import base64
 import binascii
 import json
 import re
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeGuard
 from urllib.parse import urlsplit
 
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -17,6 +18,34 @@ PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 MOST_DEPTH: Final = 100
 """Parsers in front of the models give up on deeper JSON ("recursion limit exceeded" at 128)."""
+
+
+class Stream(NamedTuple):
+    """An answer as it goes over a wire."""
+
+    opening: bytes
+    """What comes before anything is said."""
+    pieces: Sequence[bytes]
+    closing: bytes
+    """What tells that nothing is missing."""
+
+
+def as_json(value: Any) -> bytes:
+    """Return JSON as servers send it: in UTF-8, with what UTF-8 cannot hold as an escape."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:
+    """Tell whether a value is a JSON array."""
+    return isinstance(value, list)
+
+
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Tell whether a value is a JSON object."""
+    return isinstance(value, dict)
 
 
 def unsendable(request: Any) -> list[str]:
@@ -31,9 +60,9 @@ def unsendable(request: Any) -> list[str]:
 
 def too_deep(value: Any, left: int = MOST_DEPTH) -> bool:
     """Tell whether JSON is nested deeper than servers parse."""
-    if not isinstance(value, list | dict):
+    if not is_list(value) and not is_object(value):
         return False
-    inner = value.values() if isinstance(value, dict) else value
+    inner = value.values() if is_object(value) else value
     return left == 0 or any(too_deep(item, left - 1) for item in inner)
 
 
@@ -47,8 +76,10 @@ def is_base64(text: Any) -> bool:
 
 def is_web_address(text: Any) -> bool:
     """Tell whether a text is an https address with a host."""
+    if not isinstance(text, str):
+        return False
     try:
         parts = urlsplit(text)
-        return isinstance(text, str) and parts.scheme == "https" and bool(parts.hostname)
-    except (TypeError, ValueError, AttributeError):
+        return parts.scheme == "https" and bool(parts.hostname)
+    except ValueError:
         return False

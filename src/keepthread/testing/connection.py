@@ -1,0 +1,214 @@
+"""How a scripted server speaks HTTP: as providers do, or as slowly and badly as it was told."""
+
+import selectors
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from math import inf
+from time import monotonic
+from types import MappingProxyType
+from typing import Any, Final
+
+from keepthread.testing.play import Play
+from keepthread.testing.script import Gate, Received, Say
+from keepthread.testing.wires import Stream, as_json, asking
+from keepthread.types import Wire
+
+_LOOK: Final = 0.02
+"""Seconds between two looks whether the client is still there."""
+_MOST_BYTES: Final = 32 * 1024 * 1024
+_PLAIN: Final = Say()
+
+
+class Switchboard(ThreadingHTTPServer):
+    """Listens on this machine, and knows who is on the line, so that it can hang up."""
+
+    daemon_threads = False
+    request_queue_size = 128
+
+    def __init__(self, play: Play, port: int) -> None:
+        """Bind the port; 0 takes a free one."""
+        self._lines: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        answers = {"play": play, "numbers": count(1)}
+        super().__init__(("127.0.0.1", port), type("Connection", (Connection,), answers))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._lines.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._lines.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """End every call."""
+        with self._lock:
+            for line in self._lines:
+                with suppress(OSError):
+                    line.shutdown(socket.SHUT_RDWR)
+
+
+class _Gone(Exception):
+    """Nobody waits for the answer: the client has closed the connection, or the server closes."""
+
+
+class Connection(BaseHTTPRequestHandler):
+    """One client, who may ask one thing after another."""
+
+    play: Play
+    numbers: "count[int]"
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self._ear = selectors.DefaultSelector()
+        self._ear.register(self.connection, selectors.EVENT_READ)
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # of a client that goes away between two requests
+            super().handle()
+
+    def finish(self) -> None:
+        self._ear.close()
+        super().finish()
+
+    def log_message(self, *_: object, **__: object) -> None:
+        """Write no log."""
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if length.isdecimal() and int(length) <= _MOST_BYTES:
+            return self._answer(self.rfile.read(int(length)))
+        self.close_connection = True  # what follows is not read
+        status = 413 if length.isdecimal() else 411
+        return self._refuse(self._wire(), asking.Refused(status, "the length must be told: 32 MB"))
+
+    # --- what is asked ---
+
+    def _wire(self) -> Wire:
+        return asking.wire_of(self._path(), self._headers())
+
+    def _path(self) -> str:
+        return self.path.partition("?")[0]
+
+    def _headers(self) -> Mapping[str, str]:
+        return MappingProxyType({name.lower(): value for name, value in self.headers.items()})
+
+    def _answer(self, body: bytes) -> None:
+        wire, path, headers = self._wire(), self._path(), self._headers()
+        try:
+            asking.check_key(wire, headers, self.play.key)
+            if self.command == "GET":
+                names = asking.check_list(path, self.play.models)
+                return self._whole(_PLAIN, asking.ANSWERS[wire].models(names), wire)
+            asked, say = self.play.answer(path, headers, body)
+        except asking.Refused as refusal:
+            return self._refuse(wire, refusal)
+        try:
+            self._say(say, asked)
+        except (_Gone, OSError):
+            self.close_connection = True
+            if not self.play.closing.is_set():
+                self.play.drop()
+        return None
+
+    # --- what is said ---
+
+    def _say(self, say: Say, asked: Received) -> None:
+        self._wait(say.first_after)
+        if say.hold and (say.hold_after == 0 or not asked.streams):
+            self._stand_at(say.hold)
+        answers, number = asking.ANSWERS[asked.wire], next(self.numbers)
+        failed = say.status != 200 and (say.fails_after is None or not asked.streams)
+        if failed:
+            message = say.message or f"the script says {say.status}"
+            self._whole(say, answers.error(say.status, message), asked.wire)
+        elif asked.streams:
+            stream = answers.stream(say, asked, number)
+            if say.fails_after is not None:
+                failure = answers.error_event(say.status, say.message)
+                stream = Stream(stream.opening, stream.pieces[: say.fails_after], failure)
+            self._stream(say, stream, asked.wire)
+        else:
+            self._whole(say, answers.whole(say, asked, number), asked.wire)
+
+    def _refuse(self, wire: Wire, refusal: asking.Refused) -> None:
+        self.play.refuse(refusal.message)
+        error = asking.ANSWERS[wire].error(refusal.status, refusal.message)
+        self._whole(_PLAIN._replace(status=refusal.status), error, wire)
+
+    def _whole(self, say: Say, answer: Mapping[str, Any], wire: Wire) -> None:
+        body = as_json(answer)
+        self._head(say, wire, "application/json", ("Content-Length", str(len(body))))
+        if say.cut_after is None:
+            self.wfile.write(body)
+        else:
+            self.close_connection = True
+            self.wfile.write(body[: len(body) // 2 if say.cut_after else 0])
+
+    def _stream(self, say: Say, stream: Stream, wire: Wire) -> None:
+        begun = say._replace(status=200)
+        chunked = ("Transfer-Encoding", "chunked")
+        self._head(begun, wire, "text/event-stream; charset=utf-8", chunked)
+        pieces = stream.pieces[: say.cut_after]
+        if say.cut_after != 0:
+            self.wfile.write(_chunk(stream.opening))
+        for said, piece in enumerate(pieces, start=1):
+            self._wait(say.every if said > 1 else 0.0)
+            self.wfile.write(_chunk(piece))
+            if say.hold and said == say.hold_after:
+                self._stand_at(say.hold)
+        self._wait(0.0)
+        if say.cut_after is not None:
+            self.close_connection = True
+            return
+        # In one go: a client hangs up as soon as it has read the closing event.
+        self.wfile.write((b"" if say.unfinished else _chunk(stream.closing)) + b"0\r\n\r\n")
+
+    def _head(self, say: Say, wire: Wire, kind: str, size: tuple[str, str]) -> None:
+        self.send_response(say.status)
+        for name, value in say.headers.items():
+            self.send_header(name, value)
+        name = "request-id" if wire == "anthropic" else "x-request-id"
+        self.send_header(name, f"req_{next(self.numbers)}")
+        self.send_header("Content-Type", kind)
+        self.send_header(*size)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+
+    # --- whether somebody listens ---
+
+    def _stand_at(self, gate: Gate) -> None:
+        gate.reached.set()
+        self._wait(inf, gate.opened)
+
+    def _wait(self, seconds: float, opened: threading.Event | None = None) -> None:
+        """Wait some seconds or for a gate, and give up when nobody waits for the answer."""
+        until = monotonic() + seconds
+        self._look()
+        while (left := until - monotonic()) > 0:
+            if (opened or self.play.closing).wait(min(_LOOK, left)):
+                break
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        if self.play.closing.is_set():
+            raise _Gone
+        if self._ear.select(0) and not self.connection.recv(1, socket.MSG_PEEK):
+            raise _Gone
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)

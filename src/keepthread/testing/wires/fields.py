@@ -1,0 +1,110 @@
+"""What the value of a request's field may be: small rules, each with the words for it."""
+
+from collections.abc import Callable, Collection, Mapping
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from keepthread.testing.wires import NAME, is_list, is_object
+
+
+class Rule(NamedTuple):
+    """What a value must be, in words and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def anything(_: object) -> bool:
+    """Ask for nothing."""
+    return True
+
+
+def is_flag(value: object) -> bool:
+    """Tell whether a value is a boolean."""
+    return isinstance(value, bool)
+
+
+def is_name(value: object) -> bool:
+    """Tell whether a value is a name that providers take for a tool."""
+    return isinstance(value, str) and NAME.fullmatch(value) is not None
+
+
+def is_string(value: object) -> bool:
+    """Tell whether a value is a string, be it an empty one."""
+    return isinstance(value, str)
+
+
+def is_text(value: object) -> bool:
+    """Tell whether a value is a string that is not empty."""
+    return isinstance(value, str) and bool(value)
+
+
+def are_texts(value: Any) -> bool:
+    """Tell whether a value is an array of strings."""
+    return is_list(value) and all(is_text(text) for text in value)
+
+
+ANYTHING: Final = Rule("anything", anything)
+FLAG: Final = Rule("a boolean", is_flag)
+LIST: Final = Rule("an array", is_list)
+NAMED: Final = Rule("a string of 1 to 64 letters, numbers, underscores or dashes", is_name)
+OBJECT: Final = Rule("an object", is_object)
+STRING: Final = Rule("a string", is_string)
+TEXT: Final = Rule("a string that is not empty", is_text)
+TEXTS: Final = Rule("an array of strings", are_texts)
+
+
+def whole(least: int, most: float = inf) -> Rule:
+    """Ask for an integer."""
+
+    def holds(value: Any) -> bool:
+        return type(value) is int and least <= value <= most
+
+    return Rule(f"an integer from {least} to {most}", holds)
+
+
+def number(least: float, most: float) -> Rule:
+    """Ask for a number."""
+
+    def holds(value: Any) -> bool:
+        return type(value) in (int, float) and least <= value <= most
+
+    return Rule(f"a number from {least} to {most}", holds)
+
+
+def one_of(*values: str) -> Rule:
+    """Ask for one of some words."""
+
+    def holds(value: Any) -> bool:
+        return value in values
+
+    return Rule(f"one of {', '.join(map(repr, values))}", holds)
+
+
+def either(*rules: Rule) -> Rule:
+    """Ask for what one of some rules asks for."""
+
+    def holds(value: Any) -> bool:
+        return any(rule.holds(value) for rule in rules)
+
+    return Rule(" or ".join(rule.words for rule in rules), holds)
+
+
+def or_null(rule: Rule) -> Rule:
+    """Allow null as well."""
+
+    def holds(value: Any) -> bool:
+        return value is None or rule.holds(value)
+
+    return Rule(f"{rule.words} or null", holds)
+
+
+def wrong(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, str]:
+    """Return the fields that are not as they must be, and what they should have been."""
+    known = {name: rules[name] for name in values if name in rules}
+    return {name: rule.words for name, rule in known.items() if not rule.holds(values[name])}
+
+
+def unknown(values: Mapping[str, Any], known: Collection[str]) -> list[str]:
+    """Return the names of fields that do not exist."""
+    return sorted(name for name in values if name not in known)
