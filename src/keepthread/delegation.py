@@ -31,6 +31,8 @@ class Task(NamedTuple):
     system_prompt: str | None = None
     snippet: str | None = None
     facts: bool = False
+    recorded: bool = True
+    """Whether the parent's log gets the call and its result."""
 
     def check(self) -> None:
         """Refuse what could not be stored."""
@@ -40,8 +42,9 @@ class Task(NamedTuple):
         for text in (self.system_prompt, self.snippet):
             if text is not None:
                 check_text(text, "a system prompt or a snippet")
-        if type(self.facts) is not bool:
-            raise InvalidInput(f"facts must be True or False, not {show(self.facts)}")
+        for name, value in (("facts", self.facts), ("recorded", self.recorded)):
+            if type(value) is not bool:
+                raise InvalidInput(f"{name} must be True or False, not {show(value)}")
 
     def asked(self) -> Asked:
         """Return it as the call of a tool."""
@@ -50,7 +53,8 @@ class Task(NamedTuple):
 
     def seed(self) -> list[JSON]:
         """Return what tells it from other tasks."""
-        return [self.text, self.agent, self.system_prompt, self.snippet, self.facts]
+        seed: list[JSON] = [self.text, self.agent, self.system_prompt, self.snippet, self.facts]
+        return seed if self.recorded else [*seed, "unrecorded"]
 
 
 class Errand:
@@ -91,7 +95,7 @@ class Errand:
 
     async def report(self, text: str, *, failed: bool = False) -> None:
         """Record the call and its result in the parent's exchange; the first result stays."""
-        if self._reported:
+        if self._reported or not self._task.recorded:
             return
         call, result = self._pair(self._id, text, failed=failed)
         try:

@@ -176,6 +176,10 @@ class Memory:
             with suppress(StoreClosed):  # closed with the memory it came from
                 self._loop.run(self._memory.close)
 
+    def idle(self) -> None:
+        """See `keepthread.Memory.idle`."""
+        self._loop.run(self._memory.idle)
+
     def __enter__(self) -> Self:
         """Use it as it is."""
         return self
@@ -558,10 +562,16 @@ class Turn:
         system_prompt: str | None = None,
         snippet: str | None = None,
         facts: bool = False,
+        recorded: bool = True,
     ) -> "Turn":
         """Begin a one-shot child: `with turn.delegate("…") as child`; see `keepthread.Turn`."""
         child = self._turn.delegate(
-            task, agent=agent, system_prompt=system_prompt, snippet=snippet, facts=facts
+            task,
+            agent=agent,
+            system_prompt=system_prompt,
+            snippet=snippet,
+            facts=facts,
+            recorded=recorded,
         )
         return Turn(self._loop, child)
 

@@ -150,6 +150,7 @@ class Turn:
         system_prompt: str | None = None,
         snippet: str | None = None,
         facts: bool = False,
+        recorded: bool = True,
     ) -> "Turn":
         """Begin a one-shot child: `async with turn.delegate("Find flights") as child`.
 
@@ -158,12 +159,18 @@ class Turn:
         Its answer is recorded here as the result of a tool named `delegate`. If it is left without
         an answer, `(no answer)` is recorded, or how it failed. The same task of an exchange that
         is taken up again finds its child, and `child.answer` if there is one. `facts` lets it see
-        what is known of the owner.
+        what is known of the owner. A child that is not `recorded` leaves nothing in this log: a
+        stage of a pipeline whose answer is of no use to later contexts.
         """
         if self.user.state == "spooled":
             raise Unavailable("a task can be delegated once the user message was delivered")
         given = Task(
-            text=task, agent=agent, system_prompt=system_prompt, snippet=snippet, facts=facts
+            text=task,
+            agent=agent,
+            system_prompt=system_prompt,
+            snippet=snippet,
+            facts=facts,
+            recorded=recorded,
         )
         errand = Errand(self._thread, self.user, given, self._children)
         return Turn(self._thread, errand.message(), errand)

@@ -1,0 +1,77 @@
+"""The executor: steps run side by side as far as they can, and one that fails fails alone."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from keepthread.errors import KeepthreadError
+from keepthread.orchestrator.nouns import (
+    Began,
+    Ended,
+    Limits,
+    Plan,
+    Result,
+    Runnable,
+    Subtask,
+    Tell,
+)
+from keepthread.orchestrator.prompts import prompt
+from keepthread.orchestrator.specialist import Specialist
+from keepthread.protocols import ChatModel
+from keepthread.turn import Turn
+
+
+class NotRun(Exception):
+    """A step that another one's failure kept from being run."""
+
+
+async def execute(
+    plan: Plan,
+    turn: Turn,
+    tools: Mapping[str, Runnable],
+    model: ChatModel,
+    *,
+    limits: Limits,
+    tell: Tell,
+) -> list[Result]:
+    """Carry out a plan; each step is a one-shot child of the turn, which records its result."""
+    places = asyncio.Semaphore(limits.at_once)
+    running: dict[str, asyncio.Task[Result]] = {}
+
+    async def run(subtask: Subtask) -> Result:
+        needed = [await running[id] for id in subtask.needs]
+        async with places:
+            tell(Began(subtask))
+            result = await _carried_out(subtask, needed)
+        tell(Ended(result))
+        return result
+
+    async def _carried_out(subtask: Subtask, needed: Sequence[Result]) -> Result:
+        allowed = [tools[name] for name in subtask.tools]
+        specialist = Specialist(subtask, allowed, model, limits=limits, tell=tell)
+        child = turn.delegate(
+            subtask.task,
+            agent=subtask.id,
+            system_prompt=prompt("specialist"),
+            snippet=_snippet(subtask, needed),
+        )
+        try:
+            async with asyncio.timeout(limits.subtask_seconds), child:
+                if failed := [each.subtask.id for each in needed if each.failed]:
+                    raise NotRun(f"it needs {', '.join(failed)}, which failed")
+                return Result(subtask, await specialist.work(child))
+        except TimeoutError:
+            return Result(subtask, failed=f"it took longer than {limits.subtask_seconds:g} seconds")
+        except (KeepthreadError, NotRun) as error:
+            return Result(subtask, failed=str(error) or type(error).__name__)
+
+    async with asyncio.TaskGroup() as group:
+        for subtask in plan.subtasks:
+            running[subtask.id] = group.create_task(run(subtask))
+    return [task.result() for task in running.values()]
+
+
+def _snippet(subtask: Subtask, needed: Sequence[Result]) -> str | None:
+    """Return what a step is shown beside its task: of the conversation, and of earlier steps."""
+    parts = [subtask.context] if subtask.context else []
+    parts += [f"Result of {each.subtask.id}:\n{each.text}" for each in needed if each.text]
+    return "\n\n".join(parts) or None

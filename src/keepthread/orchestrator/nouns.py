@@ -1,0 +1,150 @@
+"""The nouns of a pipeline: routes, plans, results, and what is told while it runs."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from keepthread.protocols import ChatModel
+from keepthread.types import JSON, Message, Tool
+
+
+class Route(NamedTuple):
+    """Whether a request is answered at once, or needs a plan; and why."""
+
+    direct: bool
+    why: str = ""
+
+
+class Subtask(NamedTuple):
+    """One step of a plan, for a specialist that sees nothing but this."""
+
+    id: str
+    task: str
+    tools: Sequence[str] = ()
+    needs: Sequence[str] = ()
+    """The steps whose results it is given."""
+    context: str = ""
+    """What it must know of the conversation, in the planner's words."""
+
+
+class Plan(NamedTuple):
+    """Steps, each behind those it needs."""
+
+    subtasks: Sequence[Subtask]
+
+
+class Result(NamedTuple):
+    """What came of a step; `failed` says why nothing did."""
+
+    subtask: Subtask
+    text: str = ""
+    failed: str = ""
+
+
+class Answer(NamedTuple):
+    """What a request came to."""
+
+    text: str
+    route: Route | None = None
+    """None if the answer was there already: the request was delivered twice."""
+    plan: Plan | None = None
+    results: Sequence[Result] = ()
+    message: Message | None = None
+    """The answer as stored; None without a session."""
+
+
+class Runnable(NamedTuple):
+    """A tool, and what runs it."""
+
+    tool: Tool
+    run: Callable[..., Awaitable[JSON]]
+    """Takes the arguments by name, and gives a text or other JSON."""
+    lifetime: int = 0
+    """Exchanges in which a result is remembered; 0: not at all."""
+    effects: bool = False
+    """Whether it changes something; then it is run each time, and nothing is remembered."""
+
+
+class Models(NamedTuple):
+    """Who does what; each may be a `Fallback` of several."""
+
+    router: ChatModel
+    planner: ChatModel
+    specialist: ChatModel
+    synthesizer: ChatModel
+
+    @classmethod
+    def all(cls, model: ChatModel) -> "Models":
+        """Let one model do everything."""
+        return cls(model, model, model, model)
+
+
+class Limits(NamedTuple):
+    """How much of everything; seconds are of wall time."""
+
+    subtasks: int = 8
+    """In a plan."""
+    at_once: int = 8
+    """Specialists side by side."""
+    rounds: int = 5
+    """Times that a specialist may call tools."""
+    calls: int = 8
+    """Tools that it may call in a round."""
+    stage_seconds: float = 120.0
+    """For the router, the planner, and the answer."""
+    subtask_seconds: float = 300.0
+    tool_seconds: float = 60.0
+    prompt_tokens: int = 16_000
+    """What a prompt of the router, the planner or a specialist may cost."""
+
+
+# --- what is told while it runs ---
+
+
+class Routed(NamedTuple):
+    """The router has decided."""
+
+    route: Route
+
+
+class Planned(NamedTuple):
+    """There is a plan; or none, and the request is answered at once."""
+
+    plan: Plan | None
+    problem: str = ""
+
+
+class Began(NamedTuple):
+    """A step has begun."""
+
+    subtask: Subtask
+
+
+class Used(NamedTuple):
+    """A step has used a tool."""
+
+    subtask: Subtask
+    tool: str
+    arguments: Mapping[str, JSON]
+    remembered: bool = False
+    """Whether its result was remembered, so that it was not run."""
+    failed: str = ""
+
+
+class Ended(NamedTuple):
+    """A step has ended."""
+
+    result: Result
+
+
+class Said(NamedTuple):
+    """A piece of the answer."""
+
+    text: str
+
+
+Event: TypeAlias = Routed | Planned | Began | Used | Ended | Said
+Tell: TypeAlias = Callable[[Event], object]
+
+
+def untold(_: Event) -> None:
+    """Tell nobody."""
