@@ -1,0 +1,202 @@
+"""OpenAI's chat completions, and every server that speaks like them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, cast
+
+from keepthread.context.openai_chat import render
+from keepthread.models.asking import Question, native_of, parameters_of
+from keepthread.models.pieces import Pieces, count_of, text_of
+from keepthread.models.remote import RemoteModel
+from keepthread.tokens.counting import wire_name
+from keepthread.types import JSON, Native, Reply, Tool, ToolCall, Usage
+
+_CUT: Final = ("length", "content_filter", "error")
+_THOUGHTS: Final = ("reasoning_content", "reasoning_details")
+_SIGNATURES: Final = ("extra_content",)
+"""What DeepSeek, Kimi, OpenRouter and Gemini give with calls, and want back with their results."""
+_OLD_LIMIT: Final = "max_tokens"
+_NEW_LIMIT: Final = "max_completion_tokens"
+
+
+class OpenAIModel(RemoteModel):
+    """A model of OpenAI's, or of a server that speaks the same: Ollama, vLLM, llama.cpp.
+
+    `base_url` is such a server's, like `http://localhost:11434/v1`. Without it OpenAI is asked.
+
+    >>> model = OpenAIModel("qwen3", base_url="http://localhost:11434/v1")
+    """
+
+    package = "openai"
+    own = "https://api.openai.com/v1"
+    ends = ("/chat/completions",)
+    root = "/v1"
+    path = "/chat/completions"
+    optional: ClassVar[Mapping[str, str | None]] = {
+        "stream_options": None,
+        _OLD_LIMIT: _NEW_LIMIT,
+        _NEW_LIMIT: _OLD_LIMIT,
+    }
+
+    def _request(self, question: Question) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "model": self.name,
+            **render(question.selection),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if question.tools:
+            request["tools"] = [_tool(tool) for tool in question.tools]
+        if question.schema is not None:
+            request["response_format"] = _format(question.schema)
+        if question.max_tokens is not None:
+            # OpenAI's newer models refuse the old name, and few others know the new one.
+            limit = _NEW_LIMIT if self._url == self.own else _OLD_LIMIT
+            request[limit] = question.max_tokens
+        return request
+
+    def _hearing(self, names: Mapping[str, str]) -> "Heard":
+        return Heard(names)
+
+    def _connected(self, sdk: Any, **settings: Any) -> Any:
+        client = sdk.AsyncOpenAI(**settings)
+        client.admin_api_key = client.organization = client.project = None
+        client._custom_headers = {}  # noqa: SLF001 - the environment's are in it
+        return client
+
+
+class Heard:
+    """What is heard of an answer, chunk by chunk."""
+
+    def __init__(self, names: Mapping[str, str] = {}) -> None:
+        """Know what tools are called."""
+        self.said = Pieces()
+        self.ended = False
+        self._names = names
+        self._calls: list[dict[str, Any]] = []
+        self._at: dict[int, dict[str, Any]] = {}
+        self._kept: dict[str, Any] = {}
+        self._cut = False
+        self._usage: Usage | None = None
+
+    def take(self, event: Mapping[str, Any]) -> str:
+        """Take a chunk, and return what it says."""
+        if usage := event.get("usage"):
+            self._usage = _usage(usage)
+        choice = next(iter(event.get("choices") or ()), None)
+        if choice is None:
+            return ""
+        delta: dict[str, Any] = choice.get("delta") or {}
+        self._thoughts(delta)
+        for n, call in enumerate(cast("list[dict[str, Any]]", delta.get("tool_calls") or [])):
+            self._call(call, call.get("index", n))
+        if reason := text_of(choice.get("finish_reason")):
+            self.ended = True
+            self._cut = self._cut or reason in _CUT
+        refusal = text_of(delta.get("refusal"))
+        self._cut = self._cut or bool(refusal)
+        return self.said.add(_text(delta.get("content")) + refusal)
+
+    def _thoughts(self, delta: Mapping[str, Any]) -> None:
+        for name in _THOUGHTS:
+            if thought := delta.get(name):
+                self._kept[name] = self._kept[name] + thought if name in self._kept else thought
+
+    def _call(self, given: Mapping[str, Any], index: int) -> None:
+        """Take a part of a call. Some servers give all calls one index, and each its own id."""
+        id = text_of(given.get("id"))
+        call = self._at.get(index)
+        if call is None or (id and call["id"] and id != call["id"]):
+            call = self._at[index] = {"id": "", "name": "", "arguments": "", "kept": {}}
+            self._calls.append(call)
+        function: dict[str, Any] = given.get("function") or {}
+        call["id"] = call["id"] or id
+        call["name"] = call["name"] or text_of(function.get("name"))
+        call["arguments"] += text_of(function.get("arguments"))
+        call["kept"] |= {name: given[name] for name in _SIGNATURES if given.get(name)}
+
+    def reply(self) -> Reply:
+        """Return the whole answer."""
+        for n, call in enumerate(self._calls):
+            call["id"] = call["id"] or f"call_{n}"
+            call["arguments"] = call["arguments"] or "{}"
+        calls = [
+            ToolCall(
+                id=call["id"],
+                name=self._names.get(call["name"], call["name"]),
+                arguments=call["arguments"],
+            )
+            for call in self._calls
+        ]
+        return Reply(self.said.text, calls, self._usage, self._cut, self._native())
+
+    def _native(self) -> Native | None:
+        """Return the message if its calls must go back with what was thought before them."""
+        if not self._calls or not (self._kept or any(call["kept"] for call in self._calls)):
+            return None
+        calls = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": call["arguments"]},
+                **call["kept"],
+            }
+            for call in self._calls
+        ]
+        said = {"role": "assistant", "content": self.said.text or None, "tool_calls": calls}
+        try:
+            for call in self._calls:
+                json.loads(call["arguments"])
+            return native_of("openai-chat", [{**said, **self._kept}])
+        except ValueError:  # a call that was cut short, or half a character
+            return None
+
+
+def _text(content: Any) -> str:
+    """Return a text that is given as such, or in parts."""
+    if isinstance(content, list):
+        parts = cast("list[dict[str, Any]]", content)
+        return "".join(text_of(part["text"]) for part in parts if part["type"] == "text")
+    return text_of(content)
+
+
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    details: dict[str, Any] = usage.get("prompt_tokens_details") or {}
+    return Usage(
+        input=count_of(usage.get("prompt_tokens")),
+        output=count_of(usage.get("completion_tokens")),
+        cached=count_of(details.get("cached_tokens")),
+    )
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {
+        "name": wire_name(tool.name),
+        "description": tool.description,
+        "parameters": parameters_of(tool),
+    }
+    return {"type": "function", "function": function}
+
+
+def _format(schema: Mapping[str, JSON]) -> dict[str, Any]:
+    form = {"name": "answer", "schema": schema, "strict": _is_strict(schema)}
+    return {"type": "json_schema", "json_schema": form}
+
+
+def _is_strict(schema: JSON) -> bool:
+    """Tell whether every object names all that it has: OpenAI holds a model to no other schema."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        if schema.get("type") == "object" or isinstance(properties, Mapping):
+            required = schema.get("required", ())
+            if (
+                schema.get("additionalProperties") is not False
+                or not isinstance(properties, Mapping)
+                or not isinstance(required, Sequence)
+                or set(required) != set(properties)
+            ):
+                return False
+        return all(_is_strict(part) for part in schema.values())
+    if isinstance(schema, str) or not isinstance(schema, Sequence):
+        return True
+    return all(_is_strict(part) for part in schema)

@@ -1,0 +1,270 @@
+"""A model behind a provider's SDK: loaded late, asked, asked again, its failures told."""
+
+import asyncio
+import importlib
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from json import JSONDecodeError
+from typing import Any, ClassVar, Final, Protocol
+
+from keepthread.errors import InvalidInput, ModelDenied, ModelRefused, ModelUnavailable
+from keepthread.models.asking import Question, address_of, conversation, wire_names
+from keepthread.models.failures import Asked, Failure, Garbled, ended_early, failure_of
+from keepthread.models.patience import Patience
+from keepthread.models.pieces import Pieces
+from keepthread.types import JSON, Message, Reply, Tool
+
+_CONNECT: Final = 10.0
+"""Seconds to reach a server; how long it may think is another matter."""
+
+
+class Hearing(Protocol):
+    """What is heard of one answer; `ended` once it has come to its own end."""
+
+    said: Pieces
+    ended: bool
+
+    def take(self, event: Mapping[str, Any]) -> str:
+        """Take an event of a stream, and return what it says."""
+        ...
+
+    def reply(self) -> Reply:
+        """Return the whole answer."""
+        ...
+
+
+class RemoteModel(ABC):
+    """A model behind a provider's SDK, asked in streams alone.
+
+    The SDK is loaded when first needed, or by `warm`. `timeout` is how many seconds may pass
+    without a sign of life: until the first byte over all tries, and then between bytes. What is
+    busy, broken or out of reach is asked again, up to `retries` times, as long as nothing was said.
+    No environment is read and no redirection followed. The key is in no error, log or `repr`.
+    """
+
+    package: ClassVar[str]
+    """The SDK, and the extra that brings it."""
+    own: ClassVar[str]
+    """The provider's own address."""
+    ends: ClassVar[Sequence[str]]
+    """What people copy along with an address."""
+    root: ClassVar[str]
+    """The path of an address that has none."""
+    path: ClassVar[str]
+    optional: ClassVar[Mapping[str, str | None]]
+    """What some servers refuse to be told, and what they may be told instead."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        base_url: str | None = None,
+        timeout: float = 60.0,
+        retries: int = 2,
+        max_tokens: int | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Know whom to ask; nothing is loaded or asked yet."""
+        if key is not None and not re.fullmatch("[!-~]+", key):
+            raise InvalidInput("the key has a blank, a line break or no ASCII in it; copy it anew")
+        if timeout <= 0 or retries < 0:
+            raise InvalidInput("timeout must be above 0, and retries 0 or more")
+        self.name = name
+        self._url, host = address_of(base_url or self.own, ends=self.ends, root=self.root)
+        self._asked = Asked(name, host, timeout, key)
+        self._retries = retries
+        self._max_tokens = max_tokens
+        self._sleep = sleep
+        self._instead: dict[str, str | None] = {}
+        self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loading = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r} at {self._asked.host})"
+
+    @abstractmethod
+    def _request(self, question: Question) -> dict[str, Any]:
+        """Return the body of a request."""
+
+    @abstractmethod
+    def _hearing(self, names: Mapping[str, str]) -> Hearing:
+        """Return what hears one answer; `names` are those of tools, by what the wire calls them."""
+
+    @abstractmethod
+    def _connected(self, sdk: Any, **settings: Any) -> Any:
+        """Return a client that takes nothing from the environment."""
+
+    async def warm(self) -> None:
+        """Load the SDK, in a thread, so that the first answer need not wait for it."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # connections belong to the loop that opened them
+            self._loop, self._client = loop, None
+        if self._client is None:
+            await asyncio.to_thread(self._load)
+
+    async def close(self) -> None:
+        """Close its connections. It may be asked again, and opens new ones then."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.close()
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        system: str = "",
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, JSON] | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        """Return the whole answer. It is streamed here, too: so a long one is no silence."""
+        reply = Reply()
+        async for piece in self.stream(
+            messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
+        ):
+            if not isinstance(piece, str):
+                reply = piece
+        return reply
+
+    async def stream(
+        self,
+        messages: Sequence[Message],
+        *,
+        system: str = "",
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, JSON] | None = None,
+        max_tokens: int | None = None,
+    ) -> AsyncGenerator[str | Reply, None]:
+        """Yield the answer piece by piece, and at the end the whole of it."""
+        names = wire_names(tools)
+        selection = conversation(messages, system)
+        await self._ready()
+        question = Question(selection, tools, schema, max_tokens or self._max_tokens)
+        request = _reworded(self._request(question), self._instead)
+        patience = Patience(self._asked.timeout, self._retries, self._sleep)
+        while True:
+            hearing = self._hearing(names)
+            failure = ended_early(self._asked)
+            try:
+                async with await self._opened(request, patience.left) as events:
+                    async for event in events:
+                        if piece := _heard(hearing, event):
+                            yield piece
+            except self._failures as error:
+                failure = failure_of(error, self._asked)
+            if hearing.ended:
+                break
+            # Raised out here, an error has no context that holds the request and its key.
+            request = await self._next_request(request, failure, hearing.said.text, patience)
+        self._instead |= patience.instead
+        if rest := hearing.said.rest():
+            yield rest
+        yield hearing.reply()
+
+    async def _ready(self) -> None:
+        asked = self._asked
+        if asked.key is None and self._url == self.own:
+            raise ModelDenied(
+                f"{asked.host} needs a key: give one as key, or the base_url of a server without"
+            )
+        await self.warm()
+
+    def _load(self) -> None:
+        with self._loading:
+            if self._client is None:
+                sdk = _import(self.package)
+                self._sdk = sdk
+                self._failures = _failures_of(sdk)
+                self._without = dict.fromkeys(("Authorization", "X-Api-Key"), sdk.Omit())
+                self._client = self._connected(
+                    sdk, **_settings(sdk, self._url, self._asked.key, self._asked.timeout)
+                )
+
+    async def _opened(self, request: Mapping[str, Any], seconds: float) -> Any:
+        """Return the events of an answer once it has begun."""
+        async with asyncio.timeout(seconds):
+            return await self._client.post(
+                self.path,
+                cast_to=object,
+                body=request,
+                stream=True,
+                stream_cls=self._sdk.AsyncStream[object],
+                options={} if self._asked.key else {"headers": self._without},
+            )
+
+    async def _next_request(
+        self, request: dict[str, Any], failure: Failure, said: str, patience: Patience
+    ) -> dict[str, Any]:
+        """Return what to ask next, when it is time to; raise what to tell if it is never."""
+        if not said:
+            if refused := self._refused(request, failure, patience.instead):
+                patience.instead |= refused
+                return _reworded(request, refused)
+            if await patience.again(failure):
+                return request
+        raise failure.error(patience.tried, said)
+
+    def _refused(
+        self, request: Mapping[str, Any], failure: Failure, instead: Mapping[str, str | None]
+    ) -> dict[str, str | None]:
+        """Return what a server names as what it will not be told, and what to tell it instead."""
+        if failure.kind is not ModelRefused:
+            return {}
+        named = (name for name in self.optional if name in request and name in failure.told)
+        return {name: self.optional[name] for name in named if self.optional[name] not in instead}
+
+
+def _reworded(request: Mapping[str, Any], instead: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return a request in words that a server knows."""
+    worded = dict(request)
+    for name, other in instead.items():
+        if name in worded:
+            value = worded.pop(name)
+            worded |= {other: value} if other else {}
+    return worded
+
+
+def _heard(hearing: Hearing, event: Any) -> str:
+    try:
+        return hearing.take(event)
+    except (AttributeError, TypeError, ValueError, LookupError):
+        raise Garbled from None
+
+
+def _import(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise ModelUnavailable(
+            f"this model needs a package that is not there: pip install 'keepthread[{package}]'"
+        ) from None
+
+
+def _failures_of(sdk: Any) -> tuple[type[Exception], ...]:
+    """Return what may go wrong on a wire. Not every SDK hides what it stands on."""
+    http: Any = importlib.import_module("httpx2")
+    return (
+        sdk.APIError,
+        http.HTTPError,
+        http.StreamError,
+        TimeoutError,
+        JSONDecodeError,
+        UnicodeDecodeError,
+        Garbled,
+    )
+
+
+def _settings(sdk: Any, url: str, key: str | None, timeout: float) -> dict[str, Any]:
+    """Return what both clients are given; whoever gives nothing has the environment read."""
+    patience = sdk.Timeout(timeout, connect=min(timeout, _CONNECT))
+    return {
+        "api_key": key or "none",  # which is left out where it is sent
+        "base_url": url,
+        "timeout": patience,
+        "max_retries": 0,
+        "http_client": sdk.DefaultAsyncHttpxClient(timeout=patience, follow_redirects=False),
+    }
