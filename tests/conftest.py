@@ -1,6 +1,7 @@
 """What tests share: where data outside the tree is, and how Hypothesis searches."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,19 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 Started = TypeVar("Started")
+_OWN = re.compile(r"KEEPTHREAD_(STORE|STATE|CONFIG|(MEMORY|MODEL|SUMMARIZER|EMBEDDER|CHAT|VIEWS)_.*)")
+_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nobodys_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the settings, keys and conversations of whoever runs the tests out of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if _OWN.fullmatch(name) or name in _KEYS]:
+            patch.delenv(name)
+        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        yield
 
 
 def started(start: Callable[[], Started]) -> Started:

@@ -23,7 +23,11 @@ from tests.emulator import BRACKETED_PASTE, Emulator, picture, text
 SHELL = ("/bin/sh", "-c", 'exec "$@" 0<>"$0" 1>&0 2>&0')
 
 # What would tell a program of another terminal than this one.
-ELSEWHERE = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+ELSEWHERE = (
+    *("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+    *("ALACRITTY_WINDOW_ID", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "TERM_PROGRAM", "TMUX"),
+    *("VTE_VERSION", "WT_SESSION"),
+)
 
 KEYS = {
     "enter": "\r",

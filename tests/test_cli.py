@@ -57,9 +57,13 @@ COMMANDS = (
     ["migrate"],
     ["prune", "--days", "1", "--yes"],
     ["forget", "--author", "bea", "--dry-run"],
+    ["index"],
+    ["fold", "--all"],
     ["verify"],
     ["recount"],
     ["doctor"],
+    ["config"],
+    ["config", "memory.strategy"],
 )
 
 
@@ -186,7 +190,8 @@ def test_help_costs_at_most_a_quarter_of_a_second() -> None:
 def test_heavy_modules_are_loaded_only_when_needed() -> None:
     code = (
         "import sys; from keepthread.cli.app import app; app(['--help'], standalone_mode=False);"
-        "print(*{'rich', 'tiktoken', 'pydantic', 'psycopg', 'redis'} & set(sys.modules))"
+        "print(*{'rich', 'tiktoken', 'pydantic', 'psycopg', 'redis', 'yaml', 'platformdirs',"
+        "'openai', 'anthropic', 'prompt_toolkit', 'keepthread.cli.settings'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -276,6 +281,8 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["export", "-o", "no/where"], "FileNotFoundError", "No such file"),
         (["prune", "--days", "0"], "InvalidInput", "2 of 2 sessions; say --yes"),
         (["prune"], "Usage", "Missing option '--days'"),
+        (["fold"], "InvalidInput", "name the sessions to fold, or say --all"),
+        (["fold", "aa"], "SessionNotFound", "there is no session 'aa'; there is a"),
         (["bogus"], "Usage", "No such command 'bogus'"),
         (["show"], "Usage", "Missing argument"),
     ],
@@ -297,13 +304,20 @@ def test_an_error_is_one_line_that_says_what_to_do(
     assert not (folder / "nope.db").exists()
 
 
-def test_without_a_store_it_says_how_to_name_one(
+def test_before_the_first_chat_it_says_where_the_store_will_be_and_what_makes_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KEEPTHREAD_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
     result = keepthread("sessions")
     assert result.returncode == 2
-    assert "--store sqlite:///chat.db, or set KEEPTHREAD_STORE" in result.stderr
+    path = folder / "data/keepthread/memory.db"
+    assert f"there is no store at {path} yet: `keepthread chat` makes one" in result.stderr
+    keepthread("export", "-o", "out.jsonl", "--store", "sqlite:///chat.db")
+    assert not path.parent.exists()
+    keepthread("import", "out.jsonl")
+    assert [s["id"] for s in ask("sessions")] == ["b", "a"]
+    assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_damage_is_found_named_and_told_by_the_exit_status(folder: Path) -> None:
@@ -662,16 +676,6 @@ def test_the_next_context_is_compared_with_a_kept_one_by_any_strategy(kept: Path
     assert "kept" not in told["sections"]
 
 
-@pytest.mark.parametrize("command", ["export", "import", "copy", "backup", "verify", "recount"])
-def test_what_is_long_shows_how_far_it_is(folder: Path, command: str) -> None:
-    keepthread("export", "-o", "all.jsonl")
-    more = {"export": ["-o", "x.jsonl"], "import": ["all.jsonl"], "backup": ["copy.db"]}
-    more["copy"] = ["sqlite:///chat.db", "sqlite:///other.db"]
-    screen = in_terminal(command, *more.get(command, []))
-    assert re.search(r"━+.*\d+%.*\d+ of [\d,]+ (messages|bytes|pages)", plain(screen))
-    assert "━" not in keepthread(command, *more.get(command, [])).stderr
-
-
 @pytest.mark.parametrize(("answer", "left"), [(b"n\n", 2), (b"y\n", 0)])
 def test_prune_asks_first(folder: Path, answer: bytes, left: int) -> None:
     time.sleep(0.01)
@@ -680,6 +684,15 @@ def test_prune_asks_first(folder: Path, answer: bytes, left: int) -> None:
     assert "Delete 2 of 2 sessions, without activity for 0 days, for good? [y/N]" in screen
     assert ("Nothing was deleted" in screen) == bool(left)
     assert len(ask("sessions")) == left
+
+
+def test_prune_counts_all_that_it_deletes(folder: Path) -> None:
+    async def delegate() -> None:
+        async with await SQLiteStore.open("chat.db", clock=lambda: 1.0) as store:
+            await store.put_session(SessionInfo(id="task", kind="delegate"))
+
+    asyncio.run(delegate())
+    assert ask("prune", "--days", "1", "--yes") == [{"pruned": 1, "left": 2}]
 
 
 def test_an_interrupted_command_leaves_no_half_file_and_no_traceback(folder: Path) -> None:
@@ -765,29 +778,3 @@ def test_harmless_text_keeps_what_people_write() -> None:
     assert harmless("a\nb\tc\r\n", lines=True) == "a\nb\tc\n"
     assert harmless("a\nb\rc\u2028") == "a\\nb\\rc\\u2028"
     assert harmless(NASTY).isascii()
-
-
-# --- the page of the manual ---
-
-
-OPTION = r"(?<![\w-])--?[a-z][a-z-]*"
-
-
-def sections_of(page: str) -> dict[str, str]:
-    """Return the text of a manual page by command; the empty name is the command itself."""
-    parts = re.split(r"^## `keepthread ?(\w*)[^`]*`$", page, flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def test_every_command_and_option_is_in_the_manual_and_no_other() -> None:
-    page = Path(__file__).parent.parent / "docs/reference/command.md"
-    sections = sections_of(page.read_text())
-    listed = keepthread("--help").stdout.partition("Commands:")[2]
-    assert set(sections) == {"", *re.findall(r"^  (\w+) ", listed, re.MULTILINE)}
-    for name, text in sections.items():
-        told = keepthread(*filter(None, [name]), "--help").stdout.partition("Options:")[2]
-        options = set(re.findall(r"^  .*?(?=  )", told, re.MULTILINE))
-        options = {option for line in options for option in re.findall(OPTION, line)}
-        rows = "".join(re.findall(r"^\| (`-.*?) \|", text, re.MULTILINE))
-        common = {"--store", "--tenant", "--json", "--help", "-h"} if name else set[str]()
-        assert set(re.findall(OPTION, rows)) == options - common, name

@@ -1,9 +1,13 @@
 """The reference says what the code says."""
 
 import inspect
+import re
 from pathlib import Path
 
+import pytest
+
 from keepthread import errors
+from scripts.reference import FOLDER, PAGES, main, renewed
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -18,3 +22,34 @@ def test_the_catalogue_of_errors_is_the_tree_of_errors() -> None:
         if inspect.isclass(kind) and issubclass(kind, Exception)
     }
     assert listed == found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_says_of_commands_options_and_settings_what_the_program_says(name: str) -> None:
+    page = (FOLDER / name).read_text()
+    assert page == renewed(name, page), "run scripts/reference"
+
+
+def test_what_is_stale_is_told_and_renewed_around_what_is_written_by_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pages = {name: (FOLDER / name).read_text() for name in PAGES}
+    for name, page in pages.items():
+        (tmp_path / name).write_text(page)
+    assert main(["--check"], tmp_path) == 0
+    stale = pages["command.md"].replace("Days without activity.", "Weeks at rest.")
+    stale = stale.replace("# The command", "# By hand")
+    (tmp_path / "command.md").write_text(stale)
+    assert main(["--check"], tmp_path) == 1
+    assert capsys.readouterr().err == "command.md is stale: run scripts/reference\n"
+    assert (tmp_path / "command.md").read_text() == stale
+    assert main([], tmp_path) == 0
+    by_hand = pages["command.md"].replace("# The command", "# By hand")
+    assert (tmp_path / "command.md").read_text() == by_hand
+
+
+def test_a_command_without_its_place_in_the_page_is_named() -> None:
+    page = (FOLDER / "command.md").read_text()
+    pruned = re.sub(r"<!-- (begin|end): keepthread prune -->\n", "", page)
+    with pytest.raises(SystemExit, match=r"^command\.md: .* differ in keepthread prune; write"):
+        renewed("command.md", pruned)

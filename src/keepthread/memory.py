@@ -201,6 +201,10 @@ class Memory:
             await self._searching.close()
         await self.store.close()
 
+    async def idle(self) -> None:
+        """Wait until nothing is being done off the callers' path: folds, facts, accounts."""
+        await self._shared.background.settle()
+
     async def __aenter__(self) -> Self:
         """Use it as it is."""
         return self

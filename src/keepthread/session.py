@@ -11,6 +11,7 @@ from keepthread.context.render import Context
 from keepthread.gather import MARKS, marks_of
 from keepthread.injection import inject
 from keepthread.past import newest_summary
+from keepthread.protocols import Progress
 from keepthread.results import ask, pair, text_of
 from keepthread.summaries import COSTS, Costs, costs_of
 from keepthread.thread import Thread
@@ -216,12 +217,13 @@ class Session:
         """Return what is remembered and still serves, oldest first."""
         return await self._thread.cache.remembered(await self._thread.tool_exchange())
 
-    async def fold(self) -> int:
+    async def fold(self, *, progress: Progress | None = None) -> int:
         """Fold now what is due into the summary, and return how many folds it took.
 
         Otherwise that happens by itself after `finish`, if a view's strategy wants summaries.
+        `progress` tells of the exchanges that were folded, and of how many are due.
         """
-        return await self._thread.upkeep.folder.fold(self.key, wait=True)
+        return await self._thread.upkeep.folder.fold(self.key, wait=True, progress=progress)
 
     # --- hiding, branching, details ---
 

@@ -21,7 +21,7 @@ from keepthread.exchanges import closed_exchange
 from keepthread.gather import MARKS, marks_of
 from keepthread.leases import Leases
 from keepthread.past import DIGEST, FOLD, newest_summary, position_key, summary_of
-from keepthread.protocols import Scorer, Store, Summarizer, TokenCounter
+from keepthread.protocols import Progress, Scorer, Store, Summarizer, TokenCounter
 from keepthread.summarizers import EXTRACTIVE, Extractive, shortened
 from keepthread.tracing import RECORDS, Spans
 from keepthread.types import (
@@ -111,21 +111,31 @@ class Folder:
         """Tell whether there may be something to fold, now that an exchange is closed."""
         return exchange - self.folded.get(session, 0) > self.folding.exchanges
 
-    async def fold(self, session: SessionKey, *, wait: bool = False) -> int:
+    async def fold(
+        self, session: SessionKey, *, wait: bool = False, progress: Progress | None = None
+    ) -> int:
         """Fold what is due, and return how many folds that took.
 
-        One process at a time folds a session; `wait` waits for another to be done.
+        One process at a time folds a session; `wait` waits for another to be done. `progress` tells
+        of exchanges.
         """
-        made = 0
+        made = total = 0
+        begun: int | None = None
         if not wait and await self._next(session) is None:
             return 0
         lease = self.leases.held(Scope(session=session), FOLD, wait=wait, by_clock=True)
         async with lease as mine:
             while mine and (due := await self._next(session)) is not None:
+                begun = due.folded if begun is None else begun
+                total = self._count_due(due.closed - begun)
+                if progress:
+                    progress(min(due.folded - begun, total), total)
                 with self.spans.open("upsert_memory", due.id) as span:
                     span.set_attribute(RECORDS, 1)
                     span.set_attribute("keepthread.messages", len(due.messages))
                     made += await self._fold(session, due)
+            if progress and total:
+                progress(total, total)
         return made
 
     # --- what is due ---
@@ -144,10 +154,15 @@ class Folder:
         closed = await closed_exchange(self.store, session, marks)
         if closed - folded <= self.folding.exchanges:
             return None
-        due = _Due(previous, marks, head)
-        return due if await self._read(session, due, closed) else None
+        due = _Due(previous, marks, head, closed)
+        return due if await self._read(session, due) else None
 
-    async def _read(self, session: SessionKey, due: "_Due", closed: int) -> bool:
+    def _count_due(self, unfolded: int) -> int:
+        """Return how many of so many closed exchanges are to be folded."""
+        over = unfolded - self.folding.exchanges
+        return -(-over // self.folding.at_once) * self.folding.at_once
+
+    async def _read(self, session: SessionKey, due: "_Due") -> bool:
         """Read on until enough closed exchanges are known; tell whether there are enough."""
         after = due.previous.last if due.previous else 0
         opened = 0
@@ -157,7 +172,7 @@ class Folder:
             for message in page:
                 if due.marks.hides(message.seq):
                     continue
-                if message.role == "user" and message.exchange <= closed:
+                if message.role == "user" and message.exchange <= due.closed:
                     opened += 1
                 if opened > self.folding.exchanges:
                     return True
@@ -291,9 +306,12 @@ def costs_of(value: JSON) -> Costs:
 class _Due:
     """A range that is to be folded: what came before it, and its messages."""
 
-    def __init__(self, previous: Summary | None, marks: Marks, session: SessionInfo) -> None:
+    def __init__(
+        self, previous: Summary | None, marks: Marks, session: SessionInfo, closed: int
+    ) -> None:
         self.previous = previous
         self.marks = marks
+        self.closed = closed
         self.id = session.id
         self.epoch = session.epoch
         self.head = session.messages
@@ -302,6 +320,11 @@ class _Due:
     @property
     def text(self) -> str:
         return self.previous.text if self.previous else ""
+
+    @property
+    def folded(self) -> int:
+        """Return the last exchange that was folded before."""
+        return self.previous.exchange if self.previous else 0
 
     @property
     def number(self) -> int:

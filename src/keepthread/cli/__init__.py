@@ -2,14 +2,17 @@
 
 import sys
 from importlib.util import find_spec
+from typing import Final
+
+_NEEDED: Final = ("typer", "rich", "platformdirs", "prompt_toolkit", "yaml")
 
 
 def main() -> int:
     """Run the command, or say what must be installed first."""
-    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
+    missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         sys.stderr.write(
-            f"error: the command needs {' and '.join(missing)}: pip install 'keepthread[cli]'\n"
+            f"error: the command needs {', '.join(missing)}: pip install 'keepthread[cli]'\n"
         )
         return 2
     from keepthread.cli.app import run  # noqa: PLC0415 - what the extra brings, in one place

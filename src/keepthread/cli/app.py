@@ -14,6 +14,8 @@ import keepthread
 from keepthread.cli import (
     arriving,
     care,
+    configuring,
+    deriving,
     doctor,
     facts,
     files,
@@ -25,6 +27,7 @@ from keepthread.cli import (
     why,
 )
 from keepthread.cli.call import STORE_VARIABLE, Call
+from keepthread.cli.chat.command import chat
 from keepthread.cli.harmless import harmless
 from keepthread.errors import KeepthreadError
 
@@ -34,11 +37,12 @@ Store: TypeAlias = Annotated[
         "--store",
         metavar="URL",
         help="The store: sqlite:///path, postgresql://…, redis://…."
-        f" Else {STORE_VARIABLE} names it.",
+        f" Else {STORE_VARIABLE} or the settings name it.",
     ),
 ]
 Tenant: TypeAlias = Annotated[
-    str | None, typer.Option("--tenant", metavar="NAME", help="The tenant; `default` if not given.")
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="The tenant; else the settings name it."),
 ]
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Answer in JSON, for programs; errors too.")
@@ -70,20 +74,21 @@ def options(
     if version:
         typer.echo(f"keepthread {keepthread.__version__}")
         raise typer.Exit
-    context.obj = Call(store=store, tenant=tenant or "default", json=json)
+    context.obj = Call(json=json).with_flags({"memory.url": store, "memory.tenant": tenant})
 
 
-def command(function: Callable[..., Awaitable[int | None]], name: str = "") -> None:
-    """Make a coroutine function a command that takes these options behind its name as well."""
+def command(function: Callable[..., Awaitable[int | None] | int | None], name: str = "") -> None:
+    """Make a function a command that takes these options behind its name as well."""
     _, *own = inspect.signature(function).parameters.values()
     common = list(inspect.signature(options).parameters.values())
     parameters = [common[0], *own, *common[1:-1]]
 
     def run_command(**given: Any) -> int | None:
         call: Call = given.pop("context").obj
-        common = {key: given.pop(key) for key in ("store", "tenant", "json")}
-        call = replace(call, **{key: value for key, value in common.items() if value})
-        return asyncio.run(_finish(function(call, **given)))
+        flags = {"memory.url": given.pop("store"), "memory.tenant": given.pop("tenant")}
+        call = replace(call.with_flags(flags), json=given.pop("json") or call.json)
+        answer = function(call, **given)
+        return asyncio.run(_finish(answer)) if isinstance(answer, Awaitable) else answer
 
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run_command.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -94,6 +99,8 @@ async def _finish(answer: Awaitable[int | None]) -> int | None:
     return await answer
 
 
+for each in (chat, configuring.init, configuring.config):
+    command(each)
 for each in (looking.sessions, looking.show, finding.search, why.why, files.export):
     command(each)
 command(arriving.import_file, "import")
@@ -103,6 +110,8 @@ for each in (
     files.backup,
     care.prune,
     forgetting.forget,
+    deriving.index,
+    deriving.fold,
     care.verify,
     care.recount,
     moving.migrate,

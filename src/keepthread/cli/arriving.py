@@ -20,10 +20,12 @@ async def import_file(
     call: Call,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to import; `-` is stdin.")],
     prefix: Annotated[
-        str, typer.Option("--as", metavar="PREFIX", help="Put this before every session id.")
+        str,
+        typer.Option("--as", metavar="PREFIX", help="Put this before every id, if one is taken."),
     ] = "",
     owner: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose conversations they are.")
+        str | None,
+        typer.Option(metavar="NAME", help="Whose they are; else default."),
     ] = None,
     branches: Annotated[
         bool, typer.Option("--branches", help="Keep what was edited away or asked anew, as forks.")

@@ -1,10 +1,11 @@
 """What becomes of a file that is to be imported, by its format."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from keepthread.cli.call import Call
 from keepthread.cli.counting import current_counter
@@ -17,6 +18,8 @@ from keepthread.interchange.importing import Imported, import_lines
 from keepthread.interchange.jsonl import check_header, decode_line, lines_of
 from keepthread.interchange.markdown import read_markdown
 from keepthread.interchange.seeding import LAST, MAX_TRANSCRIPT, import_transcript, seed
+from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.tokens import Estimator
 
 _SHOWN: Final = 20
 
@@ -31,19 +34,49 @@ class Wanted(NamedTuple):
     branches: bool
 
 
+class Arrival(NamedTuple):
+    """A file that was looked into: what reads it into a store, and what its progress counts."""
+
+    read: Callable[[Store, TokenCounter, Progress | None], Awaitable[Imported | Arrived]]
+    unit: str = "bytes"
+
+
 async def bring(call: Call, file: BinaryIO, wanted: Wanted) -> int:
     """Read a file into the store, tell what came of it, and return the exit status."""
+    arrival = look_into(file, wanted)
+    counter = Estimator() if wanted.form == JSONL else current_counter(call)
+    async with call.memory(create=True, counter=counter) as memory:
+        with call.progress("Importing", arrival.unit) as progress:
+            done = await arrival.read(memory.store, counter, progress)
+    warnings, lines = told(done, place_of(call.url), more="--json names them")
+    if call.json:
+        call.write(_plain(done))
+        warnings = warnings if isinstance(done, Imported) else []  # they are in what was written
+    for warning in warnings:
+        call.warn(warning)
+    for line in lines:
+        call.say(line)
+    return 1 if isinstance(done, Arrived) and done.refused else 0
+
+
+def look_into(file: BinaryIO, wanted: Wanted) -> Arrival:
+    """Return what reads a file; one that is none is an error, and nothing is made for it."""
     if wanted.form == JSONL:
-        return await _lines(call, file, wanted)
-    if wanted.branches and wanted.form == MARKDOWN:
-        raise InvalidInput("a transcript has no branches: leave out --branches")
-    return await _conversations(call, file, wanted)
+        return _lines(file, wanted)
+    if wanted.form == MARKDOWN:
+        return _transcript(file, wanted)
+    return _chats(file, wanted)
+
+
+def told(done: Imported | Arrived, place: str, *, more: str = "") -> tuple[list[str], list[str]]:
+    """Return what to look at, and what came of an import, each on a line."""
+    return _told_lines(done, place) if isinstance(done, Imported) else _told(done, place, more)
 
 
 # --- our own exports ---
 
 
-async def _lines(call: Call, file: BinaryIO, wanted: Wanted) -> int:
+def _lines(file: BinaryIO, wanted: Wanted) -> Arrival:
     if wanted.owner is not None or wanted.branches:
         raise InvalidInput(
             "an export of keepthread's says itself whose sessions it holds, and holds them all:"
@@ -51,90 +84,92 @@ async def _lines(call: Call, file: BinaryIO, wanted: Wanted) -> int:
         )
     lines = lines_of(file)
     first = next(lines, b"{}")
-    check_header(decode_line(first))  # nothing is made for a file that is none
-    async with call.memory(create=True) as memory:
-        with call.progress("Importing", "bytes") as progress:
-            done = await import_lines(
-                memory.store,
-                chain([first], lines),
-                prefix=wanted.prefix,
-                size=wanted.size,
-                progress=progress,
-            )
-    _tell_lines(call, done)
-    return 0
+    check_header(decode_line(first))
+
+    async def read(store: Store, _: TokenCounter, progress: Progress | None) -> Imported:
+        return await import_lines(
+            store, chain([first], lines), prefix=wanted.prefix, size=wanted.size, progress=progress
+        )
+
+    return Arrival(read)
 
 
-def _tell_lines(call: Call, done: Imported) -> None:
-    if call.json:
-        call.write(asdict(done))
-    call.say(
-        f"Imported {done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
-        f" into {place_of(call.url)}"
-    )
+def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
+    what = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
+    lines = [f"Imported {what} into {place}"]
     if done.known:
-        call.say(f"{done.known:,} sessions were there already and are the same")
+        lines.append(f"{done.known:,} sessions were there already and are the same")
+    warnings: list[str] = []
     if done.kept:
-        call.warn(f"{done.kept:,} records were there with another value; those were kept")
+        warnings.append(f"{done.kept:,} records were there with another value; those were kept")
     if done.damaged:
-        call.warn(f"{done.damaged:,} sessions or messages were damaged where they came from")
+        warnings.append(f"{done.damaged:,} sessions or messages were damaged where they came from")
+    return warnings, lines
 
 
 # --- conversations of others, and transcripts ---
 
 
-async def _conversations(call: Call, file: BinaryIO, wanted: Wanted) -> int:
-    if wanted.form == MARKDOWN:
-        file = BytesIO(file.read(MAX_TRANSCRIPT + 1))
-        read_markdown(file.getvalue())  # nothing is made for a file that is none
-    elif file.seekable():
+def _transcript(file: BinaryIO, wanted: Wanted) -> Arrival:
+    if wanted.branches:
+        raise InvalidInput("a transcript has no branches: leave out --branches")
+    held = BytesIO(file.read(MAX_TRANSCRIPT + 1))
+    read_markdown(held.getvalue())
+
+    async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
+        return await import_transcript(
+            store,
+            held,
+            counter=counter,
+            owner=wanted.owner,
+            prefix=wanted.prefix,
+            progress=progress,
+        )
+
+    return Arrival(read, "messages")
+
+
+def _chats(file: BinaryIO, wanted: Wanted) -> Arrival:
+    if file.seekable():
         check_chats(file)
-    counter = current_counter(call)
-    async with call.memory(create=True, counter=counter) as memory:
-        with call.progress("Importing", "bytes") as progress:
-            if wanted.form == MARKDOWN:
-                done = await import_transcript(
-                    memory.store, file, counter=counter, owner=wanted.owner, prefix=wanted.prefix
-                )
-            else:
-                done = await import_chats(
-                    memory.store,
-                    file,
-                    counter=counter,
-                    owner=wanted.owner or "default",
-                    prefix=wanted.prefix,
-                    branches=wanted.branches,
-                    program=None if wanted.form == CHATS else wanted.form,
-                    size=wanted.size,
-                    progress=progress,
-                )
-    _tell(call, done)
-    return 1 if done.refused else 0
+
+    async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
+        return await import_chats(
+            store,
+            file,
+            counter=counter,
+            owner=wanted.owner or "default",
+            prefix=wanted.prefix,
+            branches=wanted.branches,
+            program=None if wanted.form == CHATS else wanted.form,
+            size=wanted.size,
+            progress=progress,
+        )
+
+    return Arrival(read)
 
 
-def _tell(call: Call, done: Arrived) -> None:
-    if call.json:
-        call.write(asdict(done) | {"problems": [each._asdict() for each in done.problems]})
-        return
-    for where, what in done.problems[:_SHOWN]:
-        call.warn(f"{where}: {what}")
-    if (more := len(done.problems) - _SHOWN) > 0:
-        call.warn(f"{more:,} more; --json names them")
+def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
+    warnings = [f"{where}: {what}" for where, what in done.problems[:_SHOWN]]
+    if (left := len(done.problems) - _SHOWN) > 0:
+        warnings.append("; ".join(filter(None, [f"{left:,} more", more])))
     forks = f" ({done.forks:,} of them forks)" if done.forks else ""
-    call.say(
-        f"Imported {done.sessions:,} sessions{forks}, {done.messages:,} messages"
-        f" into {place_of(call.url)}"
-    )
-    for count, what in (
+    counts = (
         (done.known, "sessions were there already and are the same"),
         (done.grown, "sessions were there already and got what came since"),
         (done.empty, "conversations were empty"),
         (done.hidden, "messages that people were not shown either were left out"),
         (done.shortened, "messages were too long and lost their end"),
         (done.refused, "conversations were passed over; all others are there"),
-    ):
-        if count:
-            call.say(f"{count:,} {what}")
+    )
+    lines = [f"Imported {done.sessions:,} sessions{forks}, {done.messages:,} messages into {place}"]
+    return warnings, lines + [f"{count:,} {what}" for count, what in counts if count]
+
+
+def _plain(done: Imported | Arrived) -> dict[str, Any]:
+    if isinstance(done, Imported):
+        return asdict(done)
+    return asdict(done) | {"problems": [each._asdict() for each in done.problems]}
 
 
 async def seed_session(

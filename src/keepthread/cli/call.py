@@ -5,9 +5,11 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import typer
 
@@ -21,31 +23,50 @@ from keepthread.protocols import Progress, TokenCounter
 from keepthread.session import Session
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.tokens import Estimator
+from keepthread.types import JSON
 
 if TYPE_CHECKING:
+    from keepthread.cli.config import Config
     from keepthread.cli.screen import Screen
 
 STORE_VARIABLE: Final = "KEEPTHREAD_STORE"
 _MOST_COMPARED: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Call:
     """What holds for every command."""
 
-    store: str | None = None
-    tenant: str = "default"
+    flags: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    """What the command line sets, by the dotted keys of the settings."""
     json: bool = False
+
+    def with_flags(self, flags: Mapping[str, JSON]) -> "Call":
+        """Return the call with more set by the command line; what is empty sets nothing."""
+        given = {key: value for key, value in flags.items() if value not in (None, "")}
+        return replace(self, flags={**self.flags, **given})
+
+    @cached_property
+    def config(self) -> "Config":
+        """Return the settings that hold here, and where each comes from."""
+        from keepthread.cli.config import read_config  # noqa: PLC0415 - not before it is needed
+
+        return read_config(os.environ, Path.cwd(), self.flags)
+
+    @property
+    def store(self) -> str | None:
+        """Return the address that the command line names, if it does."""
+        return cast("str | None", self.flags.get("memory.url"))
 
     @property
     def url(self) -> str:
-        """Return the address of the store that was named."""
-        url = self.store or os.environ.get(STORE_VARIABLE)
-        if not url:
-            raise InvalidInput(
-                f"no store is named: give --store sqlite:///chat.db, or set {STORE_VARIABLE}"
-            )
-        return url
+        """Return the address of the store."""
+        return self.store or self.config.settings.address
+
+    @property
+    def tenant(self) -> str:
+        """Return the tenant inside the store."""
+        return str(self.flags.get("memory.tenant") or self.config.settings.memory.tenant)
 
     @asynccontextmanager
     async def memory(
@@ -56,6 +77,8 @@ class Call:
         views: Mapping[str, View] | None = None,
     ) -> AsyncGenerator[Memory]:
         """Open the store; what is not there is made only if `create` says so."""
+        if create and not self.store:
+            self.config.make_room()
         # Loading a vocabulary takes longer than most commands: only those that count bring one.
         async with opened(self.url, tenant=self.tenant, create=create) as store:
             yield Memory(store, counter=counter or Estimator(), views=views)
@@ -72,17 +95,28 @@ class Call:
             assert isinstance(memory.store, SQLiteStore)
             yield memory.store
 
-    async def session(self, memory: Memory, id: str) -> Session:
-        """Return a session, or name the nearest ids."""
+    async def session(
+        self,
+        memory: Memory,
+        id: str,
+        *,
+        owner: str | None = None,
+        lists: str = "`keepthread sessions`",
+    ) -> Session:
+        """Return a session, of an owner if one is given, or name the nearest ids."""
         try:
-            return await memory.get_session(id)
+            return await memory.get_session(id, owner=owner)
         except SessionNotFound:
             begun = await memory.store.get_session(id)
-            ids = [session.id async for session in every_session(memory.store) if session.ready]
-        if begun is not None:
+            ids = [
+                session.id
+                async for session in every_session(memory.store)
+                if session.ready and owner in (None, session.owner)
+            ]
+        if begun is not None and not begun.ready:
             raise SessionNotFound(f"session {id!r} is still being filled, by an import or a fork")
         near = get_close_matches(id, ids[-_MOST_COMPARED:], cutoff=0.4)
-        hint = f"there is {', '.join(near)}" if near else "`keepthread sessions` lists them"
+        hint = f"there is {', '.join(near)}" if near else f"{lists} lists them"
         raise SessionNotFound(f"there is no session {id!r}; {hint}")
 
     # --- answering ---

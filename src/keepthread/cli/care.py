@@ -2,13 +2,11 @@
 
 import sys
 import time
-from functools import partial
 from typing import Annotated
 
 import typer
 
 from keepthread import branching
-from keepthread.checks import MAX_COUNT
 from keepthread.cli.call import Call
 from keepthread.cli.counting import current_counter
 from keepthread.errors import InvalidInput
@@ -22,18 +20,25 @@ async def prune(
     days: Annotated[int, typer.Option(min=0, metavar="N", help="Days without activity.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete sessions without activity for so many days."""
+    """Delete sessions without activity for so many days.
+
+    It asks first; where nobody can answer, `--yes` must be said.
+    """
     async with call.memory() as memory:
         before = time.time() - days * DAY
-        listed = await memory.list_sessions(limit=MAX_COUNT)
-        old = sum(session.updated_at < before for session in listed)
-        if old and not yes and not _agreed(call, old, len(listed), days):
+        count = old = pruned = 0
+        async for session in every_session(memory.store):
+            count += 1
+            old += session.state == "live" and session.updated_at < before
+        if old and not yes and not _agreed(call, old, count, days):
             call.say("Nothing was deleted")
             return
-        pruned = await memory.prune(days) if old else 0
+        if old:
+            with call.progress("Deleting", "sessions") as progress:
+                pruned = await memory.prune(days, progress=progress)
     if call.json:
-        call.write({"pruned": pruned, "left": len(listed) - pruned})
-    call.say(f"Deleted {pruned:,} of {len(listed):,} sessions")
+        call.write({"pruned": pruned, "left": count - pruned})
+    call.say(f"Deleted {pruned:,} of {count:,} sessions")
 
 
 def _agreed(call: Call, old: int, count: int, days: int) -> bool:
@@ -61,12 +66,19 @@ async def verify(call: Call) -> int:
     return 0 if found.sound else 1
 
 
-def _tell(progress: Progress, passed: int, total: int, done: int, _: int) -> None:
-    progress(passed + done, max(total, passed + done))
+def behind(passed: int, total: int, progress: Progress | None) -> Progress | None:
+    """Return what tells of a part of the work, behind so much that is done already."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(passed + done, max(total, passed + done))
 
 
 async def recount(call: Call) -> None:
-    """Count tokens anew where another counter counted them."""
+    """Count tokens anew where another counter counted them.
+
+    A session changes as a whole or not at all. Until then contexts are right as well, but cost more
+    to build.
+    """
     counter = current_counter(call)
     async with call.memory(counter=counter) as memory:
         sessions = [session async for session in every_session(memory.store)]
@@ -74,7 +86,7 @@ async def recount(call: Call) -> None:
         passed = counted = 0
         with call.progress("Counting", "messages") as progress:
             for session in sessions:
-                tell = progress and partial(_tell, progress, passed, total)
+                tell = behind(passed, total, progress)
                 counted += await branching.recount(
                     memory.store, session.key, counter, progress=tell
                 )

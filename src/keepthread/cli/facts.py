@@ -47,28 +47,32 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
         list[str] | None,
         typer.Argument(metavar="ARGUMENT", help="A fact's text, keys, words, or a file."),
     ] = None,
-    owner: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose facts; `default` if not given.")
-    ] = "default",
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Whose facts.")] = "default",
     every: Annotated[
         bool, typer.Option("--all", help="List also what was replaced or has ended.")
     ] = False,
     subject: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whom or what it is about; else the owner.")
+        str | None,
+        typer.Option(metavar="NAME", help="Of `add` and `edit`: whom it is about; else the owner."),
     ] = None,
     attribute: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What it tells of it, such as city.")
+        str | None,
+        typer.Option(metavar="NAME", help="What it tells, such as city; one replaces another."),
     ] = None,
-    value: Annotated[str | None, typer.Option(metavar="TEXT", help="The value alone.")] = None,
+    value: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The value alone, such as Oslo.")
+    ] = None,
     many: Annotated[
         bool, typer.Option("--many", help="There can be several such values at a time.")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Export to here, not to stdout."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Of `export`: write here, not to stdout."
+        ),
     ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="On import, forget facts whose lines are gone.")
+        bool, typer.Option("--prune", help="Of `import`: forget facts whose lines are gone.")
     ] = False,
 ) -> None:
     """See what is known of an owner beyond one session, and correct it.
@@ -219,15 +223,21 @@ def _draw(fact: "Fact") -> None:
         "live": {"bold": True},
         "quarantined": {"fg": "yellow"},
     }
-    told = [f"{fact.subject}: " if fact.subject else "", fact.text]
+    key, told, details = told_of(fact)
+    typer.secho(key, dim=True, nl=False)
+    typer.secho(f"  {harmless(told)}", nl=False, **styles.get(fact.state, {"dim": True}))
+    typer.secho(f"  {harmless(details)}", dim=True)
+
+
+def told_of(fact: "Fact") -> tuple[str, str, str]:
+    """Return a fact for people: the end of its key, what it says, and where from."""
+    told = f"{fact.subject}: {fact.text}" if fact.subject else fact.text
     parts = [fact.attribute, _dates(fact)]
     parts.append("" if fact.state == "live" else fact.state)
     parts += [f"{source.session} {source.seq}" for source in fact.messages[:3]]
     parts.append("" if fact.messages else "by hand")
     parts.append(fact.origin if fact.origin != "user" else "")
-    typer.secho(fact.key[-_SHORT:], dim=True, nl=False)
-    typer.secho(f"  {harmless(''.join(told))}", nl=False, **styles.get(fact.state, {"dim": True}))
-    typer.secho(f"  {harmless(' · '.join(filter(None, parts)))}", dim=True)
+    return fact.key[-_SHORT:], told, " · ".join(filter(None, parts))
 
 
 def _dates(fact: "Fact") -> str:

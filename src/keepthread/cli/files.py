@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from keepthread.cli.call import Call
+from keepthread.cli.care import behind
 from keepthread.cli.harmless import harmless
 from keepthread.cli.stores import place_of
 from keepthread.errors import InvalidInput, SessionNotFound
@@ -18,32 +19,44 @@ from keepthread.interchange.exporting import Exported, every_session, id_of
 from keepthread.interchange.exporting import export as export_lines
 from keepthread.interchange.formats import JSONL, MARKDOWN
 from keepthread.interchange.transcripts import transcript_name, write_transcript
-from keepthread.protocols import Store
+from keepthread.protocols import Progress, Store
 from keepthread.types import SessionInfo
 
 
 async def export(
     call: Call,
     sessions: Annotated[
-        list[str] | None, typer.Argument(metavar="[SESSION]...", help="Ids; without any, all.")
+        list[str] | None,
+        typer.Argument(metavar="SESSION", help="Ids of sessions; all if none is given."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to a file, which appears once it is whole.",
+        ),
     ] = None,
     owner: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only what belongs to this owner.")
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", help="jsonl, lossless, or markdown, to read."),
+        typer.Option(
+            "--format", metavar="NAME", help="jsonl, which loses nothing, or markdown; else jsonl."
+        ),
     ] = None,
     to: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write a Markdown file for each session here."),
     ] = None,
 ) -> int:
-    """Write sessions as JSON lines, lossless, or as Markdown that people can read."""
+    """Write sessions as JSON lines, lossless, or as Markdown that people can read.
+
+    It goes to stdout unless a file or folder is named. Damage is written as damage and named; the
+    exit status is then 1.
+    """
     if form not in (None, JSONL, MARKDOWN):
         raise InvalidInput(f"--format must be {JSONL} or {MARKDOWN}, not {form!r}")
     if to and (output or form == JSONL):
@@ -54,7 +67,7 @@ async def export(
         if to or form == MARKDOWN:
             chosen = await _chosen(memory.store, sessions or (), owner)
             return await _transcripts(call, memory.store, chosen, to, output)
-        with _writing(output) as write, call.progress("Exporting", "messages") as progress:
+        with writing(output) as write, _progress(call, output) as progress:
             done = await export_lines(
                 memory.store, write, sessions=sessions or (), owner=owner, progress=progress
             )
@@ -72,20 +85,26 @@ async def _transcripts(
         )
     done = Exported(damaged=[])
     total = sum(session.messages for session in chosen)
-    with call.progress("Exporting", "messages") as progress:
+    with _progress(call, to or output) as progress:
         for session in chosen:
             if session.state == "damaged":
                 done.damaged.append(f"the record of session {id_of(session)!r}, so it is left out")
                 continue
-            with _writing(_file(to, session) if to else output) as write:
-                one = await write_transcript(store, session, write)
+            tell = behind(done.messages, total, progress)
+            with writing(_file(to, session) if to else output) as write:
+                one = await write_transcript(store, session, write, progress=tell)
             done.sessions += 1
             done.messages += one.messages
             done.damaged += one.damaged
-            if progress:
-                progress(done.messages, max(total, done.messages))
     _tell(call, done, to or output)
     return 1 if done.damaged else 0
+
+
+def _progress(call: Call, where: Path | None) -> AbstractContextManager[Progress | None]:
+    """Return a bar, unless what is written is on the screen itself."""
+    if where is None and sys.stdout.isatty():
+        return nullcontext(None)
+    return call.progress("Exporting", "messages")
 
 
 async def _chosen(store: Store, names: Sequence[str], owner: str | None) -> list[SessionInfo]:
@@ -121,7 +140,7 @@ def _tell(call: Call, done: Exported, where: Path | None) -> None:
 
 
 @contextmanager
-def _writing(output: Path | None) -> Generator[Callable[[bytes], object]]:
+def writing(output: Path | None) -> Generator[Callable[[bytes], object]]:
     """Give what writes a line: to a file that appears once it is whole, or to stdout."""
     if output is None:
         yield _show if sys.stdout.isatty() else sys.stdout.buffer.write

@@ -23,10 +23,11 @@ async def search(
         str | None, typer.Option(metavar="SESSION", help="Only in this session.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Not older: 2026-11-15, or with a time.")
+        str | None,
+        typer.Option(metavar="DATE", help="Not older: 2026-11-15, or 2026-11-15T18:30, in UTC."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Older than this date or time, in UTC.")
+        str | None, typer.Option(metavar="DATE", help="Older than this date or time.")
     ] = None,
     role: Annotated[
         list[str] | None,
@@ -34,7 +35,10 @@ async def search(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 10,
 ) -> None:
-    """Find the messages that bear most on a question, in every session or some."""
+    """Find the messages that bear most on a question, in every session or some.
+
+    The best come first. What was written since the last search is read into the index before.
+    """
     async with call.memory() as memory:
         if session is not None:
             await call.session(memory, session)  # names the nearest if there is none

@@ -23,26 +23,31 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
         str | None, typer.Option(metavar="ID", help="The message of this id in the session.")
     ] = None,
     owner: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of this owner; alone, all that is theirs.")
+        str | None,
+        typer.Option(metavar="NAME", help="Of this owner's sessions; alone, all theirs."),
     ] = None,
     author: Annotated[
         str | None, typer.Option(metavar="NAME", help="What this person wrote.")
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option(metavar="SOURCE", help="What came from here: tool:NAME, web:URL, import:…."),
+        typer.Option(metavar="SOURCE", help="What came from here: tool:NAME, web:URL, import:ID."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Not older: 2026-11-15, or with a time.")
+        str | None,
+        typer.Option(metavar="DATE", help="Not older: 2026-11-15, or 2026-11-15T18:30, in UTC."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Older than this date or time, in UTC.")
+        str | None, typer.Option(metavar="DATE", help="Older than this date or time.")
     ] = None,
     answers: Annotated[
         bool, typer.Option("--answers", help="Also erase answers known to be written from it.")
     ] = False,
     rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="Let PostgreSQL rewrite its tables, which locks them.")
+        bool,
+        typer.Option(
+            "--rewrite", help="Let PostgreSQL rewrite what was touched, locked meanwhile."
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be forgotten.")
@@ -67,7 +72,8 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
     async with call.memory() as memory:
         if session is not None:
             await call.session(memory, session)  # names the nearest if there is none
-        receipt = await memory.forget(**chosen, dry_run=True)
+        with call.progress("Looking", "messages"):
+            receipt = await memory.forget(**chosen, dry_run=True)
         if not dry_run:
             if not receipt.any:
                 call.say("There is nothing to forget")

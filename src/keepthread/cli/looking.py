@@ -15,7 +15,10 @@ async def sessions(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 20,
 ) -> None:
-    """List sessions, latest activity first."""
+    """List sessions, latest activity first.
+
+    Delegates are left out, and what is still being filled.
+    """
     async with call.memory() as memory:
         found = await memory.list_sessions(owner=owner, limit=limit)
     if not call.json:

@@ -28,7 +28,7 @@ async def copy(
         typer.Option(metavar="NAME", help="The tenant there; the same if not given."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Change what is whole at the target and differs.")
+        bool, typer.Option("--replace", help="Change what differs, also where it is whole.")
     ] = False,
 ) -> int:
     """Copy everything of a tenant into another store, and compare both.
@@ -84,7 +84,7 @@ async def migrate(
     partitions: Annotated[
         int | None,
         typer.Option(
-            min=1, max=_MOST_PARTITIONS, metavar="N", help="Of a new database; 16 if not given."
+            min=1, max=_MOST_PARTITIONS, metavar="N", help="Partitions of a new database; else 16."
         ),
     ] = None,
 ) -> None:

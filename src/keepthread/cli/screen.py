@@ -19,7 +19,7 @@ from keepthread.context.difference import Difference, Move, Part
 from keepthread.context.ranges import written
 from keepthread.context.why import Why, letters_of
 from keepthread.protocols import Progress as Tell
-from keepthread.types import Choice, Message, SessionInfo, Verification
+from keepthread.types import Choice, Hidden, Message, SessionInfo, Verification
 
 if TYPE_CHECKING:
     from keepthread.searching import Hit
@@ -48,31 +48,49 @@ _WIDTH_OF_A_FILE: Final = 1000  # nothing is wrapped for programs that read line
 class Screen:
     """Draws on the terminal; everything stored comes through `harmless` first."""
 
-    def __init__(self) -> None:
-        """Find out what the terminal can do."""
-        self._out = Console(highlight=False, markup=False, emoji=False)
-        if not self._out.is_terminal:
+    def __init__(self, out: Console | None = None) -> None:
+        """Find out what the terminal can do, or draw where one says."""
+        self._out = out or Console(highlight=False, markup=False, emoji=False)
+        if out is None and not self._out.is_terminal:
             self._out.width = _WIDTH_OF_A_FILE
 
     # --- sessions ---
 
-    def sessions(self, found: Sequence[SessionInfo]) -> None:
-        """List sessions as a table."""
+    def sessions(self, found: Sequence[SessionInfo], *, current: str | None = None) -> None:
+        """List sessions as a table; those of one owner, among them the current one, by numbers."""
         if not found:
             self._line("There are no sessions", "dim")
             return
-        table = _table("session", "title", "owner", ">messages", ">tokens", "latest")
-        for s in found:
+        first, last = ("", "owner") if current is None else (">", "")
+        names = (first, "session", "title", last, ">messages", ">tokens", "latest")
+        table = _table(*filter(None, names))
+        for number, s in enumerate(found, start=1):
             damaged = s.state == "damaged"
             title = Text("record damaged", "red") if damaged else _text(s.title)
             counts = (Text(f"{s.messages:,}"), Text(f"{s.tokens:,}"))
-            table.add_row(_text(s.id, "bold"), title, _text(s.owner), *counts, _when(s.updated_at))
+            named, owner = (_text(s.id, "bold"), title), _text(s.owner)
+            if current is None:
+                table.add_row(*named, owner, *counts, _when(s.updated_at))
+                continue
+            here = s.id == current
+            mark = Text(f"{'→ ' if here else ''}{number}", "green" if here else "dim")
+            table.add_row(mark, *named, *counts, _when(s.updated_at))
         self._out.print(table)
 
     # --- one transcript ---
 
-    def transcript(self, session: SessionInfo, messages: Sequence[Message]) -> None:
-        """Show messages, each under a line that says whose it is; text cannot forge such a line."""
+    def transcript(
+        self,
+        session: SessionInfo,
+        messages: Sequence[Message],
+        *,
+        hidden: Sequence[Hidden] = (),
+        more: str = "--after",
+    ) -> None:
+        """Show messages, each under a line that says whose it is; text cannot forge such a line.
+
+        `more` is what shows those behind them.
+        """
         head = Text.assemble((harmless(session.id), "bold"), f" · {harmless(session.owner)}")
         head.append(f" · {session.messages:,} messages · {session.tokens:,} tokens", "dim")
         if session.title:
@@ -81,11 +99,12 @@ class Screen:
         width = len(f"{messages[-1].seq:,}") if messages else 1
         for message in messages:
             self._out.print()
-            self._message(message, width)
-        if messages and (left := session.messages - messages[-1].seq) > 0:
-            self._line(f"\n{left:,} more: --after {messages[-1].seq}", "dim")
+            reasons = [span.reason for span in hidden if span.first <= message.seq <= span.last]
+            self._message(message, width, *reasons)
+        if more and messages and (left := session.messages - messages[-1].seq) > 0:
+            self._line(f"\n{left:,} more: {more} {messages[-1].seq}", "dim")
 
-    def _message(self, message: Message, width: int) -> None:
+    def _message(self, message: Message, width: int, hidden: str = "") -> None:
         head = Text.assemble((f"{message.seq:>{width},}  ", "dim"))
         head.append(message.role, f"bold {_ROLES[message.role]}")
         for name in (message.name, message.author):
@@ -97,6 +116,7 @@ class Screen:
         if message.created_at:
             head.append("  ").append(_when(message.created_at))
         head.append(f"  {message.tokens:,} tokens" if message.tokens else "", "dim")
+        head.append(f"  {hidden}" if hidden else "", "yellow")
         self._out.print(head, soft_wrap=True)
         for part in _body(message):
             self._out.print(Padding(part, (0, 0, 0, width + 2), expand=False))
@@ -132,6 +152,23 @@ class Screen:
             if choices:
                 self._out.print()
                 self._choices(title, choices)
+
+    def context(self, session: str, drawn: Drawn) -> None:
+        """Draw the budget as a bar, and under it each section with its tokens and its share."""
+        why = drawn.why
+        head = Text.assemble((harmless(session), "bold"), " · ").append(_named(drawn))
+        self._out.print(head.append(f" · {_used(why)}"), soft_wrap=True)
+        self._out.print()
+        self._out.print(self._bar(why))
+        self._out.print()
+        table = _table("section", ">tokens", ">share")
+        for name, tokens in why.sections.items():
+            mark = self._mark(name, why.sections)
+            table.add_row(mark, f"{tokens:,}", _share(tokens, why.budget))
+        spare = max(0, why.budget - why.tokens)
+        sign = Text.assemble(("░" if self._coloured else "·", "dim"), " spare")
+        table.add_row(sign, f"{spare:,}", _share(spare, why.budget))
+        self._out.print(table)
 
     def _bar(self, why: Why) -> Text:
         """Return the budget by section, what is spare at its end."""
@@ -214,6 +251,15 @@ class Screen:
             table.add_row(name, f"{part.messages:,}", written(part.ranges), _text(reason))
         self._out.print(table)
 
+    # --- anything in rows ---
+
+    def rows(self, rows: Iterable[Sequence[str]], *columns: str) -> None:
+        """List rows of text, their first cells in bold; a column whose name has `>` is a number."""
+        table = _table(*columns, header=any(name.strip(">") for name in columns))
+        for first, *others in rows:
+            table.add_row(_text(first, "bold"), *map(_text, others))
+        self._out.print(table)
+
     # --- checks ---
 
     def verification(self, found: Verification) -> None:
@@ -244,23 +290,41 @@ class Screen:
             table.add_row(mark, _text(finding.what, "bold"), said)
         self._out.print(table)
 
+    # --- settings ---
+
+    def settings(self, rows: Sequence[tuple[str, str, str]]) -> None:
+        """List settings: each key, its value, and where that comes from."""
+        table = _table("setting", "value", "from")
+        for key, value, source in rows:
+            own = source != "default"
+            table.add_row(_text(key, "bold" if own else ""), _text(value), _text(source, "dim"))
+        self._out.print(table)
+
     # --- progress ---
 
     @contextmanager
     def progress(self, label: str, unit: str) -> Generator[Tell]:
-        """Draw a bar on stderr while something long goes on; it is gone afterwards."""
+        """Draw a bar on stderr while something long goes on; it is gone afterwards.
+
+        Until it is told how much there is, the bar only shows that something goes on.
+        """
         bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}"),
+            TextColumn("{task.fields[told]}"),
             TimeRemainingColumn(),
             console=Console(file=sys.stderr, highlight=False),
+            redirect_stdout=False,  # it may be carrying data
             transient=True,
         )
         with bar:
-            task = bar.add_task(label, total=1, unit=unit)
-            yield lambda done, total: bar.update(task, completed=done, total=max(1, total))
+            task = bar.add_task(label, total=None, told="")
+
+            def tell(done: int, total: int) -> None:
+                told = f"{done / max(1, total):>4.0%} {done:,} of {total:,} {unit}"
+                bar.update(task, completed=done, total=max(1, total), told=told)
+
+            yield tell
 
     # --- inside ---
 
@@ -310,6 +374,10 @@ def _named(drawn: Drawn) -> Text:
     place = f" · exchange {drawn.exchange:,}" if drawn.exchange else ""
     named = Text(f"kept {drawn.number:,} · {harmless(drawn.view)}{place} · ", "dim")
     return named.append(_when(drawn.at))
+
+
+def _share(tokens: int, budget: int) -> str:
+    return f"{tokens / budget:.1%}" if budget else ""
 
 
 def _used(why: Why) -> str:

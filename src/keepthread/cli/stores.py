@@ -48,7 +48,10 @@ async def opened(url: str, *, tenant: str, create: bool = False) -> AsyncGenerat
 async def _open(url: str, tenant: str, create: bool) -> Store:
     path = file_of(url)
     if not create and not path.is_file():
-        raise InvalidInput(f"there is no store at {path}; check the address, or import into it")
+        raise InvalidInput(
+            f"there is no store at {path} yet: `keepthread chat` makes one, or `keepthread import`;"
+            " if there should be one, check the address"
+        )
     return await store_at(url)(tenant=tenant)
 
 

@@ -40,17 +40,17 @@ async def why(
         typer.Argument(min=1, metavar="N", help="A context that was kept, 1 the newest."),
     ] = None,
     diff: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Compare with this kept context.")
+        int | None, typer.Option(min=1, metavar="N", help="Compare with the one kept under N.")
     ] = None,
     view: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The view: router, planner, chat.")
+        str | None, typer.Option(metavar="NAME", help="router, planner or chat; else chat.")
     ] = None,
     budget: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Tokens, in place of the view's.")
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The strategy: simple, summarization, hybrid, recall."),
+        typer.Option(metavar="NAME", help="simple, summarization, hybrid or recall; else simple."),
     ] = None,
 ) -> None:
     """Draw a context: what is in, what is out, and why.

@@ -22,7 +22,7 @@ from keepthread.errors import (
 )
 from keepthread.interchange.importing import same_conversation, taken
 from keepthread.interchange.markdown import LATEST
-from keepthread.protocols import Store, TokenCounter
+from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.types import JSON, ForkPoint, Message, SessionInfo
 
 NAMED: Final = 1000
@@ -96,16 +96,16 @@ class Arrivals:
         self._owner = owner
         self._prefix = prefix
 
-    async def take(self, given: Conversation) -> None:
-        """Make a session of a conversation, or say why not."""
+    async def take(self, given: Conversation, *, progress: Progress | None = None) -> None:
+        """Make a session of a conversation, or say why not; `progress` tells of its messages."""
         try:
-            await self._take(given)
+            await self._take(given, progress)
         except (Unavailable, StoreClosed):
             raise
         except KeepthreadError as error:
             self.done.refuse(given.id, str(error))
 
-    async def _take(self, given: Conversation) -> None:
+    async def _take(self, given: Conversation, progress: Progress | None) -> None:
         info = self._info(given)
         messages = await asyncio.to_thread(_with_digests, given.messages)
         stored = await self._find_or_make(info)
@@ -115,6 +115,8 @@ class Arrivals:
         try:
             for batch in _batches(new):
                 await self._store.load(stored.key, batch)
+                if progress:
+                    progress(batch[-1].seq, len(messages))
         except Conflict:
             raise SessionExists(
                 f"session {info.id!r} is there already and went on in another way;"

@@ -17,7 +17,7 @@ from keepthread.errors import InvalidInput, KeepthreadError, SessionExists, Sess
 from keepthread.interchange.conversations import Arrivals, Arrived, Conversation, Waiting
 from keepthread.interchange.markdown import Transcript, read_markdown
 from keepthread.interchange.transcripts import NAME, id_in_a_name
-from keepthread.protocols import Store, TokenCounter
+from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.tokens import Estimator
 from keepthread.types import Message, SessionInfo
 
@@ -34,6 +34,7 @@ async def import_transcript(
     counter: TokenCounter | None = None,
     owner: str | None = None,
     prefix: str = "",
+    progress: Progress | None = None,
 ) -> Arrived:
     """Make a session of a transcript; without an owner it is of the one whom the file names."""
     transcript, messages = await asyncio.to_thread(_read, file)
@@ -47,7 +48,7 @@ async def import_transcript(
         created_at=transcript.begun,
         meta={"imported_from": "transcript"},
     )
-    await arrivals.take(given)
+    await arrivals.take(given, progress=progress)
     return arrivals.done
 
 

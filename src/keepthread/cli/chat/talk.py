@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -94,6 +94,17 @@ class Talk:
         self.id = id
         self._session = self.last = self.unanswered = None
         self._said.clear()
+
+    def unsay(self, ids: Collection[str] | None = None) -> None:
+        """Let go of messages that were hidden or erased, or of all: they shall not come up again.
+
+        Else they would be shown once more if the store went away.
+        """
+        self._said = [m for m in self._said if ids is not None and m.id not in ids]
+        if self.last and (ids is None or self.last.question.id in ids):
+            self.last = None
+        if self.unanswered and (ids is None or self.unanswered.id in ids):
+            self.unanswered = None
 
     # --- asking ---
 

@@ -1,0 +1,209 @@
+"""Write into the reference what the program says of itself: commands, options and settings.
+
+A page has places for it, between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. What stands
+around them is written by hand and stays. With --check nothing is written; the exit status is 1 if a
+page says something else than the program.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field
+from inspect import cleandoc, getdoc
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from keepthread.cli.app import app
+from keepthread.cli.chat.commands import COMMANDS
+from keepthread.cli.kinds import Kind
+from keepthread.cli.settings import KEYS, VIEW_KEYS, Settings, variable_of
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+BLOCK = re.compile(r"^<!-- begin: (.+) -->\n(.*?)^<!-- end: \1 -->\n", re.MULTILINE | re.DOTALL)
+COMMON = ("store", "tenant", "json", "help")
+"""Options of every command, which are told once."""
+BOUNDS = ((r"x>=(\d+)", r"at least \1"), (r"(\d+)<=x<=(\d+)", r"\1 to \2"))
+
+
+# --- commands and their options ---
+
+
+def commands() -> dict[str, str]:
+    """Return what is said of the program and of each of its commands."""
+    program: Any = get_command(app)
+    around = program.context_class(program, info_name="keepthread", **program.context_settings)
+    blocks = {"keepthread": _told("keepthread", program.help, program.get_params(around), around)}
+    for name, command in program.commands.items():
+        inside = command.context_class(
+            command, info_name=name, parent=around, **command.context_settings
+        )
+        own = [each for each in command.get_params(inside) if each.name not in COMMON]
+        usage = [f"keepthread {name}", *(_usage(each) for each in own if _is_argument(each))]
+        blocks[f"keepthread {name}"] = _told(" ".join(usage), command.help, own, inside)
+    return blocks
+
+
+def _told(usage: str, about: str, parameters: Sequence[Any], context: Any) -> str:
+    arguments = [each for each in parameters if _is_argument(each)]
+    options = [each for each in parameters if not _is_argument(each)]
+    parts = [f"## `{usage}`", cleandoc(about)]
+    if arguments:
+        rows = [(f"`{_name(each)}`", _meaning(each, context)) for each in arguments]
+        parts.append(_table(("argument", "meaning"), rows))
+    if options:
+        rows = [(_spelled(each, context), _meaning(each, context)) for each in options]
+        parts.append(_table(("option", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def _is_argument(parameter: Any) -> bool:
+    return parameter.param_type_name == "argument"
+
+
+def _name(argument: Any) -> str:
+    return argument.metavar or argument.name.upper()
+
+
+def _usage(argument: Any) -> str:
+    several = "..." if argument.nargs == -1 else ""
+    return f"{_name(argument)}{several}" if argument.required else f"[{_name(argument)}]{several}"
+
+
+def _spelled(option: Any, context: Any) -> str:
+    """Return an option's names, the last with what it takes, each as code."""
+    names = option.get_help_record(context)[0]
+    return ", ".join(f"`{name}`" for name in names.split(", "))
+
+
+def _meaning(parameter: Any, context: Any) -> str:
+    """Return what the help says, and behind it what holds of the value."""
+    said = parameter.get_help_record(context)[1]
+    text, _, holds = said.partition("  [")
+    told = [_holding(each) for each in holds.removesuffix("]").split("; ")]
+    told = [each for each in told if each and not (each == "required" and _is_argument(parameter))]
+    return f"{text} ({'; '.join(told)})" if told else text
+
+
+def _holding(said: str) -> str:
+    for bound, words in BOUNDS:
+        said = re.sub(bound, words, said)
+    return re.sub(r"default: (.*)", r"default: `\1`", said)
+
+
+# --- what can be asked of a chat ---
+
+
+def slash_commands() -> dict[str, str]:
+    """Return what is said of the commands inside a chat."""
+    names: dict[str, list[str]] = {}
+    for name, command in COMMANDS.items():
+        said = " ".join((getdoc(command.run) or "").split())
+        names.setdefault(said, []).append(f"`{' '.join(filter(None, (name, command.usage)))}`")
+    rows = [(", ".join(written), said) for said, written in names.items()]
+    return {"commands": _table(("command", "what it does"), rows)}
+
+
+# --- settings ---
+
+
+def settings() -> dict[str, str]:
+    """Return what is said of each setting, by the block that holds it."""
+    blocks: dict[str, list[Sequence[str]]] = {}
+    for key, field in KEYS.items():
+        blocks.setdefault(key.partition(".")[0], []).append(_row(key, variable_of(key), field))
+    blocks["views"] = [
+        _row(f"views.NAME.{key}", f"KEEPTHREAD_VIEWS_NAME_{key.upper()}", field)
+        for key, field in VIEW_KEYS.items()
+    ]
+    head = ("setting, variable", "value", "default", "by a project", "meaning")
+    tables = {name: _table(head, rows) for name, rows in blocks.items()}
+    views = [
+        (f"`{name}`", f"{view.tokens:,}", f"`{view.strategy}`")
+        for name, view in Settings().views.items()
+    ]
+    return {**tables, "known views": _table(("view", "tokens", "strategy"), views)}
+
+
+def _row(key: str, variable: str, field: Field[Any]) -> Sequence[str]:
+    known = field.metadata
+    flag = f" Flag: `{known['flag']}`." if known["flag"] else ""
+    return (
+        f"`{key}`<br>`{variable}`",
+        _expected(known["kind"]),
+        _default(field),
+        "yes" if known["project"] else "no",
+        f"{known['meaning']}{flag}",
+    )
+
+
+def _expected(kind: Kind) -> str:
+    words = kind.expected.partition(";")[0].removesuffix(", or null for none")
+    return f"{words}, or `null`" if kind.optional else words
+
+
+def _default(field: Field[Any]) -> str:
+    if field.default is MISSING:
+        return "must be given"
+    if field.default is None:
+        return field.metadata["stands_for"] or "none"
+    return f"`{str(field.default).lower()}`"
+
+
+# --- pages ---
+
+PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
+    "command.md": commands,
+    "chat.md": slash_commands,
+    "settings.md": settings,
+}
+
+
+def renewed(name: str, page: str) -> str:
+    """Return a page as the program would have it; what is written by hand stays."""
+    said, places = PAGES[name](), [found[1] for found in BLOCK.finditer(page)]
+    if sorted(places) != sorted(said):
+        differ = ", ".join(sorted({*places} ^ {*said})) or "one that is there twice"
+        raise SystemExit(
+            f"{name}: the program and the places in the page differ in {differ}; write"
+            " <!-- begin: NAME --> and <!-- end: NAME --> on lines of their own"
+        )
+
+    def block(found: re.Match[str]) -> str:
+        place = found[1]
+        return f"<!-- begin: {place} -->\n\n{said[place]}\n\n<!-- end: {place} -->\n"
+
+    return BLOCK.sub(block, page)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")
+
+
+def main(arguments: Sequence[str], folder: Path = FOLDER) -> int:
+    """Write the pages, or with --check tell which are not as the program says."""
+    if arguments not in ([], ["--check"]):
+        print("usage: scripts/reference [--check]", file=sys.stderr)
+        return 2
+    stale = 0
+    for name in PAGES:
+        page = (folder / name).read_text()
+        if (new := renewed(name, page)) == page:
+            continue
+        stale += 1
+        if arguments:
+            print(f"{name} is stale: run scripts/reference", file=sys.stderr)
+        else:
+            (folder / name).write_text(new)
+            print(f"{name} was written anew")
+    return 1 if arguments and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""One question from the command line or a pipe, and its answer on the output."""
+
+import signal
+import sys
+from contextlib import aclosing
+from typing import Any, Final
+
+from keepthread.cli.call import Call
+from keepthread.cli.chat.plain import Drawing
+from keepthread.cli.chat.signals import INTERRUPTED, Signals
+from keepthread.cli.chat.talk import Answered, Talk
+from keepthread.errors import InvalidInput
+
+CUT: Final = 1
+"""The exit status if the answer is not whole."""
+
+
+def question_of(given: str | None) -> str | None:
+    """Return what is asked: an argument, the input, or both; None if a person is to type it."""
+    if sys.stdin.isatty():
+        if given is None and sys.stdout.isatty():
+            return None
+        parts = [given or ""]
+    else:
+        parts = [given or "", _input()]
+    question = "\n\n".join(part for part in parts if part.strip())
+    if not question:
+        raise InvalidInput(
+            "there is no question: give one as -p 'How is the weather?', or pipe a text in;"
+            " to chat, run it in a terminal"
+        )
+    return question
+
+
+def _input() -> str:
+    """Read all of the input; Ctrl-C ends that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.buffer.read().decode().strip("\r\n")
+    except UnicodeDecodeError:
+        raise InvalidInput("the input is no text in UTF-8") from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def answer_once(
+    call: Call, talk: Talk, question: str, drawing: Drawing, signals: Signals
+) -> int:
+    """Ask, show the answer as it arrives, and return the exit status."""
+    with signals.during(talk.stop):
+        async with drawing, aclosing(talk.ask(question)) as pieces:
+            async for piece in pieces:
+                drawing.add(piece)
+        stopped = INTERRUPTED if signals.presses else 0
+    answered = talk.last
+    assert answered is not None, "it was asked"
+    if answered.failure and not answered.text:
+        raise answered.failure
+    if call.json:
+        call.write(_record(talk, answered))
+    if answered.cut:
+        call.warn(f"the answer was cut short: {answered.failure or 'it was stopped'}")
+    return signals.status or stopped or (CUT if answered.cut else 0)
+
+
+def _record(talk: Talk, answered: Answered) -> dict[str, Any]:
+    context = answered.context
+    return {
+        "session": talk.id,
+        "answer": answered.text,
+        "model": talk.model.name,
+        "cut": answered.cut,
+        "usage": answered.usage._asdict() if answered.usage else None,
+        "context": {
+            "tokens": context.tokens,
+            "budget": context.selection.budget,
+            "sections": context.why.sections,
+        },
+        "kept": talk.keeping.kept,
+        "seconds": round(answered.seconds, 3),
+        "first": round(answered.first, 3),
+    }

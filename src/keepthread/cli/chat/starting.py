@@ -1,0 +1,99 @@
+"""From the command line to a conversation: which model, which memory, which session."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from keepthread.cli.call import Call
+from keepthread.cli.chat.asides import Asides
+from keepthread.cli.chat.counter import chat_counter
+from keepthread.cli.chat.keeping import AWAY, Keeping
+from keepthread.cli.chat.talk import Talk
+from keepthread.cli.config import Config
+from keepthread.cli.wiring import memory_arguments, model_of
+from keepthread.memory import Memory, Opening
+from keepthread.opening import scheme_of
+from keepthread.spool.target import target_of
+
+STATE_VARIABLE: Final = "KEEPTHREAD_STATE"
+PATIENCE: Final = 2.0
+"""For how many seconds a store may be busy or silent before a chat goes on without it."""
+
+
+class Wanted(NamedTuple):
+    """Which session the command line names."""
+
+    latest: bool = False
+    resume: str | None = None
+    session: str | None = None
+    system: str | None = None
+
+
+def talk_of(
+    config: Config, wanted: Wanted, environ: Mapping[str, str], tell: Callable[[str], object]
+) -> Talk:
+    """Return a conversation that is about to begin; nothing is opened or asked yet."""
+    settings = config.settings
+    model = model_of(settings.model, environ)
+    counter = chat_counter(environ)
+
+    @cache
+    def arguments() -> Mapping[str, Any]:
+        return memory_arguments(settings, model, environ)
+
+    def opened(address: str) -> Opening:
+        if address == settings.address:
+            config.make_room()
+        return Memory.open(address, patience=PATIENCE, counter=counter, **arguments())
+
+    return Talk(
+        Keeping(settings.address, opened, asides_of(config, environ), tell=tell),
+        model,
+        owner=settings.memory.owner,
+        system=settings.chat.system or "",
+        id=wanted.resume or wanted.session or "",
+    )
+
+
+def asides_of(config: Config, environ: Mapping[str, str]) -> Asides | None:
+    """Return the files that help out while the store is away; none where nothing is kept."""
+    settings = config.settings
+    if not settings.memory.enabled or scheme_of(settings.address) == "ram":
+        return None
+    return Asides(_state(environ) / "asides", target_of(settings.address), settings.memory.tenant)
+
+
+def _state(environ: Mapping[str, str]) -> Path:
+    if named := environ.get(STATE_VARIABLE):
+        return Path(named).expanduser()
+    import platformdirs  # noqa: PLC0415 - what the extra brings
+
+    return platformdirs.user_state_path("keepthread", appauthor=False)
+
+
+async def begin(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], object]) -> None:
+    """Open the memory, find the session that is wanted, and say what differs from it."""
+    await talk.keeping.begin()
+    try:
+        await _find(call, talk, wanted, tell)
+        found = await talk.known_session()
+        if found is not None and wanted.system is not None:
+            await found.update(system_prompt=wanted.system)
+    except AWAY as error:
+        tell(f"the session could not be looked up: {error}")
+
+
+async def _find(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], object]) -> None:
+    memory, away = talk.keeping.memory, talk.keeping.away
+    if wanted.latest:
+        found = [] if away else await memory.list_sessions(owner=talk.owner, limit=1)
+        if found:
+            talk.move(found[0].id)
+        else:
+            tell("no earlier session can be seen now; this is a new one" if away else _NONE_YET)
+    elif wanted.resume and not away:
+        await call.session(memory, wanted.resume, owner=talk.owner)
+
+
+_NONE_YET: Final = "there is no earlier session; this is a new one"

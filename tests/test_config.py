@@ -1,0 +1,766 @@
+"""Settings: which layer wins, what is refused, what is written, and what is never shown."""
+
+import asyncio
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepthread import Hybrid, Memory, Recall, View, Window
+from keepthread.cli import services
+from keepthread.cli.config import PROJECT_FILE, Config, project_file, read_config
+from keepthread.cli.settings import (
+    KEYS,
+    EmbedderSettings,
+    MemorySettings,
+    ModelSettings,
+    Price,
+    Settings,
+    SummarizerSettings,
+    settings_of,
+    variable_of,
+)
+from keepthread.cli.wiring import cost_of, memory_arguments, model_of
+from keepthread.embedders import EndpointEmbedder, OnnxEmbedder
+from keepthread.errors import InvalidInput, ModelDenied
+from keepthread.models import AnthropicModel, OpenAIModel
+from keepthread.summarizers import ByModel
+from keepthread.testing.model import ScriptedModel
+from keepthread.types import Usage
+from tests.test_cli import ask, keepthread
+
+DOCS = Path(__file__).parents[1] / "docs"
+CODE = "import sys; from keepthread.cli import main; sys.exit(main())"
+SECRET = "sk-zq9-never-shown"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a project, with a home of its own beside it."""
+    place = tmp_path / "home" / "project"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("HOME", str(place.parent))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name)
+    return place
+
+
+def own(folder: Path, text: str = "", **environ: str) -> Mapping[str, str]:
+    """Write a person's own settings and return an environment that names them."""
+    file = folder.parent / "own.yaml"
+    file.write_text(text)
+    return {"KEEPTHREAD_CONFIG": str(file), **environ}
+
+
+def refusal(folder: Path, environ: Mapping[str, str], flags: Mapping[str, Any] = {}) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        read_config(environ, folder, flags)
+    return str(caught.value)
+
+
+# --- who wins ---
+
+EXAMPLES: Mapping[str, list[Any]] = {
+    "memory.enabled": [True, False],
+    "memory.tenant": ["a", "b", "c"],
+    "memory.owner": ["ana", "bea"],
+    "memory.max_history_tokens": [1, 500, 9000],
+    "memory.strategy": ["simple", "recall", "hybrid"],
+    "memory.keep_why": [0, 7],
+    "model.provider": ["openai", "anthropic"],
+    "model.name": ["m-1", "m-2", "null and void", None],
+    "model.max_tokens": [5, None],
+    "model.timeout": [0.5, 60.0],
+    "model.price.input": [0.0, 1.25, None],
+    "summarizer.by": ["extractive", "model"],
+    "chat.system": ["Be brief.", "# no comment: 'quoted'\n", None],
+    "chat.markdown": [True, False],
+    "views.router.tokens": [10, 20],
+    "views.small_one.tokens": [30],
+}
+CHOSEN = st.fixed_dictionaries(
+    {}, optional={key: st.sampled_from(values) for key, values in EXAMPLES.items()}
+)
+"""What one layer sets: any of these, to anything."""
+
+
+def nested(values: Mapping[str, Any]) -> str:
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *path, last = key.split(".")
+        block = tree
+        for name in path:
+            block = block.setdefault(name, {})
+        block[last] = value
+    return yaml.safe_dump(tree)
+
+
+def as_text(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+@given(own_values=CHOSEN, project=CHOSEN, environment=CHOSEN, flags=CHOSEN)
+def test_the_last_layer_that_says_something_wins_and_is_named(
+    tmp_path_factory: pytest.TempPathFactory,
+    own_values: dict[str, Any],
+    project: dict[str, Any],
+    environment: dict[str, Any],
+    flags: dict[str, Any],
+) -> None:
+    folder = tmp_path_factory.mktemp("project")
+    file = folder / "own.yaml"
+    file.write_text(nested(own_values))
+    (folder / PROJECT_FILE).write_text(nested(project))
+    variables = {variable_of(key): as_text(value) for key, value in environment.items()}
+    environ = {"KEEPTHREAD_CONFIG": str(file), "PATH": "/bin", **variables}
+    flags = {key: value for key, value in flags.items() if value is not None}
+    config = read_config(environ, folder, flags)
+
+    expected = Settings().values()
+    sources = dict.fromkeys(expected, "default")
+    for layer, name in ((own_values, str(file)), (project, str(folder / PROJECT_FILE))):
+        expected |= layer
+        sources |= dict.fromkeys(layer, name)
+    expected |= environment
+    sources |= {key: variable_of(key) for key in environment}
+    expected |= flags
+    named = {"memory.tenant": "--tenant", "model.name": "--model", "chat.system": "--system"}
+    sources |= {key: named.get(key, "the command line") for key in flags}
+    if "views.small_one.tokens" in expected:
+        expected["views.small_one.strategy"] = "simple"
+        sources["views.small_one.strategy"] = "default"
+    assert config.settings.values() == expected
+    assert config.sources == sources
+    assert settings_of(expected) == config.settings
+
+
+def test_of_an_address_and_a_path_the_one_set_last_holds(folder: Path) -> None:
+    environ = own(folder, "memory: {url: 'redis://h:1'}")
+    assert read_config(environ, folder).settings.address == "redis://h:1"
+    config = read_config({**environ, "KEEPTHREAD_MEMORY_STORAGE_PATH": "x.db"}, folder)
+    assert config.settings.address == "sqlite:///x.db"
+    assert config.sources["memory.url"] == "default"
+    config = read_config({**environ, "KEEPTHREAD_STORE": "sqlite:///y.db"}, folder)
+    assert config.settings.address == "sqlite:///y.db"
+    config = read_config(environ, folder, {"memory.url": "ram://"})
+    assert (config.settings.address, config.sources["memory.url"]) == ("ram://", "--store")
+    both = own(folder, "memory: {url: 'redis://h', storage_path: x.db}")
+    assert "memory.url and memory.storage_path exclude each other" in refusal(folder, both)
+
+
+def test_paths_begin_at_home_or_at_the_file_that_names_them(folder: Path) -> None:
+    home = folder.parent
+    default = read_config(own(folder), folder).settings
+    assert default.address == f"sqlite:///{home}/.local/share/keepthread/memory.db"
+    tilde = own(folder, "memory: {storage_path: ~/a b.db}\nembedder: {folder: models/m}")
+    settings = read_config(tilde, folder).settings
+    assert settings.address == f"sqlite:///{home}/a b.db"
+    assert settings.embedder.folder == f"{home}/models/m"
+
+
+def test_a_project_s_file_is_found_up_to_home_a_repository_or_where_all_may_write(
+    folder: Path,
+) -> None:
+    inner = folder / "a" / "b"
+    inner.mkdir(parents=True)
+    assert project_file(inner) is None
+    for place in (folder.parent, folder, inner):
+        (place / PROJECT_FILE).touch()
+        assert project_file(inner) == place / PROJECT_FILE
+    (inner / PROJECT_FILE).unlink()
+    (folder / "a" / ".git").mkdir()
+    assert project_file(inner) is None
+    (folder / "a" / PROJECT_FILE).touch()
+    assert project_file(inner) == folder / "a" / PROJECT_FILE
+    (folder / "a" / PROJECT_FILE).unlink()
+    (folder / "a" / ".git").rmdir()
+    assert project_file(inner) == folder / PROJECT_FILE
+    (folder / "a").chmod(0o777)
+    assert project_file(inner) is None
+    assert project_file(folder / "a") == folder / PROJECT_FILE
+    (folder.parent.parent / PROJECT_FILE).touch()
+    (folder / PROJECT_FILE).unlink()
+    (folder.parent / PROJECT_FILE).unlink()
+    assert project_file(folder) is None
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "memory:\n  max_history_tokens: many",
+            ", line 2: memory.max_history_tokens is 'many'; it must be a whole number from 1",
+        ),
+        ("memory: {max_history_tokens: 0}", "is 0; it must be a whole number from 1"),
+        ("memory: {max_history_tokens: true}", "is True; it must be a whole number"),
+        ("memory: {max_history_tokens: 1.5}", "is 1.5; it must be a whole number"),
+        ("memory: {max_history_tokens: 0x" + "f" * 9000 + "}", "is a int; it must be"),
+        ("memory: {enabled: 1}", "memory.enabled is 1; it must be true or false"),
+        ("memory: {strategy: best}", "one of simple, summarization, hybrid, recall"),
+        ("memory: {tenant: 42}", "is 42; it must be a name"),
+        ("memory: {tenant: ''}", "is ''; it must be a name"),
+        ("memory: {keep_why: null}", "is None; it must be a whole number from 0"),
+        ("memory: {auto_prune_days: 0}", "is 0; it must be a whole number from 1, or null"),
+        ("model: {timeout: .inf}", "is inf; it must be a number above 0"),
+        ("model: {retries: 11}", "a whole number from 0 to 10"),
+        ("memory: {max_tokens: 1}", "memory.max_tokens is no setting; did you mean memory.max_"),
+        ("memroy: {strategy: simple}", "memroy.strategy is no setting; did you mean memory.strat"),
+        ("memory: {strategy: {simple: 1}}", "memory.strategy.simple is no setting; did you mean"),
+        ("zzz: 1", "zzz is no setting; `keepthread config` lists them all"),
+        ("memory: yes", "memory is a block: write what it holds below it"),
+        ("views: {small: 500}", "views.small is a block"),
+        ("views: {small: {tokns: 5}}", "a view has views.NAME.tokens and views.NAME.strategy"),
+        ("views: {small: {strategy: recall}}", "views.small.tokens is missing"),
+        ("views: {a b: {tokens: 5}}", "a view has views.NAME.tokens"),
+        ("views: {chat: {tokens: 5}}", "set by memory.max_history_tokens and memory.strategy"),
+        ("embedder: {url: 'http://h', folder: x}", "exclude each other"),
+        ("memory: {enabled: true}\nmemory: {enabled: true}", "line 2: memory is there twice"),
+        ("memory:\n  enabled: true\n  enabled: false", "line 3: memory.enabled is there twice"),
+        ("memory: {enabled: true", "line 2: it cannot be read as YAML"),
+        ("memory:\n\tenabled: true", "line 2: it cannot be read as YAML"),
+        ("- memory", "it must be blocks of settings"),
+        ("just words", "it must be blocks of settings"),
+        ("memory: {}\n---\nmemory: {}", "line 2: a second document begins"),
+        ("chat: {system: [a, b]}", "chat.system is a list; no setting is one"),
+        ("? [a]\n: 1", "the name of a setting must be one word"),
+        ("chat: {system: !!python/object/apply:os.system [id]}", "has a tag"),
+        ("chat: {system: !!binary aGk=}", "has a tag"),
+        ("a: &x {b: 1}\nc: *x", "has an anchor or alias"),
+        ("memory: *nowhere", "has an anchor or alias"),
+        ("memory: {<<: {enabled: false}}", "memory.<<.enabled is no setting"),
+        ("[" * 200_000, "it must be blocks of settings"),
+        ("{a: " * 200_000, "is nested too deeply"),
+        ("chat: {system: \x00}", "it cannot be read as YAML"),
+        ("#" * 1_100_000, "is larger than 1 MB"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where_and_what_is_expected(
+    folder: Path, text: str, says: str
+) -> None:
+    environ = own(folder, text)
+    error = refusal(folder, environ)
+    assert says in error
+    assert error.startswith(environ["KEEPTHREAD_CONFIG"])
+    assert len(error) < 400
+
+
+def test_what_looks_like_a_date_is_a_text(folder: Path) -> None:
+    for name in ("2026-02-28", "2026-02-30", "2026-02-28 12:30:00"):
+        config = read_config(own(folder, f"model: {{name: {name}}}"), folder)
+        assert config.settings.model.name == name
+
+
+def test_bytes_that_are_no_text_are_refused(folder: Path) -> None:
+    environ = own(folder)
+    Path(environ["KEEPTHREAD_CONFIG"]).write_bytes(b"chat: {system: \xff}")
+    assert "cannot be read" in refusal(folder, environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"KEEPTHREAD_MEMORY_ENABLED": "maybe"}, "MEMORY_ENABLED is 'maybe'; it must be true or"),
+        ({"KEEPTHREAD_MODEL_RETRIES": "two"}, "MODEL_RETRIES is 'two'; it must be a whole number"),
+        ({"KEEPTHREAD_MODEL_NMAE": "x"}, "is no setting; there is KEEPTHREAD_MODEL_NAME"),
+        ({"KEEPTHREAD_MEMORY_URL": "x"}, "is no setting; there is KEEPTHREAD_STORE"),
+        ({"KEEPTHREAD_VIEWS_SMALL_TOKENS": "no"}, "is 'no'; it must be a whole number"),
+        ({"KEEPTHREAD_VIEWS_SMALL": "5"}, "a view has views.NAME.tokens"),
+        ({"KEEPTHREAD_CONFIG": "/no/where.yaml"}, "/no/where.yaml, which is not there"),
+    ],
+)
+def test_a_variable_that_is_wrong_says_what_is_expected(
+    folder: Path, environ: dict[str, str], says: str
+) -> None:
+    assert says in refusal(folder, {**own(folder), **environ})
+
+
+def test_variables_of_others_and_empty_ones_say_nothing(folder: Path) -> None:
+    strange = {"KEEPTHREAD_TEST_DATA": "x", "KEEPTHREAD": "y", "MODEL_NAME": "z"}
+    config = read_config({**own(folder), **strange, "KEEPTHREAD_MODEL_NAME": ""}, folder)
+    assert config.settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("address", "right"),
+    [
+        ("http://localhost:11434/v1", True),
+        ("https://[::1]:8080", True),
+        ("http:///v1", False),
+        ("http://a b", False),
+        ("http://h\n", False),
+        ("file:///etc/passwd", False),
+        ("localhost:11434", False),
+    ],
+)
+def test_an_address_is_one_of_the_web(folder: Path, address: str, right: bool) -> None:
+    environ = own(folder, KEEPTHREAD_MODEL_BASE_URL=address)
+    if right:
+        assert read_config(environ, folder).settings.model.base_url == address
+    else:
+        assert "must be an address such as http://" in refusal(folder, environ)
+
+
+def test_a_wrong_flag_is_named_by_its_name(folder: Path) -> None:
+    assert "--model is '\\n'; it must be" in refusal(folder, own(folder), {"model.name": "\n"})
+
+
+def test_a_project_sets_no_address_key_or_end_of_conversations(folder: Path) -> None:
+    values = {"memory.auto_prune_days": 1, "embedder.name": "x", "embedder.key_env": "X"}
+    values |= {"memory.url": "ram://", "memory.storage_path": "x", "embedder.folder": "x"}
+    values |= {"model.base_url": "http://h", "model.key_env": "X", "embedder.url": "http://h"}
+    assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
+    for key, value in values.items():
+        (folder / PROJECT_FILE).write_text(nested({key: value}))
+        error = refusal(folder, own(folder))
+        assert f"a project may not set {key}: put it into your own config.yaml" in error
+        assert f"or set {variable_of(key)}" in error
+        assert key in read_config(own(folder, nested({key: value})), folder.parent).sources
+    harmless_values = {key: value for key, value in EXAMPLES.items() if "." in key}
+    (folder / PROJECT_FILE).write_text(nested({k: v[0] for k, v in harmless_values.items()}))
+    assert read_config(own(folder), folder).settings.memory.tenant == "a"
+
+
+# --- what is secret ---
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("model.key", "model"),
+        ("model.api_key", "model"),
+        ("model.api-key", "model"),
+        ("model.openai_api_key", "model"),
+        ("summarizer.key", "model"),
+        ("embedder.key", "embedder"),
+        ("OPENAI_API_KEY", "model"),
+        ("memory.password", "model"),
+    ],
+)
+def test_a_key_in_a_file_is_refused_and_not_shown(folder: Path, key: str, named: str) -> None:
+    for place in (folder.parent / "own.yaml", folder / PROJECT_FILE):
+        environ = own(folder)
+        place.write_text(nested({key: SECRET}))
+        error = refusal(folder, environ)
+        assert "keys come from the environment: export OPENAI_API_KEY=…" in error
+        assert f"name another variable by {named}.key_env" in error
+        assert SECRET not in error
+
+
+@pytest.mark.parametrize("key", ["model.key_env", "embedder.key_env", "model.base_url"])
+def test_a_secret_in_the_wrong_place_is_not_shown(folder: Path, key: str) -> None:
+    for text, variables in ((nested({key: SECRET}), {}), ("", {variable_of(key): SECRET})):
+        error = refusal(folder, own(folder, text, **variables))
+        assert "is not shown" in error
+        assert SECRET not in error
+    error = refusal(folder, {**own(folder), "KEEPTHREAD_MODEL_KEY": SECRET})
+    assert "keys come from the environment" in error
+    assert SECRET not in error
+
+
+def test_config_shows_whether_keys_are_set_and_addresses_without_passwords(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "OPENAI_API_KEY": SECRET,
+        "KEEPTHREAD_STORE": f"postgresql://ana:{SECRET}@db.example/x",
+        "KEEPTHREAD_MODEL_BASE_URL": f"https://ana:{SECRET}@gate.example/v1",
+        "KEEPTHREAD_EMBEDDER_URL": f"https://gate.example/v1?key={SECRET}",
+        "KEEPTHREAD_EMBEDDER_KEY_ENV": "OTHER_KEY",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    for result in (keepthread("config"), keepthread("config", "--json")):
+        assert result.returncode == 0, result.stderr
+        assert SECRET not in result.stdout + result.stderr
+    (shown,) = ask("config")
+    assert shown["memory.url"]["value"] == "postgresql://db.example/…"
+    assert shown["model.key"] == {"value": "set", "from": "OPENAI_API_KEY"}
+    assert shown["embedder.key"] == {"value": "not set", "from": "OTHER_KEY"}
+    assert shown["model.base_url"]["value"] == "https://gate.example/…"
+    assert shown["embedder.url"]["value"] == "https://gate.example/…"
+
+
+# --- the command `config` ---
+
+
+def test_config_shows_each_value_and_where_it_comes_from(folder: Path) -> None:
+    (folder / PROJECT_FILE).write_text('memory: {strategy: recall}\nchat: {system: "a\\e[31mb"}')
+    result = keepthread("config", "--tenant", "t")
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert rows.keys() >= KEYS.keys(), result.stderr
+    project = re.escape(str(folder / PROJECT_FILE))
+    assert re.fullmatch(rf"memory.strategy +recall +{project} *", rows["memory.strategy"])
+    assert re.fullmatch(r"memory.tenant +t +--tenant *", rows["memory.tenant"])
+    assert re.fullmatch(r"model.key +not set +OPENAI_API_KEY *", rows["model.key"])
+    assert re.fullmatch(r"memory.enabled +true +default *", rows["memory.enabled"])
+    assert re.fullmatch(r"model.max_tokens +none +default *", rows["model.max_tokens"])
+    assert "a\\x1b[31mb" in rows["chat.system"]
+    assert "`keepthread init` writes it" in result.stderr
+    one = keepthread("config", "memory.strategy").stdout.splitlines()
+    assert [line.split() for line in one[1:]] == [rows["memory.strategy"].split()]
+    assert len(keepthread("config", "model.price").stdout.splitlines()) == 4
+    (answer,) = ask("config", "memory.strategy")
+    source = str(folder / PROJECT_FILE)
+    assert answer == {"memory.strategy": {"value": "recall", "from": source}}
+    wrong = keepthread("config", "memory.stratgy")
+    assert wrong.returncode == 2
+    assert "did you mean memory.strategy?" in wrong.stderr
+
+
+# --- what becomes of settings ---
+
+
+def test_a_model_is_made_of_settings_and_says_what_is_missing() -> None:
+    keys = {"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b"}
+    assert isinstance(model_of(ModelSettings(name="m"), keys), OpenAIModel)
+    assert isinstance(model_of(ModelSettings(provider="anthropic", name="m"), keys), AnthropicModel)
+    assert model_of(ModelSettings(name="m"), keys, name="other").name == "other"
+    local = ModelSettings(name="m", base_url="http://localhost:11434/v1")
+    assert isinstance(model_of(local, {}), OpenAIModel)
+    with pytest.raises(InvalidInput, match="run `keepthread init`, or give --model NAME"):
+        model_of(ModelSettings(), keys)
+    for settings, variable in (
+        (ModelSettings(name="m"), "OPENAI_API_KEY"),
+        (ModelSettings(name="m", base_url="https://api.openai.com/v1"), "OPENAI_API_KEY"),
+        (ModelSettings(name="m", provider="anthropic"), "ANTHROPIC_API_KEY"),
+        (ModelSettings(name="m", key_env="MINE"), "MINE"),
+    ):
+        said = re.escape(
+            f"there is no key: export {variable}=… (model.key_env names another variable),"
+            " or run `keepthread init`"
+        )
+        with pytest.raises(ModelDenied, match=said):
+            model_of(settings, {variable: ""})
+
+
+async def test_a_memory_is_opened_as_the_settings_say(test_data: Path) -> None:
+    settings = settings_of(
+        {
+            "memory.max_history_tokens": 777,
+            "memory.tenant": "t",
+            "views.small.tokens": 99,
+            "views.small.strategy": "recall",
+            "views.router.tokens": 600,
+        }
+    )
+    given = memory_arguments(settings, environ={})
+    async with Memory.open("ram://", **given) as memory:
+        assert memory.views == {
+            "chat": View(777, Hybrid()),
+            "router": View(600, Window()),
+            "planner": View(1000, Window()),
+            "small": View(99, Recall()),
+        }
+    assert given.keys() == {"tenant", "keep_why", "views"}
+    assert (given["tenant"], given["keep_why"]) == ("t", 20)
+
+    chat = ScriptedModel([])
+    by_model = settings_of({"summarizer.by": "model", "model.base_url": "http://localhost/v1"})
+    assert memory_arguments(by_model, chat, {})["folding"].summarizer == ByModel(chat)
+    named = Settings(model=by_model.model, summarizer=SummarizerSettings(by="model", name="small"))
+    assert memory_arguments(named, chat, {})["folding"].summarizer.name == "model:small"
+
+    folder = str(test_data / "models" / "all-MiniLM-L6-v2-int8")
+    onnx = Settings(embedder=EmbedderSettings(folder=folder))
+    assert isinstance(memory_arguments(onnx, environ={})["embedder"], OnnxEmbedder)
+    endpoint = EmbedderSettings(url="http://localhost/v1", name="e", key_env="K")
+    made = memory_arguments(Settings(embedder=endpoint), environ={"K": SECRET})["embedder"]
+    assert isinstance(made, EndpointEmbedder)
+    with pytest.raises(InvalidInput, match="K, which is not set: export it"):
+        memory_arguments(Settings(embedder=endpoint), environ={})
+    with pytest.raises(InvalidInput, match=r"no embedder\.name"):
+        memory_arguments(Settings(embedder=EmbedderSettings(url="http://h")), environ={})
+
+
+def test_what_an_answer_cost_is_known_if_prices_are() -> None:
+    usage = Usage(input=1_000_000, output=500_000, cached=400_000)
+    assert cost_of(usage, Price()) is None
+    assert cost_of(usage, Price(input=2.0)) is None
+    assert cost_of(usage, Price(input=2.0, output=8.0)) == pytest.approx(6.0)
+    assert cost_of(usage, Price(input=2.0, cached=0.5, output=8.0)) == pytest.approx(5.4)
+
+
+async def _talk(url: str) -> None:
+    async with Memory.open(url) as memory:
+        await (await memory.session("a")).add_turn("user", "Hello")
+
+
+def test_the_store_of_the_settings_serves_every_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = own(folder, "memory: {storage_path: sub/mine.db, tenant: t}")
+    monkeypatch.setenv("KEEPTHREAD_CONFIG", environ["KEEPTHREAD_CONFIG"])
+    other = ("--store", "sqlite:///other.db", "--tenant", "default")
+    asyncio.run(_talk("sqlite:///other.db"))
+    keepthread("export", "-o", "talk.jsonl", *other)
+    made = keepthread("import", "talk.jsonl")
+    assert made.returncode == 0, made.stderr
+    assert (folder.parent / "sub" / "mine.db").is_file()
+    assert [each["id"] for each in ask("sessions")] == ["a"]
+    assert ask("sessions", "--tenant", "other") == []
+    assert "no store at nope.db" in keepthread("sessions", "--store", "sqlite:///nope.db").stderr
+
+
+# --- init ---
+
+
+class Typed:
+    """The command in a real terminal, where each question is waited for and answered."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.pid, self._screen = pty.fork()
+        if self.pid == 0:  # pragma: no cover - another process
+            os.execv(sys.executable, [sys.executable, "-c", CODE, *arguments])
+        self.seen = ""
+        self._read = 0
+
+    def answer(self, question: str, text: str) -> None:
+        """Type an answer once its question stands there, behind what was seen before."""
+        while question not in self.seen[self._read :]:
+            assert self._more(), self.seen
+        self._read = len(self.seen)
+        os.write(self._screen, text.encode())
+
+    def interrupt(self) -> int:
+        """Type Ctrl-C until it ends: one that comes just before it listens is not heard."""
+        going = True
+        while going:
+            if select.select([self._screen], [], [], 1)[0]:
+                going = self._more()
+            else:
+                os.write(self._screen, b"\x03")
+        return self.end()
+
+    def end(self) -> int:
+        """Return the exit status, all read."""
+        while self._more():
+            pass
+        os.close(self._screen)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _more(self) -> bool:
+        if not select.select([self._screen], [], [], 60)[0]:
+            return False
+        try:
+            data = os.read(self._screen, 65536)
+        except OSError:  # Linux says so when the other side is closed
+            return False
+        self.seen += re.sub(r"\x1b\[[0-9;]*m", "", data.decode())
+        return bool(data)
+
+
+@pytest.fixture
+def offering() -> Iterator[str]:
+    """Give the address of a service that says which models it has, and takes what it is sent."""
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/v1/models"
+            names = [{"id": "old", "created": 1}, {"id": "new\x1b[31m", "created": 3}, {"id": "m"}]
+            body = json.dumps({"data": [*names, {"id": 5}, {"id": "newer", "created": 2}]})
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def written(folder: Path) -> Config:
+    return read_config({}, folder)
+
+
+def test_init_asks_four_questions_and_enter_takes_the_default(folder: Path) -> None:
+    home = folder.parent
+    init = Typed("init")
+    for question in ("Service [openai]: ", "Model [", "Keep conversations in [", "activity [never"):
+        init.answer(question, "\n")
+    assert init.end() == 0, init.seen
+    assert "export OPENAI_API_KEY=…  with your key" in init.seen
+    assert init.seen.rstrip().endswith("keepthread chat")
+    file = home / ".config/keepthread/config.yaml"
+    assert f"Wrote {file}" in init.seen
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert [each.name for each in file.parent.iterdir()] == ["config.yaml"]
+    config = written(folder)
+    model = ModelSettings(name="gpt-6.1-terra")
+    memory = MemorySettings(storage_path="~/.local/share/keepthread/memory.db")
+    assert config.settings == Settings(model=model, memory=memory)
+    keys = [key for key, source in config.sources.items() if source == str(file)]
+    for key in keys:
+        name = key.rpartition(".")[2]
+        assert f"  # {KEYS[key].metadata['meaning']}\n  {name}: " in file.read_text()
+
+
+def test_init_asks_again_after_a_wrong_answer_and_says_why(folder: Path, offering: str) -> None:
+    (folder / "plain").touch()
+    init = Typed("init")
+    init.answer("Service [openai]: ", "bard\n")
+    init.answer("'bard' is no service; there are openai, anthropic, ollama", "4\n")
+    init.answer("Its address [", "ftp://x\n")
+    init.answer("give an address such as http://localhost:11434/v1", "https://a:b@c/v1\n")
+    init.answer("without a name or a password", f"{offering}/\n")
+    init.answer("There are, among others: newer, old, m\r\nModel [newer]: ", "mine: 'odd' 日本\n")
+    init.answer("Keep conversations in [", "redis://h\n")
+    init.answer("an address is named by KEEPTHREAD_STORE", f"{folder}\n")
+    init.answer("is no file; give one", "plain/y.db\n")
+    init.answer(f"nothing can be written into {folder}/plain", "talks/my: db\n")
+    init.answer("activity [never]: ", "0\n")
+    init.answer("'0' is no number of days from 1", "30\n")
+    assert init.end() == 0, init.seen
+    assert "export MODEL_API_KEY=…  if the service asks for a key" in init.seen
+    settings = written(folder).settings
+    assert settings.model.name == "mine: 'odd' 日本"
+    assert (settings.model.base_url, settings.model.key_env) == (offering, "MODEL_API_KEY")
+    assert settings.memory.path == folder / "talks/my: db"
+    assert settings.memory.auto_prune_days == 30
+
+
+def test_init_overwrites_nothing_without_asking(folder: Path) -> None:
+    file = folder.parent / ".config/keepthread/config.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("memory: broken [")
+    init = Typed("init")
+    init.answer(f"{file} is there already. Write it anew? [y/N]: ", "\n")
+    assert init.end() == 0
+    assert "Nothing was changed" in init.seen
+    init = Typed("init")
+    init.answer("Write it anew? [y/N]: ", "y\n")
+    init.answer("Service [openai]: ", "")
+    assert init.interrupt() == 2
+    assert "stopped before anything was done" in init.seen
+    flags = ("--service", "ollama", "--model", "m", "--path", "x.db", "--prune-days", "never")
+    refused = keepthread("init", *flags)
+    assert refused.returncode == 2
+    assert f"{file} is there already; say --yes" in refused.stderr
+    assert file.read_text() == "memory: broken ["
+    elsewhere = folder / "dotfiles.yaml"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    assert keepthread("init", *flags, "--yes").returncode == 0
+    assert file.is_symlink()
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
+    assert written(folder).settings.model.base_url == "http://localhost:11434/v1"
+
+
+def test_init_needs_no_terminal_if_all_is_given(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEPTHREAD_CONFIG", str(folder / "deep" / "c.yaml"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    refused = keepthread("init", "--service", "openai")
+    assert refused.returncode == 2
+    assert "give --service, --model, --path and --prune-days, or --yes" in refused.stderr
+    for wrong, says in (
+        (("--service", "bard"), "'bard' is no service"),
+        (("--service", "other"), "give the address itself"),
+        (("--service", "http://localhost:9/v1"), "give --model"),
+        (("--prune-days", "soon"), "'soon' is no number of days"),
+        (("--model", ""), "a model's name is"),
+    ):
+        refused = keepthread("init", "--yes", *wrong)
+        assert refused.returncode == 2
+        assert says in refused.stderr
+    assert not (folder / "deep").exists()
+    (answer,) = ask("init", "--yes", "--prune-days", "90")
+    assert answer["file"] == str(folder / "deep" / "c.yaml")
+    assert answer["settings"]["model.provider"] == "anthropic"
+    assert answer["settings"]["memory.auto_prune_days"] == 90
+    assert answer["next"] == ["keepthread chat"]
+    assert SECRET not in Path(answer["file"]).read_text()
+    config = read_config(os.environ, folder)
+    assert config.settings.model.name == "claude-sonnet-5-5"
+
+
+def test_a_service_that_does_not_answer_or_sends_elsewhere_gives_no_hints(offering: str) -> None:
+    asked: list[str | None] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers["Authorization"])
+            self.send_response(302)
+            self.send_header("Location", f"{offering}/models")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    assert len(services.models_at(services.service_at(offering), None)) == 4
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = services.service_at(f"http://127.0.0.1:{server.server_port}/v1")
+        assert services.models_at(there, SECRET) == []
+        server.shutdown()
+    assert asked == [f"Bearer {SECRET}"]
+    assert services.models_at(services.service_at("http://127.0.0.1:1/v1"), None) == []
+    assert services.models_at(services.SERVICES[0], None) == []
+
+
+def test_the_models_that_init_proposes_are_known_to_the_sdks() -> None:
+    from anthropic.types import Model
+    from openai.types import ChatModel
+
+    openai, anthropic, *_ = services.SERVICES
+    assert openai.model in get_args(ChatModel)
+    known = {name for part in get_args(Model) for name in get_args(part)}
+    assert anthropic.model in known
+
+
+# --- what it costs, and what the manual says ---
+
+
+def test_reading_settings_costs_at_most_40_ms(folder: Path) -> None:
+    (folder / PROJECT_FILE).write_text("memory: {strategy: recall}\n")
+    environ = own(folder, nested({key: value[0] for key, value in EXAMPLES.items()}))
+    code = (
+        "import keepthread.cli.app, os, pathlib, time; before = time.process_time();"
+        "from keepthread.cli.config import read_config;"
+        "config = read_config(os.environ, pathlib.Path.cwd());"
+        "print(time.process_time() - before, config.settings.memory.strategy)"
+    )
+
+    def cpu() -> float:
+        command = [sys.executable, "-c", code]
+        told = subprocess.run(
+            command, check=True, env={**os.environ, **environ}, capture_output=True
+        )
+        took, strategy = told.stdout.split()
+        assert strategy == b"recall"
+        return float(took)
+
+    least = min(cpu() for _ in range(7))
+    print(f"reading two files of settings: {least * 1000:.0f} ms CPU")
+    assert least <= 0.04
+
+
+def test_the_examples_of_the_manual_can_be_read(folder: Path) -> None:
+    page = (DOCS / "how-to" / "configure.md").read_text()
+    mine, project = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (folder / PROJECT_FILE).write_text(project)
+    config = read_config(own(folder, mine), folder)
+    assert config.settings.model.price.output == 2
+    assert config.settings.memory.strategy == "recall"
+    for variable in re.findall(r"KEEPTHREAD_[A-Z_]+(?==)", page):
+        assert variable in {variable_of(key) for key in KEYS}
