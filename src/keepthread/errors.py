@@ -99,3 +99,11 @@ class ModelCut(ModelError):
         """Keep what arrived beside the reason."""
         super().__init__(message)
         self.said = said
+
+
+class ToolError(KeepthreadError):
+    """A tool did not do what it was asked; the text says why. Ask for something else."""
+
+
+class ToolUnavailable(ToolError):
+    """A tool's server cannot be reached, died or was too slow. Call it again later."""
