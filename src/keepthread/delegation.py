@@ -80,9 +80,14 @@ class Errand:
         """
         self._id = await self._free_id()
         info, is_new = await self._session()
-        shelf = self._parent.tools or self._parent.key
-        thread = self._parent._replace(
-            id=info.id, key=info.key, tools=shelf, isolated=True, knows=self._task.facts
+        parent = self._parent
+        thread = parent._replace(
+            id=info.id,
+            key=info.key,
+            tools=parent.tools or parent.key,
+            asked_in=parent.asked_in or self._user.exchange,
+            isolated=True,
+            knows=self._task.facts,
         )
         await self._link(thread)
         if self._task.snippet is not None:
@@ -115,7 +120,7 @@ class Errand:
             if id in self._taken:
                 continue
             self._taken.add(id)
-            found = await self._found(self._pair(id)[1].id)
+            found = await self._found(self._pair(id)[1].id) if self._task.recorded else None
             if not found or (found.state == "live" and not found.meta.get("failed")):
                 return id
         raise AssertionError

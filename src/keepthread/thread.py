@@ -47,6 +47,8 @@ class Thread(NamedTuple):
     searching: "Callable[[], Searching]"
     tools: SessionKey | None = None
     """On whose shelf remembered tool results are; None is this session's own."""
+    asked_in: int = 0
+    """The exchange of that session which a delegate works for; 0 is the current one."""
     isolated: bool = False
     """Whether it sees nothing of the owner's other sessions, as a delegate does."""
     knows: bool = True
@@ -79,10 +81,11 @@ class Thread(NamedTuple):
     async def tool_exchange(self, own: int | None = None) -> int:
         """Return the exchange by which remembered results are counted: a turn's own, if given.
 
-        A parent's results are counted by the parent's exchanges.
+        A parent's results are counted by the parent's exchanges, for a delegate as for its turn.
         """
-        if own is not None and self.tools is None:
-            return own
+        known = own if self.tools is None else self.asked_in or None
+        if known is not None:
+            return known
         return await current_exchange(self.store, self.tools or self.key)
 
     async def _counted(self, message: Message) -> Message:

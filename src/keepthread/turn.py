@@ -223,7 +223,7 @@ class Turn:
             else:
                 note: dict[str, JSON] = {"usage": dict(usage or {}), "cut": cut}
                 self.answer = await self._agreed_or_spooled(message, note)
-            if self.answer.state != "spooled":
+            if self.answer.state != "spooled" and not self._errand:  # a child is done with
                 self._thread.upkeep.after(self._thread.key, self.exchange)
         if self._errand:
             await self._errand.report(self.answer.content)

@@ -22,7 +22,7 @@ from keepthread.orchestrator.nouns import (
     Subtask,
     Used,
 )
-from keepthread.orchestrator.pipeline import orchestrate
+from keepthread.orchestrator.pipeline import orchestrate, pursue
 from keepthread.orchestrator.planning import plan
 from keepthread.orchestrator.routing import route
 
@@ -45,5 +45,6 @@ __all__ = [
     "Used",
     "orchestrate",
     "plan",
+    "pursue",
     "route",
 ]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from keepthread.errors import KeepthreadError
+from keepthread.orchestrator.abreast import side_by_side
 from keepthread.orchestrator.nouns import (
     Began,
     Ended,
@@ -29,7 +30,6 @@ async def execute(
     turn: Turn,
     tools: Mapping[str, Runnable],
     model: ChatModel,
-    *,
     limits: Limits,
     tell: Tell,
 ) -> list[Result]:
@@ -41,30 +41,28 @@ async def execute(
         needed = [await running[id] for id in subtask.needs]
         async with places:
             tell(Began(subtask))
-            result = await _carried_out(subtask, needed)
+            try:
+                async with asyncio.timeout(limits.subtask_seconds):
+                    result = Result(subtask, await carried_out(subtask, needed))
+            except TimeoutError:
+                late = f"it took longer than {limits.subtask_seconds:g} seconds"
+                result = Result(subtask, failed=late)
+            except (KeepthreadError, NotRun) as error:
+                result = Result(subtask, failed=str(error) or type(error).__name__)
         tell(Ended(result))
         return result
 
-    async def _carried_out(subtask: Subtask, needed: Sequence[Result]) -> Result:
-        allowed = [tools[name] for name in subtask.tools]
-        specialist = Specialist(subtask, allowed, model, limits=limits, tell=tell)
-        child = turn.delegate(
-            subtask.task,
-            agent=subtask.id,
-            system_prompt=prompt("specialist"),
-            snippet=_snippet(subtask, needed),
-        )
-        try:
-            async with asyncio.timeout(limits.subtask_seconds), child:
-                if failed := [each.subtask.id for each in needed if each.failed]:
-                    raise NotRun(f"it needs {', '.join(failed)}, which failed")
-                return Result(subtask, await specialist.work(child))
-        except TimeoutError:
-            return Result(subtask, failed=f"it took longer than {limits.subtask_seconds:g} seconds")
-        except (KeepthreadError, NotRun) as error:
-            return Result(subtask, failed=str(error) or type(error).__name__)
+    async def carried_out(subtask: Subtask, needed: Sequence[Result]) -> str:
+        orders, snippet = prompt("specialist"), _snippet(subtask, needed)
+        allowed = {name: tools[name] for name in subtask.tools}
+        child = turn.delegate(subtask.task, agent=subtask.id, system_prompt=orders, snippet=snippet)
+        async with child:
+            if failed := [each.subtask.id for each in needed if each.failed]:
+                raise NotRun(f"it needs {', '.join(failed)}, which failed")
+            specialist = Specialist(child, subtask, allowed, model, limits, tell)
+            return (child.answer or await child.finish(await specialist.work())).content
 
-    async with asyncio.TaskGroup() as group:
+    async with side_by_side() as group:
         for subtask in plan.subtasks:
             running[subtask.id] = group.create_task(run(subtask))
     return [task.result() for task in running.values()]
@@ -72,6 +70,6 @@ async def execute(
 
 def _snippet(subtask: Subtask, needed: Sequence[Result]) -> str | None:
     """Return what a step is shown beside its task: of the conversation, and of earlier steps."""
-    parts = [subtask.context] if subtask.context else []
+    parts = [subtask.snippet] if subtask.snippet else []
     parts += [f"Result of {each.subtask.id}:\n{each.text}" for each in needed if each.text]
     return "\n\n".join(parts) or None

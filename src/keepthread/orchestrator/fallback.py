@@ -2,17 +2,20 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from keepthread.errors import ModelDenied, ModelUnavailable
+from keepthread.errors import ModelError
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Message, Reply, Tool
 
 
 class Fallback:
-    """Several models behind one; the next is asked if nothing came of the one before."""
+    """Several models behind one; the next is asked if nothing came of the one before.
 
-    def __init__(self, *models: ChatModel) -> None:
+    >>> Fallback(AnthropicModel("claude-sonnet-4-5", key="…"), OpenAIModel("gpt-5", key="…"))
+    """
+
+    def __init__(self, first: ChatModel, *others: ChatModel) -> None:
         """Take them in order, the best first."""
-        self._models = models
+        self._models = (first, *others)
 
     @property
     def name(self) -> str:
@@ -35,7 +38,7 @@ class Fallback:
                 return await model.complete(
                     messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
                 )
-            except (ModelUnavailable, ModelDenied):
+            except ModelError:
                 continue
         return await last.complete(
             messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
@@ -60,7 +63,7 @@ class Fallback:
                 async for piece in pieces:
                     said = True
                     yield piece
-            except (ModelUnavailable, ModelDenied):
+            except ModelError:
                 if said or number == len(self._models):
                     raise
             else:

@@ -8,6 +8,4 @@ END: Final = "[end of conversation]"
 
 def framed(title: str, context: str, request: str) -> str:
     """Return a request behind what was said before; without that, the request alone."""
-    if not context:
-        return request
-    return f"{title}\n{BEGIN}\n{context}\n{END}\n\n{request}"
+    return f"{title}\n{BEGIN}\n{context}\n{END}\n\n{request}" if context else request

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from keepthread.protocols import ChatModel
-from keepthread.types import JSON, Message, Tool
+from keepthread.types import JSON, Message, Tool, Usage
 
 
 class Route(NamedTuple):
@@ -12,6 +12,10 @@ class Route(NamedTuple):
 
     direct: bool
     why: str = ""
+
+    def to_json(self) -> JSON:
+        """Return it as a model writes it."""
+        return {"kind": "direct" if self.direct else "plan", "why": self.why}
 
 
 class Subtask(NamedTuple):
@@ -22,7 +26,7 @@ class Subtask(NamedTuple):
     tools: Sequence[str] = ()
     needs: Sequence[str] = ()
     """The steps whose results it is given."""
-    context: str = ""
+    snippet: str = ""
     """What it must know of the conversation, in the planner's words."""
 
 
@@ -30,6 +34,10 @@ class Plan(NamedTuple):
     """Steps, each behind those it needs."""
 
     subtasks: Sequence[Subtask]
+
+    def to_json(self) -> JSON:
+        """Return it as a model writes it."""
+        return {"steps": [subtask._asdict() for subtask in self.subtasks]}
 
 
 class Result(NamedTuple):
@@ -49,7 +57,11 @@ class Answer(NamedTuple):
     plan: Plan | None = None
     results: Sequence[Result] = ()
     message: Message | None = None
-    """The answer as stored; None without a session."""
+    """The answer as stored."""
+    usage: Usage | None = None
+    """What all models took together; None if none of them told."""
+    cut: bool = False
+    """Whether it was broken off."""
 
 
 class Runnable(NamedTuple):
@@ -88,13 +100,13 @@ class Limits(NamedTuple):
     rounds: int = 5
     """Times that a specialist may call tools."""
     calls: int = 8
-    """Tools that it may call in a round."""
+    """Tools that it may call at once; it is told of the rest that they were not run."""
     stage_seconds: float = 120.0
     """For the router, the planner, and the answer."""
     subtask_seconds: float = 300.0
     tool_seconds: float = 60.0
     prompt_tokens: int = 16_000
-    """What a prompt of the router, the planner or a specialist may cost."""
+    """What a prompt of a specialist may cost."""
 
 
 # --- what is told while it runs ---

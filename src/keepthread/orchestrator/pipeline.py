@@ -1,14 +1,15 @@
 """The pipeline: a request is routed, planned, carried out and answered, and all of it is kept."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from keepthread.errors import ModelCut, ModelRefused, ModelUnavailable
 from keepthread.memory import Memory
-from keepthread.orchestrator import planning, routing
+from keepthread.orchestrator.counted import Counted, Spent
 from keepthread.orchestrator.executing import execute
 from keepthread.orchestrator.nouns import (
     Answer,
@@ -17,20 +18,21 @@ from keepthread.orchestrator.nouns import (
     Plan,
     Planned,
     Result,
+    Route,
     Routed,
     Runnable,
     Said,
     Tell,
     untold,
 )
+from keepthread.orchestrator.planning import as_plan, plan
 from keepthread.orchestrator.prompts import prompt
-from keepthread.orchestrator.structured import Check, read, structured
-from keepthread.protocols import ChatModel
+from keepthread.orchestrator.routing import as_route, route
 from keepthread.session import Session
 from keepthread.turn import Turn
-from keepthread.types import JSON, Reply
+from keepthread.types import Attachment, Reply
 
-T = TypeVar("T")
+Decision = TypeVar("Decision", Route, Plan)
 ROUTER: Final = "router"
 PLANNER: Final = "planner"
 CHAT: Final = "chat"
@@ -44,6 +46,7 @@ async def orchestrate(
     *,
     id: str | None = None,
     author: str | None = None,
+    attachments: Sequence[Attachment] = (),
     limits: Limits | None = None,
     tell: Tell = untold,
 ) -> Answer:
@@ -52,132 +55,121 @@ async def orchestrate(
     The request is stored first and the answer last; between them stand the steps and their results.
     An id makes it safe to deliver the same request twice. `tell` is called with what happens.
     """
-    limits = limits or Limits()
-    async with (
-        _remembered(session) as main,
-        main.exchange(request, id=id, author=author) as turn,
-    ):
-        if turn.answer is not None:
-            return Answer(turn.answer.content, message=turn.answer)
-        work = _Work(turn, {each.tool.name: each for each in tools}, models, limits, tell)
-        answer = await work.answer(request)
-        return answer if session else answer._replace(message=None)
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        session = session or await (await enter(Memory.open("ram://"))).session("once")
+        turn = await enter(session.exchange(request, id=id, author=author, attachments=attachments))
+        if (answer := turn.answer) is not None:
+            return Answer(answer.content, message=answer)
+        found = await pursue(turn, request, tools, models, limits=limits, tell=tell)
+        usage = found.usage._asdict() if found.usage else None
+        message = await turn.finish(found.text, usage=usage, cut=found.cut)
+        return found._replace(text=message.content, message=message)
 
 
-@asynccontextmanager
-async def _remembered(session: Session | None) -> AsyncGenerator[Session]:
-    """Give a session, or one that is forgotten with the request."""
-    if session is not None:
-        yield session
-        return
-    async with Memory.open("ram://") as memory:
-        yield await memory.session("once")
+async def pursue(
+    turn: Turn,
+    request: str,
+    tools: Sequence[Runnable],
+    models: Models,
+    *,
+    limits: Limits | None = None,
+    tell: Tell = untold,
+) -> Answer:
+    """Find the answer to the request of a turn that has begun; storing it is left to the caller."""
+    spent = Spent()
+    known = {each.tool.name: each for each in tools}
+    counted = Models(*(Counted(model, spent) for model in models))
+    work = _Work(turn, request, known, counted, limits or Limits(), tell)
+    return (await work.answer())._replace(usage=spent.usage)
 
 
-class _Work:
+class _Work(NamedTuple):
     """One request on its way."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        tools: Mapping[str, Runnable],
-        models: Models,
-        limits: Limits,
-        tell: Tell,
-    ) -> None:
-        self._turn = turn
-        self._tools = tools
-        self._models = models
-        self._limits = limits
-        self._tell = tell
+    turn: Turn
+    request: str
+    tools: Mapping[str, Runnable]
+    models: Models
+    limits: Limits
+    tell: Tell
 
-    async def answer(self, request: str) -> Answer:
-        route = await self._decided(
-            ROUTER,
-            self._models.router,
-            partial(routing.routing_task, request),
-            routing.as_route,
-            prompt("router"),
-            routing.SCHEMA,
-        )
-        self._tell(Routed(route))
-        plan = None if route.direct else await self._plan(request)
+    async def answer(self) -> Answer:
+        route = await self.route()
+        plan = None if route.direct else await self.plan()
         results: list[Result] = []
         if plan:
-            results = await execute(
-                plan,
-                self._turn,
-                self._tools,
-                self._models.specialist,
-                limits=self._limits,
-                tell=self._tell,
-            )
-        reply = await self._said()
-        message = await self._turn.finish(
-            reply.content, usage=reply.usage._asdict() if reply.usage else None, cut=reply.cut
-        )
-        return Answer(message.content, route, plan, results, message)
+            model = self.models.specialist
+            results = await execute(plan, self.turn, self.tools, model, self.limits, self.tell)
+        reply = await self.said()
+        return Answer(reply.content, route, plan, results, cut=reply.cut)
 
-    async def _plan(self, request: str) -> Plan | None:
-        """Return a plan; none if the model cannot write one, and the request is answered as is."""
-        offered = [each.tool for each in self._tools.values()]
+    async def route(self) -> Route:
+        """Return a route; one that cannot be written is a plan, which may not be written either."""
+        asked = partial(route, self.request, self.models.router)
         try:
-            made = await self._decided(
-                PLANNER,
-                self._models.planner,
-                partial(planning.planning_task, request),
-                partial(planning.as_plan, tools=offered, limits=self._limits),
-                planning.planning_prompt(offered, self._limits),
-                planning.SCHEMA,
-            )
+            decided = await self.decided(ROUTER, asked, as_route)
         except ModelRefused as error:
-            self._tell(Planned(None, str(error)))
-            return None
-        self._tell(Planned(made))
-        return made
-
-    async def _decided(
-        self,
-        view: str,
-        model: ChatModel,
-        task: Callable[[str], str],
-        check: Check[T],
-        system: str,
-        schema: Mapping[str, JSON],
-    ) -> T:
-        """Let a model decide in a session of its own, which does not fill the next window."""
-        before = await self._turn.context(view, newest=False)
-        child = self._turn.delegate(
-            task(before.text), agent=view, system_prompt=system, recorded=False
-        )
-        async with _deadline(self._limits.stage_seconds, view), child:
-            if child.answer is not None:  # decided before, by a process that died
-                return read(child.answer.content, check)
-            context = await child.context(budget=self._limits.prompt_tokens)
-            decided, text = await structured(
-                model, context.messages, check, system=context.system, schema=schema
-            )
-            await child.finish(text)
+            decided = Route(direct=False, why=str(error))
+        self.tell(Routed(decided))
         return decided
 
-    async def _said(self) -> Reply:
-        """Return the model's answer to the conversation as it stands, steps and results in it."""
-        context = await self._turn.context(CHAT)
-        system = "\n\n".join(part for part in (context.system, prompt("synthesizer")) if part)
-        said = ""
+    async def plan(self) -> Plan | None:
+        """Return a plan; none if the model cannot write one, and the request is answered as is."""
+        offered = [each.tool for each in self.tools.values()]
+        asked = partial(plan, self.request, offered, self.models.planner, limits=self.limits)
+        check = partial(as_plan, tools=offered, limits=self.limits)
         try:
-            async with _deadline(self._limits.stage_seconds, "synthesizer"):
-                async for piece in self._models.synthesizer.stream(context.messages, system=system):
+            decided = await self.decided(PLANNER, asked, check)
+        except ModelRefused as error:
+            self.tell(Planned(None, str(error)))
+            return None
+        self.tell(Planned(decided))
+        return decided
+
+    async def decided(
+        self,
+        stage: str,
+        asked: Callable[..., Awaitable[Decision]],
+        check: Callable[[Any], Decision],
+    ) -> Decision:
+        """Let a model decide; what it decides stands in a session of its own, out of all windows.
+
+        There it is found when the request is taken up again.
+        """
+        child = self.turn.delegate(self.request, agent=stage, recorded=False)
+        async with _deadline(self.limits.stage_seconds, stage), child:
+            with suppress(ValueError):  # nothing was decided yet, or with other tools
+                return check(json.loads(child.answer.content if child.answer else ""))
+            decided = await asked(context=(await self.turn.context(stage, newest=False)).text)
+            await child.finish(json.dumps(decided.to_json(), ensure_ascii=False))
+        return decided
+
+    async def said(self) -> Reply:
+        """Return the model's answer to the conversation as it stands, steps and results in it."""
+        context = await self.turn.context(CHAT)
+        pieces = self.models.synthesizer.stream(context.messages, system=_orders(context.system))
+        said, reply = "", None
+        try:
+            async with _deadline(self.limits.stage_seconds, "synthesizer"):
+                async for piece in pieces:
                     if isinstance(piece, Reply):
-                        if not piece.content.strip():
-                            raise ModelRefused("the model said nothing")
-                        return piece
-                    said += piece
-                    self._tell(Said(piece))
+                        reply = piece
+                    else:
+                        said += piece
+                        self.tell(Said(piece))
         except (ModelCut, ModelUnavailable):
             if not said:
                 raise
-        return Reply(content=said, cut=True)
+        reply = reply or Reply(content=said, cut=True)
+        if not reply.content.strip():
+            raise ModelRefused("the model said nothing")
+        return reply
+
+
+def _orders(system: str) -> str:
+    """Return the synthesizer's orders behind those of the session."""
+    return f"{system}\n\n{prompt('synthesizer')}" if system else prompt("synthesizer")
 
 
 @asynccontextmanager

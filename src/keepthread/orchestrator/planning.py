@@ -10,7 +10,7 @@ from keepthread.orchestrator.nouns import Limits, Plan, Subtask
 from keepthread.orchestrator.prompts import prompt
 from keepthread.orchestrator.structured import structured
 from keepthread.protocols import ChatModel
-from keepthread.types import JSON, Message, Tool
+from keepthread.types import JSON, Tool
 
 TITLE: Final = "Conversation context:"
 _STRINGS: Final[JSON] = {"type": "array", "items": {"type": "string"}}
@@ -26,9 +26,9 @@ SCHEMA: Final[dict[str, JSON]] = {
                     "task": {"type": "string"},
                     "tools": _STRINGS,
                     "needs": _STRINGS,
-                    "context": {"type": "string"},
+                    "snippet": {"type": "string"},
                 },
-                "required": ["id", "task", "tools", "needs", "context"],
+                "required": ["id", "task", "tools", "needs", "snippet"],
                 "additionalProperties": False,
             },
         }
@@ -37,7 +37,7 @@ SCHEMA: Final[dict[str, JSON]] = {
     "additionalProperties": False,
 }
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_LONGEST: Final = 8000  # characters of a task or its context
+_LONGEST: Final = 8000  # characters of a task or its snippet
 _LONGEST_ABOUT: Final = 400
 
 
@@ -50,21 +50,11 @@ async def plan(
     limits: Limits | None = None,
 ) -> Plan:
     """Write a plan; `context` is what was said before, as text."""
-    task = Message(role="user", content=planning_task(request, context))
     limits = limits or Limits()
-    planned, _ = await structured(
-        model,
-        [task],
-        partial(as_plan, tools=tools, limits=limits),
-        system=planning_prompt(tools, limits),
-        schema=SCHEMA,
-    )
-    return planned
-
-
-def planning_task(request: str, context: str) -> str:
-    """Return what the planner is asked."""
-    return framed(TITLE, context, f"Request: {request}")
+    check = partial(as_plan, tools=tools, limits=limits)
+    task = framed(TITLE, context, f"Request: {request}")
+    system = planning_prompt(tools, limits)
+    return await structured(model, task, check, system=system, schema=SCHEMA)
 
 
 def planning_prompt(tools: Sequence[Tool], limits: Limits) -> str:
@@ -81,7 +71,7 @@ def _about(tool: Tool) -> str:
 
 def as_plan(value: Any, *, tools: Sequence[Tool], limits: Limits) -> Plan:
     """Return a plan of what a model wrote, steps behind those they need; or say what is wrong."""
-    steps = cast("dict[str, Any]", value).get("steps")
+    steps = cast("dict[str, Any]", value).get("steps") if isinstance(value, dict) else None
     if not isinstance(steps, list) or not steps:
         raise ValueError('"steps" must be a list with at least one step')
     given = cast("list[Any]", steps)
@@ -95,17 +85,17 @@ def _subtask(value: Any, known: set[str]) -> Subtask:
     if not isinstance(value, dict):
         raise ValueError("each step must be an object")  # noqa: TRY004 - it is what a model wrote
     step = cast("dict[str, Any]", value)
-    id, task, context = step.get("id"), step.get("task"), step.get("context") or ""
+    id, task, snippet = step.get("id"), step.get("task"), step.get("snippet") or ""
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise ValueError('each step needs an "id" of letters, digits, "_", "-" and "."')
     if not isinstance(task, str) or not task.strip() or len(task) > _LONGEST:
         raise ValueError(f'step "{id}" needs a "task" of 1 to {_LONGEST} characters')
-    if not isinstance(context, str) or len(context) > _LONGEST:
-        raise ValueError(f'the "context" of step "{id}" must be a text, no longer than {_LONGEST}')
+    if not isinstance(snippet, str) or len(snippet) > _LONGEST:
+        raise ValueError(f'the "snippet" of step "{id}" must be a text, no longer than {_LONGEST}')
     wanted = _names(step, "tools", id)
     if unknown := [name for name in wanted if name not in known]:
         raise ValueError(f'step "{id}" wants tools that are not there: {", ".join(unknown)}')
-    return Subtask(id, task, wanted, _names(step, "needs", id), context)
+    return Subtask(id, task, wanted, _names(step, "needs", id), snippet)
 
 
 def _names(step: dict[str, Any], field: str, id: str) -> list[str]:

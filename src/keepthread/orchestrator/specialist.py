@@ -2,94 +2,95 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, NamedTuple, cast
 
-from keepthread.errors import KeepthreadError, ModelRefused
+from keepthread.errors import InvalidInput, ModelRefused, ToolError, ToolUnavailable
+from keepthread.orchestrator.abreast import side_by_side
 from keepthread.orchestrator.nouns import Limits, Runnable, Subtask, Tell, Used
 from keepthread.protocols import ChatModel
 from keepthread.turn import Turn
-from keepthread.types import JSON, Message, Reply, ToolCall
+from keepthread.types import JSON, Message, Reply, Tool, ToolCall
 
 _NOTHING: Final = "the model said nothing"
 
 
-class Specialist:
+class Specialist(NamedTuple):
     """Carries out one step in a child turn."""
 
-    def __init__(
-        self,
-        subtask: Subtask,
-        tools: Sequence[Runnable],
-        model: ChatModel,
-        *,
-        limits: Limits,
-        tell: Tell,
-    ) -> None:
-        """Know the step, and what it may use."""
-        self._subtask = subtask
-        self._tools = {each.tool.name: each for each in tools}
-        self._model = model
-        self._limits = limits
-        self._tell = tell
+    child: Turn
+    subtask: Subtask
+    tools: Mapping[str, Runnable]
+    """What it may use, by name."""
+    model: ChatModel
+    limits: Limits
+    tell: Tell
 
-    async def work(self, child: Turn) -> str:
-        """Return what came of the step; one that was done before is not done again."""
-        if child.answer is not None:
-            return child.answer.content
-        reply = await self._asked(child, tools=self._limits.rounds > 0)
-        for left in range(self._limits.rounds - 1, -1, -1):
+    async def work(self) -> str:
+        """Return what the model says once it calls no more tools."""
+        reply = await self._asked(tools=self.limits.rounds > 0)
+        for left in range(self.limits.rounds - 1, -1, -1):
             if not reply.tool_calls:
                 break
-            calls = reply.tool_calls[: self._limits.calls]
-            said = Message(
-                role="assistant", content=reply.content, tool_calls=calls, native=reply.native
-            )
-            await child.append(said)
-            await asyncio.gather(*(self._call(child, call) for call in calls))
-            reply = await self._asked(child, tools=left > 0)
+            await self.child.append(_said(reply))
+            async with side_by_side() as group:
+                for number, call in enumerate(reply.tool_calls, 1):
+                    group.create_task(self._call(call, number))
+            reply = await self._asked(tools=left > 0)
         if not reply.content.strip():
             raise ModelRefused(_NOTHING)
-        return (await child.finish(reply.content, cut=reply.cut)).content
+        return reply.content
 
-    async def _asked(self, child: Turn, *, tools: bool) -> Reply:
-        context = await child.context(budget=self._limits.prompt_tokens)
-        offered = [each.tool for each in self._tools.values()] if tools else []
-        return await self._model.complete(context.messages, system=context.system, tools=offered)
+    async def _asked(self, *, tools: bool) -> Reply:
+        context = await self.child.context(budget=self.limits.prompt_tokens)
+        offered = [each.tool for each in self.tools.values()] if tools else []
+        return await self.model.complete(context.messages, system=context.system, tools=offered)
 
-    async def _call(self, child: Turn, call: ToolCall) -> None:
-        """Run a tool and record its result; whatever goes wrong, the model is told."""
-        found, arguments = self._tools.get(call.name), _arguments(call)
-        if found is None or arguments is None:
-            known = ", ".join(self._tools) or "none"
-            wrong = f"no tool {call.name} here; there are: {known}" if found is None else "no JSON"
-            text = f"(failed: {wrong})"
-            await child.append(Message(role="tool", content=text, tool_call_id=call.id))
-            self._tell(Used(self._subtask, call.name, arguments or {}, failed=wrong))
-            return
-        ran = failed = ""
+    async def _call(self, call: ToolCall, number: int) -> None:
+        """Run a tool and record its result; whatever goes wrong with it, the model is told."""
+        tool, given = self._chosen(call, number)
+        name, life, changes = call.name, tool.lifetime, tool.effects
+        ran, failed = False, ""
 
-        async def run(**given: JSON) -> JSON:
-            nonlocal ran
-            ran = call.name
-            async with asyncio.timeout(self._limits.tool_seconds):
-                return await found.run(**given)
+        async def run(**arguments: JSON) -> JSON:
+            nonlocal ran, failed
+            ran = True
+            try:
+                return await _within(self.limits.tool_seconds, tool.run(**arguments))
+            except Exception as error:
+                failed = str(error) or type(error).__name__
+                raise
 
         try:
-            await child.tool(
-                call.name,
-                arguments,
-                run,
-                call_id=call.id,
-                lifetime=found.lifetime,
-                effects=found.effects,
-            )
-        except KeepthreadError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a tool may raise anything; it is recorded
-            failed = str(error) or type(error).__name__
-        remembered = not ran and not failed
-        self._tell(Used(self._subtask, call.name, arguments, remembered, failed))
+            await self.child.tool(name, given, run, call_id=call.id, lifetime=life, effects=changes)
+        except Exception as error:
+            if not failed and not isinstance(error, InvalidInput):
+                raise  # it is not the tool's, but the store's
+            failed = failed or str(error)
+        if failed and not ran:
+            text = f"(failed: {failed})"
+            await self.child.append(Message(role="tool", content=text, tool_call_id=call.id))
+        self.tell(Used(self.subtask, name, given, not ran and not failed, failed))
+
+    def _chosen(self, call: ToolCall, number: int) -> tuple[Runnable, Mapping[str, JSON]]:
+        """Return what a model wants to run, and with what; if it cannot, what says why."""
+        found, arguments = self.tools.get(call.name), _arguments(call)
+        if number > self.limits.calls:
+            return _refusing(f"at most {self.limits.calls} calls at once; call it again"), {}
+        if found is None:
+            return _refusing(f"there is no such tool here; there are: {', '.join(self.tools)}"), {}
+        if arguments is None:
+            return _refusing("the arguments are no JSON object"), {}
+        return found, arguments
+
+
+def _said(reply: Reply) -> Message:
+    return Message(
+        role="assistant",
+        content=reply.content,
+        tool_calls=reply.tool_calls,
+        native=reply.native,
+    )
 
 
 def _arguments(call: ToolCall) -> Mapping[str, JSON] | None:
@@ -99,3 +100,27 @@ def _arguments(call: ToolCall) -> Mapping[str, JSON] | None:
     except (ValueError, RecursionError):
         return None
     return cast("dict[str, JSON]", value) if isinstance(value, dict) else None
+
+
+def _refusing(why: str) -> Runnable:
+    async def run() -> JSON:
+        raise ToolError(why)
+
+    return Runnable(Tool("refused"), run)
+
+
+async def _within(seconds: float, running: Awaitable[JSON]) -> JSON:
+    """Return what a tool gives in its time; one that was cancelled from within has failed."""
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await running
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise ToolUnavailable(f"it took longer than {seconds:g} seconds") from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ToolUnavailable("it was broken off") from None

@@ -1,7 +1,7 @@
 """Asking a model for JSON, checking what it wrote, and letting it mend that once."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from keepthread.errors import ModelRefused
@@ -17,31 +17,26 @@ _MEND: Final = "That cannot be used: {problem}. Write it again, as JSON alone, w
 
 async def structured(
     model: ChatModel,
-    messages: Sequence[Message],
+    task: str,
     check: Check[T],
     *,
     system: str,
     schema: Mapping[str, JSON],
-) -> tuple[T, str]:
-    """Return what a model decided, and the JSON it wrote; `ModelRefused` if twice it was wrong."""
+) -> T:
+    """Return what a model decided; `ModelRefused` if twice it wrote what cannot be used."""
+    messages = [Message(role="user", content=task)]
     problem = ""
     for _ in range(2):
         reply = await model.complete(messages, system=system, schema=schema)
         try:
-            return check(_json(reply.content)), reply.content
+            return check(_json(reply.content))
         except ValueError as error:
             problem = str(error)
-        messages = [
-            *messages,
+        messages += [
             Message(role="assistant", content=reply.content or "(nothing)"),
             Message(role="user", content=_MEND.format(problem=problem)),
         ]
     raise ModelRefused(f"{model.name} twice wrote what cannot be used: {problem}")
-
-
-def read(text: str, check: Check[T]) -> T:
-    """Return what was decided before."""
-    return check(_json(text))
 
 
 def _json(text: str) -> Any:
