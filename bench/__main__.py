@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import ENOUGH_ROUNDS, Benchmark, Run
+from bench.chat import BENCHMARK as CHAT
 from bench.context import BENCHMARK as CONTEXT
+from bench.orchestrator import BENCHMARK as ORCHESTRATOR
 from bench.places import folders
 from bench.postgres import BENCHMARK as POSTGRES
 from bench.prefix import BENCHMARK as PREFIX
@@ -17,7 +19,8 @@ from bench.search import BENCHMARK as SEARCH
 from bench.speed import BENCHMARK as SPEED
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    each.name: each for each in (SPEED, CONTEXT, PREFIX, SEARCH, RECALL, POSTGRES, REDIS)
+    each.name: each
+    for each in (SPEED, CONTEXT, PREFIX, SEARCH, RECALL, ORCHESTRATOR, POSTGRES, REDIS, CHAT)
 }
 QUICK_ROUNDS = 3
 

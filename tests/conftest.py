@@ -21,8 +21,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 Started = TypeVar("Started")
-_OWN = re.compile(r"KEEPTHREAD_(STORE|STATE|CONFIG|(MEMORY|MODEL|SUMMARIZER|EMBEDDER|CHAT|VIEWS)_.*)")
-_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+_BLOCKS = "MEMORY|MODEL|SUMMARIZER|EMBEDDER|CHAT|DISCORD|VIEWS"
+_OWN = re.compile(rf"KEEPTHREAD_(STORE|STATE|CONFIG|({_BLOCKS})_.*)")
+_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DISCORD_TOKEN")
 
 
 @pytest.fixture(scope="session", autouse=True)

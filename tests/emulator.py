@@ -3,11 +3,13 @@
 import io
 import re
 from collections.abc import Callable, Sequence
+from html import unescape
 from itertools import groupby
 from typing import TypeAlias
 
 import pyte
 from pyte.screens import Char, StaticDefaultDict
+from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console
 from rich.style import Style
@@ -17,6 +19,10 @@ Line: TypeAlias = StaticDefaultDict[int, Char]
 
 BRACKETED_PASTE = 2004 << 5  # pyte shifts the modes that are private
 OTHER_SCREEN = 1049
+RUN = re.compile(
+    r'(<text class="[\w-]+" )x="([\d.]+)" (y="[\d.]+" )textLength="[\d.]+"(.*?>)(.*?)</text>'
+)
+CELL = 12.2  # how wide rich draws one
 
 
 class Faint(Char):
@@ -142,9 +148,24 @@ def picture(lines: Sequence[Line], *, columns: int, title: str) -> str:
         runs = groupby((line[x] for x in range(_width(line))), _style)
         words = (("".join(cell.data for cell in cells), style) for style, cells in runs)
         console.print(Text.assemble(*words), no_wrap=True, crop=True)
+    console.print()  # else the lowest letters touch the frame
     svg = console.export_svg(title=title, unique_id="terminal")
     svg = re.sub(r"@font-face\s*\{.*?\}\s*", "", svg, flags=re.DOTALL)
-    return re.sub(r"\s*<!-- Generated with Rich .*? -->", "", svg)
+    svg = re.sub(r"\s*<!-- Generated with Rich .*? -->", "", svg)
+    return RUN.sub(_placed, svg)
+
+
+def _placed(run: re.Match[str]) -> str:
+    """Give each part between wide gaps its own place: not every viewer keeps blanks and widths."""
+    begin, x, row, end, words = run.groups()
+    words = words.replace("&#160;", " ")
+    made: list[str] = []
+    for part in re.finditer(r"\S+(?: \S+)*", words):
+        at = float(x) + CELL * cell_len(unescape(words[: part.start()]))
+        width = CELL * cell_len(unescape(part[0]))
+        said = part[0].replace(" ", "&#160;")
+        made.append(f'{begin}x="{at:g}" {row}textLength="{width:g}"{end}{said}</text>')
+    return "".join(made)
 
 
 def _style(cell: Char) -> Style:

@@ -288,6 +288,11 @@ def searches(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]
 
 
 @pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    return run_quick("chat", tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture(scope="module")
 def postgres_rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     return run_quick("postgres", tmp_path_factory.mktemp("disk"))
 
@@ -467,6 +472,25 @@ def test_every_promise_of_a_search_has_its_row_and_its_bar(
     assert all(isinstance(row["value"], float | int) and row["value"] > 0 for row in searches)
 
 
+def test_every_promise_of_a_chat_has_its_row_and_its_bar(chats: list[dict[str, object]]) -> None:
+    bars: dict[object, set[str]] = {}
+    for found in chats:
+        if found["bar"]:
+            bars.setdefault(found["bar"], set()).add(str(found["name"]))
+    assert bars["<= 0.25"] == {"keepthread --help"}
+    where = ("a long session goes on", "a new store")
+    assert bars["<= 0.45"] == {f"a letter stands in it, {each}" for each in where}
+    logs = ("one session", "4 sessions", "one session, Anthropic's wire")
+    said = "added by memory, 400 messages of words by chance in"
+    assert bars["<= 10"] == {f"{said} {each}" for each in logs}
+    names = [str(found["name"]) for found in chats]
+    assert len(set(names)) == len(names)
+    by_name = {str(found["name"]): float(str(found["value"])) for found in chats}
+    for each in where:
+        drawn, typed = by_name[f"it is drawn, {each}"], by_name[f"a letter stands in it, {each}"]
+        assert 0 < drawn < typed < by_name[f"all is loaded behind it, the SDK too, {each}"]
+
+
 @pytest.mark.parametrize(
     ("name", "bar"),
     [
@@ -507,3 +531,15 @@ def test_a_window_in_steps_keeps_more_than_one_that_slides(
     for kind in KINDS:
         name = f"unchanged prefix, {kind}, 4,096"
         assert share[f"{name} in steps"] > share[f"{name} sliding"]
+
+
+def test_the_pipeline_is_judged_apart_from_models_and_tools(tmp_path: Path) -> None:
+    rows = run_quick("orchestrator", tmp_path)
+    assert {row["name"]: (row["unit"], row["bar"]) for row in rows} == {
+        "8 steps with tools of 200 ms": ("× one", "<= 3"),
+        "4 steps, tools run each time": ("ms", "<= 30"),
+        "4 steps, tools remembered": ("ms", "<= 30"),
+    }
+    assert all(row["holds"] is None for row in rows)
+    side_by_side = float(str(rows[0]["value"]))
+    assert 1 <= side_by_side < 8  # one after the other would be 8

@@ -205,7 +205,10 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     command = [sys.executable, "-I", "-S", "-c", code]  # no installed package is seen
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert "typer and rich: pip install 'keepthread[cli]'" in result.stderr
+    assert (
+        "prompt_toolkit, yaml: pip install 'keepthread[cli]', or 'keepthread[chat]'"
+        in result.stderr
+    )
 
 
 def test_the_version_is_told() -> None:

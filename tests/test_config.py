@@ -601,7 +601,7 @@ def test_init_asks_four_questions_and_enter_takes_the_default(folder: Path) -> N
     assert "export OPENAI_API_KEY=…  with your key" in init.seen
     assert init.seen.rstrip().endswith("keepthread chat")
     file = home / ".config/keepthread/config.yaml"
-    assert f"Wrote {file}" in init.seen
+    assert "Wrote ~/.config/keepthread/config.yaml" in init.seen
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert [each.name for each in file.parent.iterdir()] == ["config.yaml"]
@@ -623,7 +623,7 @@ def test_init_asks_again_after_a_wrong_answer_and_says_why(folder: Path, offerin
     init.answer("Its address [", "ftp://x\n")
     init.answer("give an address such as http://localhost:11434/v1", "https://a:b@c/v1\n")
     init.answer("without a name or a password", f"{offering}/\n")
-    init.answer("There are, among others: newer, old, m\r\nModel [newer]: ", "mine: 'odd' 日本\n")
+    init.answer("It offers newer, old, m\r\nModel [newer]: ", "mine: 'odd' 日本\n")
     init.answer("Keep conversations in [", "redis://h\n")
     init.answer("an address is named by KEEPTHREAD_STORE", f"{folder}\n")
     init.answer("is no file; give one", "plain/y.db\n")

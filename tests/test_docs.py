@@ -6,14 +6,25 @@ import contextlib
 import inspect
 import io
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
+
+from keepthread.cli.app import app
+from keepthread.cli.chat.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+FENCED = re.compile(r"^ *```(?:console)?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+CALLED = re.compile(r"^ *(?:\$ )?(?:.*\| *)?(?:[A-Z_]+=\S+ )*keepthread ([a-z-].*)$", re.MULTILINE)
+NAMED = re.compile(r"`keepthread ([^`]+)`")
+SLASHED = re.compile(r"`((?:/|memory:)[a-z]+)[ `]")
 
 
 def postgres_url(request: pytest.FixtureRequest) -> str:
@@ -75,6 +86,37 @@ def test_the_examples_of_a_page_run(
             printed = ""
 
 
-def test_the_readme_is_about_500_words() -> None:
+def test_the_readme_has_at_most_500_words() -> None:
     words = len((ROOT / "README.md").read_text().split())
-    assert 350 <= words <= 600, words
+    assert 350 <= words <= 500, words
+
+
+def calls(page: Path) -> Iterator[list[str]]:
+    """Yield the arguments of each call of the command on a page."""
+    text = page.read_text()
+    found = [line for block in FENCED.findall(text) for line in CALLED.findall(block)]
+    for line in (*found, *NAMED.findall(text)):
+        words = shlex.split(line, comments=True)
+        ends = [at for at, word in enumerate(words) if word in ("|", "||", "&&", ">")]
+        yield words[: min(ends, default=None)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_and_option_on_a_page_is_one_of_the_program(page: Path) -> None:
+    program: Any = get_command(app)
+    common = {name for each in program.params for name in each.opts} | {"--help", "-h"}
+    for words in calls(page):
+        name, options = words[0], [word for word in words if re.match("--?[a-z]", word)]
+        known = set(common)
+        if not name.startswith("-"):
+            assert name in program.commands, words
+            for each in program.commands[name].params:
+                known |= {*each.opts, *each.secondary_opts}
+        assert {word.partition("=")[0] for word in options} <= known, words
+
+
+@pytest.mark.parametrize("page", ["start/chat.md", "how-to/chat.md", "reference/chat.md"])
+def test_every_command_of_the_chat_on_a_page_is_one(page: str) -> None:
+    found = set(SLASHED.findall((ROOT / "docs" / page).read_text()))
+    assert found
+    assert found - {"/etc"} <= COMMANDS.keys()

@@ -1,30 +1,20 @@
 """First use, as a newcomer has it: the wheel in an empty environment, then the README's example."""
 
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
 import pytest
 
+from tests.newcomer import built_wheel, call
 from tests.test_docs import ROOT, blocks
-
-
-def call(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of an environment that holds the wheel and nothing else."""
     folder = tmp_path_factory.mktemp("newcomer")
-    build = ("wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", folder, ROOT)
-    call(sys.executable, "-m", "pip", *build, cwd=folder)
-    (wheel,) = folder.glob("keepthread-*.whl")
+    wheel = built_wheel(folder)
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / "bin" / "python"
     # No index: if the wheel asked for another package, this would fail.

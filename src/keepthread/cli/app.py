@@ -1,36 +1,27 @@
 """The commands put together, and what becomes of their errors."""
 
-import asyncio
 import inspect
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final, TypeAlias
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 import keepthread
-from keepthread.cli import (
-    arriving,
-    care,
-    configuring,
-    deriving,
-    doctor,
-    facts,
-    files,
-    finding,
-    forgetting,
-    looking,
-    moving,
-    spool,
-    why,
-)
-from keepthread.cli.call import STORE_VARIABLE, Call
-from keepthread.cli.chat.command import chat
+from keepthread.cli.commands import COMMANDS
 from keepthread.cli.harmless import harmless
 from keepthread.errors import KeepthreadError
 
+if TYPE_CHECKING:
+    from keepthread.cli.call import Call
+
+STORE_VARIABLE: Final = "KEEPTHREAD_STORE"
 Store: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -51,12 +42,74 @@ Version: TypeAlias = Annotated[bool, typer.Option("--version", help="Show the ve
 
 INTERRUPTED: Final = 130
 
+
+class _AsItIs:
+    """Takes a text or a truth as it is. Typer would load pydantic to do so, and for `None`, too."""
+
+    def coerce(self, value: object, **_: object) -> object:
+        return value
+
+    def take(self, parameters: list[Any]) -> list[Any]:
+        """Return the parameters, of which those that need no more are taken so."""
+        for each in parameters:
+            if each.type_descriptor.annotation in (str, bool) and not each.multiple:
+                each._runtime_param = self  # noqa: SLF001 - there is no other way to say so
+        return parameters
+
+
+_AS_IT_IS: Final = _AsItIs()
+
+
+class Command(TyperCommand):
+    """One command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return what it takes."""
+        return _AS_IT_IS.take(super().get_params(ctx))
+
+
+class Program(TyperGroup):
+    """All commands, each of them loaded when it is asked for."""
+
+    def __init__(self, **given: Any) -> None:
+        """Know where the commands are."""
+        super().__init__(**given)
+        self.commands = Loading()  # type: ignore[assignment]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return what it takes before the name of a command."""
+        return _AS_IT_IS.take(super().get_params(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's
+        """Return their names, in the order of the help."""
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's
+        """Write what each is about."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.about) for name, each in COMMANDS.items()])
+
+
+class Loading(Mapping[str, Any]):
+    """The commands by their names, loaded as they are looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _loaded(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
 app = typer.Typer(
     name="keepthread",
-    help="Look after conversations that keepthread keeps: see, move, check.",
+    cls=Program,
+    help="Chat with a model that remembers, and look after what was said.\n\n"
+    "Begin with `keepthread init`, then `keepthread chat`.",
     rich_markup_mode=None,  # help in colour would cost as much again as all else at the start
     add_completion=False,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -74,11 +127,19 @@ def options(
     if version:
         typer.echo(f"keepthread {keepthread.__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+    from keepthread.cli.call import Call  # noqa: PLC0415 - not for the help
+
     context.obj = Call(json=json).with_flags({"memory.url": store, "memory.tenant": tenant})
 
 
-def command(function: Callable[..., Awaitable[int | None] | int | None], name: str = "") -> None:
+@cache
+def _loaded(name: str) -> Any:
     """Make a function a command that takes these options behind its name as well."""
+    listed = COMMANDS[name]
+    function = getattr(import_module(f"keepthread.cli.{listed.module}"), listed.function)
     _, *own = inspect.signature(function).parameters.values()
     common = list(inspect.signature(options).parameters.values())
     parameters = [common[0], *own, *common[1:-1]]
@@ -87,38 +148,24 @@ def command(function: Callable[..., Awaitable[int | None] | int | None], name: s
         call: Call = given.pop("context").obj
         flags = {"memory.url": given.pop("store"), "memory.tenant": given.pop("tenant")}
         call = replace(call.with_flags(flags), json=given.pop("json") or call.json)
-        answer = function(call, **given)
-        return asyncio.run(_finish(answer)) if isinstance(answer, Awaitable) else answer
+        answer: Awaitable[int | None] | int | None = function(call, **given)
+        return _awaited(answer) if isinstance(answer, Awaitable) else answer
 
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run_command.__annotations__ = {p.name: p.annotation for p in parameters}
-    app.command(name or function.__name__, help=inspect.getdoc(function))(run_command)
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    about = inspect.getdoc(function)
+    alone.command(name, cls=Command, help=about, short_help=listed.about)(run_command)
+    return get_command(alone)
 
 
-async def _finish(answer: Awaitable[int | None]) -> int | None:
-    return await answer
+def _awaited(answer: Awaitable[int | None]) -> int | None:
+    import asyncio  # noqa: PLC0415 - not for the help
 
+    async def finish() -> int | None:
+        return await answer
 
-for each in (chat, configuring.init, configuring.config):
-    command(each)
-for each in (looking.sessions, looking.show, finding.search, why.why, files.export):
-    command(each)
-command(arriving.import_file, "import")
-command(facts.facts)
-for each in (
-    moving.copy,
-    files.backup,
-    care.prune,
-    forgetting.forget,
-    deriving.index,
-    deriving.fold,
-    care.verify,
-    care.recount,
-    moving.migrate,
-    spool.spool,
-    doctor.doctor,
-):
-    command(each)
+    return asyncio.run(finish())
 
 
 def run() -> int:
@@ -126,7 +173,7 @@ def run() -> int:
     try:
         status = app(prog_name="keepthread", standalone_mode=False) or 0
     except KeepthreadError as error:
-        return _fail(type(error).__name__, str(error))
+        return _fail(type(error).__name__, "; ".join([str(error), *_notes(error)]))
     except typer.TyperException as error:
         return _fail("Usage", error.format_message())
     except OSError as error:
@@ -136,6 +183,10 @@ def run() -> int:
     if status == INTERRUPTED:
         _fail("Interrupted", "stopped")
     return status
+
+
+def _notes(error: Exception) -> list[str]:
+    return getattr(error, "__notes__", [])
 
 
 def _fail(kind: str, message: str) -> int:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from keepthread.cli.config import Config
     from keepthread.cli.screen import Screen
 
-STORE_VARIABLE: Final = "KEEPTHREAD_STORE"
 _MOST_COMPARED: Final = 10_000
 
 

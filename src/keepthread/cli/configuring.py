@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from keepthread.cli.config import Config
     from keepthread.cli.questions import Answers
 
-_ADDRESSES: Final = ("model.base_url", "embedder.url")
+_ADDRESSES: Final = ("model.base_url", "embedder.url", "discord.base_url")
 
 
 def init(
@@ -62,10 +62,12 @@ def init(
 
 
 def _tell(call: Call, file: Path, answers: "Answers") -> None:
+    from keepthread.cli.questions import short  # noqa: PLC0415 - as above
+
     steps = answers.next_steps(os.environ)
     if call.json:
         call.write({"file": str(file), "settings": answers.values(), "next": steps})
-    call.say(f"Wrote {file}. What to do next:")
+    call.say(f"Wrote {short(file)}. What to do next:")
     for step in steps:
         call.say(f"  {step}")
 
@@ -104,6 +106,7 @@ def _rows(config: "Config") -> dict[str, tuple[Any, str]]:
     values = settings.values()
     values["memory.storage_path"] = str(settings.memory.path)
     values["model.key_env"] = settings.model.key_variable
+    values["discord.token_env"] = settings.discord.token_variable
     if values["memory.url"]:
         values["memory.url"] = shown(values["memory.url"])
     for key in _ADDRESSES:
@@ -112,7 +115,7 @@ def _rows(config: "Config") -> dict[str, tuple[Any, str]]:
     rows: dict[str, tuple[Any, str]] = {}
     for key, value in values.items():
         rows[key] = (value, config.sources[key])
-        if key.endswith(".key_env") and value:
+        if key.endswith((".key_env", ".token_env")) and value:
             rows[key.removesuffix("_env")] = ("set" if os.environ.get(value) else "not set", value)
     return rows
 

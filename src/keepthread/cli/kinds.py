@@ -99,6 +99,17 @@ def _is_web(value: object) -> bool:
     return value.isprintable() and " " not in value and (host.isalnum() or host == "[")
 
 
+def _are_numbers(value: object) -> bool:
+    numbers = numbers_of(value) if isinstance(value, str) else [value]
+    return bool(numbers) and all(_is_number(n) and isinstance(n, int) and n > 0 for n in numbers)
+
+
+def numbers_of(value: object) -> list[int]:
+    """Return the numbers that a setting names, 0 for what is none."""
+    words = str("" if value is None else value).replace(",", " ").split()
+    return [int(word) if word.isascii() and word.isdigit() else 0 for word in words]
+
+
 def _is_variable(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isidentifier() and value.isupper()
 
@@ -115,6 +126,9 @@ VARIABLE: Final = Kind(
     "the name of an environment variable, in capitals, such as OPENAI_API_KEY",
     _is_variable,
     private=True,
+)
+NUMBERS: Final = Kind(
+    "one or several numbers such as 812345678901234567, with commas between them", _are_numbers
 )
 POSITIVE: Final = number("a number above 0", lambda value: value > 0)
 NOT_NEGATIVE: Final = number("a number from 0", lambda value: value >= 0)

@@ -142,6 +142,11 @@ def _known(key: str, where: str) -> Field[Any]:
 def _refuse_secret(key: str, where: str) -> None:
     section, _, last = key.rpartition(".")
     name = last.lower().replace("-", "_")
+    if section == "discord" and name in _SECRETS:
+        raise InvalidInput(
+            f"{where}: the token comes from the environment: export DISCORD_TOKEN=…, and name"
+            " another variable by discord.token_env"
+        )
     if name in _SECRETS or name.endswith(_KEYS):
         of = "embedder" if section == "embedder" else "model"
         raise InvalidInput(

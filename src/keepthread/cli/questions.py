@@ -78,7 +78,7 @@ class Questions:
         return Answers(
             chosen,
             self._model(chosen, model),
-            self._answer("Keep conversations in", path, _short(default_path()), _path),
+            self._answer("Keep conversations in", path, short(default_path()), _path),
             self._answer(
                 "Delete them by themselves after how many days without activity",
                 days,
@@ -105,7 +105,7 @@ class Questions:
         if self._ask and given is None:
             key = self._environ.get(service.settings().key_variable)
             if names := [name for name in models_at(service, key) if NAME.fits(name)]:
-                typer.echo(f"There are, among others: {harmless(', '.join(names))}", err=True)
+                typer.echo(f"It offers {harmless(', '.join(names))}", err=True)
                 default = default if default in names else names[0]
         return self._answer("Model", given, default, _name)
 
@@ -155,6 +155,7 @@ def _days(answer: str) -> int | None:
         raise InvalidInput(f"{answer!r} is no number of days from 1; or say {NEVER}") from None
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """Return a path as people write it, from their home folder on."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar, cast
 from keepthread.cli.kinds import (
     NAME,
     NOT_NEGATIVE,
+    NUMBERS,
     PATH,
     POSITIVE,
     STORE,
@@ -198,6 +199,69 @@ class ChatSettings:
         None, optional(TEXT), "The system prompt of new sessions.", flag="--system"
     )
     markdown: bool = setting(True, TRUTH, "Whether answers are drawn as Markdown.")
+    orchestrate: bool = setting(
+        False,
+        TRUTH,
+        "Whether requests are routed, planned and carried out in steps, with the tools of your"
+        " `mcp.json`.",
+        flag="--orchestrate",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscordSettings:
+    """Where a bot on Discord answers, and to what."""
+
+    token_env: str | None = setting(
+        None,
+        optional(VARIABLE),
+        "The environment variable that holds the bot's token; the token stands in no file.",
+        project=False,
+        stands_for="`DISCORD_TOKEN`",
+    )
+    guilds: str | int | None = setting(
+        None,
+        optional(NUMBERS),
+        "The guilds in which the bot answers, by their ids; in no other it says anything.",
+        project=False,
+    )
+    channels: str | int | None = setting(
+        None,
+        optional(NUMBERS),
+        "The channels of these guilds in which it answers, by their ids; threads go with them.",
+        stands_for="all that it can see",
+    )
+    reply: str = setting(
+        "mention",
+        choice("mention", "always"),
+        "What it answers in guilds: what mentions it or replies to it, or everything.",
+    )
+    direct: bool = setting(True, TRUTH, "Whether it answers direct messages.")
+    listen: bool = setting(
+        False, TRUTH, "Whether it keeps what people say to each other in these channels, too."
+    )
+    session: str = setting(
+        "channel",
+        choice("channel", "channel_and_user"),
+        "Whether a channel is one conversation, or one for each person in it.",
+    )
+    catch_up: float = setting(
+        300.0,
+        NOT_NEGATIVE,
+        "How many seconds back it looks, after a pause, for what was said to it meanwhile.",
+    )
+    base_url: str | None = setting(
+        None,
+        optional(WEB),
+        "The address of a server that speaks like Discord's, up to the version.",
+        project=False,
+        stands_for="Discord's own",
+    )
+
+    @property
+    def token_variable(self) -> str:
+        """Return the name of the variable that holds the token."""
+        return self.token_env or "DISCORD_TOKEN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +286,7 @@ class Settings:
     summarizer: SummarizerSettings = field(default_factory=SummarizerSettings)
     embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
+    discord: DiscordSettings = field(default_factory=DiscordSettings)
     views: Mapping[str, ViewSettings] = field(default_factory=_views)
 
     @property

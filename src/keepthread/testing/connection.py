@@ -88,7 +88,11 @@ class Connection(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
         if length.isdecimal() and int(length) <= _MOST_BYTES:
-            return self._answer(self.rfile.read(int(length)))
+            body = self.rfile.read(int(length))
+            if len(body) == int(length):
+                return self._answer(body)
+            self.close_connection = True
+            return self.play.drop()  # it went away before it had asked
         self.close_connection = True  # what follows is not read
         status = 413 if length.isdecimal() else 411
         return self._refuse(self._wire(), asking.Refused(status, "the length must be told: 32 MB"))

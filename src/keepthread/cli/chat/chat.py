@@ -12,6 +12,7 @@ from keepthread.session import Session
 from keepthread.types import Message
 
 if TYPE_CHECKING:
+    from keepthread.cli.chat.orchestrating import Orchestrating
     from keepthread.cli.config import Config
     from keepthread.cli.screen import Screen
 
@@ -48,6 +49,8 @@ class Chat:
     """A stored question that is to be asked again, next."""
     offer: str = ""
     """A text to put into the next prompt, for the person to change and send."""
+    orchestrating: "Orchestrating | None" = None
+    """How requests are planned and carried out, if they are."""
     listed: Sequence[str] = ()
     """The sessions that were listed last, by which a number means one."""
 

@@ -37,6 +37,10 @@ async def chat(
         str | None,
         typer.Option(metavar="TEXT", help="The system prompt; of a session that is there, too."),
     ] = None,
+    orchestrate: Annotated[
+        bool,
+        typer.Option("--orchestrate", help="Plan what is asked, and use the tools of mcp.json."),
+    ] = False,
     no_memory: Annotated[
         bool, typer.Option("--no-memory", help="Keep nothing, and remember nothing.")
     ] = False,
@@ -53,7 +57,7 @@ async def chat(
     asked = once.question_of(question)
     if asked is None and call.json:
         raise InvalidInput("--json answers one question: give it as -p, or pipe it in")
-    flags = {"model.name": model, "chat.system": system}
+    flags = {"model.name": model, "chat.system": system, "chat.orchestrate": orchestrate or None}
     call = call.with_flags(flags | {"memory.enabled": False if no_memory else None})
     wanted = starting.Wanted(latest, resume, session, system)
     return await running.run(call, wanted, asked, os.environ)

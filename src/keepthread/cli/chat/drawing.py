@@ -52,6 +52,8 @@ class Drawn:
         """How wide each line is that can be drawn anew, and `_width` for which width it was."""
         self._width = 0
         self._passed = _Passed()
+        self._status: list[Line] = []
+        """What is being done for the answer; it stands once the answer begins."""
         self._begun = self._behind = False
         self._every = every
         self._since = time.monotonic()
@@ -78,7 +80,20 @@ class Drawn:
         if self._text and not self._begun:
             self._begun = True
             with suppress(OSError):
+                self._let_status_stand()
                 self._draw()
+
+    def status(self, lines: Sequence[str]) -> None:
+        """Show what is being done until the answer begins."""
+        dim, room = Style(dim=True), max(_NARROWEST, self._console.width - 1)
+        self._status = [[Segment(line[:room], dim)] for line in lines]
+        if not self._begun:
+            with suppress(OSError):
+                self._wait()
+
+    def _let_status_stand(self) -> None:
+        if self._status:
+            self._show([*self._status, []], [])
 
     async def _draw_on(self) -> None:
         rest = self._every
@@ -98,7 +113,8 @@ class Drawn:
         text = _DOTS[int(seconds * 3) % len(_DOTS)]
         if seconds > _PATIENCE:
             text = f"{text:3} {seconds:.0f} s, Ctrl-C stops it"
-        self._show([], [[Segment(text, Style(dim=True))]])
+        room = max(0, self._console.height - 2)
+        self._show([], [*self._status[:room], [Segment(text, Style(dim=True))]])
 
     def _draw(self) -> None:
         """Let stand what is finished, and draw the rest over what was drawn of it."""

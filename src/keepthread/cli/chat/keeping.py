@@ -102,7 +102,7 @@ class Keeping:
 
     async def _go_aside(self, error: Exception) -> None:
         """Open a file of our own; if that fails or has failed, a memory in this process."""
-        self.away = str(error) or type(error).__name__
+        self.away = " ".join(str(error).split()) or type(error).__name__
         if self._memory is not None:
             with suppress(*AWAY):
                 await self._memory.close()

@@ -1,11 +1,13 @@
 """One question from the command line or a pipe, and its answer on the output."""
 
+import os
 import signal
 import sys
 from contextlib import aclosing
 from typing import Any, Final
 
 from keepthread.cli.call import Call
+from keepthread.cli.chat import advice
 from keepthread.cli.chat.plain import Drawing
 from keepthread.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.cli.chat.talk import Answered, Talk
@@ -17,7 +19,7 @@ CUT: Final = 1
 
 def question_of(given: str | None) -> str | None:
     """Return what is asked: an argument, the input, or both; None if a person is to type it."""
-    if sys.stdin.isatty():
+    if sys.stdin is not None and sys.stdin.isatty():
         if given is None and sys.stdout.isatty():
             return None
         parts = [given or ""]
@@ -34,6 +36,8 @@ def question_of(given: str | None) -> str | None:
 
 def _input() -> str:
     """Read all of the input; Ctrl-C ends that."""
+    if sys.stdin is None:  # it was closed
+        return ""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return sys.stdin.buffer.read().decode().strip("\r\n")
@@ -50,17 +54,27 @@ async def answer_once(
     with signals.during(talk.stop):
         async with drawing, aclosing(talk.ask(question)) as pieces:
             async for piece in pieces:
-                drawing.add(piece)
+                try:
+                    drawing.add(piece)
+                except BrokenPipeError:
+                    _let_go_of_the_output()
+                    talk.stop()
         stopped = INTERRUPTED if signals.presses else 0
     answered = talk.last
     assert answered is not None, "it was asked"
     if answered.failure and not answered.text:
+        answered.failure.add_note(advice.outside(answered.failure, call.config.settings.model))
         raise answered.failure
     if call.json:
         call.write(_record(talk, answered))
     if answered.cut:
         call.warn(f"the answer was cut short: {answered.failure or 'it was stopped'}")
     return signals.status or stopped or (CUT if answered.cut else 0)
+
+
+def _let_go_of_the_output() -> None:
+    """Write to nobody from now on: whoever read it has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _record(talk: Talk, answered: Answered) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """An answer as plain text, as it comes: for pipes, and for terminals that draw nothing."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Final, Protocol, Self
 
@@ -24,6 +24,10 @@ class Drawing(Protocol):
 
     def add(self, piece: str) -> None:
         """Take what arrived."""
+        ...
+
+    def status(self, lines: Sequence[str]) -> None:
+        """Show what is being done for the answer, in place of what was shown of it before."""
         ...
 
 
@@ -62,6 +66,9 @@ class Plain:
         if self._open:
             self._write("\n")
 
+    def status(self, lines: Sequence[str]) -> None:
+        """Write nothing: what is written cannot be changed."""
+
     def add(self, piece: str) -> None:
         """Write a piece."""
         self._show(self._pieces.add(piece))
@@ -74,8 +81,13 @@ class Plain:
 
 def draws(environ: Mapping[str, str], *, markdown: bool) -> bool:
     """Tell whether answers are drawn: if that is wanted, on a terminal that can."""
-    plain = environ.get("NO_COLOR") or environ.get("TERM") in (None, "", "dumb", "unknown")
+    plain = environ.get("NO_COLOR") or is_dumb(environ)
     return markdown and not plain and sys.stdout.isatty()
+
+
+def is_dumb(environ: Mapping[str, str]) -> bool:
+    """Tell whether a terminal can do nothing but write."""
+    return environ.get("TERM", "") in ("", "dumb", "unknown")
 
 
 def drawing_of(environ: Mapping[str, str], *, markdown: bool) -> Drawing:

@@ -1,21 +1,26 @@
 """The line that a person types: its keys, its history, and what stands below it."""
 
+import os
 import sys
+import textwrap
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from shutil import get_terminal_size
 from typing import Final
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.application import get_app, get_app_or_none
+from prompt_toolkit.application.current import get_app_session
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
-from prompt_toolkit.formatted_text import FormattedText, StyleAndTextTuples
+from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.shortcuts import print_formatted_text
+from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import Style
-from prompt_toolkit.utils import is_dumb_terminal
+
+from keepthread.cli.chat.plain import is_dumb
 
 LEAVES: Final = "Ctrl-D leaves"
 MARK: Final = "> "
@@ -26,12 +31,19 @@ _STYLE: Final = Style.from_dict(
         "dim": "dim",
         "bad": "ansired",
         "good": "bold",
+        # In the terminal's own colours, be they dark or light.
+        "completion-menu.completion": "noinherit",
+        "completion-menu.completion.current": "noinherit bold ansicyan",
+        "completion-menu.meta.completion": "noinherit dim",
+        "completion-menu.meta.completion.current": "noinherit",
+        "scrollbar.background": "noinherit",
+        "scrollbar.button": "noinherit",
     }
 )
 
 
-class Interrupted(Exception):
-    """Ctrl-C was pressed."""
+class _Interrupted(Exception):
+    """Ctrl-C was pressed where a yes was asked for."""
 
 
 class Prompt:
@@ -54,16 +66,17 @@ class Prompt:
             bottom_toolbar=self._below,
             style=_STYLE,
             enable_suspend=True,
-            interrupt_exception=Interrupted,
         )
+        self._session.default_buffer.on_text_changed += self._forget_hint
 
     @property
     def asking(self) -> bool:
-        """Tell whether the line is on the screen."""
-        return self._session.app.is_running
+        """Tell whether a line is on the screen, this one or one that asks for a yes."""
+        app = get_app_or_none()
+        return app is not None and not app.is_done
 
     async def ask(self, offer: str = "") -> str:
-        """Return what was typed; `EOFError` at its end, `Interrupted` on a dumb terminal."""
+        """Return what was typed; `EOFError` at its end."""
         self._hint = ""
         try:
             return await self._session.prompt_async(
@@ -71,6 +84,26 @@ class Prompt:
             )
         finally:
             _take_pastes_whole(True)  # also what is pasted before the next line is asked for
+
+    async def agrees(self, question: str) -> bool:
+        """Ask for a yes; everything else is a no."""
+        session = PromptSession[str](style=_STYLE, interrupt_exception=_Interrupted)
+        try:
+            answer = await session.prompt_async(
+                f"{question} [y/N] ", handle_sigint=False, set_exception_handler=False
+            )
+        except (EOFError, _Interrupted):
+            return False
+        return answer.strip().lower() in ("y", "yes")
+
+    def above(self, text: str) -> None:
+        """Tell something above the line that is being typed."""
+        app = get_app()
+        # By hand: what prompt_toolkit has for that lets keys through to the screen meanwhile.
+        app.renderer.erase()
+        show(text, "class:dim")
+        app.renderer.request_absolute_cursor_position()
+        app.invalidate()
 
     def end(self) -> None:
         """Take the line away, as Ctrl-D does."""
@@ -80,15 +113,18 @@ class Prompt:
 
     def interrupt(self) -> None:
         """Do as Ctrl-C does."""
-        if self.asking:
+        if self._session.app.is_running:
             self._session.app.key_processor.send_sigint()
 
     def refresh(self) -> None:
         """Draw anew what stands below."""
-        if self.asking:
+        if self._session.app.is_running:
             self._session.app.invalidate()
 
     # --- inside ---
+
+    def _forget_hint(self, _: object) -> None:
+        self._hint = ""
 
     def _below(self) -> StyleAndTextTuples:
         return [("", self._hint or self._status())]
@@ -109,39 +145,42 @@ class Prompt:
         @keys.add("c-c", filter=typing)
         @keys.add("<sigint>")
         def _(event: KeyPressEvent) -> None:
-            self._hint = "" if event.current_buffer.text else LEAVES
-            event.current_buffer.reset()
+            line = event.current_buffer
+            self._hint = "" if line.text else LEAVES
+            line.history_forward(count=sys.maxsize)
+            line.text = ""
 
         return keys
 
 
-async def agreed(question: str) -> bool:
-    """Ask for a yes; everything else is a no."""
-    session = PromptSession[str](style=_STYLE, interrupt_exception=Interrupted)
-    try:
-        answer = await session.prompt_async(
-            f"{question} [y/N] ", handle_sigint=False, set_exception_handler=False
-        )
-    except (EOFError, Interrupted):
-        return False
-    return answer.strip().lower() in ("y", "yes")
-
-
 def show(text: str, style: str = "") -> None:
-    """Write a text that is harmless, in the colours of the terminal."""
-    print_formatted_text(FormattedText([(style, text)]), style=_STYLE)
+    """Write a text that is harmless, in the terminal's colours if it has any."""
+    if is_dumb(os.environ):
+        sys.stdout.write(f"{text}\n")
+    else:
+        text = "\n".join(map(_wrapped, text.split("\n")))
+        print_formatted_text(get_app_session().output, [(style, f"{text}\n")], _STYLE)
     sys.stdout.flush()
 
 
-def above(text: str, style: str = "") -> None:
-    """Write a text above the line that is being typed."""
-    run_in_terminal(lambda: show(text, style))
+def _wrapped(line: str) -> str:
+    """Return a line in as many as the terminal needs, no word torn."""
+    width = get_terminal_size().columns
+    if len(line) <= width:
+        return line
+    return textwrap.fill(
+        line,
+        width,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 @contextmanager
 def unheard() -> Generator[None]:
     """Let keys wait, unseen, while nothing is asked; the next line takes them. Ctrl-C is heard."""
-    if sys.platform == "win32":
+    if sys.platform == "win32" or is_dumb(os.environ):
         yield
         return
     import termios  # noqa: PLC0415 - not on every platform
@@ -163,7 +202,6 @@ def unheard() -> Generator[None]:
 
 def _take_pastes_whole(whole: bool) -> None:
     """Let the terminal put what is pasted in brackets, or not."""
-    if not is_dumb_terminal():
-        with suppress(OSError):
-            sys.stdout.write("\x1b[?2004h" if whole else "\x1b[?2004l")
-            sys.stdout.flush()
+    with suppress(OSError):
+        sys.stdout.write("\x1b[?2004h" if whole else "\x1b[?2004l")
+        sys.stdout.flush()

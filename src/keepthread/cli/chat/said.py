@@ -29,8 +29,7 @@ class Said(History):
 
     def read(self) -> None:
         """Read the log anew, in the background: what was forgotten must not come back."""
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read())
+        self._reading = asyncio.create_task(self._read(self._reading))
 
     async def load(self) -> AsyncGenerator[str, None]:
         """Yield what was said, newest first."""
@@ -39,15 +38,19 @@ class Said(History):
         for text in tuple(self._loaded_strings):
             yield text
 
-    async def _read(self) -> None:
+    async def _read(self, before: asyncio.Task[None] | None) -> None:
+        if before:
+            await asyncio.wait([before])
         if not await self._opened():
             return
+        known = len(self._loaded_strings)
         with suppress(*AWAY):
             logged = await self._logged()
+            since = len(self._loaded_strings) - known  # what was said while it was read
             for at, text in enumerate(self._loaded_strings):
-                if is_command(text):
+                if at < since or is_command(text):
                     logged.insert(at, text)
-            self._loaded_strings = logged
+            self._loaded_strings = list(dict.fromkeys(logged))
 
     async def _logged(self) -> list[str]:
         memory = self._keeping.memory

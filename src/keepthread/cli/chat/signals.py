@@ -8,7 +8,8 @@ from functools import partial
 from typing import Final
 
 INTERRUPTED: Final = 130
-_ENDING: Final = {"SIGTERM": 143, "SIGHUP": 129}
+HUNG_UP: Final = 129
+_ENDING: Final = {"SIGTERM": 143, "SIGHUP": HUNG_UP}
 
 
 class Signals:

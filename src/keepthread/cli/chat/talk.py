@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from keepthread.cli.chat.keeping import AWAY, Keeping
 from keepthread.context.render import Context
@@ -19,6 +19,9 @@ from keepthread.types import JSON, Message, Reply, SessionInfo, Usage
 
 if TYPE_CHECKING:
     from keepthread.memory import Memory
+
+Answering: TypeAlias = Callable[[Turn, Context], AsyncIterator[str | Reply]]
+"""Finds the answer to a turn: pieces of it, and at the end the whole."""
 
 VIEW: Final = "chat"
 _LONGEST_TITLE: Final = 60
@@ -61,6 +64,8 @@ class Talk:
         self.owner = owner
         self.system = system
         self.id = id or new_session_id()
+        self.answering: Answering = self._by_model
+        """Who answers: the model by itself, unless another way is set."""
         self.last: Answered | None = None
         """What came of the latest question."""
         self.answered: list[Answered] = []
@@ -121,7 +126,7 @@ class Talk:
             answered = self.last = Answered(question=turn.user, context=context)
             self.answered.append(answered)
             try:
-                async with aclosing(self._pieces(answered)) as pieces:
+                async with aclosing(self._pieces(turn, answered)) as pieces:
                     async for piece in pieces:
                         yield piece
             finally:
@@ -151,10 +156,12 @@ class Talk:
     def _info(self) -> SessionInfo:
         return SessionInfo(id=self.id, owner=self.owner, system_prompt=self.system or None)
 
-    async def _pieces(self, answered: Answered) -> AsyncGenerator[str]:
-        """Give what the model says until it ends, fails or is stopped."""
-        context = answered.context
-        stream = self.model.stream(context.messages, system=context.system)
+    def _by_model(self, _: Turn, context: Context) -> AsyncIterator[str | Reply]:
+        return self.model.stream(context.messages, system=context.system)
+
+    async def _pieces(self, turn: Turn, answered: Answered) -> AsyncGenerator[str]:
+        """Give what is answered until it ends, fails or is stopped."""
+        stream = self.answering(turn, answered.context)
         try:
             async for piece in _until(self._stopped, stream):
                 if isinstance(piece, Reply):
@@ -168,6 +175,9 @@ class Talk:
         except ModelError as error:
             answered.failure = error
             answered.cut = isinstance(error, ModelCut)
+        except (GeneratorExit, asyncio.CancelledError):  # nobody wants the rest
+            answered.cut = True
+            raise
         finally:
             answered.seconds = time.monotonic() - answered.began
 

@@ -5,15 +5,17 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from importlib import import_module
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
 import keepthread
+from keepthread.cli.chat import advice
 from keepthread.cli.chat.chat import Chat
 from keepthread.cli.chat.commands import is_command, run
 from keepthread.cli.chat.completing import Completing
-from keepthread.cli.chat.keeping import AWAY
-from keepthread.cli.chat.plain import DRAWN, drawing_of, draws
-from keepthread.cli.chat.prompt import LEAVES, Interrupted, Prompt, above, agreed, show, unheard
+from keepthread.cli.chat.lines import Lines
+from keepthread.cli.chat.plain import DRAWN, drawing_of, draws, is_dumb
+from keepthread.cli.chat.prompt import Prompt, show, unheard
 from keepthread.cli.chat.said import Said
 from keepthread.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.cli.chat.talk import Answered
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 _MOMENT: Final = 0.25
 """Seconds that the first line waits for the memory; then it opens while something is typed."""
+_SHORT: Final = 40
+"""Letters of a title below the line, where more has to be said."""
+_SHORTEST_TITLE: Final = 8
 _DIM: Final = "class:dim"
 _BAD: Final = "class:bad"
 _LEAVING: Final = 2
@@ -41,11 +46,12 @@ class Terminal:
         self._environ = environ
         self._signals = signals
         self._news: list[str] = []
-        self._prompt: Prompt | None = None
+        self._prompt: Prompt | Lines | None = None
         self._answering = False
         self._chat: Chat
         self._opening: asyncio.Task[None]
         self._said: Said
+        self._seeing: asyncio.Task[None]
         self._info: SessionInfo | None = None
         """The session as it was seen last."""
 
@@ -62,14 +68,15 @@ class Terminal:
 
     async def agrees(self, question: str) -> bool:
         """Ask before something that cannot be undone."""
-        return await agreed(harmless(question))
+        assert self._prompt is not None, "nobody was asked yet"
+        return await self._prompt.agrees(harmless(question))
 
     def tell(self, text: str) -> None:
         """Tell what happened meanwhile: above the line that is typed, or behind an answer."""
         if self._prompt is None or self._answering:
             self._news.append(text)
         elif self._prompt.asking:
-            above(harmless(text), _DIM)
+            self._prompt.above(harmless(text))
         else:
             show(harmless(text), _DIM)
 
@@ -83,28 +90,39 @@ class Terminal:
     async def chat(self, chat: Chat, opening: asyncio.Task[None]) -> int:
         """Talk until the end, and return the exit status; `opening` makes the memory ready."""
         self._chat, self._opening = chat, opening
-        await asyncio.wait([opening], timeout=_MOMENT)
-        if opening.done():
-            opening.result()
-        self._said = Said(chat.talk.keeping, chat.talk.owner, self._opened)
-        self._said.read()
-        await self._look()
-        self._greet()
-        self._prompt = Prompt(Completing(chat, self._opened), self._said, self._below)
-        self._tell_news()
-        opening.add_done_callback(self._is_open)
-        behind = asyncio.create_task(self._behind())
-        try:
-            with unheard():
-                while not (chat.over or self._signals.status or self._failed()):
-                    await self._turn(self._prompt)
-        finally:
-            behind.cancel()
+        with unheard():
+            await asyncio.wait([opening], timeout=_MOMENT)
+            if not self._failed():
+                await self._talk()
         if self._failed():
             opening.result()
         return self._signals.status
 
-    async def _turn(self, prompt: Prompt) -> None:
+    async def _talk(self) -> None:
+        self._said = Said(self._chat.talk.keeping, self._chat.talk.owner, self._opened)
+        self._said.read()
+        await self._look()
+        self._greet()
+        prompt = self._prompt = self._line()
+        self._tell_news()
+        if not self._opening.done():
+            self._opening.add_done_callback(self._is_open)
+        behind = asyncio.create_task(self._behind())
+        try:
+            while not (self._chat.over or self._signals.status or self._failed()):
+                await self._turn(prompt)
+        finally:
+            behind.cancel()
+        talk = self._chat.talk
+        if self._chat.over and talk.last and talk.keeping.kept and not talk.keeping.away:
+            show("keepthread chat -c goes on here", _DIM)
+
+    def _line(self) -> Prompt | Lines:
+        if is_dumb(self._environ):
+            return Lines()
+        return Prompt(Completing(self._chat, self._opened), self._said, self._below)
+
+    async def _turn(self, prompt: Prompt | Lines) -> None:
         """Ask for a line, and do what it says."""
         offer, self._chat.offer = self._chat.offer, ""
         ending = self._signals
@@ -113,9 +131,6 @@ class Terminal:
                 line = await prompt.ask(offer)
             except EOFError:
                 self._chat.over = True
-                return
-            except Interrupted:
-                show(LEAVES, _DIM)
                 return
         if not line.strip():
             return
@@ -127,14 +142,14 @@ class Terminal:
     async def _take(self, line: str) -> None:
         if is_command(line):
             await self._do(run(self._chat, line))
+            show("")
             self._said.read()
         else:
             await self._ask(line)
         while (again := self._chat.again) is not None:
             self._chat.again = None
             await self._ask(again.content, again)
-        with suppress(*AWAY):
-            await self._look()
+        await self._look()
 
     async def _do(
         self, work: Coroutine[Any, Any, object], stop: Callable[[], object] | None = None
@@ -172,12 +187,23 @@ class Terminal:
         talk = self._chat.talk
         drawing = drawing_of(self._environ, markdown=self._markdown)
         show("")
-        async with drawing, aclosing(talk.ask(text, again=again)) as pieces:
-            async for piece in pieces:
-                drawing.add(piece)
+        if self._chat.orchestrating:
+            self._chat.orchestrating.show = drawing.status
+        async with drawing:
+            await asyncio.to_thread(self._load_counter)
+            if self._signals.presses or self._signals.status:
+                self._chat.offer = text
+                return
+            async with aclosing(talk.ask(text, again=again)) as pieces:
+                async for piece in pieces:
+                    drawing.add(piece)
         if talk.last is not None:
             self._comment(talk.last)
         show("")
+
+    def _load_counter(self) -> None:
+        """Have tokens counted from now on without a wait; elsewhere than in the loop."""
+        _ = self._chat.talk.keeping.memory.counter.name
 
     @property
     def _markdown(self) -> bool:
@@ -190,10 +216,14 @@ class Terminal:
             show(f"cut short: {harmless(str(failure))}", _BAD)
         elif failure:
             show(f"error: {harmless(str(failure))}", _BAD)
-            show("/retry asks again", _DIM)
+            show(advice.inside(failure, self._chat.config.settings.model), _DIM)
+        elif answered.cut and not answered.text:
+            show("stopped before anything arrived; /retry asks again", _DIM)
         elif answered.cut:
             stopped = self._signals.presses or self._signals.status
-            show(f"cut short: {'stopped' if stopped else 'it reached its limit'}", _DIM)
+            show(f"cut short: {'stopped' if stopped else 'by a limit, or by the provider'}", _DIM)
+        elif not answered.text:
+            show("the model said nothing; /retry asks again", _DIM)
 
     # --- what is shown around it ---
 
@@ -203,12 +233,12 @@ class Terminal:
         if self._info is None:
             parts.append("a new session" if self._opening.done() else "memory is being opened")
         else:
-            parts.append(f"{self._info.title or self._info.id}, {self._info.messages:,} messages")
+            parts.append(_named(self._info))
         show(f"{' · '.join(map(harmless, parts))} · /help", _DIM)
 
     def _below(self) -> str:
         talk, keeping = self._chat.talk, self._chat.talk.keeping
-        parts = [self._info.title if self._info and self._info.title else talk.id, talk.model.name]
+        parts = [talk.model.name]
         if talk.last is not None:
             context = talk.last.context
             parts.append(f"{context.tokens:,} of {context.selection.budget:,} tokens")
@@ -216,13 +246,17 @@ class Terminal:
             parts.append("memory away")
         if not keeping.kept:
             parts.append("not kept")
-        return " · ".join(map(harmless, parts))
+        rest = harmless("".join(f" · {part}" for part in parts))
+        title = self._info.title if self._info and self._info.title else talk.id
+        room = max(_SHORTEST_TITLE, get_terminal_size().columns - len(rest))
+        return f"{_shortened(harmless(title), room)}{rest}"
 
     async def _look(self) -> None:
         """See what the session is called now."""
         if self._opening.done():
-            found = await self._chat.talk.known_session()
-            self._info = found.info if found else None
+            with suppress(KeepthreadError, OSError):
+                found = await self._chat.talk.known_session()
+                self._info = found.info if found else None
 
     # --- behind the first line ---
 
@@ -239,7 +273,16 @@ class Terminal:
         assert self._prompt is not None
         if self._failed():
             self._prompt.end()
-        self._prompt.refresh()
+        else:
+            self._seeing = asyncio.create_task(self._see())
+
+    async def _see(self) -> None:
+        """Tell which session goes on, now that it can be seen."""
+        await self._look()
+        if self._info is not None:
+            self.tell(_named(self._info))
+        if self._prompt is not None:
+            self._prompt.refresh()
 
     async def _behind(self) -> None:
         """Load what is not needed before the first question, then look after the store."""
@@ -251,8 +294,8 @@ class Terminal:
             with suppress(ModelError):  # the first question will tell
                 await warm()
         if await self._opened():
-            with suppress(*AWAY):
-                await asyncio.to_thread(lambda: talk.keeping.memory.counter.name)
+            await asyncio.to_thread(self._load_counter)
+            with suppress(KeepthreadError, OSError):
                 await self._prune()
 
     async def _prune(self) -> None:
@@ -263,4 +306,13 @@ class Terminal:
         if self._info and self._info.updated_at < time.time() - days * DAY:
             return  # the one that goes on here would be among them
         if pruned := await keeping.memory.prune(days):
-            self.tell(f"{pruned:,} sessions without activity for {days} days were deleted")
+            many = "1 session" if pruned == 1 else f"{pruned:,} sessions"
+            self.tell(f"deleted {many} without activity for {days} days")
+
+
+def _named(info: SessionInfo) -> str:
+    return f"{info.title or info.id}, {info.messages:,} messages"
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"

@@ -14,6 +14,7 @@ from keepthread.cli.chat.commands import (
     files,
     knowing,
     looking,
+    planning,
     sessions,
 )
 from keepthread.errors import InvalidInput
@@ -67,6 +68,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "/status": Command(looking.status),
     "memory:status": Command(looking.status),
     "/cost": Command(costs.cost),
+    "/plan": Command(planning.plan),
+    "/tools": Command(planning.tools),
     "/pin": Command(changing.pin, "[N]"),
     "/rewind": Command(changing.rewind, "[N]"),
     "/compact": Command(changing.compact),

@@ -113,8 +113,8 @@ async def save(chat: Chat, _: str) -> None:
             await keeping.come_back()
         except AWAY as error:
             raise Unavailable(
-                f"memory is still away: {error}; until it is back, what is said is kept"
-                f" {place(chat)}"
+                f"memory is still away: {' '.join(str(error).split())};"
+                f" what is said is kept {place(chat)}"
             ) from error
     chat.at_home()
     await keeping.memory.idle()

@@ -1,0 +1,98 @@
+"""From nothing to a remembered follow-up, as a newcomer gets there, and as the docs tell it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from keepthread.testing.server import ScriptedServer
+from scripts.transcript import PAGE, PLACE, written
+from tests.chatting import home
+from tests.newcomer import COOLER, FirstChat, first_chat
+
+MOST_SECONDS = 120
+MOST_COMMANDS = 5
+VERSION = re.compile(r"^(keepthread) \d\S+", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> FirstChat:
+    return first_chat(tmp_path_factory.mktemp("newcomer"))
+
+
+@pytest.mark.timeout(2 * MOST_SECONDS)
+def test_a_newcomer_asks_a_follow_up_within_two_minutes_and_five_commands(seen: FirstChat) -> None:
+    print(f"{len(seen.commands)} commands, {seen.seconds:.1f} s of wall time")
+    assert COOLER in seen.transcript
+    assert len(seen.commands) <= MOST_COMMANDS
+    assert seen.seconds < MOST_SECONDS
+
+
+@pytest.mark.timeout(2 * MOST_SECONDS)
+def test_the_docs_show_what_a_newcomer_sees(seen: FirstChat) -> None:
+    (shown,) = PLACE.findall(PAGE.read_text())
+    told, real = (VERSION.sub(r"\1", text) for text in (shown, written(seen.transcript)))
+    assert told == real, "run scripts/transcript"
+
+
+SLIPS = {
+    "": ({}, "Begin with `keepthread init`, then `keepthread chat`"),
+    "caht": ({}, "No such command 'caht'. Did you mean 'chat'?"),
+    "chat --modle a": ({}, "No such option: --modle"),
+    "chat -p hi": ({"KEEPTHREAD_MODEL_NAME": None}, "run `keepthread init`, or give --model NAME"),
+    "chat -p hey": (
+        {"KEEPTHREAD_MODEL_BASE_URL": None, "OPENAI_API_KEY": None},
+        "there is no key: export OPENAI_API_KEY=…",
+    ),
+    "chat -p hello": (
+        {"OPENAI_API_KEY": "sk-secret"},
+        "(it says: Incorrect API key provided.); the key is in OPENAI_API_KEY",
+    ),
+    "chat -p hi --model b": (
+        {},
+        "to it.); --model NAME asks another, and `keepthread config model` shows what is set",
+    ),
+    "chat -p there": (
+        {"KEEPTHREAD_MODEL_BASE_URL": "http://localhost:1"},
+        "check that it runs, and base_url; `keepthread config model` shows what is set",
+    ),
+    "chat -p again": ({"KEEPTHREAD_MODEL_BASE_ULR": ""}, "there is KEEPTHREAD_MODEL_BASE_URL"),
+    "chat -p hi -r 2026": ({}, "there is no session '2026'; `keepthread sessions` lists them"),
+    "config memory.stratgy": ({}, "did you mean memory.strategy?"),
+    "sessions": ({}, "yet: `keepthread chat` makes one"),
+}
+
+
+@pytest.mark.parametrize("typed", SLIPS)
+def test_what_goes_wrong_at_first_is_told_with_what_to_do_next(typed: str, tmp_path: Path) -> None:
+    env, told = SLIPS[typed]
+    with ScriptedServer(key="right", models=["a"]) as server:
+        here = home(tmp_path, server, KEEPTHREAD_MODEL_NAME="a", OPENAI_API_KEY="right")
+        done = here.run(*typed.split(), **env)
+    said = (done.stdout + done.stderr).decode()
+    assert told in said
+    assert done.returncode == (2 if typed else 0)
+    assert "Traceback" not in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("memory:\n  stratgy: hybrid\n", "memory.stratgy is no setting; did you mean memory.strat"),
+        ("memory:\n  strategy: hybird\n", "must be one of simple, summarization, hybrid, recall"),
+        ("model:\n  api_key: sk-1234\n", "keys come from the environment: export OPENAI_API_KEY=…"),
+        ("model:\n  base_url: http://a.example\n", "put it into your own config.yaml"),
+    ],
+)
+def test_a_slip_in_a_file_of_settings_is_told_with_its_place_and_its_cure(
+    text: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "keepthread.yaml").write_text(text)
+    with ScriptedServer() as server:
+        done = home(tmp_path, server).run("chat", "-p", "hi")
+    said = done.stderr.decode()
+    assert done.returncode == 2
+    assert told in said
+    assert f"{tmp_path}/keepthread.yaml, line 2: " in said
+    assert "sk-1234" not in said

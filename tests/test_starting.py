@@ -1,0 +1,43 @@
+"""Starting the command: it loads what it needs, and the list says what the commands say."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.main import get_command
+
+from keepthread.cli.app import app
+from keepthread.cli.commands import COMMANDS
+
+CODE = "from keepthread.cli import main; import sys; main(); print(*sys.modules)"
+
+
+def loaded(*arguments: str, folder: Path) -> set[str]:
+    """Return which modules a run of the command has loaded at its end."""
+    command = [sys.executable, "-c", CODE, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_help_loads_neither_an_engine_nor_a_command(tmp_path: Path) -> None:
+    found = loaded("--help", folder=tmp_path)
+    ours = {name for name in found if name.partition(".")[0] == "keepthread"}
+    listing = {"keepthread.cli.app", "keepthread.cli.commands", "keepthread.cli.harmless"}
+    assert ours == {"keepthread", "keepthread.cli", "keepthread.errors", *listing}
+    assert not found & {"asyncio", "sqlite3", "pydantic"}
+
+
+def test_a_command_is_loaded_alone_and_takes_texts_without_pydantic(tmp_path: Path) -> None:
+    found = loaded("--json", "--store", "ram://", "config", folder=tmp_path)
+    modules = {f"keepthread.cli.{each.module}" for each in COMMANDS.values()}
+    assert found & modules == {"keepthread.cli.configuring"}
+    assert "pydantic" not in found
+
+
+def test_the_list_says_what_the_commands_say_of_themselves() -> None:
+    program = get_command(app)
+    for name, listed in COMMANDS.items():
+        command = program.commands[name]  # pyright: ignore[reportAttributeAccessIssue]
+        first = inspect.cleandoc(command.help).partition("\n\n")[0]
+        assert (command.name, " ".join(first.split())) == (name, listed.about)
