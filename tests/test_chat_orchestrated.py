@@ -1,0 +1,112 @@
+"""`keepthread chat --orchestrate`: the plan as a tree, tools run once and remembered."""
+
+import json
+import sys
+from pathlib import Path
+
+from keepthread.cli.chat.steps import Steps
+from keepthread.orchestrator import (
+    Began,
+    Ended,
+    Plan,
+    Planned,
+    Result,
+    Route,
+    Routed,
+    Said,
+    Subtask,
+    Used,
+)
+from keepthread.testing.server import ScriptedServer
+from tests.chatting import home
+from tests.test_docs import ROOT
+from tests.weather import mind
+
+
+def with_weather(folder: Path) -> Path:
+    """Name a server of tools in the settings of a home; return where it notes what it is asked."""
+    journal = folder / "journal"
+    server = {
+        "command": sys.executable,
+        "args": ["-m", "tests.mcp_servers.weather", str(journal)],
+        "env": {"PYTHONPATH": str(ROOT)},
+        "allow": ["weather"],
+        "tools": {"weather": {"lifetime": 3}},
+    }
+    config = folder / "config" / "keepthread"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "mcp.json").write_text(json.dumps({"mcpServers": {"sky": server}}))
+    return journal
+
+
+def test_a_plan_is_shown_as_a_tree_and_a_result_is_taken_from_memory(tmp_path: Path) -> None:
+    journal = with_weather(tmp_path)
+    with (
+        ScriptedServer(otherwise=mind) as server,
+        home(tmp_path, server).chat("--orchestrate") as chat,
+    ):
+        shown = chat.say("How is the weather in Tokyo?")
+        assert "answered by a plan" in shown
+        assert "└ ✓" in shown
+        assert '{"city": "Tokyo"}' in shown
+        assert "from memory" not in shown
+        shown = chat.say("How is the weather in Tokyo now?")
+        assert "from memory, 3 of 3 exchanges left" in shown
+        assert "answered at once" in chat.say("Thank you!")
+        assert "answered at once" in chat.say("/plan")
+        assert "remembered for 3 exchanges" in chat.say("/tools")
+        status = chat.say("memory:status")
+        assert "1 remembered" in status
+        chat.leave()
+    assert server.refused == []
+    assert journal.read_text().count("weather Tokyo") == 1
+
+
+def test_a_server_that_does_not_start_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+    config = tmp_path / "config" / "keepthread"
+    config.mkdir(parents=True)
+    broken = {"command": sys.executable, "args": ["-c", "raise SystemExit('no weather today')"]}
+    (config / "mcp.json").write_text(json.dumps({"mcpServers": {"sky": broken}}))
+    with (
+        ScriptedServer(otherwise=mind) as server,
+        home(tmp_path, server).chat("--orchestrate") as chat,
+    ):
+        assert "no plan could be made" in chat.say("How is the weather in Oslo?")
+        chat.sees("sky does not start")
+        assert "no weather today" in chat.say("/tools")
+        chat.leave()
+
+
+def test_without_orchestration_there_is_no_plan(tmp_path: Path) -> None:
+    with ScriptedServer() as server, home(tmp_path, server).chat() as chat:
+        assert "keepthread chat --orchestrate" in chat.say("/plan")
+        chat.leave()
+
+
+def test_steps_are_drawn_with_their_state_and_nothing_in_them_moves_the_cursor() -> None:
+    first = Subtask("look", "Look \x1b[2J around", ["eyes"])
+    second = Subtask("tell", "Tell of it", needs=["look"])
+    steps = Steps()
+    assert steps.lines() == []
+    steps.take(Routed(Route(direct=False, why="it must be seen")))
+    assert steps.lines() == ["answered by a plan: it must be seen"]
+    steps.take(Planned(Plan([first, second])))
+    steps.take(Began(first))
+    steps.take(Used(first, "eyes", {"far": True}, failed="too dark"))
+    assert steps.lines()[1:] == [
+        r"├ … look: Look \x1b[2J around",
+        '│     eyes {"far": true}  failed: too dark',
+        "└ · tell: Tell of it (needs look)",
+    ]
+    steps.take(Ended(Result(first, "nothing")))
+    steps.take(Ended(Result(second, failed="it needs look")))
+    steps.take(Said("Well"))
+    assert [line[:3] for line in steps.lines()[1:]] == ["├ ✓", "│  ", "└ ✗", "   "]
+
+
+def test_a_plan_that_could_not_be_made_is_told() -> None:
+    steps = Steps()
+    steps.take(Routed(Route(direct=False)))
+    steps.take(Planned(None, "twice wrote nonsense"))
+    told = ["answered by a plan", "no plan could be made: twice wrote nonsense"]
+    assert steps.lines() == told
