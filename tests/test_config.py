@@ -326,6 +326,7 @@ def test_a_project_sets_no_address_key_or_end_of_conversations(folder: Path) -> 
     values = {"memory.auto_prune_days": 1, "embedder.name": "x", "embedder.key_env": "X"}
     values |= {"memory.url": "ram://", "memory.storage_path": "x", "embedder.folder": "x"}
     values |= {"model.base_url": "http://h", "model.key_env": "X", "embedder.url": "http://h"}
+    values |= {"discord.base_url": "http://h", "discord.token_env": "X", "discord.guilds": 12}
     assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
     for key, value in values.items():
         (folder / PROJECT_FILE).write_text(nested({key: value}))

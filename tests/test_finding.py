@@ -62,6 +62,24 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
         yield opened
 
 
+async def test_what_was_asked_for_lately_is_looked_up_anew_once_the_index_has_changed(
+    store: SQLiteStore, path: Path
+) -> None:
+    finder = await store.finder()
+    key = await talk(store, "tea and tea", "no coffee", "more tea")
+    await read_on(store)
+    for _ in range(2):
+        assert await where(finder, "tea tea² coffee² coffee") == [[1, 3], [1], [], [2]]
+    async with await SQLiteStore.open(path) as other:  # as another process would
+        await other.append(key, [user("coffee, tea, coffee")])
+        await read_on(other)
+        assert await where(finder, "tea coffee") == [[1, 3, 4], [2, 4]]
+        await other.erase(key, [1, 4])
+        assert await where(finder, "tea coffee") == [[3], [2]]
+        await other.delete_session(key)
+    assert await where(finder, "tea coffee") == [[], []]
+
+
 async def finder_of(store: Store) -> Searchable:
     finder = await store.finder()
     assert finder is not None

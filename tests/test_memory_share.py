@@ -39,7 +39,9 @@ def test_memory_takes_under_40_lines_of_the_pipeline() -> None:
 
 
 def test_the_page_lists_every_one_of_them() -> None:
-    listed = re.findall(r"^```py\n# (\S+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    listed = re.findall(
+        r"^```text\n# (\S+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     assert {name: text.splitlines() for name, text in listed} == dict(shares())
 
 

@@ -1,6 +1,7 @@
 """The scripted server speaks as providers do: real SDKs understand it, and it refuses the rest."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -687,3 +688,13 @@ def test_as_a_program_it_says_what_a_file_says_and_then_what_is_asked(tmp_path: 
 def test_a_file_that_is_no_script_is_refused_with_what_one_is(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         lines_of(text)
+
+
+def test_a_client_that_goes_away_in_the_middle_of_its_question_has_asked_nothing() -> None:
+    with ScriptedServer(["Hello!"]) as server:
+        address = urlsplit(server.anthropic)
+        with socket.create_connection((address.hostname, address.port)) as line:
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+            line.sendall(f"{head}{{".encode())
+        server.wait_for(dropped=1)
+    assert (server.requests, server.refused) == ([], [])

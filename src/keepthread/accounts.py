@@ -3,6 +3,7 @@
 They hold sizes, positions and reasons, never text. They are written off the caller's path.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from itertools import count
@@ -16,6 +17,8 @@ from keepthread.types import JSON, Choice, Record, Scope, Selection, SessionKey
 WHY: Final = "why"
 IMPORTANT: Final = "important"
 RECALLED: Final = "recalled"
+_PAUSE: Final = 0.02
+"""Seconds before an account is written: whoever wanted the context asks a model first."""
 _TIME: Final = 12
 """The digits of an id that tell the time."""
 
@@ -63,7 +66,7 @@ class Accounts:
 
     def note(self, session: SessionKey, view: str, exchange: int, why: Why) -> None:
         """Have an account written soon."""
-        kept = KeptWhy(view=view, at=self._clock(), exchange=exchange, why=_without_words(why))
+        kept = KeptWhy(view=view, at=self._clock(), exchange=exchange, why=why)
         waiting = self._waiting.setdefault(session, deque(maxlen=self.keep))
         waiting.append((self._key(), kept))
         self._background.soon((WHY, session), lambda: self._write(session))
@@ -80,9 +83,11 @@ class Accounts:
         return f"{id[:_TIME]}{next(self._numbers):08x}{id[_TIME:]}"
 
     async def _write(self, session: SessionKey) -> None:
+        await asyncio.sleep(_PAUSE)
         scope = Scope(session=session)
         for key, account in self._waiting.pop(session, ()):
-            await self._store.put(scope, WHY, key, cast(JSON, account.to_json()))
+            bare = account._replace(why=_without_words(account.why))
+            await self._store.put(scope, WHY, key, cast(JSON, bare.to_json()))
         newest = await self._store.scan(scope, WHY, limit=self.keep)
         if len(newest) == self.keep:
             for old in await self._store.scan(scope, WHY, before=newest[0].key):

@@ -72,6 +72,7 @@ class DurabilityTooLow(KeepthreadError):
 class Unsupported(KeepthreadError):
     """The engine behind this store cannot do that at all. The text names engines that can."""
 
+
 class ModelError(KeepthreadError):
     """A model did not answer as it should. What was asked is stored; nothing else is touched."""
 

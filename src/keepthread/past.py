@@ -2,20 +2,30 @@
 
 import asyncio
 from collections.abc import Sequence
-from itertools import count
 from typing import Any, Final, cast
 
 from keepthread.context.marks import Marks
 from keepthread.context.window import Reach
 from keepthread.gather import standing_alone
 from keepthread.protocols import Material, Past, Store
-from keepthread.types import Digest, Hidden, Importance, Message, Record, Scope, SessionKey, Summary
+from keepthread.types import (
+    Digest,
+    Hidden,
+    Importance,
+    Message,
+    Record,
+    Scope,
+    SessionKey,
+    Span,
+    Summary,
+)
 
 FOLD: Final = "fold"
 DIGEST: Final = "digest"
-_ROUNDS: Final = 8
-"""How often an older summary is looked for once there is one that would do."""
 _AT_ONCE: Final = 2
+"""Summaries that are read first: mostly one of them will do."""
+_MOST: Final = 16
+"""How many are looked at once there is one that would do."""
 _MOST_GAP: Final = 120
 """Messages between summary and window that are looked at."""
 
@@ -63,30 +73,31 @@ async def newest_summary(
     One made when the log did not go beyond `made_by` is taken before a newer one.
     """
     scope = Scope(session=session)
-    second: Summary | None = None
-    for tried in count():
-        if second is not None and tried >= _ROUNDS:
-            break
-        found = await store.scan(scope, FOLD, before=position_key(before), limit=_AT_ONCE)
+    second: Record | None = None
+    looked = 0
+    while second is None or looked < _MOST:
+        limit = _MOST - _AT_ONCE if looked else _AT_ONCE
+        found = await store.scan(scope, FOLD, before=position_key(before), limit=limit)
         for record in reversed(found):
-            summary = summary_of(record)
-            before = summary.last
-            if touched := _touched(summary, hidden):
+            looked += 1
+            value = cast(dict[str, Any], record.value)
+            before = value["last"]
+            if touched := _touched(record.made_of, hidden):
                 before = touched  # no other down to what is hidden is of use
                 break
-            if made_by is None or summary.head <= made_by:
-                return summary
-            second = second or summary
+            if made_by is None or value["head"] <= made_by:
+                return summary_of(record)
+            second = second or record
         if not found:
             break
-    return second
+    return summary_of(second) if second else None
 
 
-def _touched(summary: Summary, hidden: Sequence[Hidden]) -> int:
+def _touched(spans: Sequence[Span], hidden: Sequence[Hidden]) -> int:
     """Return the first hidden position that a summary was made of, or 0."""
     touched = [
         max(span.first, each.first)
-        for span in summary.spans
+        for span in spans
         for each in hidden
         if span.first <= each.last and each.first <= span.last
     ]

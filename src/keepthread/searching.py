@@ -5,11 +5,8 @@ written since, so that a search sees the newest message. A context does not wait
 it takes what is there, says so, and has the rest read in the background.
 """
 
-import asyncio
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, NamedTuple
 
 from keepthread.background import Background
@@ -18,52 +15,32 @@ from keepthread.context.marks import Marks
 from keepthread.errors import (
     InvalidInput,
     ReadOnly,
-    SessionGone,
     SessionNotFound,
-    Stale,
     Unsupported,
 )
 from keepthread.gather import MARKS
+from keepthread.indexing import read_on
 from keepthread.protocols import Progress, Recalled, Recollection, Searchable, Store
+from keepthread.ranking import CANDIDATES, ranked
 from keepthread.recall.flags import ASSISTANT, SYSTEM, TOOL, USER
-from keepthread.recall.lexical import candidates
-from keepthread.recall.parts import parts_of, pieces_of, sittings_of
-from keepthread.recall.places import LENGTH_BITS, MESSAGE, part_of, place, seq_of, session_of
+from keepthread.recall.ground import Ground
+from keepthread.recall.parts import pieces_of
+from keepthread.recall.places import MESSAGE, part_of, place, seq_of, session_of
 from keepthread.recall.query import Query, query_of
-from keepthread.recall.rank import Ranked, rank
+from keepthread.recall.rank import Ranked
 from keepthread.recall.snippet import snippet
 from keepthread.recall.view import VIEW
 from keepthread.recall.weights import DEFAULT, Weights
-from keepthread.recall.worth import worth
-from keepthread.types import (
-    Embedding,
-    Hidden,
-    Message,
-    Part,
-    Placed,
-    Role,
-    SessionKey,
-    Sitting,
-    Unread,
-)
+from keepthread.types import Hidden, Message, Placed, Role, SessionKey
 from keepthread.vectors import Vectors
 
-_PAGE: Final = 200
 _AT_ONCE: Final = 400
 """Messages that a context waits for to be read into the index."""
-_CANDIDATES: Final = 400
 _LEAST: Final = 120
 _SHORT: Final = 10
 """Tokens of a short piece: for each so many of a context's room a candidate is looked at."""
-_TELLING: Final = 0.15
-"""The share of a question's words, by what they are worth, that a piece must hold to be telling."""
-_BY_MEANING: Final = 8
-_NEAREST: Final = 100
-"""Pieces that are nearest by meaning, where a text has one vector."""
 _FILTERED: Final = 2000
 """Candidates of a search that passes many over."""
-_SPARE: Final = 20
-"""Pieces fetched beyond what a context has room for: some fall away, and near misses are named."""
 _ROLES: Final[Mapping[Role, int]] = {
     "user": USER,
     "assistant": ASSISTANT,
@@ -170,45 +147,11 @@ class Searching:
     ) -> None:
         """Read into the index, and into the vectors, what was written since."""
         finder = await self.finder()
-        await self._read_on(finder, owner=owner, session=session, progress=progress)
+        await read_on(self.store, finder, owner=owner, session=session, progress=progress)
         if self.vectors:
             await self.vectors.catch_up(
                 self.store, finder, owner=owner, session=session, progress=progress
             )
-
-    async def _read_on(
-        self,
-        finder: Searchable,
-        *,
-        owner: str | None,
-        session: SessionKey | None,
-        progress: Progress | None = None,
-    ) -> None:
-        total = done = 0
-        while unread := await finder.unread(VIEW, owner=owner, session=session):
-            total = max(total, done + sum(each.last - each.upto for each in unread))
-            for each in unread:
-                done += await self._read(finder, each, partial(_tell, progress, total, done))
-
-    async def _read(self, finder: Searchable, read: Unread, tell: Callable[[int], None]) -> int:
-        """Read one session on to the end that was seen; another may be at it as well."""
-        begun = read.upto
-        try:
-            while read.upto < read.last:
-                read = await self._read_page(finder, read)
-                tell(read.upto - begun)
-        except (Stale, SessionGone):
-            pass  # whoever was faster did it, or it need not be done; ask anew
-        return read.upto - begun
-
-    async def _read_page(self, finder: Searchable, read: Unread) -> Unread:
-        messages = await self.store.read(read.session, after=read.upto, upto=read.last, limit=_PAGE)
-        upto = messages[-1].seq if messages else read.last
-        number = int(read.session)
-        parts = [part for message in messages for part in parts_of(number, message)]
-        sittings = sittings_of(read, messages, parts)
-        await finder.index(VIEW, read, upto, parts, sittings)
-        return read._replace(upto=upto, sitting=sittings[-1] if sittings else read.sitting)
 
     def soon(self, owner: str | None) -> None:
         """Have an owner's conversations read on, or everybody's, off the caller's path."""
@@ -226,16 +169,20 @@ class Searching:
         finder = await self.finder()
         session = await self._key(filters)
         with suppress(ReadOnly):  # then what was indexed before is searched
-            await self._read_on(finder, owner=filters.owner, session=session, progress=progress)
+            await read_on(
+                self.store, finder, owner=filters.owner, session=session, progress=progress
+            )
         if self.vectors:
             self.soon(filters.owner)
         asked = query_of(query)
-        ranking = await self._ranked(
+        ranking = await ranked(
             finder,
             asked,
             owner=filters.owner,
             session=session,
-            most=_FILTERED if filters.narrow else _CANDIDATES,
+            vectors=self.vectors,
+            weights=self.weights,
+            most=_FILTERED if filters.narrow else CANDIDATES,
             flags=filters.flags,
             neighbours=False,
         )
@@ -258,52 +205,6 @@ class Searching:
         if info is None or not info.ready or filters.owner not in (None, info.owner):
             raise SessionNotFound(f"there is no session {filters.session!r}")
         return info.key
-
-    async def _ranked(
-        self,
-        finder: Searchable,
-        asked: Query,
-        *,
-        owner: str | None,
-        session: SessionKey | None,
-        most: int = _CANDIDATES,
-        flags: int = 0,
-        neighbours: bool = True,
-    ) -> "_Ranking":
-        """Return what bears on a question, the best first.
-
-        `neighbours` lets in what holds none of its words, but stands beside what does.
-        """
-        words = [f"{word}{mark}" for word in asked.words for mark in ("", "²", "³")]
-        found, vector = await asyncio.gather(
-            finder.places(VIEW, words, owner=owner, session=session), self._vector(asked.text)
-        )
-        also: Sequence[int] = ()
-        if vector is not None and not vector.ids and self.vectors is not None:
-            also = await finder.nearest(
-                self.vectors.view, vector, owner=owner, session=session, limit=_NEAREST
-            )
-        best = candidates(asked, found, most=most, also=also)
-        if not neighbours and vector is None:
-            best = [each for each in best if each.own]
-        places = [each.place for each in best]
-        parts = {part.place >> LENGTH_BITS: part for part in await finder.parts(VIEW, places)}
-        if flags:
-            parts = {key: part for key, part in parts.items() if part.flags & flags}
-        vectors: dict[int, Embedding] = {}
-        if vector is not None and self.vectors is not None:
-            kept = await finder.vectors(self.vectors.view, places)
-            vectors = {place >> LENGTH_BITS: each for place, each in kept.items()}
-        ranked = rank(
-            asked, found, best, parts, asked=vector, vectors=vectors, weights=self.weights
-        )
-        strengths = {each.place >> LENGTH_BITS: each.near for each in best}
-        return _Ranking(
-            ranked, parts, found.sittings, strengths, worth(asked, found), vector is not None
-        )
-
-    async def _vector(self, text: str) -> Embedding | None:
-        return None if self.vectors is None else await self.vectors.asked(text)
 
     # --- for a context ---
 
@@ -333,8 +234,15 @@ class Searching:
         asked = query_of(query)
         if not asked.words:
             return Recalled(notes=notes)
-        most = max(_LEAST, min(_CANDIDATES, room // _SHORT))
-        ranking = await self._ranked(finder, asked, owner=owner, session=scope, most=most)
+        ranking = await ranked(
+            finder,
+            asked,
+            owner=owner,
+            session=scope,
+            vectors=self.vectors,
+            weights=self.weights,
+            most=max(_LEAST, min(CANDIDATES, room // _SHORT)),
+        )
         if self.vectors and not ranking.by_vectors:
             notes = (*notes, "the embedder did not answer in time: ranked by words alone")
         own = int(session)
@@ -343,8 +251,8 @@ class Searching:
             for each in (ranking.telling() if telling else ranking.ranked)
             if not before or session_of(each.place) != own or seq_of(each.place) < before
         ]
-        best = list(_that_may_fit(older, ranking.parts, room))
-        hits = await self._fetched(finder, best, ranking.sittings)
+        best = list(ranking.that_may_fit(older, room))
+        hits = await self._fetched(finder, best, ranking.ground)
         return Recalled(await self._not_hidden(session, hits, hidden), notes)
 
     async def _not_hidden(
@@ -377,88 +285,44 @@ class Searching:
         backlog = sum(u.last - u.upto for u in due)
         with suppress(ReadOnly):
             if 0 < backlog <= _AT_ONCE:
-                await self._read_on(finder, owner=owner, session=scope)
+                await read_on(self.store, finder, owner=owner, session=scope)
         if backlog > _AT_ONCE or (self.vectors and (backlog or owner not in self._read_for)):
             self._read_for.add(owner)
             self.soon(owner)
         return (f"{backlog:,} messages are not in the index yet",) if backlog > _AT_ONCE else ()
 
     async def _fetched(
-        self,
-        finder: Searchable,
-        best: Sequence[Ranked],
-        sittings: Sequence[Sitting],
+        self, finder: Searchable, best: Sequence[Ranked], ground: Ground
     ) -> list[Recollection]:
         """Return pieces with their messages, without what their sessions hide."""
         placed, records = await finder.fetch([each.place for each in best], kinds=(MARKS,))
         marks = {record.scope.session: Marks.from_json(record.value) for record in records}
-        found = _by_message(placed)
-        began = _Beginnings(sittings)
+        found = {
+            key: (each, pieces_of(each.message))
+            for key, each in _by_message(placed).items()
+            if each.session not in marks or not marks[each.session].hides(each.message.seq)
+        }
         hits: list[Recollection] = []
-        for at, score, reason in best:
-            its = found.get(at >> MESSAGE)
-            if its is None or (its.session in marks and marks[its.session].hides(its.message.seq)):
+        for each in best:
+            key, part = each.place >> MESSAGE, part_of(each.place)
+            if key not in found or part >= len(found[key][1]):
                 continue
-            pieces, part = pieces_of(its.message), part_of(at)
-            if part < len(pieces):
-                session, id, _, message = its
-                sitting = began.of(at, message.created_at)
-                text = pieces[part]
-                hits.append(Recollection(session, id, message, text, part, sitting, score, reason))
+            (session, id, _, message), pieces = found[key]
+            began = ground.began(key)
+            hits.append(
+                Recollection(
+                    session,
+                    id,
+                    message,
+                    pieces[part],
+                    part,
+                    # A message that was indexed meanwhile stands for itself.
+                    message.created_at if began is None else began,
+                    each.score,
+                    each.reason,
+                )
+            )
         return hits
-
-
-class _Ranking(NamedTuple):
-    ranked: Sequence[Ranked]
-    parts: Mapping[int, Part]
-    sittings: Sequence[Sitting]
-    strengths: Mapping[int, float]
-    """What words say for each candidate, without its length."""
-    worth: float
-    """What they would say for one that holds all of them."""
-    by_vectors: bool
-
-    def telling(self) -> list[Ranked]:
-        """Return those that hold, or stand beside, a good part of what is asked.
-
-        With vectors the first few are let in as well: they may say it in other words.
-        """
-        least, first = _TELLING * self.worth, _BY_MEANING if self.by_vectors else 0
-        strengths = self.strengths
-        return [
-            each
-            for n, each in enumerate(self.ranked)
-            if n < first or strengths.get(each.place >> LENGTH_BITS, 0.0) >= least > 0
-        ]
-
-
-class _Beginnings:
-    """When the sitting of a place began."""
-
-    def __init__(self, sittings: Sequence[Sitting]) -> None:
-        in_order = sorted((place(int(each.session), each.first, 0, 0), each) for each in sittings)
-        self._places = [each for each, _ in in_order]
-        self._sittings = [sitting for _, sitting in in_order]
-
-    def of(self, place: int, otherwise: float) -> float:
-        """Return it; a message that was indexed meanwhile stands for itself."""
-        n = bisect_right(self._places, place) - 1
-        if n < 0 or int(self._sittings[n].session) != session_of(place):
-            return otherwise
-        return self._sittings[n].started_at
-
-
-def _that_may_fit(
-    ranked: Sequence[Ranked], parts: Mapping[int, Part], room: int
-) -> Iterator[Ranked]:
-    """Yield the best that fill a room, and some more: not all of them will do."""
-    spare = _SPARE
-    for each in ranked:
-        room -= parts[each.place >> LENGTH_BITS].tokens
-        spare -= room < 0
-        if spare < 0:
-            return
-        yield each
 
 
 def _by_message(placed: Sequence[Placed]) -> dict[int, Placed]:
@@ -474,8 +338,3 @@ def _hit(placed: Placed, ranked: Ranked, asked: Query) -> Hit:
 def _paged(ranked: Sequence[Ranked], size: int) -> Iterator[Sequence[Ranked]]:
     for start in range(0, len(ranked), max(1, size)):
         yield ranked[start : start + size]
-
-
-def _tell(progress: Progress | None, total: int, before: int, done: int) -> None:
-    if progress is not None:
-        progress(min(before + done, total), total)

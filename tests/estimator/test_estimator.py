@@ -1,16 +1,18 @@
 """The built-in token estimator keeps its promise on text that it was not tuned on."""
 
+import math
 from pathlib import Path
 
 import pytest
 import tiktoken
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keepthread.tokens.estimator import VOCABULARIES, estimate
+from keepthread.tokens.estimator import VOCABULARIES, estimate, pieces, price_of
 from tests.estimator import corpus
 
 anything = st.text(st.characters(codec=None, categories=None))
+blanks = st.text(st.sampled_from(" \t\r\n.aA1\u00a0\u0130\u65e5\u0e01"), max_size=90)
 names = st.sampled_from(VOCABULARIES)
 
 
@@ -65,6 +67,15 @@ def test_any_text_has_between_no_token_and_one_token_a_byte(text: str, vocabular
 def test_only_the_empty_text_has_no_tokens(text: str, vocabulary: str) -> None:
     assert estimate("", vocabulary) == 0
     assert estimate(text, vocabulary) > 0
+
+
+@given(anything | blanks, names)
+@example("a  \nb", "o200k_base")
+@example(f"a{' ' * 70}\n", "o200k_base")
+def test_word_by_word_a_text_costs_what_it_does_piece_by_piece(text: str, vocabulary: str) -> None:
+    cost = math.ceil(sum(map(price_of[vocabulary], pieces(text))))
+    size = len(text.encode("utf-8", "surrogatepass"))
+    assert estimate(text, vocabulary) == min(size, cost)
 
 
 def test_an_unknown_vocabulary_is_refused_with_the_names_of_the_known_ones() -> None:

@@ -17,7 +17,7 @@ from discord.http import Route
 
 from keepthread.channels.lanes import Lanes
 from keepthread.channels.nouns import Heard
-from keepthread.channels.posting import OUTAGES, post, typing
+from keepthread.channels.posting import OUTAGES, patiently, post, typing
 from keepthread.channels.reading import command_of, heard_of, is_of_person
 from keepthread.channels.rules import Rules
 from keepthread.channels.talks import FAILED, Said, Talks
@@ -74,6 +74,7 @@ class DiscordBot(discord.Client):
         self._base_url = base_url
         self._lanes = Lanes()
         self._connects = 0
+        self._catching: asyncio.Task[None] | None = None
         self._newest: dict[int, int] = {}
         """The newest message that was heard in each channel."""
         self._known: dict[int, int] = {}
@@ -107,14 +108,20 @@ class DiscordBot(discord.Client):
             raise Unavailable(f"Discord cannot be reached: {error}") from error
 
     async def _stay(self, token: str) -> None:
-        try:
-            await self.start(token)
-        except RuntimeError:
-            if not self.is_closed():  # else it was closed while it was connecting
-                raise
+        await self.login(token)
+        while not self.is_closed():
+            try:
+                await self.connect()
+            except RuntimeError:
+                if not self.is_closed():  # else it was closed while it was connecting
+                    raise
+            except AssertionError:  # so aiohttp takes a connection that breaks while it begins
+                await asyncio.sleep(self._pace.identify)
 
     async def close(self) -> None:
         """Break off what is being answered, and leave; it is taken up at the next start."""
+        if self._catching is not None:
+            self._catching.cancel()
         await self._lanes.close()
         await super().close()
 
@@ -149,7 +156,7 @@ class DiscordBot(discord.Client):
 
     async def on_ready(self) -> None:
         """Take what was missed, then go on."""
-        number = self._connects
+        number, self._catching = self._connects, asyncio.current_task()
         if number == 1:
             self._greet()
         try:
@@ -193,9 +200,12 @@ class DiscordBot(discord.Client):
                     group.create_task(self._catch_up_in(channel, after))
 
     async def _catch_up_in(self, channel: discord.abc.Messageable, after: int) -> None:
-        try:
+        async def take_all() -> None:
             async for message in channel.history(limit=None, after=discord.Object(after)):
                 self._take(message)
+
+        try:
+            await patiently(take_all)
         except (*OUTAGES, discord.HTTPException) as error:
             _log.warning("what was missed in a channel is not known: %s", type(error).__name__)
 

@@ -1,9 +1,10 @@
 """Posting on Discord: in parts, each taken once; and the sign that somebody is at it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import aiohttp
 import discord
@@ -31,23 +32,26 @@ async def post(message: discord.Message, said: Said) -> None:
 
 
 async def _send(message: discord.Message, part: str, nonce: str, *, reply: bool) -> None:
-    pauses = iter(_PAUSES)
-    while True:
-        options: dict[str, Any] = {"nonce": nonce}
-        if reply:
-            options["reference"] = message.to_reference(fail_if_not_exists=False)
+    send = partial(message.channel.send, part, nonce=nonce)
+    if reply:
+        reference = message.to_reference(fail_if_not_exists=False)
+        # Where history may not be read, nothing can be replied to.
+        with suppress(discord.HTTPException):
+            await patiently(partial(send, reference=reference))
+            return
+    await patiently(send)
+
+
+async def patiently(ask: Callable[[], Awaitable[object]]) -> None:
+    """Ask Discord for something, again and again while it is away, and then no more."""
+    for pause in _PAUSES:
         try:
-            await message.channel.send(part, **options)
+            await ask()
         except OUTAGES:
-            if (pause := next(pauses, None)) is None:
-                raise
             await asyncio.sleep(pause)
-        except discord.HTTPException:
-            if not reply:
-                raise
-            reply = False  # where history may not be read, nothing can be replied to
         else:
             return
+    await ask()
 
 
 @asynccontextmanager

@@ -6,6 +6,8 @@ words can pose as another's. Pieces that the same message lost on the way are do
 
 from collections.abc import Sequence, Set
 from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple
 
 from keepthread.context.account import Account
@@ -20,6 +22,12 @@ _HEAD: Final = "[recalled, quoted, fence {}]"
 _END: Final = "[end of quote, fence {}]"
 _NEAR: Final = 3
 """How many of those that just missed are named."""
+_LETTER: Final = 0.22
+"""Tokens that a letter takes at least, unless a piece was counted whose letters took less."""
+_SURELY: Final = 0.75
+"""How much of that a piece is sure to take: one that is too long even so need not be counted."""
+_LABEL: Final = 5
+"""Tokens of a line that are not of the piece itself."""
 _NO_ROOM: Final = "recalled, but its share of the budget is used up"
 
 
@@ -46,19 +54,17 @@ def recollect(
 
     `seen` are the ids of messages that are shown elsewhere in the context.
     """
-    writer = _Writer(counter, fence, facts)
-    hits = _each_once(recalled.hits, seen)
-    lines = [writer.line(hit) for hit in hits]
-    days = [(line.tokens, line.day) for line in lines]
-    chosen = pack(days, room - writer.frame, writer.day_tokens) if room > writer.frame else []
-    message = writer.message([lines[n] for n in chosen])
+    writer = _Writer(counter, fence, facts, _each_once(recalled.hits, seen))
+    left = room - writer.frame
+    chosen = pack(writer.days, left, _day_tokens(counter), writer.cost) if left > 0 else []
+    message = writer.message(chosen)
     while message.tokens > room and chosen:  # pieces side by side may cost more than by themselves
         chosen = chosen[:-1]
-        message = writer.message([lines[n] for n in chosen])
-    _explain_misses(lines, chosen, account)
+        message = writer.message(chosen)
+    _explain_misses(writer, chosen, account)
     if message.tokens > room or not (chosen or writer.facts):
         return None
-    _explain(message, [lines[n] for n in chosen], recalled.notes, account)
+    _explain(message, [writer.line(n) for n in chosen], recalled.notes, account)
     return message
 
 
@@ -74,28 +80,54 @@ def _each_once(hits: Sequence[Recollection], seen: Set[str]) -> list[Recollectio
 class _Writer:
     """Writes pieces, and knows what each costs."""
 
-    def __init__(self, counter: TokenCounter, fence: str, facts: Sequence[Known]) -> None:
+    def __init__(
+        self,
+        counter: TokenCounter,
+        fence: str,
+        facts: Sequence[Known],
+        hits: Sequence[Recollection],
+    ) -> None:
         self.counter = counter
         self.fence = fence
         self.facts = [f"Known: {flat(harmless(fact.text, fence))}" for fact in facts]
-        self.bare = counter.count(Message(role="user"))
-        self.frame = self.message([]).tokens
-        self.day_tokens = self._cost("2026-11-15\n")
+        self.hits = hits
+        self.frame = self.message(()).tokens
+        self.days = self._days()
         self._labels: dict[str, str] = {}
+        self._lines: dict[int, _Line] = {}
+        self._cheapest = 0.0
+        """The fewest tokens that a letter took so far."""
 
-    def line(self, hit: Recollection) -> _Line:
+    def _days(self) -> list[str]:
+        days = {at: _day(at) for at in {hit.sitting for hit in self.hits}}
+        return [days[hit.sitting] for hit in self.hits]
+
+    def cost(self, number: int, room: int) -> int:
+        """Return what a piece costs; one that is far too long for a room is not counted."""
+        if _SURELY * self._cheapest * len(self.hits[number].text) > room:
+            return room + 1
+        return self.line(number).tokens
+
+    def line(self, number: int) -> _Line:
         """Return a piece as it will stand there."""
-        day = datetime.fromtimestamp(hit.sitting, UTC).date().isoformat()
+        if (line := self._lines.get(number)) is None:
+            line = self._lines[number] = self._line(number)
+            rate = (line.tokens - _LABEL) / max(1, len(line.hit.text))
+            self._cheapest = min(rate, self._cheapest or _LETTER)
+        return line
+
+    def _line(self, number: int) -> _Line:
+        hit = self.hits[number]
         body = harmless(hit.text, self.fence).splitlines()
         label = f"{CUT} " if hit.part else self._label(_who(hit.message))
         text = label + "\n  ".join(body)
-        return _Line(hit, day, text, self._cost(f"{text}\n"))
+        return _Line(hit, self.days[number], text, _cost(self.counter, f"{text}\n"))
 
-    def message(self, lines: Sequence[_Line]) -> Message:
+    def message(self, numbers: Sequence[int]) -> Message:
         """Return the quotation of these pieces."""
         written = [_HEAD.format(self.fence), *self.facts]
         day = ""
-        for line in sorted(lines, key=_in_time):
+        for line in sorted([self.line(n) for n in numbers], key=_in_time):
             if line.day != day:
                 day = line.day
                 written.append(day)
@@ -115,8 +147,24 @@ class _Writer:
             self._labels[who] = f"{flat(harmless(who, self.fence))}: "
         return self._labels[who]
 
-    def _cost(self, text: str) -> int:
-        return self.counter.count(Message(role="user", content=text)) - self.bare
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).date().isoformat()
+
+
+def _cost(counter: TokenCounter, text: str) -> int:
+    """Return what a text adds to a message."""
+    return counter.count(Message(role="user", content=text)) - _bare(counter)
+
+
+@lru_cache(maxsize=64)
+def _bare(counter: TokenCounter) -> int:
+    return counter.count(Message(role="user"))
+
+
+@lru_cache(maxsize=64)
+def _day_tokens(counter: TokenCounter) -> int:
+    return _cost(counter, "2026-11-15\n")
 
 
 def _in_time(line: _Line) -> tuple[str, float, str, int, int]:
@@ -150,11 +198,11 @@ def _explain(
     account.add_range(0, 0, 1, left, "recalled", around)
 
 
-def _explain_misses(lines: Sequence[_Line], chosen: Sequence[int], account: Account) -> None:
+def _explain_misses(writer: _Writer, chosen: Sequence[int], account: Account) -> None:
     """Name those that would have been next."""
     taken = set(chosen)
-    missed = [line for n, line in enumerate(lines) if n not in taken][:_NEAR]
-    for line in missed:
+    missed = islice((n for n in range(len(writer.hits)) if n not in taken), _NEAR)
+    for line in map(writer.line, missed):
         account.choices.append(_choice(line, line.tokens, "", f"{_NO_ROOM}; {line.hit.reason}"))
 
 

@@ -4,12 +4,14 @@ Everything is a sum over packed numbers; a word's rarity and the lengths are tho
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from keepthread.recall.dense import since
 from keepthread.recall.ground import Ground
 from keepthread.recall.places import MESSAGE, MOST_LENGTH
 from keepthread.types import Found
@@ -34,10 +36,17 @@ def word_of(word: str, found: Found, ground: Ground) -> Word:
     if df >= CUT:  # it is taken to be as frequent before the first place that is known
         known = ground.sittings[ground.at(lists[0][0] >> MESSAGE) :]
         df = max(df, df * ground.parts // max(1, sum(sitting.parts for sitting in known)))
-    return Word(lists, _idf(ground.parts, df))
+    first = since(lists[0], ground.parts)
+    return Word([_from(places, first) for places in lists], idf(ground.parts, df))
 
 
-def _idf(total: int, df: int) -> float:
+def _from(places: Sequence[int], first: int) -> Sequence[int]:
+    """Return the places from one on; what stands there twice must stand there once."""
+    return places[bisect_left(places, first) :] if places and places[0] < first else places
+
+
+def idf(total: int, df: int) -> float:
+    """Return what a word is worth that stands in so many of all."""
     return math.log(1 + max(0.0, total - df + 0.5) / (df + 0.5))
 
 
@@ -63,25 +72,23 @@ def of_pieces(words: Iterable[Word], average: float) -> dict[int, float]:
     rises = _rises(round(average))
     scores: dict[int, float] = {}
     get = scores.get
-    for word in words:
-        for places, rise in zip(word.lists, rises, strict=True):
-            gain = [word.idf * each for each in rise] if places else ()
+    for lists, rarity in words:
+        for places, rise in zip(lists, rises, strict=True):
             for place in places:
-                scores[place] = get(place, 0.0) + gain[place & MOST_LENGTH]
+                scores[place] = get(place, 0.0) + rarity * rise[place & MOST_LENGTH]
     return scores
 
 
 def of_messages(words: Iterable[Word], places: Iterable[int]) -> dict[int, float]:
     """Return BM25 of the messages of places and of those behind them, whatever their length."""
-    wanted = set(map(MESSAGE.__rrshift__, places))
+    wanted = {place >> MESSAGE for place in places}
     wanted |= {message + 1 for message in wanted}
     whole: dict[int, float] = {}
     get = whole.get
-    for word in words:
-        times = Counter(map(MESSAGE.__rrshift__, word.lists[0]))
-        gain = [word.idf * each for each in _WHOLE_GAIN]
-        for message in wanted & times.keys():
-            whole[message] = get(message, 0.0) + gain[min(times[message], _OFTEN)]
+    for lists, rarity in words:
+        held = [message for place in lists[0] if (message := place >> MESSAGE) in wanted]
+        for message, times in Counter(held).items():
+            whole[message] = get(message, 0.0) + rarity * _WHOLE_GAIN[min(times, _OFTEN)]
     return whole
 
 
@@ -95,8 +102,8 @@ def of_sittings(words: Iterable[Word], ground: Ground) -> dict[int, float]:
         for places in word.lists:
             for sitting, count in ground.runs(places):
                 times[sitting] = times.get(sitting, 0) + count
-        idf = _idf(total, len(times))
+        rarity = idf(total, len(times))
         for sitting, count in times.items():
             length = ground.sittings[sitting].length / average
-            themes[sitting] = themes.get(sitting, 0.0) + idf * _saturated(count, length)
+            themes[sitting] = themes.get(sitting, 0.0) + rarity * _saturated(count, length)
     return themes

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from keepthread.recall.places import MESSAGE, SEQ_BITS
-from keepthread.types import Found, Sitting
+from keepthread.types import Sitting
 
 
 def is_assisted(sittings: Sequence[Sitting]) -> bool:
@@ -18,6 +18,8 @@ class Ground(NamedTuple):
 
     starts: Sequence[int]
     """The first message of each: its place without part and length."""
+    ends: Sequence[int]
+    """The first message behind each."""
     sittings: Sequence[Sitting]
     parts: int
     length: int
@@ -25,37 +27,41 @@ class Ground(NamedTuple):
     """Whether an assistant takes part in most sittings."""
 
     @classmethod
-    def of(cls, found: Found) -> "Ground":
-        """Return the ground that was searched."""
-        begun = sorted((int(s.session) << SEQ_BITS | s.first, n) for n, s in enumerate(found[1]))
+    def of(cls, sittings: Sequence[Sitting]) -> "Ground":
+        """Return the ground of these sittings."""
+        begun = sorted([(int(s[0]) << SEQ_BITS | s[1], n) for n, s in enumerate(sittings)])
+        starts = [start for start, _ in begun]
         return cls(
-            starts=[start for start, _ in begun],
-            sittings=[found.sittings[n] for _, n in begun],
-            parts=sum([sitting.parts for sitting in found.sittings]),
-            length=sum([sitting.length for sitting in found.sittings]),
-            assisted=is_assisted(found.sittings),
+            starts=starts,
+            ends=[*starts[1:], ((starts[-1] if starts else 0) >> SEQ_BITS) + 1 << SEQ_BITS],
+            sittings=[sittings[n] for _, n in begun],
+            parts=sum([sitting.parts for sitting in sittings]),
+            length=sum([sitting.length for sitting in sittings]),
+            assisted=is_assisted(sittings),
         )
 
     def at(self, message: int) -> int:
         """Return which sitting a message is in."""
         return max(0, bisect_right(self.starts, message) - 1)
 
-    def end(self, sitting: int) -> int:
-        """Return the first message behind a sitting."""
-        if sitting + 1 < len(self.starts):
-            return self.starts[sitting + 1]
-        return (self.starts[sitting] >> SEQ_BITS) + 1 << SEQ_BITS
-
     def messages(self, sitting: int) -> range:
         """Return the messages that a sitting may have; it has at most as many as parts."""
         start = self.starts[sitting]
-        return range(start, min(self.end(sitting), start + self.sittings[sitting].parts))
+        return range(start, min(self.ends[sitting], start + self.sittings[sitting].parts))
+
+    def began(self, message: int) -> float | None:
+        """Return when the sitting of a message began; None if none has begun there."""
+        n = bisect_right(self.starts, message) - 1
+        if n < 0 or self.starts[n] >> SEQ_BITS != message >> SEQ_BITS:
+            return None
+        return self.sittings[n].started_at
 
     def runs(self, places: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield the sittings that places are in, and how many are in each."""
-        first = 0
-        while first < len(places):
-            sitting = self.at(places[first] >> MESSAGE)
-            last = bisect_left(places, self.end(sitting) << MESSAGE, first + 1)
+        starts, ends = self.starts, self.ends
+        first, count = 0, len(places)
+        while first < count:
+            sitting = max(0, bisect_right(starts, places[first] >> MESSAGE) - 1)
+            last = bisect_left(places, ends[sitting] << MESSAGE, first + 1)
             yield sitting, last - first
             first = last

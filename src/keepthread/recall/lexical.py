@@ -3,7 +3,8 @@
 All that is matched is weighed by sums over packed numbers; objects are made for the best alone.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Final, NamedTuple
 
 from keepthread.recall.bm25 import of_messages, of_pieces, of_sittings, word_of
@@ -24,6 +25,9 @@ _WHOLE: Final = 0.5
 """What the words of a whole message, and of the next, are worth beside those of the best piece."""
 _FIRST: Final = 0.6
 """What the first piece of a message is worth beside the best: answers have many pieces."""
+_SAMPLED: Final = 8
+"""With so many times what is asked for, the best are first guessed from one in `_STEP`."""
+_STEP: Final = 16
 _PART: Final = MOST_PARTS - 1 << LENGTH_BITS
 
 
@@ -61,24 +65,30 @@ class _Evidence(NamedTuple):
 
 
 def candidates(
-    query: Query, found: Found, *, most: int = 400, also: Sequence[int] = ()
+    query: Query,
+    found: Found,
+    *,
+    most: int = 400,
+    also: Sequence[int] = (),
+    ground: Ground | None = None,
 ) -> list[Candidate]:
     """Return the places that words, neighbours or a named time speak for, the best first.
 
     A small scope is returned whole, so that vectors can speak for what no word does. `also` are
-    places that something else speaks for.
+    places that something else speaks for; `ground` is that of what was found, if it is known.
     """
     if not found.sittings:
         return []
-    ground = Ground.of(found)
+    ground = ground or Ground.of(found.sittings)
     everywhere = ground.parts <= _SMALL
     most = max(most, ground.parts) if everywhere else most
     dates = _dates(query, ground)
     own, near, whole, theme = _evidence(query, found, ground, most)
     _add_wordless(near, range(len(ground.sittings)) if everywhere else dates, ground)
-    weighed = _with_first(near, own) if ground.assisted else near
-    weighed = _with_date(weighed, dates, ground) if dates else weighed
-    best = sorted(_best(weighed, near, most), key=weighed.__getitem__, reverse=True)[:most]
+    weights = _with_first(near, own) if ground.assisted else list(near.values())
+    weights = _with_date(near, weights, dates, ground) if dates else weights
+    weighed = _best(dict(zip(near, weights, strict=True)), weights, most)
+    best = sorted(weighed, key=weighed.__getitem__, reverse=True)[:most]
     known = {place >> LENGTH_BITS for place in best} if also else set[int]()
     best += [place for place in also if place >> LENGTH_BITS not in known]
     return [
@@ -101,9 +111,9 @@ def _evidence(query: Query, found: Found, ground: Ground, most: int) -> _Evidenc
     words = [word_of(word, found, ground) for word in query.words if found.places.get(word)]
     own = of_pieces(words, ground.length / max(1, ground.parts))
     if not ground.assisted:
-        own = _best(own, own, _MATCHED * most)
+        own = _best(own, list(own.values()), _MATCHED * most)
         return _Evidence(own, _with_neighbours(own, ground), theme=of_sittings(words, ground))
-    own = _best(_with_first(own, own), own, _MATCHED * most)
+    own = _best(own, _with_first(own, own), _MATCHED * most)
     whole = of_messages(words, own)
     near = _with_message(own, whole)
     if len(whole) < most:
@@ -119,27 +129,39 @@ def _dates(query: Query, ground: Ground) -> dict[int, float]:
     return {number: score for number, score in near if score}
 
 
-def _best(weighed: Mapping[int, float], scores: dict[int, float], most: int) -> dict[int, float]:
-    """Return the scores of about so many places that weigh most."""
+def _best(scores: dict[int, float], weights: Sequence[float], most: int) -> dict[int, float]:
+    """Return the scores of about so many places that weigh most; weights are in their order."""
     if len(scores) <= most:
         return scores
-    least = sorted(weighed.values())[-most]
-    return {place: scores[place] for place, weight in weighed.items() if weight >= least}
+    least = _least(weights, most)
+    heavy = [weight >= least for weight in weights]
+    return dict(compress(scores.items(), heavy))
 
 
-def _with_first(scores: Mapping[int, float], own: Mapping[int, float]) -> dict[int, float]:
+def _least(weights: Sequence[float], most: int) -> float:
+    """Return the least of so many of the greatest; of many, a few tell about where that is."""
+    if len(weights) > _SAMPLED * most:
+        sample = sorted(weights[::_STEP])
+        about = sample[-2 * most // _STEP - 1]
+        some = [weight for weight in weights if weight >= about]
+        weights = some if len(some) >= most else weights
+    return sorted(weights)[-most]
+
+
+def _with_first(scores: Mapping[int, float], own: Mapping[int, float]) -> list[float]:
     """Return scores with what it is worth to be the first piece of a message."""
     worth = _FIRST * max(own.values(), default=1.0)
-    return {p: score if p & _PART else score + worth for p, score in scores.items()}
+    return [score if p & _PART else score + worth for p, score in scores.items()]
 
 
 def _with_date(
-    scores: Mapping[int, float], dates: Mapping[int, float], ground: Ground
-) -> dict[int, float]:
-    """Return scores with what it is worth to be of the time that was named."""
-    worth = _NAMED * (max(scores.values(), default=0.0) or 1.0)
+    places: Iterable[int], scores: Sequence[float], dates: Mapping[int, float], ground: Ground
+) -> list[float]:
+    """Return the scores of places with what it is worth to be of the time that was named."""
+    worth = _NAMED * (max(scores, default=0.0) or 1.0)
     get, at = dates.get, ground.at
-    return {p: score + worth * get(at(p >> MESSAGE), 0.0) for p, score in scores.items()}
+    both = zip(places, scores, strict=True)
+    return [score + worth * get(at(place >> MESSAGE), 0.0) for place, score in both]
 
 
 def _with_neighbours(own: Mapping[int, float], ground: Ground) -> dict[int, float]:
@@ -161,12 +183,13 @@ def _add_lent(
 ) -> dict[int, float]:
     """Return what messages lend each other, and add those that have no score of their own."""
     lent: dict[int, float] = {}
+    get, starts, ends = lent.get, ground.starts, ground.ends
     for message, score in scores.items():
         sitting = ground.at(message)
-        first, end = ground.starts[sitting], ground.end(sitting)
+        first, end = starts[sitting], ends[sitting]
         for step, share in NEIGHBOURS:
             if first <= (other := message + step) < end:
-                lent[other] = lent.get(other, 0.0) + share * score
+                lent[other] = get(other, 0.0) + share * score
     near.update((m << MESSAGE, score) for m, score in lent.items() if m not in scores)
     return lent
 
@@ -176,7 +199,8 @@ def _with_message(own: Mapping[int, float], whole: Mapping[int, float]) -> dict[
     worth = _WHOLE * max(own.values(), default=0.0) / (max(whole.values(), default=0.0) or 1.0)
     get = whole.get
     both = {message: worth * (score + get(message + 1, 0.0)) for message, score in whole.items()}
-    return {place: score + both[place >> MESSAGE] for place, score in own.items()}
+    get = both.get
+    return {place: score + get(place >> MESSAGE, 0.0) for place, score in own.items()}
 
 
 def _add_wordless(near: dict[int, float], sittings: Collection[int], ground: Ground) -> None:

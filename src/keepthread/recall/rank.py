@@ -17,11 +17,17 @@ from keepthread.types import Embedding, Found, Part
 
 
 class Ranked(NamedTuple):
-    """A place, how much speaks for it, and what."""
+    """A place, how much speaks for it, and who can tell what."""
 
     place: int
     score: float
-    reason: str
+    number: int
+    reasons: Reasons
+
+    @property
+    def reason(self) -> str:
+        """Return what speaks for it; of many that are ranked, few are asked."""
+        return self.reasons.of(self.number)
 
 
 def rank(
@@ -48,8 +54,8 @@ def rank(
     signs = signs_of(query, known, of, asked, vectors)
     scores = _weighed(signs, _profile(kind, asked if vectors else None), len(known))
     order = sorted(range(len(known)), key=scores.__getitem__, reverse=True)
-    reasons = Reasons(query, found, signs, [part.place for part in of])
-    return [Ranked(of[n].place, scores[n], reasons.of(n, of[n])) for n in order]
+    reasons = Reasons(query, found, signs, of)
+    return [Ranked(of[n].place, scores[n], n, reasons) for n in order]
 
 
 def _profile(kind: Kind, asked: Embedding | None) -> Profile:

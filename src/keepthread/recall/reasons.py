@@ -1,6 +1,8 @@
 """Reasons: what speaks for a piece, in words for people."""
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from keepthread.recall.query import Query
@@ -15,24 +17,23 @@ _WORDS: Final = 6
 class Reasons:
     """Tells what speaks for the candidates of one question."""
 
-    def __init__(self, query: Query, found: Found, signs: Signs, places: Iterable[int]) -> None:
-        """Look at the signs of candidates, and at the words that stand in their places."""
-        self._words: dict[int, list[str]] = {}
-        among = set(places)
-        for word, spelled in query.spelled.items():
-            for place in among.intersection(found.places.get(word, ())):
-                self._words.setdefault(place, []).append(spelled)
+    def __init__(self, query: Query, found: Found, signs: Signs, parts: Sequence[Part]) -> None:
+        """Keep what there is to look at: the signs of candidates, and where the words stand."""
+        self._query = query
+        self._found = found
+        self._parts = parts
         self._speaker = signs.get("speaker", ())
         self._date = signs.get("date", ())
         self._when = signs.get("when", ())
         self._meaning = signs.get("meaning", ())
         self._time = _time(query)
 
-    def of(self, number: int, part: Part) -> str:
+    def of(self, number: int) -> str:
         """Return the reason for the candidate of a number."""
+        part = self._parts[number]
         reasons: list[str] = []
-        if words := self._words.get(part.place):
-            reasons.append(", ".join(words[:_WORDS]))
+        if words := list(islice(self._words(part.place), _WORDS)):
+            reasons.append(", ".join(words))
         if self._speaker and self._speaker[number]:
             reasons.append(f"said by {part.speaker}")
         if self._date and self._date[number] >= _STRONG:
@@ -42,6 +43,14 @@ class Reasons:
         if self._meaning and self._meaning[number] >= _STRONG:
             reasons.append("means much the same")
         return "; ".join(reasons) or "beside what bears on it"
+
+    def _words(self, place: int) -> Iterator[str]:
+        """Yield the words of the question that stand in a place, as they are written."""
+        for word, spelled in self._query.spelled.items():
+            places = self._found.places.get(word, ())
+            at = bisect_left(places, place)
+            if at < len(places) and places[at] == place:
+                yield spelled
 
 
 def _time(query: Query) -> str:

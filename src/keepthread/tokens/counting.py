@@ -84,8 +84,9 @@ def indented(text: str, *, quoted: bool) -> str:
 
 def _count_text(text: str, measure: Measure, *, quoted: bool) -> int:
     """Measure a text as it is; where the text form indents it, that may be more."""
-    plain = _lines(text, measure)
-    return max(plain, measure(indented(text, quoted=quoted))) if _breaks(text) else plain
+    breaks = _breaks(text)
+    plain = measure(text) + breaks
+    return max(plain, measure(indented(text, quoted=quoted))) if breaks else plain
 
 
 def _count_call(call: ToolCall, measure: Measure) -> int:

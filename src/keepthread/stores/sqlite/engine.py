@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -79,7 +80,7 @@ class _Worker:
             return
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        self._tell_end = lambda: loop.call_soon_threadsafe(ended.set_result, None)
+        self._tell_end = lambda: _tell(loop, ended)
         self._closed = True
         self._jobs.put(None)
         await ended
@@ -224,6 +225,12 @@ class _Writer(_Worker):
         if db.in_transaction:
             db.execute("RELEASE one")
         return answer
+
+
+def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    """Tell who waits that the thread has ended; if closing was broken off, nobody does."""
+    with suppress(RuntimeError):  # the loop itself may have ended
+        loop.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
 
 
 def _attempt(job: _Job, db: sqlite3.Connection, path: Path) -> _Answer:

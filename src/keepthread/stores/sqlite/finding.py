@@ -3,13 +3,13 @@
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from json import dumps
 from typing import TypeVar
 
 from keepthread.checks import check_count, check_id
 from keepthread.codec import decode
 from keepthread.errors import Damaged, KeepthreadError
-from keepthread.recall.places import MESSAGE, MOST_SEQ, SEQ_BITS
+from keepthread.recall.places import MESSAGE, SEQ_BITS
 from keepthread.stores.details import check_filter
 from keepthread.stores.reading import check_places, check_sittings
 from keepthread.stores.sqlite import embeddings, index, marks, sessions, shelf
@@ -166,18 +166,14 @@ def _drop_view(db: sqlite3.Connection, tenant: str, view: str) -> None:
 def _fetch(
     db: sqlite3.Connection, tenant: str, places: Sequence[int], kinds: Sequence[str]
 ) -> tuple[list[Placed], list[Record]]:
-    placed: list[Placed] = []
-    sids: list[int] = []
     messages = sorted({place >> MESSAGE for place in places})
-    for sid, group in groupby(messages, lambda message: message >> SEQ_BITS):
-        named = sessions.id_and_owner_if_read(db, tenant, sid)
-        if named is None:
-            continue
-        key = SessionKey(str(sid))
-        sids.append(sid)
-        for message in group:
-            row = db.execute(SQL["message_by_seq"], (sid, message & MOST_SEQ)).fetchone()
-            found = row and decode(sid, row)
-            if found and found.state == "live":
-                placed.append(Placed(key, *named, found))
-    return placed, shelf.scan_sessions(db, tenant, sids, kinds)
+    sids = dict.fromkeys(message >> SEQ_BITS for message in messages)
+    named = {sid: sessions.id_and_owner_if_read(db, tenant, sid) for sid in sids}
+    named = {sid: its for sid, its in named.items() if its}
+    read = [message for message in messages if message >> SEQ_BITS in named]
+    placed: list[Placed] = []
+    for sid, *row in db.execute(SQL["messages_at"], (dumps(read),)):
+        found = decode(sid, tuple(row))
+        if found.state == "live":
+            placed.append(Placed(SessionKey(str(sid)), *named[sid], found))
+    return placed, shelf.scan_sessions(db, tenant, list(named), kinds)

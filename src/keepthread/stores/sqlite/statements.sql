@@ -91,6 +91,10 @@ FROM messages WHERE sid = ? AND id = ?
 SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
 FROM messages WHERE sid = ? AND seq = ?
 
+-- name: messages_at
+SELECT m.sid, m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.exchange, m.exchanges, m.total, m.created_at, m.digest, m.guard
+FROM json_each(?) j CROSS JOIN messages m ON m.sid = j.value >> 22 AND m.seq = j.value & 4194303
+
 -- name: messages_between
 SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
 FROM messages WHERE sid = ? AND seq BETWEEN ? AND ?
@@ -264,7 +268,8 @@ INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)
 INSERT INTO words (words) VALUES ('delete-all')
 
 -- name: places
-SELECT rowid FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?
+SELECT json_group_array(rowid)
+FROM (SELECT rowid FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?)
 
 -- name: insert_piece
 INSERT INTO pieces (place, tokens, flags, speaker) VALUES (?, ?, ?, ?)
