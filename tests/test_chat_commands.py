@@ -165,6 +165,7 @@ def test_a_path_is_no_command_and_a_misspelt_one_is() -> None:
         False,
         True,
     ]
+    assert not is_command(" /etc is what?")
     assert is_command("/wyh not")
     assert is_command("memory:claer")
 

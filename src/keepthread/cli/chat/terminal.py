@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _MOMENT: Final = 0.25
 """Seconds that the first line waits for the memory; then it opens while something is typed."""
-_SHORT: Final = 40
-"""Letters of a title below the line, where more has to be said."""
 _SHORTEST_TITLE: Final = 8
 _DIM: Final = "class:dim"
 _BAD: Final = "class:bad"

@@ -94,8 +94,11 @@ def table() -> list[tuple[str, str]]:
 
 
 def is_command(line: str) -> bool:
-    """Tell whether a line is meant for the chat itself, though perhaps misspelt."""
-    word = line.split(maxsplit=1)[0] if line.strip() else ""
+    """Tell whether a line is meant for the chat itself, though perhaps misspelt.
+
+    One that begins with a blank is not: so everything can be said to the model.
+    """
+    word = line.split(maxsplit=1)[0] if line.strip() and not line[0].isspace() else ""
     return word.startswith(("/", "memory:")) and "/" not in word[1:]
 
 
@@ -119,5 +122,5 @@ def _found(word: str) -> Command:
         return found
     begun = [name for name in COMMANDS if name.startswith(word)] if len(word) > 1 else []
     near = begun or get_close_matches(word, COMMANDS, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "/help lists them"
-    raise InvalidInput(f"there is no command {word}; {hint}")
+    hint = f"did you mean {near[0]}?" if near else "/help lists them."
+    raise InvalidInput(f"there is no command {word}; {hint} A blank before it asks the model")
