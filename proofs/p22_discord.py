@@ -99,6 +99,7 @@ class Play:
                 await serving
 
     async def start(self, pace: Pace = PACE) -> None:
+        self.server.pardon()
         await self._bot.enter_async_context(self.bot(pace))
 
     async def end(self) -> None:

@@ -246,6 +246,10 @@ class DiscordServer:
         headers = {"Retry-After": str(int(wait) + 1), "Via": "1.1 google"}
         return _json(told, 429, self._rate_headers(channel) | headers)
 
+    def pardon(self) -> None:
+        """Expect nobody to wait: a client that begins anew knows nothing of what was told."""
+        self._until.clear()
+
     def _rate_headers(self, channel: Channel) -> dict[str, str]:
         most, seconds = self.rate
         times = self._posts[channel.id]
