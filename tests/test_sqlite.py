@@ -452,6 +452,7 @@ def test_every_hot_statement_uses_its_index(path: Path) -> None:
         if name.startswith(("every_", "count_", "positions", "drop_")):
             continue
         plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", (1,) * sql.count("?"))]
-        plan = [step for step in plan if "VIRTUAL TABLE" not in step]  # FTS5 and lists of places
+        # FTS5 and lists of places, and what a statement inside gave.
+        plan = [step for step in plan if "VIRTUAL TABLE" not in step and "(subquery" not in step]
         assert not any("SCAN" in step or "TEMP B-TREE" in step for step in plan), (name, plan)
     db.close()

@@ -1,6 +1,7 @@
 """Starting the command: it loads what it needs, and the list says what the commands say."""
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ CODE = "from keepthread.cli import main; import sys; main(); print(*sys.modules)
 def loaded(*arguments: str, folder: Path) -> set[str]:
     """Return which modules a run of the command has loaded at its end."""
     command = [sys.executable, "-c", CODE, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    # Without what measures coverage, which loads much.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=env)
     return set(done.stdout.splitlines()[-1].split())
 
 

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keepthread import Attachment, Message, Native, ToolCall, tokens
 from keepthread.errors import InvalidInput, Unavailable
 from keepthread.tokens import Estimator, Tiktoken, counter
+from keepthread.tokens.counting import indented
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +59,21 @@ def test_an_unknown_vocabulary_is_refused_by_name() -> None:
 @pytest.fixture(params=["exact", "estimate"])
 def measure(request: pytest.FixtureRequest, vocabularies: Path) -> Tiktoken | Estimator:
     return Tiktoken() if request.param == "exact" else Estimator()
+
+
+def test_a_text_is_counted_as_no_less_than_its_text_form(vocabularies: Path) -> None:
+    ends = st.sampled_from(
+        ["\n", "a\n", "a.\n", "9!\n", "a..\n", "é.\n", "a \n", "a\r\n", "a\nb\n"]
+    )
+
+    @given(st.text(st.sampled_from("aB9 .,:!'\u00e9\u65e5\t\n")), ends)
+    def law(text: str, end: str) -> None:
+        for counts in (Estimator(), Tiktoken()):
+            form = counts.measure(indented(text + end, quoted=False))
+            counted = counts.count(Message(role="user", content=text + end))
+            assert counted >= tokens.MESSAGE_FRAME + form
+
+    law()
 
 
 def test_every_text_of_a_message_is_counted(measure: Tiktoken | Estimator) -> None:

@@ -74,10 +74,12 @@ async def newest_summary(
     """
     scope = Scope(session=session)
     second: Record | None = None
-    looked = 0
-    while second is None or looked < _MOST:
-        limit = _MOST - _AT_ONCE if looked else _AT_ONCE
+    looked, most = 0, _AT_ONCE
+    while second is None or looked < most:
+        limit = max(_AT_ONCE, most - looked)
         found = await store.scan(scope, FOLD, before=position_key(before), limit=limit)
+        if not looked and made_by is not None:
+            most = _made_since(made_by, found)
         for record in reversed(found):
             looked += 1
             value = cast(dict[str, Any], record.value)
@@ -91,6 +93,18 @@ async def newest_summary(
         if not found:
             break
     return summary_of(second) if second else None
+
+
+def _made_since(head: int, newest: Sequence[Record]) -> int:
+    """Return how many summaries may have been made since the log ended at a position.
+
+    Each takes as many messages as the newest; twice as many are allowed for, and there is an end.
+    """
+    if len(newest) < _AT_ONCE:
+        return len(newest)
+    before, last = (cast(dict[str, Any], record.value) for record in newest[-_AT_ONCE:])
+    each = max(1, last["last"] - before["last"])
+    return min(_MOST, _AT_ONCE + 2 * (last["head"] - head) // each)
 
 
 def _touched(spans: Sequence[Span], hidden: Sequence[Hidden]) -> int:

@@ -25,7 +25,7 @@ from keepthread.ranking import CANDIDATES, ranked
 from keepthread.recall.flags import ASSISTANT, SYSTEM, TOOL, USER
 from keepthread.recall.ground import Ground
 from keepthread.recall.parts import pieces_of
-from keepthread.recall.places import MESSAGE, part_of, place, seq_of, session_of
+from keepthread.recall.places import MESSAGE, SEQ_BITS, part_of, span
 from keepthread.recall.query import Query, query_of
 from keepthread.recall.rank import Ranked
 from keepthread.recall.snippet import snippet
@@ -245,12 +245,9 @@ class Searching:
         )
         if self.vectors and not ranking.by_vectors:
             notes = (*notes, "the embedder did not answer in time: ranked by words alone")
-        own = int(session)
-        older = [
-            each
-            for each in (ranking.telling() if telling else ranking.ranked)
-            if not before or session_of(each.place) != own or seq_of(each.place) < before
-        ]
+        first, last = span(int(session), before) if before else (0, -1)  # what the context shows
+        some = ranking.telling() if telling else ranking.ranked
+        older = [each for each in some if not first <= each.place <= last]
         best = list(ranking.that_may_fit(older, room))
         hits = await self._fetched(finder, best, ranking.ground)
         return Recalled(await self._not_hidden(session, hits, hidden), notes)
@@ -326,7 +323,7 @@ class Searching:
 
 
 def _by_message(placed: Sequence[Placed]) -> dict[int, Placed]:
-    return {place(int(each.session), each.message.seq, 0, 0) >> MESSAGE: each for each in placed}
+    return {int(each.session) << SEQ_BITS | each.message.seq: each for each in placed}
 
 
 def _hit(placed: Placed, ranked: Ranked, asked: Query) -> Hit:

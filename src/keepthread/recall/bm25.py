@@ -11,13 +11,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from keepthread.recall.dense import since
+from keepthread.recall.dense import CUT, since
 from keepthread.recall.ground import Ground
 from keepthread.recall.places import MESSAGE, MOST_LENGTH
 from keepthread.types import Found
 
-CUT: Final = 5000
-"""So many places of a word mean that there may be more before them."""
 _K: Final = 1.2
 _B: Final = 0.75
 
@@ -36,7 +34,7 @@ def word_of(word: str, found: Found, ground: Ground) -> Word:
     if df >= CUT:  # it is taken to be as frequent before the first place that is known
         known = ground.sittings[ground.at(lists[0][0] >> MESSAGE) :]
         df = max(df, df * ground.parts // max(1, sum(sitting.parts for sitting in known)))
-    first = since(lists[0], ground.parts)
+    first = since(lists[0], ground)
     return Word([_from(places, first) for places in lists], idf(ground.parts, df))
 
 
@@ -74,8 +72,13 @@ def of_pieces(words: Iterable[Word], average: float) -> dict[int, float]:
     get = scores.get
     for lists, rarity in words:
         for places, rise in zip(lists, rises, strict=True):
-            for place in places:
-                scores[place] = get(place, 0.0) + rarity * rise[place & MOST_LENGTH]
+            if len(places) > MOST_LENGTH:  # then each length is worth weighing beforehand
+                gain = [rarity * each for each in rise]
+                for place in places:
+                    scores[place] = get(place, 0.0) + gain[place & MOST_LENGTH]
+            else:
+                for place in places:
+                    scores[place] = get(place, 0.0) + rarity * rise[place & MOST_LENGTH]
     return scores
 
 

@@ -56,6 +56,18 @@ class Ground(NamedTuple):
             return None
         return self.sittings[n].started_at
 
+    def between(self, first: int, last: int) -> float:
+        """Return about how many parts there are from one message to another, both included."""
+        begin, end = self.at(first), self.at(last)
+        parts = sum([sitting.parts for sitting in self.sittings[begin:end]])
+        return parts - self._before(first, begin, last) + self._before(last + 1, end, last)
+
+    def _before(self, message: int, sitting: int, last: int) -> float:
+        """Return about how many parts of a sitting are before a message; it may end at `last`."""
+        start, end = self.starts[sitting], min(self.ends[sitting], last + 1)
+        share = (message - start) / max(1, end - start)
+        return self.sittings[sitting].parts * min(1.0, max(0.0, share))
+
     def runs(self, places: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield the sittings that places are in, and how many are in each."""
         starts, ends = self.starts, self.ends

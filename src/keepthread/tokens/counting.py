@@ -86,7 +86,23 @@ def _count_text(text: str, measure: Measure, *, quoted: bool) -> int:
     """Measure a text as it is; where the text form indents it, that may be more."""
     breaks = _breaks(text)
     plain = measure(text) + breaks
-    return max(plain, measure(indented(text, quoted=quoted))) if breaks else plain
+    if not breaks or (breaks == 1 and not quoted and _is_plain_line(text)):
+        return plain
+    return max(plain, measure(indented(text, quoted=quoted)))
+
+
+def _is_plain_line(text: str) -> bool:
+    """Tell whether a text with one break ends with it, behind a word or one sign behind a word.
+
+    The text form drops that break, which leaves no more tokens than there were.
+    """
+    word, sign = text[-3:-2], text[-2:-1]
+    return (
+        text.endswith("\n")
+        and f"{word}{sign}".isascii()
+        and word.isalnum()
+        and (sign.isalnum() or sign in ".,:;!?")
+    )
 
 
 def _count_call(call: ToolCall, measure: Measure) -> int:

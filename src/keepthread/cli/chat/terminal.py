@@ -295,6 +295,8 @@ class Terminal:
             await asyncio.to_thread(self._load_counter)
             with suppress(KeepthreadError, OSError):
                 await self._prune()
+                # The first context of a process is slow; what it needs is loaded by a search.
+                await talk.keeping.memory.search(talk.id, owner=talk.owner, limit=1)
 
     async def _prune(self) -> None:
         days = self._chat.config.settings.memory.auto_prune_days

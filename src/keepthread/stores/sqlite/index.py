@@ -97,13 +97,13 @@ def places(
     if not marks.number_of(db, view):
         return Found(dict.fromkeys(words, ()), ())
     sittings, lately = known.of(db, scope, view)
-    scopes, size = _scopes(db, scope), sum([sitting.parts for sitting in sittings])
+    scopes = _scopes(db, scope)
     found: dict[str, list[int]] = {}
     for word in words:
         places = lately.get(word, most)
         if places is None:
             less = found.get(_once_less(word))
-            first = since(less, size) if less else between[0]
+            first = since(less, lately.ground) if less else between[0]
             # What stands there twice stands there once.
             nowhere = less is not None and not less
             places = [] if nowhere else _places_of(db, scopes, word, (first, between[1]), most)

@@ -6,8 +6,11 @@ is forgotten, which the view tells. Both are looked up each time, in the transac
 
 import sqlite3
 from array import array
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
+from keepthread.recall.ground import Ground
 from keepthread.stores.sqlite.marks import Scope
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import Sitting
@@ -21,11 +24,17 @@ _WORD: Final = 16
 class Words:
     """Where words stand in a scope, as far as it was asked for lately."""
 
-    def __init__(self, marks: list[tuple[int, int]]) -> None:
-        """Begin with nothing known, when a scope is read so far."""
+    def __init__(self, marks: list[tuple[int, int]], sittings: Sequence[Sitting]) -> None:
+        """Begin with nothing known, when a scope is read so far and has these sittings."""
         self.marks = marks
         self.size = 0
+        self._sittings = sittings
         self._places: dict[tuple[str, int], array[int]] = {}
+
+    @cached_property
+    def ground(self) -> Ground:
+        """Return the ground that words stand on."""
+        return Ground.of(self._sittings)
 
     def get(self, word: str, most: int) -> list[int] | None:
         """Return at most so many places of a word, if they are known."""
@@ -69,14 +78,16 @@ class KnownSittings:
                 self._known[sid] = known
                 self._size += len(known[1])
             found += known[1]
-        return Known(found, self._words_of(scope, marks))
+        return Known(found, self._words_of(scope, marks, found))
 
-    def _words_of(self, scope: Scope, marks: list[tuple[int, int]]) -> Words:
+    def _words_of(
+        self, scope: Scope, marks: list[tuple[int, int]], sittings: Sequence[Sitting]
+    ) -> Words:
         if sum([words.size for words in self._words.values()]) > _MOST_PLACES:
             self._words = {}
         words = self._words.get(scope)
         if words is None or words.marks != marks:
-            words = self._words[scope] = Words(marks)
+            words = self._words[scope] = Words(marks, sittings)
         return words
 
 
