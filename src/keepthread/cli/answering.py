@@ -1,15 +1,15 @@
 """What answers in a channel: a model with memory around it, or the orchestrator."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Final, cast
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
 
 from keepthread.channels.nouns import Answer, Asked
-from keepthread.cli.chat.talk import VIEW
+from keepthread.cli.chat.talk import VIEW, meta_of
 from keepthread.errors import ModelCut
 from keepthread.orchestrator import Models, Runnable, orchestrate
 from keepthread.protocols import ChatModel
 from keepthread.turn import Turn
-from keepthread.types import JSON, Message, Reply
+from keepthread.types import Message, Reply
 
 _BROKEN_OFF: Final = "\n-# (the answer broke off)"
 
@@ -49,17 +49,8 @@ async def _said(turn: Turn, model: ChatModel) -> Message | None:
             await stream.aclose()
     if not text.strip():
         return None
-    meta = _meta(model.name, reply)
+    meta = meta_of(model.name, reply.usage, cut=reply.cut)
     return await turn.finish(Message(role="assistant", content=text, meta=meta))
-
-
-def _meta(model: str, reply: Reply) -> Mapping[str, JSON]:
-    meta: dict[str, JSON] = {"model": model}
-    if reply.usage:
-        meta["usage"] = cast(JSON, reply.usage._asdict())
-    if reply.cut:
-        meta["cut"] = True
-    return meta
 
 
 def orchestrating(models: Models, tools: Sequence[Runnable] = ()) -> Answer:

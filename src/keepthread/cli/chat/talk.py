@@ -187,9 +187,8 @@ class Talk:
         if not answered.text:
             return
         self.unanswered = None
-        message = Message(
-            role="assistant", content=answered.text, meta=_meta(self.model.name, answered)
-        )
+        meta = meta_of(self.model.name, answered.usage, cut=answered.cut)
+        message = Message(role="assistant", content=answered.text, meta=meta)
         try:
             answered.answer = await turn.finish(message)
         except AWAY as error:
@@ -230,11 +229,12 @@ def _title(text: str) -> str:
     return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1].rstrip()}…"
 
 
-def _meta(model: str, answered: Answered) -> Mapping[str, JSON]:
+def meta_of(model: str, usage: Usage | None, *, cut: bool) -> Mapping[str, JSON]:
+    """Return what is kept with an answer: who gave it, what it took, whether it is whole."""
     meta: dict[str, JSON] = {"model": model}
-    if answered.usage:
-        meta["usage"] = cast(JSON, answered.usage._asdict())
-    if answered.cut:
+    if usage:
+        meta["usage"] = cast(JSON, usage._asdict())
+    if cut:
         meta["cut"] = True
     return meta
 
