@@ -345,6 +345,10 @@ class Usage(NamedTuple):
     cached: int = 0
     """How many of `input` the provider had seen before."""
 
+    def plus(self, other: "Usage") -> "Usage":
+        """Return what both took together."""
+        return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))
+
 
 class Tool(NamedTuple):
     """What a model may call; `parameters` is a JSON schema."""

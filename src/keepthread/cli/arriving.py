@@ -9,6 +9,7 @@ from typing import Annotated, Final, cast
 
 import typer
 
+from keepthread.cli.bringing import Wanted, bring, seed_session
 from keepthread.cli.call import Call
 from keepthread.errors import InvalidInput
 from keepthread.interchange.formats import FORMATS, format_of
@@ -49,9 +50,6 @@ async def import_file(
     known by the content. The store is made if it is not there. An import that was broken off goes
     on where it was when it is run again.
     """
-    # Loaded when something comes, lest every other command wait for it.
-    from keepthread.cli.bringing import Wanted, bring, seed_session  # noqa: PLC0415
-
     if form not in (None, *FORMATS):
         raise InvalidInput(f"--format must be one of {', '.join(FORMATS)}, not {form!r}")
     if file.is_dir() and session is not None:

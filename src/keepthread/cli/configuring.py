@@ -3,17 +3,17 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from keepthread.cli.call import Call
+from keepthread.cli.config import Config, config_file
+from keepthread.cli.configfile import text_of, write_private
+from keepthread.cli.layers import no_setting
+from keepthread.cli.questions import Answers, Questions, short
 from keepthread.errors import InvalidInput
 from keepthread.opening import shown
-
-if TYPE_CHECKING:
-    from keepthread.cli.config import Config
-    from keepthread.cli.questions import Answers
 
 _ADDRESSES: Final = ("model.base_url", "embedder.url", "discord.base_url")
 
@@ -37,11 +37,6 @@ def init(
     ] = False,
 ) -> None:
     """Ask four questions, and write your settings."""
-    # All that knows settings is loaded when it is needed: --help must not wait for it.
-    from keepthread.cli.config import config_file  # noqa: PLC0415
-    from keepthread.cli.configfile import text_of, write_private  # noqa: PLC0415
-    from keepthread.cli.questions import Questions  # noqa: PLC0415
-
     given = (service, model, path, prune_days)
     alone = call.json or not sys.stdin.isatty()
     if alone and not yes and None in given:
@@ -61,9 +56,7 @@ def init(
     _tell(call, file, answers)
 
 
-def _tell(call: Call, file: Path, answers: "Answers") -> None:
-    from keepthread.cli.questions import short  # noqa: PLC0415 - as above
-
+def _tell(call: Call, file: Path, answers: Answers) -> None:
     steps = answers.next_steps(os.environ)
     if call.json:
         call.write({"file": str(file), "settings": answers.values(), "next": steps})
@@ -80,9 +73,6 @@ def config(
     ] = None,
 ) -> None:
     """Show every setting and where its value comes from."""
-    from keepthread.cli.config import config_file  # noqa: PLC0415 - as above
-    from keepthread.cli.layers import no_setting  # noqa: PLC0415
-
     rows = {
         name: row
         for name, row in _rows(call.config).items()
@@ -100,7 +90,7 @@ def config(
         call.say(f"There is no {file} yet; `keepthread init` writes it")
 
 
-def _rows(config: "Config") -> dict[str, tuple[Any, str]]:
+def _rows(config: Config) -> dict[str, tuple[Any, str]]:
     """Return each value as it may be shown, and its source; of keys, whether they are set."""
     settings = config.settings
     values = settings.values()

@@ -10,6 +10,7 @@ import typer
 from keepthread.cli.call import Call
 from keepthread.cli.care import behind
 from keepthread.cli.counting import current_counter
+from keepthread.cli.wiring import embedder_of, model_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
 from keepthread.interchange.exporting import every_session
 from keepthread.memory import Memory
@@ -30,8 +31,6 @@ async def index(
     Vectors are made if the settings name an embedder; what another model embedded is embedded anew.
     Programs that search do all this by themselves; here it is done beforehand.
     """
-    from keepthread.cli.wiring import embedder_of  # noqa: PLC0415 - not before it is needed
-
     embedder = embedder_of(call.config.settings.embedder, os.environ)
     embedded = 0
     async with call.memory() as memory:
@@ -123,8 +122,6 @@ async def _fold(memory: Memory, id: str, progress: Progress | None) -> tuple[int
 @asynccontextmanager
 async def _folding(call: Call) -> AsyncGenerator[Folding]:
     """Give how to fold, by the settings."""
-    from keepthread.cli.wiring import model_of  # noqa: PLC0415 - not before it is needed
-
     settings = call.config.settings
     if settings.summarizer.by != "model":
         yield Folding()

@@ -1,10 +1,11 @@
-"""`keepthread discord`: what the command line says; the bot itself is loaded when it is needed."""
+"""`keepthread discord`: what the command line says."""
 
 import os
 from typing import Annotated
 
 import typer
 
+from keepthread.cli.bot import run
 from keepthread.cli.call import Call
 
 
@@ -28,7 +29,5 @@ async def discord(
 
     DISCORD_TOKEN holds the bot's token, and the setting discord.guilds says where it answers.
     """
-    from keepthread.cli.bot import run  # noqa: PLC0415 - not before it is needed
-
     call = call.with_flags({"model.name": model})
     return await run(call, os.environ, orchestrated=orchestrate, with_tools=tools)

@@ -1,9 +1,10 @@
 """A model that keeps account of what it took."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from keepthread.protocols import ChatModel
-from keepthread.types import JSON, Message, Reply, Tool, Usage
+from keepthread.types import Message, Reply, Usage
 
 
 class Spent:
@@ -16,12 +17,11 @@ class Spent:
     def add(self, usage: Usage | None) -> None:
         """Add what an answer took, if that is known."""
         if usage is not None:
-            before = self.usage or Usage()
-            self.usage = Usage(*(a + b for a, b in zip(before, usage, strict=True)))
+            self.usage = usage.plus(self.usage or Usage())
 
 
 class Counted:
-    """A model, counted."""
+    """A model, counted; it is asked whatever it is asked here."""
 
     def __init__(self, model: ChatModel, spent: Spent) -> None:
         """Take the model and where to count."""
@@ -33,36 +33,15 @@ class Counted:
         """Name the model."""
         return self._model.name
 
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        system: str = "",
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, JSON] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
+    async def complete(self, messages: Sequence[Message], **asked: Any) -> Reply:
         """Return the model's answer."""
-        reply = await self._model.complete(
-            messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
-        )
+        reply = await self._model.complete(messages, **asked)
         self._spent.add(reply.usage)
         return reply
 
-    async def stream(
-        self,
-        messages: Sequence[Message],
-        *,
-        system: str = "",
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, JSON] | None = None,
-        max_tokens: int | None = None,
-    ) -> AsyncIterator[str | Reply]:
+    async def stream(self, messages: Sequence[Message], **asked: Any) -> AsyncIterator[str | Reply]:
         """Give the model's answer piece by piece."""
-        pieces = self._model.stream(
-            messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
-        )
-        async for piece in pieces:
+        async for piece in self._model.stream(messages, **asked):
             if isinstance(piece, Reply):
                 self._spent.add(piece.usage)
             yield piece

@@ -1,14 +1,16 @@
 """A model that asks the next one when the first cannot answer."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 from keepthread.errors import ModelError
 from keepthread.protocols import ChatModel
-from keepthread.types import JSON, Message, Reply, Tool
+from keepthread.types import Message, Reply
 
 
 class Fallback:
-    """Several models behind one; the next is asked if nothing came of the one before.
+    """Several models behind one; the next is asked the same if nothing came of the one before.
 
     >>> Fallback(AnthropicModel("claude-sonnet-4-5", key="…"), OpenAIModel("gpt-5", key="…"))
     """
@@ -22,45 +24,20 @@ class Fallback:
         """Name the first."""
         return self._models[0].name
 
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        system: str = "",
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, JSON] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
+    async def complete(self, messages: Sequence[Message], **asked: Any) -> Reply:
         """Return the answer of the first that gives one."""
         *others, last = self._models
         for model in others:
-            try:
-                return await model.complete(
-                    messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
-                )
-            except ModelError:
-                continue
-        return await last.complete(
-            messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
-        )
+            with suppress(ModelError):
+                return await model.complete(messages, **asked)
+        return await last.complete(messages, **asked)
 
-    async def stream(
-        self,
-        messages: Sequence[Message],
-        *,
-        system: str = "",
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, JSON] | None = None,
-        max_tokens: int | None = None,
-    ) -> AsyncIterator[str | Reply]:
+    async def stream(self, messages: Sequence[Message], **asked: Any) -> AsyncIterator[str | Reply]:
         """Give the answer of the first that begins one."""
         for number, model in enumerate(self._models, 1):
             said = False
-            pieces = model.stream(
-                messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
-            )
             try:
-                async for piece in pieces:
+                async for piece in model.stream(messages, **asked):
                     said = True
                     yield piece
             except ModelError:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keepthread.cli.call import Call
+from keepthread.cli.chat import once, running, starting
 from keepthread.errors import InvalidInput
 
 
@@ -49,9 +50,6 @@ async def chat(
 
     Input from a pipe is a question, too. Exits with 1 if the one answer was cut short.
     """
-    # Not before it is needed: other commands have no use for it, and this one shows a line first.
-    from keepthread.cli.chat import once, running, starting  # noqa: PLC0415
-
     if sum((latest, resume is not None, session is not None)) > 1:
         raise InvalidInput("--continue, --resume and --session exclude each other; give one")
     asked = once.question_of(question)

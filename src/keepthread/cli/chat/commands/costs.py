@@ -1,6 +1,7 @@
 """What answers cost: tokens in, out and cached, and the price where it is set."""
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from keepthread.cli.chat.chat import Chat
@@ -58,17 +59,13 @@ def _row(
     name: str, costs: Iterable[Cost], settings: "ModelSettings", *, priced: bool
 ) -> tuple[str, ...]:
     costs = list(costs)
-    total = _sum(each.usage for each in costs)
+    total = reduce(Usage.plus, (each.usage for each in costs), Usage())
     cells = (name, f"{total.input:,}", f"{total.cached:,}", f"{total.output:,}")
     if not priced:
         return cells
-    ours = _sum(each.usage for each in costs if each.model == settings.name)
+    own = (each.usage for each in costs if each.model == settings.name)
+    ours = reduce(Usage.plus, own, Usage())
     return (*cells, f"{cost_of(ours, settings.price) or 0:,.4f}")
-
-
-def _sum(usages: Iterable[Usage]) -> Usage:
-    sums = [sum(column) for column in zip(*usages, strict=True)]
-    return Usage(*sums)
 
 
 def _of_answered(answered: Answered) -> Cost:
