@@ -1,11 +1,10 @@
 """Writing a person's own settings: commented, private, whole or not at all."""
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from keepthread.cli.private import private
 from keepthread.cli.settings import KEYS
 from keepthread.types import JSON
 
@@ -37,13 +36,5 @@ def write_private(path: Path, text: str) -> None:
     """Write a file that its owner alone can read; it appears once it is whole."""
     path = path.resolve()  # a link stays one: some keep all their settings elsewhere
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            part.unlink()
+    with private(path) as write:
+        write(text.encode())

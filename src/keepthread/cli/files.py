@@ -1,9 +1,8 @@
 """Commands that write whole stores: export, backup."""
 
-import os
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ import typer
 from keepthread.cli.call import Call
 from keepthread.cli.care import behind
 from keepthread.cli.harmless import harmless
+from keepthread.cli.private import private
 from keepthread.cli.stores import place_of
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.interchange.exporting import Exported, every_session, id_of
@@ -146,17 +146,8 @@ def writing(output: Path | None) -> Generator[Callable[[bytes], object]]:
         yield _show if sys.stdout.isatty() else sys.stdout.buffer.write
         sys.stdout.flush()
         return
-    part = output.with_name(f"{output.name}.part")
-    try:
-        with part.open("wb") as file:
-            part.chmod(0o600)  # conversations are their owner's alone
-            yield file.write
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(output)
-    finally:
-        with suppress(FileNotFoundError):
-            part.unlink()
+    with private(output) as write:  # conversations are their owner's alone
+        yield write
 
 
 def _show(line: bytes) -> None:
