@@ -8,6 +8,7 @@ from pathlib import Path
 from bench import ENOUGH_ROUNDS, Benchmark, Run
 from bench.chat import BENCHMARK as CHAT
 from bench.context import BENCHMARK as CONTEXT
+from bench.languages import BENCHMARK as LANGUAGES
 from bench.orchestrator import BENCHMARK as ORCHESTRATOR
 from bench.places import folders
 from bench.postgres import BENCHMARK as POSTGRES
@@ -20,7 +21,18 @@ from bench.speed import BENCHMARK as SPEED
 
 BENCHMARKS: Mapping[str, Benchmark] = {
     each.name: each
-    for each in (SPEED, CONTEXT, PREFIX, SEARCH, RECALL, ORCHESTRATOR, POSTGRES, REDIS, CHAT)
+    for each in (
+        SPEED,
+        CONTEXT,
+        PREFIX,
+        SEARCH,
+        RECALL,
+        LANGUAGES,
+        ORCHESTRATOR,
+        POSTGRES,
+        REDIS,
+        CHAT,
+    )
 }
 QUICK_ROUNDS = 3
 

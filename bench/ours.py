@@ -29,7 +29,7 @@ class _OnTheSpot:
     def __init__(self, path: Path) -> None:
         self._file = DatabaseFile(path, synchronous="FULL", timeout=30.0, connect=connect)
         self.writing = self._file.open_for_writing()
-        self.reading = self._file.open_for_reading()
+        self.reading = self._file.open_for_reading().db
         self._pages = 0
 
     async def write(self, work: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
@@ -42,7 +42,7 @@ class _OnTheSpot:
 
     def committed(self, size: int) -> None:
         """Check-point when it is time to."""
-        self._pages += engine._PAGES_PER_COMMIT + size // engine._PAGE
+        self._pages += engine._PAGES_PER_COMMIT + size // engine.PAGE
         if self._pages >= engine.CHECKPOINT_PAGES:
             self._pages = 0
             self._file.checkpoint(self.writing)

@@ -13,7 +13,7 @@ from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.orchestrator import Limits, Models, Routed, Runnable, orchestrate
 from keepthread.orchestrator.servers import Server, Servers
 from keepthread.types import JSON, Tool
-from proofs.errands import SYSTEM, Errand, errand
+from proofs.errands import FACT, SYSTEM, Errand, errand
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ABREAST: Final = 3
@@ -39,6 +39,8 @@ class Answerer:
         mortal = Server("mortal", sys.executable, command, cwd=str(ROOT))
         async with Memory.open(self._address) as memory, Servers([mortal]) as servers:
             tools = [*OWN, *servers.tools]
+            owner = (await memory.session(errand(self._seed, 0).session)).info.owner
+            await memory.facts(owner).remember(FACT)
             async with asyncio.TaskGroup() as group:
                 for _ in range(ABREAST):
                     group.create_task(self._work(memory, tools, numbers))

@@ -18,6 +18,8 @@ from keepthread.types import ToolCall
 
 TOOLS: Final = ("good", "flaky", "raw", "hang", "ask", "order")
 SYSTEM: Final = "You are MARKSYS."
+FACT: Final = "The user is MARKFACT, who wants to see to it step by step."
+"""What is known of the owner: for those who answer, and not for specialists."""
 MARK: Final = re.compile(r"MARK\w+")
 STAGES: Final = ("router", "planner", "specialist", "synthesizer")
 _NUMBER: Final = re.compile(r"#(\d+)")

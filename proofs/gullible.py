@@ -25,6 +25,9 @@ TOKENS: Final = re.compile(
 """What the templates of chat models are made of: a token, not a text, to who takes it for one."""
 
 
+DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+
+
 class Said(NamedTuple):
     """What somebody says in a prompt."""
 
@@ -94,6 +97,27 @@ def steered_by_text(text: str, turns: int, fence: str, codeword: str) -> str:
         return f"in the text: {len(begun)} turns, and {turns} messages"
     found = [by_template(turn, codeword) for turn in begun if not turn.startswith("Tool")]
     return next((f"by a chat template, in the text: {each}" for each in found if each), "")
+
+
+def forged_in_recalled(text: str, fence: str, entries: int) -> str:
+    """Return what is wrong with the block of recalled text, or nothing.
+
+    In it a line at the margin is somebody's word, so there must be one for each fact and each piece
+    that was recalled; lines that go on are indented. Days stand in order.
+    """
+    head, end = f"[recalled, quoted, fence {fence}]", f"[end of quote, fence {fence}]"
+    lines = text.splitlines()
+    if head not in lines:
+        return ""
+    block = lines[lines.index(head) + 1 :]
+    block = block[: block.index(end)]
+    days = [line for line in block if DAY.fullmatch(line)]
+    begun = [line for line in block if line[:1] != " " and line not in days]
+    if len(begun) != entries:
+        return f"{len(begun)} voices in what was recalled, and {entries} pieces: {begun!r}"[:300]
+    if days != sorted(set(days)):
+        return f"days in what was recalled are not in order: {days}"
+    return ""
 
 
 def outside(text: str, fence: str, *, labels: bool = False) -> Iterator[str]:

@@ -505,6 +505,17 @@ class History:
             )
         )
 
+    async def repeated(self) -> None:
+        """Store calls that share an id, as servers give them, and results that any may answer."""
+        rng = self.rng
+        calls = [Message(role="assistant", tool_calls=[call(rng)]) for _ in range(2)]
+        shared = ToolCall(id="call_1", name="weather", arguments="{}")
+        calls += [Message(role="assistant", tool_calls=[shared]) for _ in range(rng.randint(2, 4))]
+        results = [self.result("call_1", "weather") for _ in range(rng.randint(1, len(calls)))]
+        rng.shuffle(calls)
+        for message in [*calls[:-1], results[0], calls[-1], *results[1:]]:
+            await self.session.append(message)
+
     async def talk(self) -> None:
         for role in ("user", "assistant"):
             await self.session.add_turn(role, self.text())
@@ -655,6 +666,7 @@ PLAN: Final[Mapping[Step, int]] = {
     History.taken_up: 4,
     History.interleaved: 6,
     History.loose: 12,
+    History.repeated: 6,
     History.talk: 14,
     History.many: 4,
     History.note: 6,

@@ -29,10 +29,15 @@ from keepthread.types import Gathered, Message, Record, Scope, SessionInfo, Sess
 from tests.test_codec import messages
 
 few_ids = st.sampled_from(("m1", "m2", "m3", "0" * 32, ""))
-drafts = st.builds(lambda m, id: replace(m, id=id), messages, few_ids)
+few_tokens = st.integers(0, 60).map(lambda n: n if n < 60 else 2**53 - 1)
+"""Mostly small counts, so that a log can grow; now and then one that fills it."""
+drafts = st.builds(
+    lambda m, id, tokens: replace(m, id=id, tokens=tokens), messages, few_ids, few_tokens
+)
 positions = st.none() | st.integers(0, 12)
 names = st.sampled_from(("a", "b"))
 spans = st.tuples(st.integers(0, 6), st.integers(0, 8))
+CHANGEABLE = st.sampled_from(("title", "tags", "system_prompt", "meta"))
 versions = st.sampled_from((None, "current", 0, 999_999))
 between = st.fixed_dictionaries(
     {}, optional={"after": st.integers(0, 6), "least": st.integers(0, 3)}
@@ -118,6 +123,8 @@ ON_A_SESSION: dict[str, Callable[[Store, SessionKey], Awaitable[Any]]] = {
     "append": lambda s, key: s.append(key, [Message(role="user", content="a")]),
     "append nothing": lambda s, key: s.append(key, []),
     "delete": lambda s, key: s.delete_session(key),
+    "delete if idle": lambda s, key: s.delete_session(key, idle_since=0),
+    "delete if unready": lambda s, key: s.delete_session(key, unready=True),
     "describe": lambda s, key: s.describe(key),
     "drop": lambda s, key: s.drop(Scope(session=key), "k", "k"),
     "erase": lambda s, key: s.erase(key, [1]),
@@ -189,6 +196,47 @@ class Stores(RuleBasedStateMachine):
     def delete(self, keys: Any) -> Any:
         self.same(lambda s, i: s.delete_session(keys[i]))
         return keys
+
+    @step(
+        keys=sessions,
+        mine=st.dictionaries(CHANGEABLE, names, max_size=2),
+        theirs=st.dictionaries(CHANGEABLE, names, max_size=2),
+        erased=st.booleans(),
+        ready=st.booleans(),
+    )
+    def update_what_was_seen(
+        self, keys: Any, mine: dict[str, str], theirs: dict[str, str], erased: bool, ready: bool
+    ) -> None:
+        """Change some fields of a session of which another changed some since it was read."""
+
+        async def update(store: Store, index: int) -> SessionInfo:
+            seen = await store.describe(keys[index])
+            await store.put_session(replace(seen, **_fields(theirs)), seen=seen)
+            if erased and seen.messages:
+                await store.erase(keys[index], [seen.messages])
+            wanted = replace(seen, ready=ready, **_fields(mine))
+            return await store.put_session(wanted, seen=seen)
+
+        self.same(update)
+
+    @step(
+        target=sessions,
+        keys=consumes(sessions),
+        unready=st.booleans(),
+        seconds=st.none() | st.sampled_from((-3600.0, -1.0, 0.0, 2.0, 60.0)),
+    )
+    def delete_if(self, keys: Any, unready: bool, seconds: float | None) -> Any:
+        """Delete a session under a condition; one that is refused stays, alike everywhere."""
+        if not unready and seconds is None:
+            return keys  # `delete` does that
+
+        async def delete(store: Store, index: int) -> None:
+            # Activity is noted up to a second late, so the time is relative to what was noted.
+            at = (await store.describe(keys[index])).updated_at
+            since = None if seconds is None else at + seconds
+            await store.delete_session(keys[index], unready=unready, idle_since=since)
+
+        return keys if self.same(delete) is None else multiple()
 
     @step(keys=gone, what=st.sampled_from(sorted(ON_A_SESSION)))
     def disturb(self, keys: Any, what: str) -> None:
@@ -358,6 +406,12 @@ async def _version(store: Store, scope: Scope, kind: str, key: str) -> int:
     """Return the version a careful caller names: of the record there is, or 0."""
     record = await store.get(scope, kind, key)
     return record.version if record else 0
+
+
+def _fields(values: dict[str, str]) -> dict[str, Any]:
+    """Return fields of a session, each with a value of its type."""
+    made = {"tags": lambda v: (v,), "meta": lambda v: {"name": v}}
+    return {name: made.get(name, str)(value) for name, value in values.items()}
 
 
 def _scope(level: str, key: SessionKey) -> Scope:

@@ -1,20 +1,27 @@
 """P1: kill -9 a writer again and again; whatever it was told is stored must still be there.
 
-The writer is a process of its own with the real store on a real file. On servers every third kill
-is the server's: all its processes at once, while the writer writes. Half of these writers die with
-it, the others must go on once it is back.
+The writer is a process of its own with the real store on a real file. Some kills are aimed: just
+before a COMMIT, inside a checkpoint, while the file is opened. Sometimes another program writes to
+the file or checkpoints it at such a moment. Every sixth time the writers are a process that forks
+and its children (`proofs.forker`).
+
+On servers every third kill is the server's: all its processes at once, while the writer writes.
+Half of these writers die with it, the others must go on once it is back.
 """
 
 import asyncio
 import mmap
+import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +31,7 @@ from keepthread.errors import KeepthreadError
 from keepthread.protocols import Store
 from keepthread.types import Message
 from proofs import Outcome, Progress, Proof
+from proofs.forker import MODES
 from proofs.places import Place, file_url, new_place, opened
 from proofs.writer import (
     CHECKPOINTING,
@@ -42,7 +50,21 @@ LEAST_SHARE: Final = 1 / 3
 PATIENCE: Final = 5.0
 LONG_PATIENCE: Final = 30.0
 
-Aim: TypeAlias = Literal["opening", "transaction", "checkpoint", "anywhere", "server"]
+HOLD: Final = 0.1  # seconds before COMMIT in which a premature acknowledgement would be noted
+
+Aim: TypeAlias = Literal[
+    "opening",
+    "transaction",
+    "inside",
+    "commit",
+    "checkpoint",
+    "foreign",
+    "fork",
+    "anywhere",
+    "server",
+]
+AIMED: Final[dict[int, Aim]] = {0: "commit", 2: "foreign", 4: "fork"}
+"""Of six kills in a row, those whose aim is not left to chance."""
 
 
 # --- killing ---
@@ -55,6 +77,9 @@ class Tally:
     deaths: Counter[int] = field(default_factory=Counter)
     kills: int = 0
     opening: int = 0
+    forks: Counter[str] = field(default_factory=Counter)
+    children: int = 0
+    foreign: Counter[str] = field(default_factory=Counter)
     servers: int = 0
     survivors: int = 0
     acknowledged: int = 0
@@ -68,15 +93,24 @@ class Tally:
     def inside(self) -> int:
         return self.deaths[INSIDE] + self.deaths[COMMITTING]
 
+    @property
+    def watched(self) -> int:
+        """Count the kills of writers that say where they are."""
+        return self.kills - self.forks.total()
+
 
 class Victim:
     """One writer, from its start to its death."""
 
-    def __init__(self, folder: Path, url: str, kill: int, seed: int) -> None:
-        (folder / "place").write_bytes(bytes([OUTSIDE]))
+    def __init__(self, life: "Life", moment: int) -> None:
+        """Start it; it is to stop at a moment, unless that is OUTSIDE."""
+        folder, rng = life.folder, life.rng
+        self.moment = moment
+        (folder / "place").write_bytes(bytes([OUTSIDE] * 3))
         with (folder / "place").open("r+b") as file:
-            self.place = mmap.mmap(file.fileno(), 1)
-        arguments = [str(folder), url, str(kill), str(seed)]
+            self.place = mmap.mmap(file.fileno(), 3)
+        kill, seed = str(life.tally.kills), str(rng.getrandbits(32))
+        arguments = [str(folder), life.url, kill, seed, life.flaw]
         pipe = subprocess.PIPE
         self.last_words = ""
         self.process = subprocess.Popen(
@@ -88,11 +122,18 @@ class Victim:
         assert self.process.stdout
         for _ in range(1 if aim == "opening" else 1 + TASKS):
             self.process.stdout.read(1)
-        if aim in ("transaction", "checkpoint"):
+        if self.moment:
+            self.place[1] = self.moment
+            self._wait_for_stop()
+        elif aim in ("transaction", "checkpoint"):
             self._watch_for(INSIDE if aim == "transaction" else CHECKPOINTING)
             self._linger(rng.uniform(0, 0.001))
         else:
             time.sleep(rng.uniform(0, 0.02 if aim == "opening" else 0.08))
+
+    def go_on(self) -> None:
+        """Let it leave the moment at which it stopped."""
+        self.place[1] = OUTSIDE
 
     def die(self) -> None:
         """Kill it."""
@@ -100,6 +141,16 @@ class Victim:
         _, errors = self.process.communicate()
         if self.process.returncode != -signal.SIGKILL:
             self.last_words = errors.decode(errors="replace")[-300:]
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether it stopped where it was to stop."""
+        return self.place[2] == self.moment
+
+    def _wait_for_stop(self) -> None:
+        deadline = time.monotonic() + LONG_PATIENCE
+        while not self.stopped and time.monotonic() < deadline and self.process.poll() is None:
+            time.sleep(0.001)
 
     def _watch_for(self, place: int) -> None:
         # The byte has no event to wait for, and the moment is shorter than any sleep.
@@ -116,12 +167,16 @@ class Victim:
 
 def aim_next(tally: Tally, rng: random.Random) -> Aim:
     """Choose the moment of the next kill; half of them should fall into a transaction."""
+    if aim := AIMED.get(tally.kills % 6):
+        return aim
+    if tally.inside < (tally.watched + 1) * LEAST_SHARE:
+        return "inside"  # it stops there, so that this one cannot miss
     chance = rng.random()
     if chance < 0.1:
         return "opening"
     if chance < 0.2:
         return "checkpoint"
-    return "transaction" if tally.inside * 2 <= tally.kills else "anywhere"
+    return "transaction" if tally.inside * 2 <= tally.watched else "anywhere"
 
 
 def aim_at_server(tally: Tally, rng: random.Random) -> Aim:
@@ -137,8 +192,16 @@ def aim_at_server(tally: Tally, rng: random.Random) -> Aim:
 class Life:
     """One store over several kills, and how far it was checked."""
 
-    def __init__(self, folder: Path, tally: Tally, rng: random.Random, place: Place | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tally: Tally,
+        rng: random.Random,
+        place: Place | None = None,
+        flaw: str = "",
+    ) -> None:
         self.folder = folder
+        self.flaw = flaw
         self.tally = tally
         self.rng = rng
         self.place = place
@@ -148,12 +211,25 @@ class Life:
 
     def kill_one(self, aim: Aim) -> None:
         """Start a writer, kill it, its server or both, and count where it died."""
-        victim = Victim(self.folder, self.url, self.tally.kills, self.rng.getrandbits(32))
+        if aim == "fork":
+            self.kill_family(self.rng.choice(list(MODES)))
+        elif aim == "foreign":
+            self.kill_writer(aim, self.rng.choice((INSIDE, COMMITTING, CHECKPOINTING)))
+        else:
+            self.kill_writer(aim, {"commit": COMMITTING, "inside": INSIDE}.get(aim, OUTSIDE))
+
+    def kill_writer(self, aim: Aim, moment: int) -> None:
+        """Start a writer that may stop at a moment, and kill it or its server."""
+        victim = Victim(self, moment)
         victim.work(aim, self.rng)
         where = victim.place[0]
         if aim == "server" and self.place:
             self._kill_server(victim, self.place)
         else:
+            if aim == "commit":
+                time.sleep(HOLD)
+            elif aim == "foreign":
+                self._meddle(victim)
             victim.die()
             where = victim.place[0]
         if words := victim.last_words:
@@ -161,6 +237,67 @@ class Life:
         self.tally.kills += 1
         self.tally.deaths[where] += 1
         self.tally.opening += aim == "opening"
+
+    def _meddle(self, victim: Victim) -> None:
+        """Write to the file, or checkpoint it, as another program may while the writer is at it."""
+        if not victim.stopped:
+            self.tally.broken.append(f"kill {self.tally.kills}: the writer did not come so far")
+            return
+        what = self.rng.choice(("commit", "PASSIVE", "FULL", "RESTART", "TRUNCATE"))
+        if victim.moment == CHECKPOINTING:
+            what = "commit"  # two checkpoints exclude each other
+        self.tally.foreign[what] += 1
+        with closing(
+            sqlite3.connect(self.folder / "log.db", isolation_level=None, timeout=0)
+        ) as db:
+            if what == "commit":
+                self._commit_beside(db)
+            else:
+                db.execute(f"PRAGMA wal_checkpoint({what})").fetchall()
+            victim.go_on()
+            time.sleep(self.rng.uniform(0, 0.05))
+
+    def _commit_beside(self, db: sqlite3.Connection) -> None:
+        """Commit while the writer has the write lock, which must be refused."""
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(f"PRAGMA user_version = {version}")
+            db.execute("COMMIT")
+        except sqlite3.OperationalError:
+            return
+        self._corrupt("another program could commit during a transaction or a checkpoint")
+
+    def kill_family(self, mode: str, patience: float = LONG_PATIENCE) -> None:
+        """Start a process that forks, and kill it and its children once some of these wrote."""
+        number, pipe = self.tally.kills, subprocess.PIPE
+        arguments = [mode, str(self.folder), self.url, f"{number}.f", str(self.rng.getrandbits(32))]
+        parent = subprocess.Popen(
+            [sys.executable, "-m", "proofs.forker", *arguments, self.flaw],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=pipe,
+            start_new_session=True,
+        )
+        wanted = self.rng.randint(3, 6)
+        deadline = time.monotonic() + patience
+        while len(children := self._children(f"{number}.f.")) < wanted:
+            if time.monotonic() > deadline or parent.poll() is not None:
+                self.tally.broken.append(f"kill {number}: only children {children} wrote ({mode})")
+                break
+            time.sleep(0.02)
+        os.killpg(parent.pid, signal.SIGKILL)
+        errors = parent.communicate()[1].decode(errors="replace")
+        if errors:
+            self.tally.broken.append(f"kill {number}: a process failed ({mode}): {errors[-300:]}")
+        self.tally.kills += 1
+        self.tally.forks[mode] += 1
+        self.tally.children += len(children)
+
+    def _children(self, writer: str) -> set[str]:
+        """Return the children of a process that have an acknowledgement."""
+        acks = [ack.batch for ack in self._acknowledged() if ack.batch.startswith(writer)]
+        return {batch.removeprefix(writer).partition(".")[0] for batch in acks} - {"0"}
 
     def _kill_server(self, victim: Victim, place: Place) -> None:
         """Kill the server, and the writer before its return or once it has gone on."""
@@ -245,13 +382,15 @@ async def read_all(store: Store, name: str, after: int) -> list[Message]:
     return [] if session is None else await store.read(session.key, after=after, limit=1_000_000)
 
 
-def live_once(kills: int, tally: Tally, rng: random.Random, place: Place | None = None) -> None:
+def live_once(
+    kills: int, tally: Tally, rng: random.Random, place: Place | None = None, flaw: str = ""
+) -> None:
     """Take one new store through some kills, checking after each and once more at the end.
 
     A writer that is to die while it opens finds what the death before it left, not a checked file.
     """
     with tempfile.TemporaryDirectory() as folder:
-        life = Life(Path(folder), tally, rng, place)
+        life = Life(Path(folder), tally, rng, place, flaw)
         for number in range(kills):
             aim = aim_at_server(tally, rng) if place else aim_next(tally, rng)
             if number and aim != "opening":
@@ -267,10 +406,13 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
     figures = {
         "kills": tally.kills,
         "inside a transaction": tally.inside,
-        "their share": f"{tally.inside / tally.kills:.0%}",
+        "their share": share_of(tally),
         "of these inside COMMIT": tally.deaths[COMMITTING],
         "inside a checkpoint": tally.deaths[CHECKPOINTING],
         "aimed at the opening": tally.opening,
+        "of processes that fork": shown(tally.forks),
+        "their children that wrote": tally.children,
+        "with another program at the file": shown(tally.foreign),
     }
     return Outcome(figures=figures | what_was_found(tally), broken=tuple(tally.broken))
 
@@ -300,9 +442,16 @@ def kill_all(size: int, seed: int, progress: Progress, tally: Tally, place: Plac
         if place:
             place.empty()
         progress(tally.kills, size)
-    share = tally.inside / tally.kills
-    if share < LEAST_SHARE:
-        tally.broken.append(f"only {share:.0%} of the kills fell into a transaction")
+    if tally.inside < tally.watched * LEAST_SHARE:
+        tally.broken.append(f"only {share_of(tally)} of the kills fell into a transaction")
+
+
+def share_of(tally: Tally) -> str:
+    return f"{tally.inside / max(1, tally.watched):.0%}"
+
+
+def shown(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
 
 
 def what_was_found(tally: Tally) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """P4: one total order per session, and no clock in it.
 
 Eight processes append to one session of one store while their clocks jump back and forth by up to
-an hour. What was acknowledged must be in the log once, in an order that every caller could see.
+an hour. In each of them two event loops, in threads of their own, share one memory. What was
+acknowledged must be in the log once, in an order that every caller could see.
 """
 
 import asyncio
@@ -18,14 +19,18 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import NamedTuple
 
-from keepthread.protocols import Store
+from keepthread import Memory, Session
+from keepthread.tokens import Estimator
 from keepthread.types import Message, SessionInfo, SessionKey
 from proofs import Outcome, Progress, Proof
 from proofs.places import file_url, new_place, opened
 
-WRITERS = 8
+PROCESSES = 8
+LOOPS = 2
+WRITERS = PROCESSES * LOOPS
 HOUR = 3600.0
 PATIENCE = 60.0
+HANG = 3600.0  # seconds after which a process that does not end is taken for hung
 PAGE = 5000
 
 
@@ -88,60 +93,78 @@ def _let_all_write(
 ) -> list[str]:
     """Run the writers side by side and say which did not end well."""
     spawn = multiprocessing.get_context("spawn")
-    gate = spawn.Barrier(WRITERS)
+    gate = spawn.Barrier(PROCESSES)
     shares = [len(range(number, size, WRITERS)) for number in range(WRITERS)]
     writers = [
-        spawn.Process(target=_write, args=(folder, url, key, number, share, seed, gate))
-        for number, share in enumerate(shares)
+        spawn.Process(
+            target=_write,
+            args=(folder, url, key, number, shares[number : number + LOOPS], seed, gate),
+        )
+        for number in range(0, WRITERS, LOOPS)
     ]
     for writer in writers:
         writer.start()
     for done, writer in enumerate(writers, 1):
         writer.join()
-        progress(size * done // WRITERS, size)
+        progress(size * done // PROCESSES, size)
     return [
-        f"writer {number} ended with status {writer.exitcode}"
+        f"process {number} ended with status {writer.exitcode}"
         for number, writer in enumerate(writers)
         if writer.exitcode
     ]
 
 
 def _write(
-    folder: Path, url: str, key: SessionKey, number: int, share: int, seed: int, gate: Barrier
+    folder: Path,
+    url: str,
+    key: SessionKey,
+    first: int,
+    shares: list[int],
+    seed: int,
+    gate: Barrier,
 ) -> None:
-    writer = _Writer(folder, url, key, number, random.Random(f"{seed}/{number}"))
-    asyncio.run(writer.run(share, gate))
+    """Let writers share one memory, the first in this thread's loop, the others in their own."""
+    rngs = [random.Random(f"{seed}/{first + n}") for n in range(len(shares))]
+    writers = [_Writer(folder, key, first + n, rng) for n, rng in enumerate(rngs)]
+
+    async def run() -> None:
+        async with opened(url, clock=_jumping_clock(random.Random(rngs[0].random()))) as store:
+            gate.wait(PATIENCE)
+            memory = Memory(store, counter=Estimator())
+            session = await memory.session("one")
+            work = [
+                partial(w.run, memory, session, n) for w, n in zip(writers, shares, strict=True)
+            ]
+            others = [asyncio.to_thread(lambda call=call: asyncio.run(call())) for call in work[1:]]
+            async with asyncio.timeout(HANG):
+                await asyncio.gather(work[0](), *others)
+
+    asyncio.run(run())
 
 
 class _Writer:
-    """One process: calls one after another, or several at once, of one message or several."""
+    """One loop: calls one after another, or several at once, of one message or several."""
 
-    def __init__(
-        self, folder: Path, url: str, key: SessionKey, number: int, rng: random.Random
-    ) -> None:
+    def __init__(self, folder: Path, key: SessionKey, number: int, rng: random.Random) -> None:
         self.folder = folder
-        self.url = url
         self.key = key
         self.number = number
         self.rng = rng
         self.seen = 0  # the latest exchange this writer was told of
 
-    async def run(self, share: int, gate: Barrier) -> None:
-        clock = _jumping_clock(random.Random(self.rng.random()))
-        async with opened(self.url, clock=clock) as store:
-            gate.wait(PATIENCE)
-            with _log_of(self.folder, self.number).open("w") as log:
-                number = rounds = 0
-                while number < share:
-                    several = min(self.rng.choice((1, 1, 1, 2, 4, 8)), share - number)
-                    numbers = range(number, number + several)
-                    calls = [self.call(store, n, rounds) for n in numbers]
-                    for answer in await asyncio.gather(*calls, return_exceptions=True):
-                        line = repr(answer) if isinstance(answer, BaseException) else answer
-                        log.write(json.dumps(line) + "\n")
-                    number, rounds = numbers.stop, rounds + 1
+    async def run(self, memory: Memory, session: Session, share: int) -> None:
+        with _log_of(self.folder, self.number).open("w") as log:
+            number = rounds = 0
+            while number < share:
+                several = min(self.rng.choice((1, 1, 1, 2, 4, 8)), share - number)
+                numbers = range(number, number + several)
+                calls = [self.call(memory, session, n, rounds) for n in numbers]
+                for answer in await asyncio.gather(*calls, return_exceptions=True):
+                    line = repr(answer) if isinstance(answer, BaseException) else answer
+                    log.write(json.dumps(line) + "\n")
+                number, rounds = numbers.stop, rounds + 1
 
-    async def call(self, store: Store, number: int, turn: int) -> Call:
+    async def call(self, memory: Memory, session: Session, number: int, turn: int) -> Call:
         messages = [
             Message(
                 id=(id := f"{self.number}:{number}:{n}"),
@@ -152,8 +175,12 @@ class _Writer:
             for n in range(self.rng.choice((1, 1, 1, 2, 5)))
         ]
         exchange = self.seen if self.seen and self.rng.random() < 0.15 else None
+        through_session = exchange is None and self.rng.random() < 0.5
         sent = time.monotonic_ns()
-        stored = await store.append(self.key, messages, exchange=exchange)
+        if through_session:
+            stored = await session.append(*messages)
+        else:
+            stored = await memory.store.append(self.key, messages, exchange=exchange)
         acknowledged = time.monotonic_ns()
         self.seen = max(self.seen, stored[-1].exchange)
         answers = [(m.id, m.seq, m.exchange, m.total) for m in stored]
@@ -296,7 +323,7 @@ def _figures(log: list[Message], calls: list[Call]) -> dict[str, int | float | s
 PROOF = Proof(
     name="P4",
     promise="one total order per session, no clock in it",
-    unit="appends by 8 processes to one session",
+    unit="appends by 8 processes with 2 event loops each to one session",
     small=400,
     closing=4000,
     long=400_000,

@@ -1,9 +1,10 @@
 """P6: a turn is whole for the reader, however it ends and whoever takes turns beside it.
 
-Three ways to break it. Processes are killed inside turns with tools; afterwards every user message
+Four ways to break it. Processes are killed inside turns with tools; afterwards every user message
 that was acknowledged is there, no context has an open call, and the next turn works. Four processes
 take interleaved turns in one session; every message belongs to its own exchange. Ten processes
-deliver the same request at once; one answer is stored, and all of them are told that one.
+deliver the same request at once; one answer is stored, and all of them are told that one. Tasks are
+cancelled inside turns, once and twice; afterwards every stored call has a stored result.
 """
 
 import asyncio
@@ -38,6 +39,8 @@ TAKERS: Final = 4
 TURNS_PER_KILL: Final = 1 / 4
 DELIVERERS: Final = 10
 ROUNDS_PER_KILL: Final = 1 / 10
+CANCELS_PER_KILL: Final = 2
+BATCH: Final = 8
 BUDGETS: Final = (150, 500, 1000, 4096)
 PATIENCE: Final = 60.0
 
@@ -498,6 +501,75 @@ def deliver_all(folder: Path, rounds: int) -> tuple[int, list[str]]:
     return len(told), [f"delivered: {line}" for line in broken]
 
 
+# --- (d) tasks that are cancelled inside their turns ---
+
+
+class Cancelled:
+    """One task that takes a turn with tools and is cancelled, once or twice, at any moment."""
+
+    def __init__(self, session: Session, name: str, rng: random.Random) -> None:
+        self.session = session
+        self.name = name
+        self.rng = rng
+        self.twice = rng.random() < 0.5
+        self.steps = [rng.randrange(60), rng.randrange(20)]
+        """After how many steps of the event loop it is cancelled, and cancelled again."""
+
+    async def run(self) -> bool:
+        """Take the turn; tell whether it was cancelled before it ended."""
+        task = asyncio.create_task(self.turn())
+        for steps in self.steps if self.twice else self.steps[:1]:
+            for _ in range(steps):
+                await asyncio.sleep(self.rng.choice((0, 0, 0.0005)))
+            task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()):
+            raise error
+        return task.cancelled()
+
+    async def turn(self) -> None:
+        async with self.session.exchange(f"{self.name} asks", id=self.name) as turn:
+            for lap in range(self.rng.randrange(1, 4)):
+                count = self.rng.randrange(1, 5)
+                await turn.append(calls(self.name, lap, count))
+                results = [turn.append(result(self.name, lap, n)) for n in range(count)]
+                await asyncio.gather(*results)
+            await turn.finish(f"{self.name} is answered")
+
+
+def left_open(log: Sequence[Message]) -> Iterator[str]:
+    """Find calls without a stored result, and results that no stored call asked for."""
+    called = Counter((m.exchange, call.id) for m in log for call in m.tool_calls)
+    given = Counter((m.exchange, m.tool_call_id or "") for m in log if m.role == "tool")
+    for exchange, id in called - given:
+        yield f"exchange {exchange}: call {id} was left open"
+    for exchange, id in given - called:
+        yield f"exchange {exchange}: a result of {id} without its call"
+
+
+async def cancel_all(folder: Path, size: int, rng: random.Random) -> tuple[int, int, list[str]]:
+    """Cancel turns; return how many ended by it, how many calls that closed, and what is wrong."""
+    cancelled = 0
+    broken: list[str] = []
+    async with Memory.open(address(folder), counter=Estimator()) as memory:
+        session = await memory.session("cancelled")
+        for start in range(0, size, BATCH):
+            names = [f"cancelled.{n}" for n in range(start, min(start + BATCH, size))]
+            takers = [Cancelled(session, name, rng) for name in names]
+            cancelled += sum(await asyncio.gather(*(taker.run() for taker in takers)))
+            # A task that was cancelled twice does not wait until its calls are closed.
+            if late := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(late, timeout=PATIENCE)
+            context = await session.context(budget=rng.choice(BUDGETS))
+            broken += faults(context)
+        log = await session.messages(limit=1_000_000)
+    broken += [*left_open(log), *numbered_wrongly(log)]
+    markers = sum(message.content == INTERRUPTED for message in log)
+    if size >= BATCH and (cancelled < size * LEAST_SHARE or not markers):
+        broken.append(f"only {cancelled} of {size} turns were cancelled, {markers} calls open")
+    return cancelled, markers, [f"cancelled: {line}" for line in broken]
+
+
 def run_all(target: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> list[str]:
     """Run processes at once; say which ended badly or not at all."""
     spawn = multiprocessing.get_context("spawn")
@@ -515,7 +587,7 @@ def run_all(target: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -
     return broken
 
 
-# --- all three ---
+# --- all four ---
 
 
 def run(size: int, seed: int, progress: Progress) -> Outcome:
@@ -530,6 +602,10 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         rounds = max(2, round(size * ROUNDS_PER_KILL))
         told, broken = deliver_all(Path(folder), rounds)
         tally.broken += broken
+    with tempfile.TemporaryDirectory() as folder:
+        cancels = max(2 * BATCH, size * CANCELS_PER_KILL)
+        cancelled, closed, broken = asyncio.run(cancel_all(Path(folder), cancels, rng))
+        tally.broken += broken
     figures = {
         "kills": tally.kills,
         "inside a turn": tally.inside,
@@ -542,6 +618,8 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "interleaved turns by 4 processes": turns,
         "requests delivered by 10 processes at once": rounds,
         "answers they were told": told,
+        "turns cancelled": cancelled,
+        "calls that cancelling left open, closed with a marker": closed,
         "violations": len(tally.broken),
     }
     return Outcome(figures=figures, broken=tuple(tally.broken))

@@ -297,7 +297,7 @@ SEEING: Final = (
     *("tail", "gather", "read", "find", "newest", "counts", "count_messages", "messages_behind"),
     *("get", "scan", "owners", "records_behind", "append", "append_all", "next_epoch"),
     *("append_with_care", "unread", "places", "parts", "fetch", "vectors_at", "nearest"),
-    "points_behind",
+    *("points_behind", "places_within", "points_within"),
 )
 """Statements that answer with rows; without conditions, with rows of one's own."""
 WHERE: Final = re.compile(r"\bWHERE\b")
@@ -493,7 +493,9 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
     record = (b"pin", b"1")
     return {
         "create_session": (tenant, session.encode(), b"ana", 0, True, 1.0, 1.0, b"{}"),
-        "update_session": (*at, True, b"{}", 2e9),
+        # Nothing is said of what was seen, so nothing but the wall keeps them from a row.
+        "update_session": (*at, True, b"{}", 2e9, None, None, None),
+        "delete_session": (*at, False, None),
         "session_by_id": (tenant, session.encode()),
         "latest_sessions": (tenant, None, 100),
         "sessions_behind": (tenant, 0, 100),
@@ -533,6 +535,14 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
         "vectors_at": (tenant, VECTORS.encode(), [sid], [1 << 19]),
         "nearest": (tenant, VECTORS.encode(), None, None, 3, b"\x7f\0\0", 99),
         "points_behind": (tenant, VECTORS.encode(), None, None, 3, -1 << 63, 0, 0, 99),
+        "places_within": (
+            *(tenant, VIEW.encode(), [letters_of((tenant, VIEW), WORD)], [0], None, None, 99),
+            *(0.0, 1e11, 15),
+        ),
+        "points_within": (
+            *(tenant, VECTORS.encode(), None, None, 3, -1 << 63, 0, 0, 99),
+            *(0.0, 1e11, 15),
+        ),
         "index_nearest": (tenant, VECTORS.encode(), 3),
         "drop_view": (tenant, VIEW.encode(), 0, 99),
         "unindex": (*at, [1, 2]),

@@ -1,9 +1,10 @@
 """P9: forgotten means gone, from every file, whatever was under way, and it does not come back.
 
 Fifty markers go through everything that is kept: messages, tools, summaries, facts, accounts,
-forks, sub-agents, records of sessions, the spool. They are forgotten by each of the selectors, and
-then all files are searched. Then forgetting is killed, runs against work on the same messages, and
-what was erased is delivered again.
+forks, sub-agents, titles and records of sessions, the spool. They are forgotten by each of the
+selectors, and then all files are searched. The same for files that chats keep aside and for the
+objects of the process. Then forgetting is killed, runs against work on the same messages (folds,
+forks, updates, prunes), and what was erased is delivered again.
 """
 
 import asyncio
@@ -32,16 +33,15 @@ from keepthread.protocols import Store
 from keepthread.recall.parts import parts_of
 from keepthread.recall.view import VIEW
 from keepthread.spool.store import SpooledStore
-from keepthread.testing.embeddings import ScriptedEmbedder
-from keepthread.vectors import Vectors
-from proofs import Outcome, Progress, Proof
+from keepthread.vectors import view_of
+from proofs import Outcome, Progress, Proof, beside
 from proofs.forgetter import BEGUN, DONE, MEANT
 from proofs.grounds import GROUNDS, Ground
 from proofs.marked import NOON, WEB, Life, Marker, new_markers, settings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KEPT: Final = Marker("The bystander keeps its sunflower")
-VECTORS: Final = Vectors(ScriptedEmbedder(name="proof")).view
+VECTORS: Final = view_of("proof", 64)
 EARLY: Final = 0.2
 """The share of kills that come before the intent is stored, or may."""
 
@@ -61,6 +61,8 @@ class Tally:
     killed_inside: int = 0
     flights: int = 0
     deliveries: int = 0
+    asides: int = 0
+    process: int = 0
     files: int = 0
     broken: list[str] = field(default_factory=list)
 
@@ -82,22 +84,27 @@ async def everything(ground: Ground, tally: Tally, rng: random.Random) -> None:
     markers = new_markers(rng)
     tally.markers += len(markers)
     async with ground.opened() as memory:
-        life = Life(memory, markers[:-2], finds=ground.finds)
+        life = Life(memory, markers[: -2 * len(SPOOLED)], finds=ground.finds)
         await tell_all(life)
         tally.expect(life.all_said, "there are more markers than places to say them")
-        spooled = await memory.session("spooled", owner="ana")
-        await spooled.append(Message(role="user", id="clash", content="plain"))
+        spooled = [await memory.session(id, owner="ana") for id in SPOOLED]
+        for session in spooled:
+            await session.append(Message(role="user", id="clash", content="plain"))
     await ground.index()
-    await spool_two(ground, spooled, markers[-2:])
+    await spool_some(ground, spooled, markers[-2 * len(SPOOLED) :])
     seen = ground.found(markers)
     tally.expect(len(seen) == len(markers), f"before: {len(seen)} of {len(markers)} are in files")
     store = await SpooledStore.open(ground.spool, partial(open_store, ground), target="proof")
     async with Memory(store, **settings(finds=ground.finds, embeds=True)) as memory:
         await store.spool.deliver()
         survey = await store.spool.survey()
-        tally.expect(len(survey.set_aside) == 1, "nothing was set aside in the spool")
+        tally.expect(len(survey.set_aside) == len(SPOOLED), "too little was set aside in the spool")
         for wish in WISHES:
             await forget_checked(memory, wish, tally)
+        back = await beside.titles(memory.store, markers)
+        tally.expect(not back, f"sessions still say of themselves {back}")
+        survey = await store.spool.survey()
+        tally.expect(not survey.set_aside, "something is still set aside in the spool")
         await check_bystander(memory, ground, tally)
         await check_index(memory, markers, tally)
     tally.gone(ground, markers, "after all was forgotten")
@@ -110,8 +117,16 @@ WISHES: Final[Sequence[dict[str, Any]]] = (
     {"source": WEB},
     {"since": NOON, "until": NOON + 60},
     {"session": "spooled"},
+    {"author": "sam"},
+    {"since": NOON + 3600, "until": NOON + 3660},
     {"owner": "eve"},
 )
+SPOOLED: Final[dict[str, dict[str, Any]]] = {
+    "spooled": {},
+    "spooled by an author": {"author": "sam"},
+    "spooled at a time": {"created_at": NOON + 3630},
+}
+"""Sessions with messages that a spool sets aside, and what these messages are found by."""
 
 
 async def tell_all(life: Life) -> None:
@@ -125,11 +140,14 @@ async def tell_all(life: Life) -> None:
     await life.exchange(bystander, 1, marked=False)
     await bystander.append(Message(role="user", content=KEPT.text))
     one = await life.memory.session("one", owner="ana")
-    await one.append(Message(role="user", content=life.mark(), id="the-one"))
+    (said,) = await one.append(Message(role="user", content=life.mark(), id="the-one"))
+    await one.update(title=said.content, title_from="the-one")
     await one.append(Message(role="assistant", content=f"You said {life.mark()}"))
     shared = await life.memory.session("shared", owner="ana")
     for author in ("bob", None, "bob"):
         await life.exchange(shared, 2, author=author, marked=author is not None)
+    (first,) = await shared.messages(limit=1)
+    await shared.update(title=f"{first.content[:40]}…", title_from=first.id)
     await life.hear(shared, WEB)
     await life.hear(shared, "tool:elsewhere", NOON + 30)
     eve = await life.talk("eve's", owner="eve")
@@ -147,17 +165,18 @@ async def away() -> Store:
     raise Unavailable("the proof keeps it away")
 
 
-async def spool_two(ground: Ground, session: Session, markers: Sequence[Marker]) -> None:
-    """Leave a message in the spool that will be refused, and one that will be delivered."""
+async def spool_some(
+    ground: Ground, sessions: Sequence[Session], markers: Sequence[Marker]
+) -> None:
+    """Leave in the spool a message per session that will be refused, and one to be delivered."""
     store = await SpooledStore.open(ground.spool, away, target="proof")
-    clash, late = (Message(role="user", content=marker.text) for marker in markers)
-    await store.append(session.key, [_named(clash, "clash")])
-    await store.append(session.key, [_named(late, "late")])
+    texts = iter(markers)
+    for session in sessions:
+        for id in ("clash", "late"):
+            fields = SPOOLED[session.id]
+            said = Message(role="user", content=next(texts).text, id=id, **fields)
+            await store.append(session.key, [said])
     await store.close()
-
-
-def _named(message: Message, id: str) -> Message:
-    return Message(role=message.role, content=message.content, id=id)
 
 
 async def forget_checked(memory: Memory, wish: dict[str, Any], tally: Tally) -> None:
@@ -323,7 +342,13 @@ async def _one_flight(
     for _ in range(4):
         async with session.exchange(next(said).text) as turn:
             await turn.finish(f"{next(said).text} " * 8)
-    work: list[Any] = [session.fold(), session.fork(id=f"flight {number}, forked")]
+    first = (await session.messages(limit=1))[0]
+    work: list[Any] = [
+        session.fold(),
+        session.fork(id=f"flight {number}, forked"),
+        session.update(title=first.content, title_from=first.id),
+        memory.prune(1),
+    ]
     if ground.finds:
         facts = memory.facts(session.owner)
         work += [facts.extract(session.id), memory.index(owner=session.owner)]
@@ -342,7 +367,7 @@ async def _one_flight(
     alive = {message.content for message in await living(memory.store, session.owner)}
     dead = [marker for marker in markers if not any(marker.text in text for text in alive)]
     tally.expect(bool(dead), f"flight {number}: nothing was erased")
-    back = await kept(memory, session.owner, dead)
+    back = await kept(memory, session.owner, dead) + await beside.titles(memory.store, dead)
     tally.expect(not back, f"flight {number}: {back} is back")
     tally.flights += 1
     return dead
@@ -467,6 +492,8 @@ async def held_open(ground: Ground, tally: Tally, rng: random.Random) -> None:
 async def prove(ground: Ground, size: int, tally: Tally, seed: int, progress: Progress) -> None:
     rng = random.Random(seed)
     await everything(ground, tally, rng)
+    await beside.asides(ground, tally, rng)
+    await beside.process(ground, tally, rng)
     if ground.kind == "sqlite":
         await held_open(ground, tally, rng)
     killing = Killing(ground, tally, rng)
@@ -491,7 +518,9 @@ def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
         "kills": tally.kills,
         "before the intent was stored": tally.killed_before,
         "on the way, completed by the next open": tally.killed_inside,
-        "forgets beside a fold, an extraction, indexing and a fork": tally.flights,
+        "files of chats": tally.asides,
+        "markers searched for in the process": tally.process,
+        "forgets beside folds, extractions, indexing, forks, updates and prunes": tally.flights,
         "deliveries of erased ids": tally.deliveries,
         "searches of all files": tally.files,
     }
@@ -502,7 +531,7 @@ PROOF: Final = Proof(
     name="P9",
     promise="forgotten means gone",
     unit="kills, forgets beside work, and deliveries",
-    small=2,
+    small=3,
     closing=100,
     long=1_000,
     run=partial(run_on, "sqlite"),

@@ -3,6 +3,9 @@
 A store is built and closed; then copies of its file are damaged, one at a time. A bit flipped in
 a stored value must be named by `verify` as one row and cost no more than that row. A flip anywhere
 else, a cut or a page of zeros must be noticed, or every read returns what was written.
+
+The other way round, `verify` must find nothing in a healthy store while other processes write to it
+(`proofs.busy`). That part runs on servers as well.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -33,6 +37,8 @@ from keepthread.types import (
     ToolCall,
 )
 from proofs import Outcome, Progress, Proof
+from proofs.busy import verify_beside_writers
+from proofs.places import file_url, new_place
 
 TENANTS = ("default", "other")
 SESSIONS = {"default": ("alpha", "beta", "gamma"), "other": ("alpha", "delta")}
@@ -73,7 +79,25 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
                     figures[f"{part}: missed"] += 1
                     broken += [f"{part} {number}: {finding.what}: {w}" for w in finding.wrong]
                 progress(done * size + number + 1, 2 * size)
+        busy = _beside_writers(file_url(Path(folder) / "busy.db"), size, seed, progress)
+    figures.update(busy.figures)
+    broken += busy.broken
     return Outcome(figures=dict(sorted(figures.items())), broken=tuple(broken))
+
+
+def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
+    with new_place(kind) as place:
+        return _beside_writers(place.url, size, seed, progress, sessions=10)
+
+
+def _beside_writers(
+    url: str, size: int, seed: int, progress: Progress, *, sessions: int = 200
+) -> Outcome:
+    times = max(5, size // 4)
+    figures, broken = asyncio.run(
+        verify_beside_writers(url, times, seed, progress, sessions=sessions)
+    )
+    return Outcome(figures=figures, broken=tuple(broken))
 
 
 class Finding(NamedTuple):
@@ -241,13 +265,22 @@ def _findings(whole: Path, part: str, size: int, seed: int) -> Iterator[tuple[in
 
 
 def _flip_all(whole: Path, part: str, numbers: range, seed: int, report: Connection) -> None:
-    asyncio.run(_Flipper(whole, report).run(part, numbers, seed))
+    asyncio.run(_Flipper(whole, report.send).run(part, numbers, seed))
+
+
+async def flip_here(folder: Path, part: str, numbers: range, seed: int) -> list[Finding]:
+    """Flip in this process, so that a test can plant a bug and see whether it is found."""
+    whole = folder / "whole.db"
+    await _build(whole, random.Random(seed))
+    findings: list[Finding] = []
+    await _Flipper(whole, findings.append).run(part, numbers, seed)
+    return findings
 
 
 class _Flipper:
     """Damages copies of one file, and looks."""
 
-    def __init__(self, whole: Path, report: Connection) -> None:
+    def __init__(self, whole: Path, report: Callable[[Finding], object]) -> None:
         self.data = whole.read_bytes()
         self.report = report
         self.rows = list(_rows(whole))
@@ -263,7 +296,7 @@ class _Flipper:
         for number in numbers:
             rng = random.Random(f"{seed}/{part}/{number}")
             finding = await (self._value(rng, number) if part == "values" else self._anywhere(rng))
-            self.report.send(finding)
+            self.report(finding)
 
     def _copy(self, name: str, data: bytes) -> Path:
         for old in self.folder.glob(f"{name}.db*"):
@@ -311,6 +344,7 @@ class _Flipper:
         return self._copy("flipped", _with_flip(self.data, at, rng))
 
     async def _check_value(self, path: Path, row: "Row", column: str) -> Finding:
+        row = row._replace(claimed=_claimed(path, row))
         async with await SQLiteStore.open(path, durability="process") as store:
             picture = await _look(store, self.keys)
             wrong = [*self._misnamed(picture, row, column), *self._spread(picture, row, column)]
@@ -344,7 +378,7 @@ class _Flipper:
         """Find readings that lost more than the damaged row."""
         place = self._place(row)
         # A log whose last row is damaged is counted up to the last that is sound.
-        at_the_end = row.seq == MESSAGES
+        at_the_end = row.seq == MESSAGES or row.claimed == MESSAGES + 1
         for where, shown in picture.shown.items():
             sound = self.sound.shown[where]
             if shown == sound:
@@ -394,15 +428,20 @@ class _Flipper:
             tail = await behind.tail(key, limit=1)
         except KeepthreadError as error:
             return [f"an append costs more: {error!r}"]
-        wrong = [
-            f"read after an append {w}" for w in self._changed((*place, "read"), log[:-1], row)
-        ]
-        if log[-1:] != [said] or tail != [said]:
+        before = [m for m in log if m.seq < said.seq]
+        wrong = [f"read after an append {w}" for w in self._changed((*place, "read"), before, row)]
+        # A damaged row that claims the position after the last cannot be told from a damaged
+        # message there, so it keeps that position.
+        after = [(m.seq, m.state) for m in log if m.seq > said.seq]
+        if after and after != [(row.claimed, "damaged")]:
+            wrong.append(f"an append at {said.seq} is followed by {after}")
+        if said not in log or tail != log[-1:]:
             wrong.append(f"an append at {said.seq} is not read back")
-        if said.seq > MESSAGES + 1:
+        if said.seq > MESSAGES + 1 + (row.claimed == MESSAGES + 1):
             wrong.append(f"an append went to {said.seq}")
-        named = wrong or [(d.session, d.seq) for d in (await behind.verify()).damages if d.seq]
-        if named not in (wrong, [(place[1], row.seq)]):
+        named = sorted((d.session, d.seq) for d in (await behind.verify()).damages if d.seq)
+        passed_over = range(MESSAGES + 1, said.seq)  # by the append, for the row is there
+        if named not in ([], [(place[1], seq) for seq in (row.seq, *passed_over)]):
             wrong.append(f"verify names {named} after an append")
         return wrong
 
@@ -525,6 +564,8 @@ class Row(NamedTuple):
     values: dict[str, Any]
     body: bytes
     spans: dict[str, tuple[int, int]]
+    claimed: int = 0
+    """The position that a damaged message claims instead of its own; 0: none."""
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -539,6 +580,16 @@ def _rows(path: Path) -> Iterator[Row]:
                     body += data
                 sid = rowid if table == "sessions" else named["sid"]
                 yield Row(table, rowid, sid, named.get("seq", 0), named, body, spans)
+
+
+def _claimed(path: Path, row: Row) -> int:
+    """Return the position at which a damaged file's index has a message, if that is another one."""
+    if row.table != "messages":
+        return 0
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT seq FROM messages WHERE sid = ? ORDER BY seq DESC", (row.sid,))
+        last = max((seq for (seq,) in found), default=0)
+    return last if last > MESSAGES else 0
 
 
 def _in_file(value: Any) -> bytes:
@@ -579,9 +630,10 @@ def _with_flip(data: bytes, at: int, rng: random.Random) -> bytes:
 PROOF = Proof(
     name="P11",
     promise="corruption is noticed and stays local",
-    unit="flips in stored values, and as many anywhere in the file",
+    unit="flips in stored values, as many anywhere in the file, a quarter beside writers",
     small=60,
     closing=200,
     long=10_000,
     run=run,
+    on={kind: partial(run_on, kind) for kind in ("postgres", "redis", "cluster")},
 )

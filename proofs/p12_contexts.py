@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from keepthread import Context, Message, Turn, Window
-from keepthread.context.window import CONTEXT_FRAME
-from keepthread.context.wire import sendable
+from keepthread.context.harmless import sendable
 from keepthread.errors import BudgetTooSmall
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.types import Choice, Scope, SessionKey
 from proofs import Outcome, Progress, Proof
 from proofs.histories import Estimate, Exact, History, counters, marks_in
+from proofs.laws import FRAME, NO_RESULT, Log, Rules, start_of, wrong_results, wrong_start
 from proofs.views import STRATEGIES
 
 PER_HISTORY: Final = 2
@@ -41,6 +41,7 @@ BESIDE: Final = ("pins", "notes", "kept", "live")
 OLDER: Final = ("older than the window", "told in short", "behind the summary")
 NOT_SHOWN_BESIDE: Final = ("pinned", "a note, but", "important", "remembered")
 """How the reasons begin of what was left out of them."""
+DOES_NOT_FIT: Final = "does not fit"
 QUOTED: Final = frozenset({"facts", "summary", "recalled"})
 QUOTED_LINE: Final = re.compile(">")
 RECALLED_LINE: Final = re.compile(r"\d{4}-\d\d-\d\d$|  |… |[^:]*: ?")
@@ -72,6 +73,36 @@ class Asked:
     counter: "Exact | Estimate"
     marks: frozenset[str]
     """Marks that nobody hid or erased."""
+    rules: Rules
+    pinned: frozenset[int] = frozenset()
+    noted: frozenset[int] = frozenset()
+    """Positions that pins and notes name."""
+    has_facts: bool = False
+
+    def present(self) -> frozenset[str]:
+        """Return the sections that have something to show, used or not."""
+        passed = self.passed()
+        live = {m.seq for m in self.visible() if m.state == "live" and m.seq != passed}
+        found = {"summary", "kept", "live", "recalled"}
+        found |= {"pins"} if live & self.pinned else set()
+        found |= {"notes"} if live & self.noted - self.ended() else set()
+        return frozenset(found | ({"facts"} if self.has_facts else set()))
+
+    def ended(self) -> frozenset[int]:
+        """Return the positions of notes that hold no longer."""
+        user, visible = self.user(), self.visible()
+        exchange = user.exchange if user else max([m.exchange for m in visible[-1:]], default=0)
+        return frozenset(
+            m.seq
+            for m in self.log
+            if m.role == "system" and (m.source or "").startswith("note:")
+            if isinstance(until := m.meta.get("until"), int) and until < exchange
+        )
+
+    def passed(self) -> int:
+        """Return the position that is to be left out, or 0."""
+        user = self.user()
+        return user.seq if user and not self.newest else 0
 
     def visible(self) -> list[Message]:
         return _outside(self.log, self.hidden)
@@ -79,10 +110,22 @@ class Asked:
     @property
     def room(self) -> int:
         """Return what the system prompt leaves."""
-        return self.budget - CONTEXT_FRAME - self.system_tokens
+        return self.budget - FRAME - self.system_tokens
+
+    def missing(self, call: Message, index: int) -> int:
+        """Return what the stand-in costs for a result that a call lacks."""
+        wish = call.tool_calls[index]
+        blank = Message(role="tool", content=NO_RESULT, tool_call_id=wish.id, name=wish.name)
+        return self.counter.count(replace(blank, origin="tool"))
+
+    def recounted(self) -> dict[int, int]:
+        """Return what messages cost that another counter counted."""
+        counter = self.counter
+        foreign = (m for m in self.visible() if m.state == "live" and m.counter != counter.name)
+        return {m.seq: counter.count(m) for m in foreign}
 
     def user(self) -> Message | None:
-        """Return the user message that a model is to answer."""
+        """Return the user message that a model is to answer: a turn's own, be it hidden."""
         users = [m for m in self.visible() if m.role == "user" and m.state == "live"]
         if self.turn and (own := [m for m in users if m.seq == self.turn.user.seq]):
             return own[0]
@@ -108,6 +151,7 @@ def faults(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     yield from _over_budget(context, asked)
     yield from _newest(context, asked, chat)
     yield from _parted(context.messages)
+    yield from _out_of_step(context, asked)
     yield from _unaccounted(context, asked)
     yield from _greedy(context, asked)
 
@@ -218,15 +262,22 @@ def _ordering(
     log = {message.seq: message for message in asked.log}
     orders = [m for m in context.messages if m.role == "system" and m.origin == "operator"]
     for order in orders:
-        said = log.get(order.seq)
-        if said is None or (said.role, said.origin) != ("system", "operator"):
+        known = log.get(order.seq)
+        if known is None or (known.role, known.origin) != ("system", "operator"):
             yield "gives orders", f"position {order.seq}"
-    parts = [context.system, *(order.content for order in orders)]
-    right = sendable("\n\n".join(part for part in parts if part.strip()))
+    said = [(context.system, 0), *((order.content, len(order.attachments)) for order in orders)]
+    parts = [_pattern_of(text, files) for text, files in said if text.strip() or files]
+    right = re.compile("\n\n".join(parts))
     firsts = [m["content"] for m in chat["messages"] if m["role"] == "system"]
     given = ("".join(firsts), responses.get("instructions", ""), claude.get("system", ""))
-    if given != (right, right, right):
-        yield "gives orders", f"the system text is {given}, not {right!r}"
+    if len(set(given)) != 1 or not right.fullmatch(given[0]):
+        yield "gives orders", f"the system text is {given}, not {right.pattern!r}"
+
+
+def _pattern_of(text: str, attachments: int) -> str:
+    """Return a pattern of an order: its text, and a line of one word for each attachment."""
+    lines = [re.escape(sendable(text))] if text else []
+    return "\n".join([*lines, *[r"\[attached: \S{1,64}\]"] * attachments])
 
 
 def _unfenced(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str, str]]:
@@ -249,10 +300,45 @@ def _unfenced(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str,
 
 def _greedy(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     """Hold each section against the most that it may take."""
-    shares = {each.name: each.most_with_spare(asked.room) for each in asked.strategy.sections}
+    shares = {name: each.at_all(asked.room) for name, each in asked.rules.limits.items()}
     for name, tokens in context.why.sections.items():
         if name in (*BESIDE, *QUOTED) and tokens > shares.get(name, 0):
             yield "over its share", f"{name} takes {tokens} tokens of {asked.room}"
+
+
+def _out_of_step(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
+    """Hold the window's start against the law of steps, and each result against its call."""
+    unfit = [c for c in context.why.left_out if c.reason == DOES_NOT_FIT]
+    dropped = frozenset(m.seq for m in asked.visible() if _times(unfit, m.seq))
+    log = Log(
+        asked.log,
+        asked.visible(),
+        asked.passed(),
+        asked.ended(),
+        asked.missing,
+        asked.recounted(),
+    )
+    window = frozenset(
+        m.seq for m in context.messages if m.seq and _times(context.why.shown, m.seq, "window")
+    )
+    said = {message.seq: message for message in asked.log}
+    for problem in wrong_results(log, window, said, context.messages):
+        yield "wrong result", problem
+    if not _has_a_law(asked):
+        return
+    user = asked.user() if asked.newest else None
+    newest = next((m for m in context.messages if user and m.seq == user.seq), None)
+    start = start_of(log, asked.rules, asked.room, asked.present(), newest)
+    for problem in wrong_start(log, start, newest, window, dropped):
+        yield "out of step", f"{problem}, with {start.room} tokens"
+
+
+def _has_a_law(asked: Asked) -> bool:
+    """Tell whether the law says where the window starts.
+
+    It does not where a message is damaged.
+    """
+    return all(m.state != "damaged" for m in asked.log)
 
 
 def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
@@ -290,8 +376,9 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
         yield "unaccounted", f"{lines} lines for {newer} newer messages"
 
 
-def _times(choices: Sequence[Choice], seq: int) -> int:
+def _times(choices: Sequence[Choice], seq: int, section: str | None = None) -> int:
     here = (choice for choice in choices if not choice.session)  # others were recalled
+    here = (choice for choice in here if section in (None, choice.section))
     return sum(choice.first <= seq <= choice.last for choice in here)
 
 
@@ -366,12 +453,26 @@ async def _known(history: History) -> dict[str, Any]:
     seen = _outside(log, hidden)
     gone = {m.id for m in log} - {m.id for m in seen if m.state == "live"}
     elsewhere = [m for m in await _elsewhere(history) if m.id not in gone]
+    records = await store.scan(scope)
+    named = {
+        kind: frozenset(
+            seq
+            for record in records
+            for span in record.made_of
+            if record.kind == kind and span.session == session.key
+            for seq in range(span.first, span.last + 1)
+        )
+        for kind in ("pin", "note")
+    }
     prompt = session.info.system_prompt
     system = Message(role="system", content=prompt) if prompt else None
     return {
         "log": log,
         "hidden": hidden,
-        "beside": len([r for r in await store.scan(scope) if r.kind in ("pin", "note", "tool")]),
+        "beside": len([r for r in records if r.kind in ("pin", "note", "tool")]),
+        "pinned": named["pin"],
+        "noted": named["note"],
+        "has_facts": bool(await store.scan(Scope(owner="default"), "fact")),
         "fence": session.info.fence,
         "system_tokens": history.counter.count(system) if system else 0,
         "counter": history.counter,
@@ -407,11 +508,13 @@ async def _check(history: History, known: dict[str, Any], tally: Tally, name: st
     turns = history.open_turns if rng.random() < 0.5 else []
     asked = Asked(
         budget=_budget(rng, known["log"]),
-        strategy=STRATEGIES[number],
+        strategy=STRATEGIES[number].strategy,
+        rules=STRATEGIES[number].rules,
         newest=rng.random() < 0.9,
         turn=rng.choice(turns) if turns else None,
         **known,
     )
+    asked = _with_own(asked)
     ask = (asked.turn or history.session).context
     try:
         context = await ask(f"view {number}", budget=asked.budget, newest=asked.newest)
@@ -420,6 +523,7 @@ async def _check(history: History, known: dict[str, Any], tally: Tally, name: st
         found = list(needless(refusal, asked))
     else:
         tally.count(context)
+        tally.figures["starts held against the law of steps"] += _has_a_law(asked)
         found = list(faults(context, asked))
         again = await ask(f"view {number}", budget=asked.budget, newest=asked.newest)
         if _bytes(again) != _bytes(context):
@@ -428,6 +532,21 @@ async def _check(history: History, known: dict[str, Any], tally: Tally, name: st
         tally.figures[figure] += 1
     where = f"{name}, budget {asked.budget}, {asked.strategy}, newest={asked.newest}"
     tally.broken += [f"{where}: {figure}: {what}"[:900] for figure, what in found[:3]]
+
+
+def _with_own(asked: Asked) -> Asked:
+    """Return what is known to a turn: its own user message is not hidden from it."""
+    seq = asked.turn.user.seq if asked.turn else 0
+    own = [m for m in asked.log if m.seq == seq and m.state == "live"]
+    if not own or not any(first <= seq <= last for first, last in asked.hidden):
+        return asked
+    before = [(first, min(last, seq - 1)) for first, last in asked.hidden]
+    behind = [(max(first, seq + 1), last) for first, last in asked.hidden]
+    return replace(
+        asked,
+        hidden=sorted({span for span in (*before, *behind) if span[0] <= span[1]}),
+        marks=asked.marks | marks_in(own),
+    )
 
 
 def _bytes(context: Context) -> tuple[str, str]:
@@ -510,6 +629,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         *(f"with {section}" for section in (*BESIDE, "summary")),
         "with the past told in short",
         "with answers in short",
+        "starts held against the law of steps",
         "invalid for openai-chat",
         "invalid for openai-responses",
         "invalid for anthropic",
@@ -518,6 +638,8 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "newest missing",
         "newest not left out",
         "parted",
+        "wrong result",
+        "out of step",
         "unaccounted",
         "hidden text returned",
         "gives orders",

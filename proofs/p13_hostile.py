@@ -38,15 +38,16 @@ NOW = 1_700_000_000.25
 
 def run(size: int, seed: int, progress: Progress) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_run(file_url(Path(folder) / "hostile.db"), size, seed, progress))
+        return asyncio.run(try_all(file_url(Path(folder) / "hostile.db"), size, seed, progress))
 
 
 def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
     with new_place(kind) as place:
-        return asyncio.run(_run(place.url, size, seed, progress))
+        return asyncio.run(try_all(place.url, size, seed, progress))
 
 
-async def _run(url: str, size: int, seed: int, progress: Progress) -> Outcome:
+async def try_all(url: str, size: int, seed: int, progress: Progress) -> Outcome:
+    """Try the cases and the random input on a store, against the one in memory."""
     figures: Counter[str] = Counter({"fuzzed differing": 0})
     broken: list[str] = []
     ids = _Ids()

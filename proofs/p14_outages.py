@@ -90,14 +90,24 @@ class Writer:
         number = 0
         while not self.stopped:
             number += 1
-            session, size = rng.choice(sessions), rng.choice((1, 1, 2, 3))
-            batch = f"{self.life}.{task}.{number}"
-            messages = [Message(role="user", id=f"{batch}.{n}", content=batch) for n in range(size)]
-            self.note("begun", session.id, batch, size)
-            made = await session.append(*messages)
-            self.acknowledged[session.id] += size
-            self.note("told", session.id, batch, made[0].state)
+            session = rng.choice(sessions)
+            sent: list[Awaitable[None]] = []
+            for part in range(rng.choice((1, 1, 2, 4))):  # at once, to one session
+                batch = f"{self.life}.{task}.{number}.{part}"
+                sent.append(self.send(session, batch, rng.choice((1, 1, 2, 3)), rng.random() < 0.5))
+            await asyncio.gather(*sent)
             await asyncio.sleep(rng.uniform(0, 0.02))
+
+    async def send(self, session: Session, batch: str, size: int, with_ids: bool) -> None:
+        """Append a batch; half of them leave it to the library to give ids."""
+        names = [f"{batch}.{n}" for n in range(size)]
+        messages = [
+            Message(role="user", id=name if with_ids else "", content=name) for name in names
+        ]
+        self.note("begun", session.id, batch, size)
+        made = await session.append(*messages)
+        self.acknowledged[session.id] += size
+        self.note("told", session.id, batch, made[0].state)
 
     async def read(self, session: Session) -> None:
         """Look whether a history is ever short of what was acknowledged before."""
@@ -204,6 +214,17 @@ async def refuse(scene: Scene) -> None:
     scene.proxy.cut()
 
 
+async def flap(scene: Scene) -> None:
+    """Let the server come and go, faster than anybody can settle, and be away at the end."""
+    port = scene.proxy.target
+    for _ in range(scene.rng.randrange(6, 12)):
+        await refuse(scene)
+        await asyncio.sleep(scene.rng.uniform(0, 0.15))
+        scene.proxy.target = port
+        await asyncio.sleep(scene.rng.uniform(0, 0.3))
+    await refuse(scene)
+
+
 async def lose_answers(scene: Scene) -> None:
     scene.proxy.lose_answers = 1_000_000
 
@@ -214,7 +235,7 @@ async def go_down(scene: Scene) -> None:
     await asyncio.to_thread(scene.place.go_down, how)
 
 
-OUTAGES: Final = (go_down, hang, lose_answers, refuse, reset)
+OUTAGES: Final = (flap, go_down, hang, lose_answers, refuse, reset)
 
 
 async def suffer(scene: Scene, outage: Outage, *, kill: bool) -> None:
@@ -251,7 +272,10 @@ class Told:
 
 
 def compare(notes: str, logs: dict[str, list[str]]) -> Told:
-    """Hold the notes against the logs: what was told before another began stands before it."""
+    """Hold the notes against the logs: what was told before another began stands before it.
+
+    Messages are known by their text: not all of them were sent with an id.
+    """
     told = Told()
     places = {name: {id: place for place, id in enumerate(log)} for name, log in logs.items()}
     for name, log in logs.items():
@@ -292,7 +316,7 @@ async def read_logs(url: str) -> dict[str, list[str]]:
         found: list[Message] = []
         while page := await store.read(session.key, after=len(found), limit=1000):
             found += page
-        logs[name] = [message.id for message in found]
+        logs[name] = [message.content for message in found]
     await store.close()
     return logs
 
@@ -357,7 +381,7 @@ PROOF: Final = Proof(
     promise="an outage is visible and costs no message",
     unit="outages",
     small=2,
-    closing=5,
+    closing=6,
     long=100,
     run=partial(run_on, "postgres"),
     on={"postgres": partial(run_on, "postgres"), "redis": partial(run_on, "redis")},

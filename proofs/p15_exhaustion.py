@@ -19,7 +19,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -115,6 +115,46 @@ async def full_at_next_open(trial: Trial) -> None:
         await trial.recover("with room again")
 
 
+async def restart_while_full(trial: Trial) -> None:
+    """A program that is started again on a full disk reads all, and writes once there is room."""
+    disk = SmallDisk(trial, 8 << 20)
+    await (await trial.begin()).close()
+    for left in (0, 4_000, 20_000, 60_000):
+        for crashed in ((), ("-wal", "-shm"), ("-wal",)):
+            what = f"restarted with {left} bytes left, after {crashed or 'closing'}"
+            await leave(trial, crashed)
+            disk.fill(left=left)
+            await go_on_while_full(trial, disk, what)
+            disk.free()
+
+
+async def leave(trial: Trial, crashed: Sequence[str]) -> None:
+    """Say more and leave the file as a crash does, with its log, or as closing does."""
+    store = await trial.open()
+    await trial.say(store, 200_000)  # more than a full disk lets SQLite move into the file
+    files = [trial.path.with_name(f"{trial.path.name}{ending}") for ending in ("", *crashed)]
+    kept = {file: file.read_bytes() for file in files}
+    await store.close()
+    for file, data in kept.items() if crashed else ():
+        file.write_bytes(data)
+
+
+async def go_on_while_full(trial: Trial, disk: SmallDisk, what: str) -> None:
+    # Where a limit on the size of files stands in for the disk, no file can be opened at all.
+    refusals = () if trial.mounts else Unavailable
+    store = await trial.attempt(what, SQLiteStore.open(trial.path), refusals)
+    if store is None:
+        return
+    async with store:
+        await trial.hear_all(what, store)
+        await trial.attempt(f"{what}, an append", trial.say(store, 100_000), disk.refusals)
+        await trial.hear_all(f"{what}, after an append", store)
+        await trial.attempt(f"{what}, verify", store.verify(), refusals)
+        disk.free()
+        await trial.attempt(f"{what}, with room again", trial.say(store), ())
+        await trial.hear_all(f"{what}, with room again", store)
+
+
 # --- what may not be written ---
 
 
@@ -140,23 +180,29 @@ def somebody(folder: Path) -> Iterator[None]:
         os.setresgid(0, 0, 0)
 
 
-async def only_reads(trial: Trial, what: str) -> None:
-    """Hold a store that cannot be written to opening, reading, and refusing to write."""
+async def only_reads(trial: Trial, what: str, repair: Callable[[], object]) -> None:
+    """Hold a store that cannot be written to opening, reading, and refusing to write.
+
+    After the repair the same store must write, and show what it wrote.
+    """
     store = await trial.attempt(what, SQLiteStore.open(trial.path), ())
     if store:
         async with store:
             await trial.hear_all(what, store)
             await trial.write_nothing(what, store)
+            repair()
+            await trial.attempt(f"{what}, repaired", trial.say(store), ())
+            await trial.hear_all(f"{what}, repaired", store)
 
 
 async def read_only_disk(trial: Trial) -> None:
     SmallDisk(trial, 3 << 20)
     await (await trial.begin()).close()
     mount("-o", "remount,ro", str(trial.folder))
-    await only_reads(trial, "a read-only disk")
     elsewhere = SQLiteStore.open(trial.folder / "absent.db")
     await trial.refused("a new file on a read-only disk", elsewhere, ReadOnly)
-    mount("-o", "remount,rw", str(trial.folder))
+    repair = partial(mount, "-o", "remount,rw", str(trial.folder))
+    await only_reads(trial, "a read-only disk", repair)
     await trial.recover("writable again")
 
 
@@ -164,10 +210,9 @@ async def read_only_folder(trial: Trial) -> None:
     await (await trial.begin()).close()
     with somebody(trial.folder):
         trial.folder.chmod(0o555)
-        await only_reads(trial, "a read-only folder")
         elsewhere = SQLiteStore.open(trial.folder / "absent.db")
         await trial.refused("a new file in a read-only folder", elsewhere, ReadOnly)
-        trial.folder.chmod(0o755)
+        await only_reads(trial, "a read-only folder", partial(trial.folder.chmod, 0o755))
         await trial.recover("writable again")
 
 
@@ -175,8 +220,7 @@ async def read_only_file(trial: Trial) -> None:
     await (await trial.begin()).close()
     with somebody(trial.folder):
         trial.path.chmod(0o444)
-        await only_reads(trial, "a read-only file")
-        trial.path.chmod(0o600)
+        await only_reads(trial, "a read-only file", partial(trial.path.chmod, 0o600))
         await trial.recover("writable again")
 
 
@@ -200,9 +244,12 @@ async def protected_while_open(trial: Trial) -> None:
         await trial.attempt("an append", trial.say(store), ReadOnly)
         await trial.hear_all("protected while open", store)
         await store.close()
-        await only_reads(trial, "protected, opened anew")
-        trial.folder.chmod(0o755)
-        trial.path.chmod(0o600)
+
+        def repair() -> None:
+            trial.folder.chmod(0o755)
+            trial.path.chmod(0o600)
+
+        await only_reads(trial, "protected, opened anew", repair)
         await trial.recover("writable again")
 
 
@@ -330,6 +377,7 @@ FAULTS: Final = (
     Fault("disk full in a shared commit", full_in_company, needs_disk=True),
     Fault("disk full at the first opening", full_at_first_open, needs_disk=True),
     Fault("disk full at a later opening", full_at_next_open, needs_disk=True),
+    Fault("restarted on a full disk", restart_while_full, needs_disk=True),
     Fault("read-only disk", read_only_disk, needs_disk=True),
     Fault("read-only folder", read_only_folder),
     Fault("read-only file", read_only_file),

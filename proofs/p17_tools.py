@@ -36,6 +36,7 @@ FAILED: Final = "(failed: ValueError: by chance)"
 FIGURES: Final = (
     "exchanges",
     "calls in turns",
+    "calls of sub-agents",
     "runs",
     "hits",
     "failures",
@@ -62,6 +63,10 @@ class Kept:
     sources: frozenset[int]
     first: frozenset[int]
     call_id: str | None
+    after: int | None = None
+    """The length of the log when a sub-agent got it; None if the log itself holds it."""
+    number: int = 0
+    """How many ranges were hidden before a sub-agent got it."""
 
 
 @dataclass
@@ -71,7 +76,12 @@ class Model:
     log: list[tuple[str, int, str]] = field(default_factory=list)
     """Kind, exchange and text of each message."""
     kept: dict[tuple[str, str, str], Kept] = field(default_factory=dict)
-    hidden: set[int] = field(default_factory=set)
+    hides: list[tuple[int, int]] = field(default_factory=list)
+    """After which position what was hidden, and how long the log was then."""
+
+    @property
+    def hidden(self) -> set[int]:
+        return {seq for after, end in self.hides for seq in range(after + 1, end + 1)}
 
     @property
     def latest(self) -> int:
@@ -87,7 +97,10 @@ class Model:
         return len(self.log)
 
     def serves(self, kept: Kept, exchange: int) -> bool:
-        return exchange <= kept.last and kept.seq not in self.hidden
+        if kept.after is None:
+            return exchange <= kept.last and kept.seq not in self.hidden
+        later = self.hides[kept.number :]
+        return exchange <= kept.last and all(kept.after < after for after, _ in later)
 
     def look(self, key: tuple[str, str, str], exchange: int) -> Kept | None:
         kept = self.kept.get(key)
@@ -103,7 +116,8 @@ class Model:
         self.kept[key] = Kept(lifetime=lifetime, last=last, first=first, **what)
 
     def hide(self, after: int) -> None:
-        self.hidden |= set(range(after + 1, len(self.log) + 1))
+        if set(range(after + 1, len(self.log) + 1)) - self.hidden:
+            self.hides.append((after, len(self.log)))
 
     def erase(self, seq: int) -> None:
         self.kept = {key: kept for key, kept in self.kept.items() if seq not in kept.sources}
@@ -112,9 +126,11 @@ class Model:
         self.kept = {key: kept for key, kept in self.kept.items() if kept.last > exchange}
 
     def fork(self, end: int) -> "Model":
-        fork = replace(self, log=self.log[:end], hidden=set(self.hidden), kept={})
+        hides = [(after, head) for after, head in self.hides if head <= end]
+        fork = replace(self, log=self.log[:end], hides=hides, kept={})
         for key, kept in self.kept.items():
-            if max(kept.sources) <= end:
+            inside = kept.after < end if kept.after is not None else max(kept.sources) <= end
+            if inside:
                 last = min(kept.last, fork.current + kept.lifetime - 1)
                 fork.kept[key] = replace(kept, last=last)
         return fork
@@ -124,11 +140,13 @@ class Model:
         alive = [(kept.seq, key, kept) for key, kept in self.kept.items() if self.look(key, now)]
         return [
             (name, args, kept.last - now + 1, kept.lifetime, author)
-            for _, (author, name, args), kept in sorted(alive, key=lambda each: each[0])
+            for _, (author, name, args), kept in sorted(alive, key=lambda each: each[:2])
         ]
 
 
 WORDS: Final = ("user", "answer", "call")
+FOREIGN: Final = 1_000_000
+"""Where results in the logs of sub-agents are listed: after all others."""
 
 
 @dataclass
@@ -168,7 +186,8 @@ class Driver:
         who = author or OWNER
         self.same("the turn's exchange", turn.exchange, self.model.latest)
         for _ in range(rng.randrange(6)):
-            await rng.choice([self.tool, self.tool, self.tool, self.at_session])(turn, who)
+            ways = [self.tool, self.tool, self.tool, self.tool, self.child, self.at_session]
+            await rng.choice(ways)(turn, who)
         if rng.random() < 0.05:
             self.late = turn, who
         elif rng.random() < 0.95:  # else it is never finished
@@ -199,8 +218,8 @@ class Driver:
             await self.session.rewind(to)
             self.model.hide(to)
             self.tally.counts["rewinds and clears"] += 1
-        elif chance < 0.12 and self.model.kept:
-            kept = rng.choice(list(self.model.kept.values()))
+        elif chance < 0.12 and any(kept.sources for kept in self.model.kept.values()):
+            kept = rng.choice([kept for kept in self.model.kept.values() if kept.sources])
             seq = rng.choice(sorted(kept.sources))
             await self.memory.store.erase(self.session.key, [seq])
             self.model.erase(seq)
@@ -209,9 +228,9 @@ class Driver:
             await self.fork()
 
     async def fork(self) -> None:
-        """Go on in a copy; of the whole if something is hidden."""
+        """Continue in a copy of the whole log or of a part."""
         head = len(self.model.log)
-        end = head if self.model.hidden else self.rng.randrange(max(0, head - 20), head + 1)
+        end = self.rng.randrange(max(0, head - 20), head + 1)
         self.session = await self.session.fork(end)
         self.model, self.late = self.model.fork(end), None
         self.tally.counts["forks"] += 1
@@ -250,7 +269,7 @@ class Driver:
             seq = model.say("result", wanted, turn.exchange)
             if hit:
                 both = hit.first | {call, seq}
-                model.kept[key] = replace(hit, seq=seq, sources=both, call_id=call_id)
+                model.kept[key] = replace(hit, seq=seq, sources=both, call_id=call_id, after=None)
             elif lifetime and not effects and not fails:
                 place: dict[str, Any] = {"seq": seq, "sources": frozenset((call, seq))}
                 model.keep(key, turn.exchange, lifetime, text=text, call_id=call_id, **place)
@@ -259,6 +278,31 @@ class Driver:
         self.tally.counts["calls in turns"] += 1
         self.tally.counts["hits"] += hit is not None
         self.tally.counts["failures"] += fails and hit is None
+
+    async def child(self, turn: Turn, who: str) -> None:
+        """Have a sub-agent call a tool; its result is in the sub-agent's log."""
+        rng, model = self.rng, self.model
+        name, args, recorded = rng.choice(NAMES), rng.choice(ARGS), rng.random() < 0.5
+        lifetime, text = rng.choice([1, 2, 3, 5]), f"result {self.runs}"
+        key, before = (who, name, canonical(args)), self.runs
+        hit = model.look(key, turn.exchange)
+        task = f"task {rng.random()}"
+        async with turn.delegate(task, recorded=recorded) as child:
+            run = self.runner(text, fails=False)
+            told = await child.tool(name, shuffled(args, rng), run, lifetime=lifetime)
+            await child.finish("done")
+        self.same(f"{name} by a sub-agent for {who}", told, hit.text if hit else text)
+        self.same("the runs", self.runs - before, 0 if hit else 1)
+        if hit:
+            model.use(key, turn.exchange)
+        else:
+            place: dict[str, Any] = {"seq": FOREIGN, "sources": frozenset[int](), "call_id": None}
+            place |= {"after": len(model.log), "number": len(model.hides)}
+            model.keep(key, turn.exchange, lifetime, text=text, **place)
+        if recorded:
+            model.say("ours", "", turn.exchange)
+            model.say("result", "done", turn.exchange)
+        self.tally.counts["calls of sub-agents"] += 1
 
     def runner(self, text: str, fails: bool) -> Callable[..., object]:
         """Return the tool, which is asynchronous or plain by chance."""
@@ -306,8 +350,11 @@ class Driver:
         """Compare what is remembered with what should be."""
         tools = await self.session.cached_tools()
         found = [(t.name, canonical(t.arguments), t.left, t.lifetime, t.author) for t in tools]
-        self.same(f"what is remembered in {self.model.current}", found, self.model.remembered())
         alive = [kept for key, kept in self.model.kept.items() if self.look_now(key)]
+        own = sum(kept.after is None for kept in alive)
+        # Those in the logs of sub-agents come last, in the order of the sub-agents' keys.
+        found[own:] = sorted(found[own:], key=lambda tool: (tool[4], *tool[:2]))
+        self.same(f"what is remembered in {self.model.current}", found, self.model.remembered())
         ids = {kept.call_id for kept in alive if kept.call_id}
         self.same("call ids", ids - {t.call_id for t in tools}, set[str]())
         self.tally.counts["lists compared"] += 1

@@ -36,8 +36,10 @@ from keepthread.protocols import Store
 from keepthread.tokens import Estimator
 from keepthread.types import Shortened, Summary
 from proofs import Outcome, Progress, Proof
+from proofs.laws import HYBRID
 from proofs.p06_turns import run_all
 from proofs.p12_contexts import Asked, faults
+from proofs.views import tried
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 NAME: Final = "talk"
@@ -168,6 +170,7 @@ async def known(session: Session, log: Sequence[Message]) -> dict[str, Any]:
         "turn": None,
         "counter": Estimator(),
         "marks": frozenset[str](),
+        "rules": tried(STRATEGY, HYBRID).rules,
     }
 
 

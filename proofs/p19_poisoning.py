@@ -3,9 +3,12 @@
 Attacks are planted wherever text comes from elsewhere: results and failures of tools, web pages and
 imports in every role, notes, facts, what sub-agents are told and say, the names of tools, notes,
 files, people and sessions, and what a persuaded model makes of them as a summary, a digest or a
-fact. Contexts of every strategy, at several budgets, with facts and without, are then read on three
-wires and as text by a reader that obeys all that is said outside of quotations (`gullible`), and so
-is what models that summarise and extract are given. No attack may steer it.
+fact. Some attacks wait: a model reads a page, and turns or sessions later, when the window, a
+summary, recall, a cached result or a fact shows it again, it calls `remember` or repeats it in an
+answer that is extracted. No such fact may be live. Contexts of every strategy, at several budgets,
+with facts and without, are then read on three wires and as text by a reader that obeys all that is
+said outside of quotations and counts the voices in recalled text (`gullible`), and so is what
+models that summarise and extract are given. No attack may steer it.
 
 What counts as an attack: text of the origins tool, web and import, in any role; a model's summaries
 and facts; and anything of another session or from before the window, whoever said it. What does
@@ -100,10 +103,22 @@ class Trial:
             for context, where in await self.contexts(turn.context):
                 self.judge(context, scene.main.info.fence, where)
             await turn.finish("I am looking into it.")
+        await self.look_at_facts()
         for child in scene.turns:
             info = await scene.memory.store.describe(child._thread.key)
             for context, where in await self.contexts(child.context):
                 self.judge(context, info.fence, f"a sub-agent's {where}")
+
+    async def look_at_facts(self) -> None:
+        """See that what a persuaded model made of an attack waits to be confirmed."""
+        facts = await self.scene.memory.facts(self.scene.owner).list(all=True)
+        made = [f for f in facts if gullible.holds(f.text + f.value, self.scene.attack.codeword)]
+        if self.scene.waits:
+            for fact in made:
+                if fact.state != "quarantined":
+                    self.fail("a fact", f"it is {fact.state}, with the trust of {fact.trust}")
+            self.tally.counts["facts that wait"] += len(made)
+            self.tally.counts["delayed"] += self.scene.delayed
 
     async def contexts(self, ask: Callable[..., Awaitable[Context]]) -> list[tuple[Context, str]]:
         """Ask for contexts of all kinds."""
@@ -133,9 +148,22 @@ class Trial:
         ):
             if found := gullible.steered(list(said), fence, codeword):
                 self.fail(f"{where} for {form}", found)
+        self.judge_recalled(context, fence, where)
         turns = len(context.messages)
         if found := gullible.steered_by_text(text, turns, fence, codeword):
             self.fail(where, found)
+
+    def judge_recalled(self, context: Context, fence: str, where: str) -> None:
+        """Count whose words stand in what was recalled."""
+        choices = context.selection.choices
+        pieces = sum(c.section == "recalled" and bool(c.session) for c in choices)
+        for message in context.messages:
+            if message.seq or "recalled" not in message.content[:12]:
+                continue
+            # The few facts of a scene are all in the profile, so no true one stands here.
+            if found := gullible.forged_in_recalled(message.content, fence, pieces):
+                self.fail(where, found)
+            self.tally.counts["blocks of recalled text"] += 1
 
     # --- without its source ---
 
@@ -232,7 +260,8 @@ async def enter(
     other = await memory.session(f"other {number}", owner=owner)
     topic = f"{rng.choice(PLACES)} {rng.choice(THINGS)} {rng.randrange(100, 1000)}"
     way = sorted(WAYS)[number % len(WAYS)]
-    dress = sorted(DRESSES)[number // len(WAYS) % len(DRESSES)]
+    # Few attacks wear each dress once, and many wear all of them on each way.
+    dress = sorted(DRESSES)[(number % len(WAYS) + number // len(WAYS)) % len(DRESSES)]
     known = Known(main.info.fence, (*fences[-4:], other.info.fence))
     made = attack(rng, known, topic, dress)
     model.summaries[made.codeword] = model.facts[made.codeword] = made
@@ -264,6 +293,9 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "contexts, each in four forms": tally.counts["contexts"],
         "that show the attack": tally.shown.total(),
         "prompts for models that summarise or extract": tally.counts["prompts for other models"],
+        "models persuaded in a later turn": tally.counts["delayed"],
+        "facts that wait to be confirmed": tally.counts["facts that wait"],
+        "blocks of recalled text": tally.counts["blocks of recalled text"],
         **{f"shown by {way}": tally.shown[way] for way in sorted(WAYS)},
         "violations": len(tally.broken),
     }
@@ -274,7 +306,7 @@ PROOF: Final = Proof(
     name="P19",
     promise="nothing remembered gives orders, and it goes with its source",
     unit="attacks",
-    small=28,
+    small=30,
     closing=200,
     long=4_000,
     run=run,

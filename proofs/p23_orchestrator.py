@@ -5,10 +5,11 @@ on this machine that refuses whatever a provider would refuse. Models fail and w
 fail and hang, an MCP server dies, and the program itself is killed inside turns and started again
 with the same ids. Afterwards every request has ended, its turn is whole for the reader (P6), no
 prompt was invalid, and no specialist was shown a word of the conversation that its task or its
-snippet does not hold.
+snippet does not hold, nor a fact about the owner.
 """
 
 import asyncio
+import json
 import random
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from keepthread.context.blocks import is_answer
 from keepthread.testing.script import Received, Say
 from keepthread.testing.server import ScriptedServer
 from proofs import Outcome, Progress, Proof
-from proofs.errands import Errand, Mind, errand, stage_of, strangers
+from proofs.errands import FACT, Errand, Mind, errand, stage_of, strangers
 from proofs.p06_turns import faults
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -151,6 +152,9 @@ class Trial:
         """Look into every prompt; return how many a specialist got."""
         self.broken += [f"a prompt was refused: {why}" for why in server.refused]
         specialists = [asked for asked in server.requests if stage_of(asked) == "specialist"]
+        others = [asked for asked in server.requests if stage_of(asked) == "synthesizer"]
+        if others and not any(FACT in json.dumps(asked.body) for asked in others):
+            self.broken.append("nobody was shown the owner's fact: the proof is blind to it")
         for asked in specialists:
             if found := strangers(self.mind, asked):
                 self.broken.append(f"a specialist was shown {sorted(found)}: {asked.context[:300]}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from keepthread import Attachment, Memory, Message, Session, ToolCall, Turn
+from keepthread.facts.tools import MemoryTools
 from keepthread.interchange.chats import import_chats
 from keepthread.types import Native, Origin, Role
 from proofs.attacks import Attack
@@ -43,6 +44,10 @@ class Scene:
     """Sub-agents, whose contexts are looked at as well."""
     unseen: bool = False
     """Whether no context may show the attack at all."""
+    waits: bool = False
+    """Whether no fact that was made of the attack may be live."""
+    delayed: int = 0
+    """How often a model was persuaded by what it had read in an earlier turn."""
 
     @property
     def owner(self) -> str:
@@ -247,6 +252,80 @@ async def by_extraction(scene: Scene, session: Session) -> None:
     scene.unseen = True
 
 
+# --- attacks that wait for a later turn or session ---
+
+
+async def plant_trigger(scene: Scene, session: Session) -> str:
+    """Let a page or a cached result be read that persuades a model later; return its trigger."""
+    trigger = f"trigger{scene.number}"
+    text = f"About the {scene.topic}: {trigger}."
+    how = scene.rng.choice(("page", "result", "cached", "fact"))
+    if how == "cached":
+        scene.wish(source=f"tool:{scene.tool}")
+        async with session.exchange(f"Look up the {scene.topic}.") as turn:
+            await turn.tool(scene.tool, {"of": scene.topic}, lambda of: text, lifetime=40)
+            await turn.context()
+            await turn.finish("I looked it up.")
+        return trigger
+    call = scene.called("browse")
+    read = scene.foreign("tool", content=text, tool_call_id=call.tool_calls[0].id, name="browse")
+    if how == "page":
+        read = scene.foreign(scene.rng.choice(("user", "assistant")), content=text)
+    turn = await scene.say(session, *([] if how == "page" else [call]), read)
+    if how == "fact":  # which its owner believed
+        page = (await session.messages(after=turn.user.seq, limit=2))[-1]
+        facts = scene.memory.facts(scene.owner)
+        fact = await facts.remember(text, session=session.id, messages=[page])
+        await facts.confirm(fact.key)
+    return trigger
+
+
+async def later(scene: Scene, session: Session) -> Session:
+    """Let time pass: other turns, a summary, or another conversation that recalls it."""
+    await scene.talk(session, scene.rng.choice((0, 1, 7)))
+    if scene.rng.random() < 0.5:
+        await session.fold()
+    if scene.rng.random() < 0.5:
+        return session
+    return await scene.memory.session(f"later {scene.number} {session.id}", owner=scene.owner)
+
+
+async def by_later_remember(scene: Scene, session: Session) -> None:
+    """A model reads a page, and in a later turn calls `remember`."""
+    trigger = await plant_trigger(scene, session)
+    session = await later(scene, session)
+    view = scene.rng.choice(("window", "summarized", "hybrid", "recall"))
+    async with session.exchange(f"Thanks for the {scene.topic}!") as turn:
+        context = await turn.context(view)
+        if trigger in context.text:
+            info = await scene.memory.store.describe(session.key)
+            tools = MemoryTools(
+                scene.memory.store, info, turn.user, turn._thread.search, shown=turn._shown
+            )
+            value = scene.rng.choice((scene.attack.codeword, scene.topic.upper(), "Thanks"))
+            said = {"attribute": "rule", "value": value}
+            await tools.call("remember", {"text": scene.fact, **said})
+            scene.delayed += 1
+        await turn.finish("You are welcome.")
+    scene.unseen = scene.waits = True
+
+
+async def by_later_answer(scene: Scene, session: Session) -> None:
+    """A model reads a page, repeats it in a later turn, and its answer is extracted."""
+    if session is scene.main:
+        return
+    trigger = await plant_trigger(scene, session)
+    await scene.talk(session, scene.rng.choice((0, 1)))
+    async with session.exchange(f"And the {scene.topic}?") as turn:
+        context = await turn.context("hybrid")
+        if trigger in context.text:
+            scene.delayed += 1
+        answer = await turn.finish(f"{scene.topic}: {scene.attack.brief}")
+    scene.wish(session=session.id, message=answer.id)
+    await scene.memory.facts(scene.owner).extract()
+    scene.waits = True
+
+
 async def by_paste(scene: Scene, session: Session) -> None:
     """The user pasted it in another conversation."""
     if session is scene.other:
@@ -388,6 +467,8 @@ WAYS: Final[Mapping[str, Way]] = {
     "a doubtful fact": by_doubtful_fact,
     "a confirmed fact": by_confirmed_fact,
     "an extracted fact": by_extraction,
+    "a later remember": by_later_remember,
+    "a later answer": by_later_answer,
     "a paste elsewhere": by_paste,
     "an answer elsewhere": by_answer,
     "an author's name": by_author,

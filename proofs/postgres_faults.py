@@ -135,6 +135,16 @@ async def read_only(trial: Trial) -> None:
 # --- disks ---
 
 
+async def open_and_read(trial: Trial, what: str) -> None:
+    """Hold a full store to opening and reading, and to refusing a large append."""
+    store = await trial.attempt(what, trial.open(), ())
+    if store:
+        await trial.hear_all(what, store)
+        await trial.attempt(f"{what}, an append", trial.say(store, 900_000), StorageFull)
+        await trial.hear_all(f"{what}, after an append", store)
+        await store.close()
+
+
 async def disk_full(trial: Trial) -> None:
     """The tables are on a small disk; the server's log is not, and the server goes on."""
     server: PostgresServer = trial.server
@@ -148,12 +158,15 @@ async def disk_full(trial: Trial) -> None:
     disk.fill(left=1_000_000)
     await trial.say_until_refused(store, 50_000, StorageFull)
     await trial.hear_all("while full", store)
-    other = await trial.attempt("opening a full store", trial.open(), Unavailable)
-    if other:
-        await trial.hear_all("while full, opened anew", other)
-        await other.close()
+    await open_and_read(trial, "while full, opened anew")
     disk.free()
     await trial.recover("with room again", store)
+    server.execute("CHECKPOINT")  # what it has yet to write would keep the server from starting
+    disk.fill(left=0)
+    await asyncio.to_thread(server.restart)
+    await open_and_read(trial, "while full, the server restarted")
+    disk.free()
+    await trial.recover("restarted, with room again")
     server.execute("DROP DATABASE small WITH (FORCE)")
     server.execute("DROP TABLESPACE small")
     disk.close()

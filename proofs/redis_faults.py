@@ -1,6 +1,7 @@
 """What a Redis server runs out of, or cannot do: for P15."""
 
 import asyncio
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -191,6 +192,20 @@ async def disk_full(trial: Trial) -> None:
         disk.free()
         wait_for("its log", lambda: tells(server, "persistence", "aof_last_write_status", "ok"))
         await trial.recover("with room again", store)
+        disk.fill(left=0)
+        await restart_while_full(trial, server)
+        disk.free()
+        wait_for("its log", lambda: tells(server, "persistence", "aof_last_write_status", "ok"))
+        await trial.recover("restarted, with room again")
+
+
+async def restart_while_full(trial: Trial, server: RedisServer) -> None:
+    """A server that is started on a full disk has all that its log holds, and can be read."""
+    await asyncio.to_thread(server.restart, how=signal.SIGKILL)
+    store = await trial.attempt("while full, restarted", trial.open(), ())
+    if store:
+        await trial.hear_all("while full, restarted", store)
+        await store.close()
 
 
 async def disk_full_always(trial: Trial) -> None:

@@ -1,12 +1,14 @@
 """Strategies of every kind and setting, sensible and not, each under a name of its own."""
 
-from dataclasses import replace
+from collections.abc import Mapping
 from itertools import cycle
-from typing import Final
+from typing import Final, NamedTuple, TypedDict
 
 from keepthread import Hybrid, Recall, Section, Summarized, View, Window
-from keepthread.context.sections import HYBRID, SIMPLE, SUMMARIZED
 from keepthread.context.strategies import Overflow
+from proofs.laws import HYBRID, RECALL, SUMMARIZED, WINDOW, Limits, Rules
+
+Shares = Mapping[str, Limits]
 
 SETTINGS: Final[tuple[tuple[int | None, Overflow, int | None], ...]] = (
     (None, "trim", None),
@@ -28,50 +30,76 @@ SETTINGS: Final[tuple[tuple[int | None, Overflow, int | None], ...]] = (
 """The step, what happens to a newest message that is too large, and the most messages."""
 PASTS: Final = ((20, 20), (4, 3), (0, 20), (1, 0), (0, 2))
 """How many messages are recent, and how many exchanges may be told in short."""
-GREEDY: Final = tuple(replace(each, most=0.5) for each in HYBRID)
-ALL: Final = tuple(replace(each, most=1.0) for each in HYBRID)
-NOTHING: Final = tuple(replace(each, least=0.0, most=0.0) for each in HYBRID)
-FIXED: Final = tuple(replace(each, least=each.most) for each in HYBRID)
-FIRM: Final = tuple(replace(each, least=0.3, most=0.3) for each in HYBRID)
-SECTIONS: Final = (
+GREEDY: Final = {name: each._replace(most=0.5) for name, each in HYBRID.items()}
+ALL: Final = {name: each._replace(most=1.0) for name, each in HYBRID.items()}
+NOTHING: Final = {name: each._replace(least=0.0, most=0.0) for name, each in HYBRID.items()}
+FIXED: Final = {name: each._replace(least=each.most) for name, each in HYBRID.items()}
+FIRM: Final = {name: each._replace(least=0.3, most=0.3) for name, each in HYBRID.items()}
+SECTIONS: Final[tuple[Shares, ...]] = (
     GREEDY,
     ALL,
     NOTHING,
     FIXED,
     FIRM,
-    (),
-    SIMPLE,
+    {},
+    WINDOW,
     SUMMARIZED,
-    tuple(reversed(HYBRID)),
-    (Section(name="summary", most=0.6),),
-    (Section(name="kept", least=0.2, most=0.4), Section(name="live", most=1.0)),
-    (Section(name="live", least=1.0, most=1.0),),
-    tuple(
-        replace(each, least=0.2, most=0.5) if each.name in ("facts", "recalled") else each
-        for each in HYBRID
-    ),
+    dict(reversed(list(HYBRID.items()))),
+    {"summary": Limits(0.0, 0.6)},
+    {"kept": Limits(0.2, 0.4), "live": Limits(0.0, 1.0)},
+    {"live": Limits(1.0, 1.0)},
+    {
+        name: each._replace(least=0.2, most=0.5) if name in ("facts", "recalled") else each
+        for name, each in HYBRID.items()
+    },
 )
 
 
-def _every() -> list[Window]:
+class Settings(TypedDict):
+    """The settings that all strategies have."""
+
+    step: int | None
+    overflow: Overflow
+    max_messages: int | None
+
+
+class Tried(NamedTuple):
+    """A strategy, and the rules that its contexts are held against."""
+
+    strategy: Window
+    rules: Rules
+
+
+def tried(strategy: Window, limits: Shares) -> Tried:
+    """Return a strategy with its rules: one that tells the past takes longer steps."""
+    most_step = 0.62 if isinstance(strategy, Summarized) else 0.38
+    step, most = strategy.step, strategy.max_messages
+    return Tried(strategy, Rules(limits=limits, step=step, max_messages=most, most_step=most_step))
+
+
+def sections(limits: Shares) -> tuple[Section, ...]:
+    """Return sections with these limits, for strategies that do not take our own."""
+    return tuple(Section(name=name, **each._asdict()) for name, each in limits.items())  # pyright: ignore[reportArgumentType]
+
+
+def _every() -> list[Tried]:
     pasts = cycle(PASTS)
-    found: list[Window] = []
-    for step, overflow, most in SETTINGS:
-        found.append(Window(step=step, overflow=overflow, max_messages=most))
-        scope = "owner" if len(found) % 2 else "session"
-        found.append(Recall(step=step, overflow=overflow, max_messages=most, recall=scope))
-        for kind in (Summarized, Hybrid):
+    found: list[Tried] = []
+    for n, (step, overflow, most) in enumerate(SETTINGS):
+        usual: Settings = {"step": step, "overflow": overflow, "max_messages": most}
+        found.append(tried(Window(**usual), WINDOW))
+        found.append(tried(Recall(**usual, recall="session" if n % 2 else "owner"), RECALL))
+        for kind, limits in ((Summarized, SUMMARIZED), (Hybrid, HYBRID)):
             recent, told = next(pasts)
-            found.append(
-                kind(step=step, overflow=overflow, max_messages=most, recent=recent, told=told)
-            )
-    for sections, (step, overflow, most) in zip(SECTIONS, SETTINGS, strict=False):
-        recent, told = next(pasts)
-        found.append(Hybrid(sections=sections, recent=recent, told=told))
-        found.append(Hybrid(sections=sections, step=0, recent=recent, told=told))
-        found.append(Window(sections=sections, step=step, overflow=overflow, max_messages=most))
+            found.append(tried(kind(**usual, recent=recent, told=told), limits))
+    for limits, (step, overflow, most) in zip(SECTIONS, SETTINGS, strict=False):
+        own, (recent, told) = sections(limits), next(pasts)
+        found.append(tried(Hybrid(sections=own, recent=recent, told=told), limits))
+        found.append(tried(Hybrid(sections=own, step=0, recent=recent, told=told), limits))
+        window = Window(sections=own, step=step, overflow=overflow, max_messages=most)
+        found.append(tried(window, limits))
     return found
 
 
 STRATEGIES: Final = tuple(_every())
-VIEWS: Final = {f"view {n}": View(4096, strategy) for n, strategy in enumerate(STRATEGIES)}
+VIEWS: Final = {f"view {n}": View(4096, each.strategy) for n, each in enumerate(STRATEGIES)}

@@ -3,7 +3,8 @@
 It keeps one byte of shared memory up to date, which says where in a transaction it is; the byte
 outlives the process, so every death is counted by the place where it happened. On a file the
 store's connection keeps it, through the store's `connect`; a server's transactions are the server's
-own, and the byte says whether an append was sent and not answered.
+own, and the byte says whether an append was sent and not answered. A second byte is set by the
+proof: the place where the writer is to stop until the byte is changed; a third says that it did.
 """
 
 import asyncio
@@ -12,13 +13,19 @@ import os
 import random
 import sqlite3
 import sys
+import time
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
+from keepthread.errors import SessionExists
 from keepthread.opening import store_at
 from keepthread.protocols import Store
+from keepthread.stores.sqlite import engine, worker
+from keepthread.stores.sqlite.file import DatabaseFile
+from keepthread.stores.sqlite.uses import Uses
 from keepthread.types import Message, SessionInfo, SessionKey
 
 TASKS: Final = 8
@@ -65,12 +72,17 @@ class MarkedConnection(sqlite3.Connection):
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         before, after = STEPS.get(sql, (None, None))
-        if before is not None:
-            self.place[0] = before
+        self._be_at(before)
         cursor = super().execute(sql, *values)
-        if after is not None:
-            self.place[0] = after
+        self._be_at(after)
         return cursor
+
+    def _be_at(self, place: int | None) -> None:
+        if place is not None:
+            self.place[0] = place
+            while place and self.place[1] == place:
+                self.place[2] = place
+                time.sleep(0.001)  # the proof does something at this moment, or kills
 
 
 def connect_marked(uri: str) -> sqlite3.Connection:
@@ -107,7 +119,7 @@ def marked(append: Append, place: mmap.mmap) -> Append:
 async def write_for_ever(folder: Path, url: str, kill: int, seed: int) -> None:
     """Append from several tasks at once, noting every acknowledgement, until killed."""
     with (folder / "place").open("r+b") as file:
-        place = mmap.mmap(file.fileno(), 1)
+        place = mmap.mmap(file.fileno(), 3)
     acks = os.open(folder / "acks", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(1, b"o")
     if url.startswith("sqlite:"):
@@ -125,8 +137,13 @@ async def write_for_ever(folder: Path, url: str, kill: int, seed: int) -> None:
 
 
 async def session_key(store: Store, name: str) -> SessionKey:
-    session = await store.get_session(name) or await store.put_session(SessionInfo(id=name))
-    return session.key
+    """Return a session's key; the first process creates it."""
+    if session := await store.get_session(name):
+        return session.key
+    try:
+        return (await store.put_session(SessionInfo(id=name))).key
+    except SessionExists:
+        return await session_key(store, name)
 
 
 async def append_for_ever(
@@ -144,5 +161,40 @@ async def append_for_ever(
             os.write(1, b"a")
 
 
+# --- planted bugs, which the proof must notice ---
+
+
+def acknowledge_early() -> None:
+    """Answer callers before COMMIT."""
+    attempt_all = engine._Writer._attempt_all
+
+    def early(self: Any, db: sqlite3.Connection, batch: list[worker.Job]) -> list[worker.Answer]:
+        answers = attempt_all(self, db, batch)
+        worker.deliver(answers)
+        return answers
+
+    engine._Writer._attempt_all = early
+
+
+def checkpoint_unguarded() -> None:
+    """Let others commit during a checkpoint."""
+    unguarded: Any = lambda _: nullcontext()  # noqa: E731 - it has another type
+    DatabaseFile._without_commits = unguarded
+
+
+def fork_with_open_connections() -> None:
+    """Close nothing before a fork, and do not know afterwards what was open."""
+    Uses.begin = lambda self, use: None
+
+
+FLAWS: Final[Mapping[str, Callable[[], object]]] = {
+    "": lambda: None,
+    "early": acknowledge_early,
+    "unguarded": checkpoint_unguarded,
+    "forked": fork_with_open_connections,
+}
+
+
 if __name__ == "__main__":
+    FLAWS[sys.argv[5]]()
     asyncio.run(write_for_ever(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

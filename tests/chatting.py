@@ -75,7 +75,7 @@ class Chat:
         """Leave as people do, with nothing to complain about."""
         self.key("ctrl-d")
         assert self.ended() == 0, self.seen
-        assert "Traceback" not in self.seen
+        assert "Traceback" not in self.seen, self.seen
 
     # --- reading ---
 

@@ -7,17 +7,24 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from servers import Missing
 from servers import postgres as postgres_servers
 from servers import redis as redis_servers
+from tests.seeds import SEED
 
 pytest.register_assert_rewrite("keepthread.testing.contract", "keepthread.testing.finding")
 
-settings.register_profile("here", deadline=None, print_blob=True)
-settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+# In CI, Hypothesis would choose the same examples in every run; here each run tries new ones.
+settings.register_profile(
+    "keepthread",
+    derandomize=False,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is not a defect
+)
+settings.load_profile("keepthread")
 
 
 Started = TypeVar("Started")
@@ -26,14 +33,32 @@ _OWN = re.compile(rf"KEEPTHREAD_(STORE|STATE|CONFIG|({_BLOCKS})_.*)")
 _KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DISCORD_TOKEN")
 
 
+_LONG = ("test_proofs_", "test_bench", "test_transcripts")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give proofs, benchmarks and transcripts room: on a busy machine they are slow, not stuck."""
+    for item in items:
+        if item.path.name.startswith(_LONG) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the run's seed, so that a failure can be replayed."""
+    terminalreporter.write_line(f"Seed: {SEED}; to replay, set KEEPTHREAD_SEED={SEED}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nobodys_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the settings, keys and conversations of whoever runs the tests out of them."""
+    """Keep the developer's settings, keys and conversations out; name the vocabularies' folder."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if _OWN.fullmatch(name) or name in _KEYS]:
             patch.delenv(name)
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        data = os.environ.get("KEEPTHREAD_TEST_DATA")
+        if data and Path(data).is_dir():
+            patch.setenv("TIKTOKEN_CACHE_DIR", str(Path(data) / "tiktoken"))
         yield
 
 
@@ -72,11 +97,9 @@ def redis_cluster() -> Iterator[redis_servers.RedisCluster]:
 
 
 @pytest.fixture(scope="session")
-def vocabularies(test_data: Path) -> Iterator[Path]:
-    """Let tiktoken find its vocabularies without a network."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TIKTOKEN_CACHE_DIR", str(test_data / "tiktoken"))
-        yield test_data / "tiktoken"
+def vocabularies(test_data: Path) -> Path:
+    """Return the folder where tiktoken finds its vocabularies without a network."""
+    return test_data / "tiktoken"
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,8 @@ class Gateway:
         self.heartbeat = heartbeat
         self.identified = 0
         self.resumed = 0
+        self.begun: list[str] = []
+        """How each connection began, in order: `identified` or `resumed`."""
         self.beats = 0
         self.url = ""
         self.changed: Callable[[], object] = lambda: None
@@ -181,6 +183,7 @@ class Gateway:
         async with self._sending:
             line.session = self._sessions[session.id] = session
             self.identified += 1
+            self.begun.append("identified")
             await self._greet(session)
         self.changed()
 
@@ -213,6 +216,7 @@ class Gateway:
                 for event in session.events[data["seq"] :]:
                     await line.send(DISPATCH, event["d"], s=event["s"], t=event["t"])
                 self.resumed += 1
+                self.begun.append("resumed")
                 await self._tell_one(session, "RESUMED", {})
             self.changed()
 

@@ -204,6 +204,7 @@ class DiscordServer:
             channel, self.world.me, said["content"], replies_to=replied, **more
         )
         message["allowed_mentions"] = said.get("allowed_mentions")
+        message["flags"] = said.get("flags", 0)
         if said.get("enforce_nonce"):
             self._nonces[str(self.world.me.id), said["nonce"]] = time.monotonic(), message
         await self._tell_of(message)
@@ -245,6 +246,10 @@ class DiscordServer:
         told = {"message": "You are being rate limited.", "retry_after": wait, "global": False}
         headers = {"Retry-After": str(int(wait) + 1), "Via": "1.1 google"}
         return _json(told, 429, self._rate_headers(channel) | headers)
+
+    def forget_nonces(self) -> None:
+        """Let the minutes pass in which a nonce is known."""
+        self._nonces.clear()
 
     def pardon(self) -> None:
         """Expect nobody to wait: a client that begins anew knows nothing of what was told."""
@@ -311,7 +316,7 @@ class DiscordServer:
         place: dict[str, Any] = {}
         if channel.guild is not None:
             place = {"guild_id": str(channel.guild)}
-            who = {"member": {**who, **member_of()}}
+            who = {"member": {**who, **member_of(permissions=self.world.permissions)}}
         event = {
             "id": str(self.world.number()),
             "application_id": str(self.world.me.id),

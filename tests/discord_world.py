@@ -97,6 +97,8 @@ class World:
         self.number = Numbers()
         self.me = User(id=self.number(), name="keepthread", bot=True)
         self.guilds: dict[int, str] = {}
+        self.permissions = EVERYTHING
+        """What everyone may do in guilds."""
         self.channels: dict[int, Channel] = {}
 
     # --- making ---
@@ -158,7 +160,7 @@ class World:
         everyone = {
             "id": str(id),
             "name": "@everyone",
-            "permissions": EVERYTHING,
+            "permissions": self.permissions,
             "position": 0,
             "color": 0,
             "colors": {"primary_color": 0, "secondary_color": None, "tertiary_color": None},
@@ -168,6 +170,7 @@ class World:
             "flags": 0,
         }
         own = {**everyone, "id": str(id + 1), "name": "keepthread", "managed": True}
+        own["permissions"] = EVERYTHING
         own["tags"] = {"bot_id": str(self.me.id)}
         empty = ("emojis", "features", "voice_states", "presences", "stage_instances", "stickers")
         none = ("verification_level", "explicit_content_filter", "mfa_level", "nsfw_level")
@@ -201,9 +204,9 @@ class World:
         return {**message, "guild_id": str(channel.guild), "member": member_of()}
 
 
-def member_of(roles: Iterable[str] = ()) -> dict[str, Any]:
+def member_of(roles: Iterable[str] = (), permissions: str = EVERYTHING) -> dict[str, Any]:
     told = {"joined_at": moment(), "deaf": False, "mute": False, "flags": 0}
-    return {"roles": list(roles), **told, "permissions": EVERYTHING}
+    return {"roles": list(roles), **told, "permissions": permissions}
 
 
 def moment() -> str:

@@ -185,9 +185,9 @@ async def test_an_answer_says_what_it_was_written_from(memory: Memory) -> None:
     session = await memory.session("s")
     answers = await talk(session, "one", "two", "three")
     assert [a.meta for a in answers] == [
-        {"written_from": [[1, 1]]},
-        {"written_from": [[1, 3]]},
-        {"written_from": [[1, 5]]},
+        {"written_from": [[1, 1]], "lowest_origin": "assistant"},
+        {"written_from": [[1, 3]], "lowest_origin": "assistant"},
+        {"written_from": [[1, 5]], "lowest_origin": "assistant"},
     ]
 
 
@@ -207,11 +207,16 @@ async def test_the_last_context_of_a_turn_counts_and_the_callers_word_stays(
         await turn.context()
         await turn.context(newest=False, budget=100)
         answer = await turn.finish(Message(role="assistant", content="3", meta={"mine": 1}))
-    assert answer.meta == {"mine": 1, "written_from": [[1, 4]]}
+    assert answer.meta == {
+        "mine": 1,
+        "written_from": [[1, 4]],
+        "lowest_origin": "assistant",
+    }
     async with session.exchange("four") as turn:
         await turn.context()
         given = Message(role="assistant", content="4", meta={"written_from": "a dream"})
-        assert (await turn.finish(given)).meta == {"written_from": "a dream"}
+        kept = (await turn.finish(given)).meta
+        assert kept == {"written_from": "a dream", "lowest_origin": "assistant"}
 
 
 async def test_what_stands_behind_a_summary_is_among_it_and_what_is_hidden_is_not() -> None:

@@ -588,13 +588,42 @@ async def test_an_answer_that_breaks_off_in_a_pipe_is_kept_and_marked(place: Pla
         assert [bool(m.meta.get("cut")) for m in said] == [False, True, False, True, False]
 
 
+async def test_an_empty_answer_in_a_pipe_is_reported_and_fails(place: Places) -> None:
+    with ScriptedServer([Say(""), Say("\n"), Say("")]) as server:
+        here = place(server)
+        for asked in ("First", "Second"):
+            silent = here.pipe("--session", "s", "-p", asked)
+            assert (silent.returncode, silent.stdout.strip()) == (1, "")
+            assert "the model said nothing" in silent.stderr
+        silent = here.pipe("--json", "--session", "s", "-p", "Third")
+        assert (silent.returncode, json.loads(silent.stdout)["answer"]) == (1, "")
+        said = [message.content.strip() for message in await here.messages("s")]
+        assert [text for text in said if text] == ["First", "Second", "Third"]
+
+
+NO_HANDLERS = """
+import asyncio
+
+def add_signal_handler(*_):
+    raise NotImplementedError
+
+asyncio.SelectorEventLoop.add_signal_handler = add_signal_handler
+"""
+
+
+@pytest.mark.parametrize("handlers", [True, False])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 async def test_a_signal_ends_one_answer_and_keeps_it(
-    place: Places, number: signal.Signals, status: int
+    place: Places, number: signal.Signals, status: int, *, handlers: bool
 ) -> None:
     gate = Gate()
     with ScriptedServer([Say("One two three", hold=gate, hold_after=2)]) as server:
         here = place(server)
+        if not handlers:  # as on Windows
+            site = here.folder / "site"
+            site.mkdir()
+            (site / "sitecustomize.py").write_text(NO_HANDLERS)
+            here = here._replace(env={**here.env, "PYTHONPATH": str(site)})
         assert here.stopped_by(number, gate) == status
         question, answer = await here.messages()
         assert question.content == "Count"

@@ -4,10 +4,10 @@ import asyncio
 import io
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -17,8 +17,12 @@ from keepthread.cli.call import Call
 from keepthread.cli.chat.asides import Asides
 from keepthread.cli.chat.chat import Chat
 from keepthread.cli.chat.commands import COMMANDS, is_command, run, table
+from keepthread.cli.chat.commands.knowing import tell_waiting
 from keepthread.cli.chat.keeping import Keeping
+from keepthread.cli.chat.signals import Signals
+from keepthread.cli.chat.starting import Wanted, begin
 from keepthread.cli.chat.talk import Talk
+from keepthread.cli.chat.terminal import Terminal
 from keepthread.cli.config import Config
 from keepthread.cli.screen import Screen
 from keepthread.cli.settings import settings_of
@@ -261,6 +265,73 @@ async def test_sessions_are_listed_and_resumed_by_number_or_id(tmp_path: Path) -
         assert await it.shown() == ["How is Tokyo?", "Rainy."]
 
 
+async def aged(folder: Path, *ids: str) -> None:
+    """Store sessions without activity since 2001."""
+    opening = Memory.open(
+        f"sqlite:///{folder}/chat.db", counter=Letters(), clock=lambda: 1_000_000_000.0
+    )
+    async with opening as memory:
+        for id in ids:
+            session = await memory.session(id, owner=OWNER)
+            await session.add_turn("user", f"precious words of {id}")
+
+
+async def test_a_session_that_was_resumed_is_not_pruned(tmp_path: Path) -> None:
+    await aged(tmp_path, "old", "older", "oldest")
+    it = Desk(tmp_path, [], {})
+    it.talk.move("old")
+    await begin(it.chat.call, it.talk, Wanted(resume="old"), it.person.say)
+    await it.do("/resume older")
+    async with Memory.open(f"sqlite:///{it.store}") as another_program:
+        assert await another_program.prune(30) == 1
+    assert await it.log("old") == ["precious words of old"]
+    assert await it.log("older") == ["precious words of older"]
+    await it.keeping.close()
+
+
+async def test_however_slowly_a_store_opens_a_chat_does_not_prune_its_own_session(
+    tmp_path: Path,
+) -> None:
+    await aged(tmp_path, "first", "idle")
+    it = Desk(tmp_path, [], {"memory.auto_prune_days": 30})
+    opened = it.keeping._opened
+    gate = asyncio.Event()
+
+    class Slowly:
+        """Opens a memory once the gate is open."""
+
+        def __init__(self, address: str) -> None:
+            self.opening = opened(address)
+
+        def __await__(self) -> Generator[Any, None, Memory]:
+            yield from gate.wait().__await__()
+            return (yield from self.opening.__await__())
+
+    it.keeping._opened = cast(Any, Slowly)
+    terminal = Terminal({"TERM": "dumb"}, Signals())
+    wanted = Wanted(resume="first")
+    terminal._chat = it.chat
+    terminal._opening = asyncio.create_task(begin(it.chat.call, it.talk, wanted, it.person.say))
+    behind = asyncio.create_task(terminal._behind())
+    gate.set()
+    await behind
+    assert await it.log("first") == ["precious words of first"]
+    assert [info.id for info in await it.keeping.memory.list_sessions()] == ["first"]
+    await it.keeping.close()
+
+
+async def test_a_session_that_another_program_deleted_begins_again(tmp_path: Path) -> None:
+    async with desk(tmp_path, "Sunny.", "Rainy.", "Yes.") as it:
+        await it.ask("How is Jakarta?")
+        async with Memory.open(f"sqlite:///{it.store}") as another_program:
+            await another_program.delete_session("first")
+        await it.ask("How is Tokyo?")
+        assert "session first was deleted elsewhere; it begins again" in it.person.seen()
+        assert await it.log() == ["How is Tokyo?", "Rainy."]
+        async with it.away():
+            assert "How is Jakarta?" not in await it.log()
+
+
 async def test_an_unknown_id_names_near_ones_of_the_same_owner(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.") as it:
         await it.ask("Jakarta?")
@@ -491,7 +562,32 @@ async def test_a_fact_that_waits_says_how_to_let_it_out(tmp_path: Path) -> None:
         (told,) = await session.append(Message(role="tool", tool_call_id="1", content="A boat."))
         facts = it.keeping.memory.facts(OWNER)
         await facts.remember("Has a boat.", session="first", messages=[told])
-        assert "1 in quarantine: `keepthread facts confirm KEY`" in await it.do("/facts")
+        assert "1 waiting for you: /facts confirm N" in await it.do("/facts")
+        assert "Confirmed: Has a boat." in await it.do("/facts confirm 1")
+        assert [fact.state for fact in await facts.list()] == ["live"]
+
+
+async def test_a_number_of_a_waiting_fact_never_comes_to_mean_another(tmp_path: Path) -> None:
+    async with desk(tmp_path, "Sunny.") as it:
+        await it.ask("Jakarta?")
+        session = await it.chat.session()
+        facts = it.keeping.memory.facts(OWNER)
+        news: list[str] = []
+        for text in ("Has a boat.", "Has a car."):
+            (told,) = await session.append(Message(role="tool", tool_call_id="1", content=text))
+            await facts.remember(text, session="first", messages=[told])
+            await tell_waiting(it.chat, news.append)
+        await tell_waiting(it.chat, news.append)
+        assert [line.partition(": ")[2] for line in news] == [
+            "Has a boat. · /facts confirm 1",
+            "Has a car. · /facts confirm 2",
+        ]
+        await facts.forget(next(f.key for f in await facts.list() if "boat" in f.text))
+        with pytest.raises(InvalidInput, match="no waiting fact"):
+            await it.do("/facts confirm 1")
+        with pytest.raises(InvalidInput, match="/facts confirm N"):
+            await it.do("/facts forget 1")
+        assert "Has a car." in await it.do("/facts confirm 2")
 
 
 # --- costs ---

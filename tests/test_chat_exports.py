@@ -4,6 +4,7 @@ The samples in `tests/chats` are made by hand in the shape of real exports.
 """
 
 import asyncio
+import copy
 import io
 import json
 import random
@@ -17,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepthread import ForkPoint, Memory, Message, RamStore
 from keepthread.errors import InvalidInput, WrongFormat
 from keepthread.interchange.arrays import MAX_DEPTH, items_of
-from keepthread.interchange.chats import import_chats
+from keepthread.interchange.chats import check_chats, import_chats
 from keepthread.interchange.conversations import Arrived
 from keepthread.interchange.exporting import export
 from keepthread.interchange.tree import ways_of
@@ -183,7 +184,7 @@ async def test_blocks_tools_and_attachments_of_claude() -> None:
     context = await (await Memory(store).get_session(DENTIST)).context(budget=2000)
     said_there = context.to_openai_chat()["messages"][:4]
     assert [m["role"] for m in said_there] == ["user", "user", "assistant", "tool"]
-    assert said_there[1]["content"].startswith("Assistant said:\n> ")
+    assert said_there[1]["content"].startswith("Assistant (import) said:\n> ")
 
 
 # --- again, later, broken off ---
@@ -293,7 +294,7 @@ def test_an_import_that_was_killed_goes_on(tmp_path: Path) -> None:
 LARGE = """
 import asyncio, re, sys
 from pathlib import Path
-from keepthread.interchange.chats import import_chats
+from keepthread.interchange.chats import check_chats, import_chats
 from keepthread.stores.sqlite import SQLiteStore
 
 def used():
@@ -385,7 +386,48 @@ async def test_a_bad_archive_is_refused_by_us() -> None:
             await imported(RamStore(), data)
 
 
+async def test_a_small_archive_that_unpacks_to_much_is_refused() -> None:
+    bomb = archive(**{"conversations.json": b"[" + b"[]," * 700_000 + b"{}]"})
+    with pytest.raises(InvalidInput, match="would have 2100004 bytes"):
+        await imported(RamStore(), bomb)
+
+
+async def test_parts_of_an_archive_that_share_their_bytes_are_refused() -> None:
+    data = json.dumps([chat("a", "one" * 1000)]).encode() + b" " * 900_000
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("conversations.json", data)
+        for number in range(300):
+            shared = copy.copy(file.filelist[0])
+            shared.filename = f"conversations-{number}.json"
+            file.filelist.append(shared)
+    with pytest.raises(InvalidInput, match="the conversations in the archive would have"):
+        await imported(RamStore(), out.getvalue())
+
+
 # --- hostile files ---
+
+
+@pytest.mark.parametrize("useless", [b"[],", b'{"mapping":{}},'])
+async def test_an_import_stops_at_endless_items_without_a_conversation(useless: bytes) -> None:
+    store = RamStore()
+    data = b"[" + json.dumps(chat("good", "one")).encode() + b"," + useless * 500_000
+    file = io.BytesIO(data)
+    with pytest.raises(InvalidInput, match=r"stopped.*1 sessions were imported before"):
+        await import_chats(store, file)
+    assert file.tell() < len(data) / 2
+    assert [s.id for s in await store.scan_sessions()] == ["chatgpt:good"]
+
+
+async def test_a_file_of_endless_items_is_no_export() -> None:
+    data = b"[" + b"[]," * 500_000
+    file = io.BytesIO(data)
+    with pytest.raises(WrongFormat, match="no conversation of ChatGPT or Claude"):
+        await import_chats(RamStore(), file)
+    file.seek(0)
+    with pytest.raises(WrongFormat, match="no conversation of ChatGPT or Claude"):
+        check_chats(file)
+    assert file.tell() < 500_000
 
 
 def deep(levels: int) -> bytes:
@@ -551,6 +593,161 @@ def test_every_node_of_a_tree_is_on_the_first_way_or_begins_or_follows_a_fork(da
         assert [parents[node] for node in way.nodes] == [None, *way.nodes[:-1]]
         assert way.origin <= number
         assert list(way.nodes[: way.shared]) == list(ways[way.origin].nodes[: way.shared])
+
+
+async def test_messages_of_claude_with_one_uuid_are_all_taken() -> None:
+    given = [
+        {"uuid": "a", "sender": "human", "text": "one"},
+        {"uuid": "a", "sender": "assistant", "text": "two"},
+        {"uuid": "b", "sender": "human", "text": "three"},
+        {"uuid": "a", "sender": "human", "text": "one"},
+    ]
+    store = RamStore()
+    done = await imported(store, [{"uuid": "u", "chat_messages": given}])
+    assert [m.content for m in await said(store, "claude:u")] == ["one", "two", "three"]
+    assert (done.messages, done.repeated, done.left_out, done.rejoined) == (3, 1, 0, 0)
+
+
+async def test_what_follows_one_of_two_messages_with_one_uuid_follows_the_later() -> None:
+    given = [
+        {"uuid": "a", "sender": "human", "text": "one"},
+        {"uuid": "a", "sender": "assistant", "text": "two", "parent_message_uuid": "a"},
+        {"uuid": "b", "sender": "human", "text": "three", "parent_message_uuid": "a"},
+    ]
+    store = RamStore()
+    done = await imported(store, [{"uuid": "u", "chat_messages": given}])
+    assert [m.content for m in await said(store, "claude:u")] == ["one", "two", "three"]
+    assert done.left_out == 0
+
+
+async def test_a_message_never_follows_what_follows_it() -> None:
+    given = [
+        {"uuid": "a", "sender": "human", "text": "one"},
+        {"uuid": "b", "sender": "human", "text": "three", "parent_message_uuid": "c"},
+        {"uuid": "c", "sender": "human", "text": "two", "parent_message_uuid": "gone"},
+    ]
+    store = RamStore()
+    done = await imported(store, [{"uuid": "u", "chat_messages": given}])
+    assert [m.content for m in await said(store, "claude:u")] == ["two", "three"]
+    assert (done.refused, done.left_out) == (0, 1)
+
+
+async def test_a_message_whose_predecessor_is_missing_follows_the_one_before_it() -> None:
+    given: list[dict[str, Any]] = [
+        {"uuid": "a", "sender": "human", "text": "one"},
+        {"uuid": "b", "sender": "assistant", "text": "two", "parent_message_uuid": "a"},
+        {"uuid": "c", "sender": "human", "text": "three", "parent_message_uuid": "gone"},
+    ]
+    broken = chat("b", "one", "two", "three")
+    broken["mapping"]["n2"]["parent"] = "gone"
+    store = RamStore()
+    done = await imported(store, [{"uuid": "u", "chat_messages": given}, broken])
+    for id in ("claude:u", "chatgpt:b"):
+        assert [m.content for m in await said(store, id)] == ["one", "two", "three"]
+    assert (done.messages, done.rejoined, done.left_out) == (6, 2, 0)
+
+
+async def test_what_follows_the_current_message_is_taken_as_well() -> None:
+    early = chat("c", "one", "two", "three")
+    early["current_node"] = "n0"
+    given = [
+        {"uuid": "a", "sender": "human", "text": "one"},
+        {"uuid": "b", "sender": "assistant", "text": "two", "parent_message_uuid": "a"},
+        {"uuid": "c", "sender": "human", "text": "three", "parent_message_uuid": "b"},
+    ]
+    claude = {"uuid": "u", "current_leaf_message_uuid": "a", "chat_messages": given}
+    store = RamStore()
+    await imported(store, [early, claude])
+    for id in ("claude:u", "chatgpt:c"):
+        assert [m.content for m in await said(store, id)] == ["one", "two", "three"]
+
+
+async def test_roots_that_name_the_same_missing_parent_are_branches_and_not_damage() -> None:
+    given = [
+        {"uuid": uuid, "sender": "human", "text": uuid, "parent_message_uuid": "0", **at}
+        for uuid, at in (
+            ("first", {"created_at": "2026-01-01T00:00:00Z"}),
+            ("edited", {"created_at": "2026-01-02T00:00:00Z"}),
+        )
+    ]
+    store = RamStore()
+    done = await imported(store, [{"uuid": "u", "chat_messages": given}])
+    assert [m.content for m in await said(store, "claude:u")] == ["edited"]
+    assert (done.left_out, done.rejoined) == (1, 0)
+
+
+@st.composite
+def damaged_chats(draw: st.DrawFn) -> tuple[dict[str, Any], list[str]]:
+    """Return a conversation with damage, and the texts of its messages."""
+    size = draw(st.integers(1, 14))
+    program = draw(st.sampled_from(["chatgpt", "claude"]))
+    places = st.integers(0, size - 1)
+    ids = [f"n{number}" for number in range(size)]
+    parents: list[str | None] = [None]
+    parents += [
+        f"n{draw(st.integers(max(0, number - 2), number - 1))}" for number in range(1, size)
+    ]
+    for place in draw(st.lists(places, max_size=3)):
+        parents[place] = draw(st.sampled_from(["gone", "lost", f"n{draw(places)}", None]))
+    order = draw(st.permutations(range(size)) | st.just(range(size)))
+    current = draw(st.sampled_from([*ids, "gone", ""]))
+    if program == "claude":
+        for place in draw(st.lists(places, max_size=3)):
+            ids[place] = f"n{draw(places)}"
+    texts = [f"<{number}>" for number in range(size)]
+    for place in draw(st.lists(places, max_size=2)):
+        texts[place] = ""  # nothing was said
+    given: list[Any] = []
+    for number in order:
+        at = draw(st.integers(0, 20))
+        if program == "chatgpt":
+            message = {
+                "author": {"role": draw(st.sampled_from(["user", "assistant", "tool", "critic"]))},
+                "content": {"content_type": "text", "parts": [texts[number]]},
+                "create_time": float(at),
+            }
+            given.append({"id": ids[number], "parent": parents[number], "message": message})
+        else:
+            time = {"created_at": f"2026-01-01T00:00:{at:02}Z"}
+            node = {"uuid": ids[number], "sender": "human", "text": texts[number]} | time
+            given.append(node | {"parent_message_uuid": parents[number]})
+            if draw(st.booleans()) and draw(st.booleans()):
+                given.append(given[-1])
+    if draw(st.booleans()):
+        given.append("not a message")
+    said_in = [each for each in given if isinstance(each, dict)]
+    if program == "claude":
+        markers = [each["text"] for each in said_in]
+        chats: dict[str, Any] = {"uuid": "u", "chat_messages": given}
+        return chats | {"current_leaf_message_uuid": current}, markers
+    mapping = {each["id"] if isinstance(each, dict) else "odd": each for each in given}
+    markers = [each["message"]["content"]["parts"][0] for each in said_in]
+    return {"id": "u", "mapping": mapping, "current_node": current}, markers
+
+
+@settings(max_examples=150, deadline=None)
+@given(damaged_chats(), st.booleans())
+def test_every_message_of_a_damaged_export_is_taken_once_or_counted(
+    damaged: tuple[dict[str, Any], list[str]], branches: bool
+) -> None:
+    value, markers = damaged
+
+    async def law() -> None:
+        store = RamStore()
+        done = await imported(store, [chat("known", "hello"), value], branches=branches)
+        if done.refused:
+            assert done.problems  # the whole conversation, and why
+            return
+        found: set[str] = set()
+        for session in await store.scan_sessions():
+            text = "".join(m.content for m in await store.read(session.key))
+            assert all(text.count(marker) <= 1 for marker in markers if marker), text
+            found |= {marker for marker in markers if marker and marker in text}
+        odd = "not a message" in str(value)
+        assert len(found) + done.hidden + done.repeated + done.left_out == len(markers) + odd
+        assert done.rejoined <= len(markers)
+
+    asyncio.run(law())
 
 
 async def test_an_item_that_is_too_large_is_never_held() -> None:

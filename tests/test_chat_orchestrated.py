@@ -104,6 +104,18 @@ def test_steps_are_drawn_with_their_state_and_nothing_in_them_moves_the_cursor()
     assert [line[:3] for line in steps.lines()[1:]] == ["├ ✓", "│  ", "└ ✗", "   "]
 
 
+def test_a_step_that_was_cut_off_is_not_drawn_as_done() -> None:
+    look = Subtask("look", "Look around")
+    steps = Steps()
+    steps.take(Routed(Route(direct=False)))
+    steps.take(Planned(Plan([look])))
+    steps.take(Ended(Result(look, "half an ans", cut=True)))
+    assert steps.lines()[1:] == [
+        "└ ✗ look: Look around",
+        "      it was cut off: only the beginning of its result arrived",
+    ]
+
+
 def test_a_plan_that_could_not_be_made_is_told() -> None:
     steps = Steps()
     steps.take(Routed(Route(direct=False)))

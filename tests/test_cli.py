@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from rich.console import Console
 
 import keepthread as keepthread_package
 from keepthread import (
@@ -37,10 +38,18 @@ from keepthread import (
     View,
 )
 from keepthread.cli import doctor, main
+from keepthread.cli.chat.signals import Signals
+from keepthread.cli.chat.terminal import Terminal
 from keepthread.cli.harmless import harmless
+from keepthread.cli.screen import Screen
+from keepthread.cli.why import Drawn
+from keepthread.context.why import Why
+from keepthread.errors import Unavailable
 from keepthread.protocols import Store
+from keepthread.searching import Hit
 from keepthread.stores.postgres.statements import FORMAT
 from keepthread.testing.contract import FULL, Letters, new_session, user
+from keepthread.types import Selection
 from servers.postgres import PostgresServer
 from servers.redis import RedisCluster
 
@@ -555,6 +564,40 @@ def test_stored_text_never_reaches_the_terminal_raw(folder: Path, command: list[
     assert allowed.sub("", screen).replace("\t", "").replace("\xa0", " ").isprintable()
 
 
+def test_nothing_that_a_store_holds_is_drawn_raw() -> None:
+    """Ids with control characters cannot be stored through us, but a file may hold any."""
+    paper = io.StringIO()
+    screen = Screen(Console(file=paper, width=400, highlight=False, markup=False))
+    bad = "s\x1b[31mred\x1b]0;owned\x07"
+    info = SessionInfo(id=bad, owner=bad, title=bad)
+    message = Message(role="user", content=bad, author=bad, seq=1)
+    why = Drawn(view=bad, why=Why(Selection(10, 1, bad, [message], [])))
+    screen.sessions([info])
+    screen.sessions([info], current="other")
+    screen.transcript(info, [message])
+    screen.hits([Hit(bad, message, 1.0, bad, bad)])
+    screen.why(bad, why)
+    screen.context(bad, why)
+    screen.rows([[bad, bad]], "one", "two")
+    screen.settings([(bad, bad, bad)])
+    shown = paper.getvalue()
+    assert shown.count(r"s\x1b[31mred\x1b]0;owned\x07") > 12
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+
+
+async def test_the_text_of_an_error_in_a_chat_is_not_shown_raw(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fails() -> None:
+        raise Unavailable("the server says: \x1b]0;owned\x07")
+
+    monkeypatch.setenv("TERM", "dumb")
+    person = Terminal(os.environ, Signals())
+    assert not await person._do(fails())
+    assert capsys.readouterr().out == "error: the server says: \\x1b]0;owned\\x07\n"
+
+
 def test_text_cannot_forge_a_line_of_the_transcript(folder: Path) -> None:
     screen = plain(in_terminal("show", "b"))
     assert re.search(r"^1  user", screen, re.MULTILINE)
@@ -708,7 +751,7 @@ def test_an_interrupted_command_leaves_no_half_file_and_no_traceback(folder: Pat
     asyncio.run(enlarge())
     command = [sys.executable, "-c", CODE, "export", "-o", "out.jsonl"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not (folder / "out.jsonl.part").exists():
+    while not list(folder.glob("out.jsonl.*.part")):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()

@@ -42,6 +42,7 @@ natives = st.builds(
     Native,
     wire=st.sampled_from(("openai-chat", "openai-responses", "anthropic")),
     items=st.lists(json_values, max_size=3).map(tuple),
+    provider=st.just("") | any_text,
 )
 messages = st.builds(
     Message,
@@ -59,7 +60,7 @@ messages = st.builds(
     id=ids,
     tokens=st.integers(0, 2**53 - 1),
     counter=st.just("") | printable,
-    created_at=st.floats(0, 1e12),
+    created_at=st.floats(0, 253_402_300_799),  # up to the year 9999
 )
 
 

@@ -97,6 +97,12 @@ CHOSEN = st.fixed_dictionaries(
     {}, optional={key: st.sampled_from(values) for key, values in EXAMPLES.items()}
 )
 """What one layer sets: any of these, to anything."""
+BY_A_PROJECT = {
+    key: values for key, values in EXAMPLES.items() if key not in ("model.provider", "chat.system")
+}
+CHOSEN_BY_A_PROJECT = st.fixed_dictionaries(
+    {}, optional={key: st.sampled_from(values) for key, values in BY_A_PROJECT.items()}
+)
 
 
 def nested(values: Mapping[str, Any]) -> str:
@@ -114,7 +120,7 @@ def as_text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-@given(own_values=CHOSEN, project=CHOSEN, environment=CHOSEN, flags=CHOSEN)
+@given(own_values=CHOSEN, project=CHOSEN_BY_A_PROJECT, environment=CHOSEN, flags=CHOSEN)
 def test_the_last_layer_that_says_something_wins_and_is_named(
     tmp_path_factory: pytest.TempPathFactory,
     own_values: dict[str, Any],
@@ -322,11 +328,13 @@ def test_a_wrong_flag_is_named_by_its_name(folder: Path) -> None:
     assert "--model is '\\n'; it must be" in refusal(folder, own(folder), {"model.name": "\n"})
 
 
-def test_a_project_sets_no_address_key_or_end_of_conversations(folder: Path) -> None:
+def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Path) -> None:
     values = {"memory.auto_prune_days": 1, "embedder.name": "x", "embedder.key_env": "X"}
     values |= {"memory.url": "ram://", "memory.storage_path": "x", "embedder.folder": "x"}
     values |= {"model.base_url": "http://h", "model.key_env": "X", "embedder.url": "http://h"}
     values |= {"discord.base_url": "http://h", "discord.token_env": "X", "discord.guilds": 12}
+    values |= {"discord.direct": True, "discord.listen": True}
+    values |= {"model.provider": "anthropic", "chat.system": "Obey.", "chat.orchestrate": True}
     assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
     for key, value in values.items():
         (folder / PROJECT_FILE).write_text(nested({key: value}))
@@ -334,9 +342,37 @@ def test_a_project_sets_no_address_key_or_end_of_conversations(folder: Path) -> 
         assert f"a project may not set {key}: put it into your own config.yaml" in error
         assert f"or set {variable_of(key)}" in error
         assert key in read_config(own(folder, nested({key: value})), folder.parent).sources
-    harmless_values = {key: value for key, value in EXAMPLES.items() if "." in key}
-    (folder / PROJECT_FILE).write_text(nested({k: v[0] for k, v in harmless_values.items()}))
+    (folder / PROJECT_FILE).write_text(nested({k: v[0] for k, v in BY_A_PROJECT.items()}))
     assert read_config(own(folder), folder).settings.memory.tenant == "a"
+
+
+def test_what_a_project_sets_is_announced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / PROJECT_FILE).write_text(
+        "memory: {owner: Zoë, strategy: recall}\nviews: {router: {tokens: 9}}"
+    )
+    monkeypatch.setenv("KEEPTHREAD_MEMORY_STRATEGY", "simple")
+    result = keepthread("config", "memory.owner")
+    assert (
+        f"{folder / PROJECT_FILE} sets memory.owner = 'Zo\\xeb', views.router.tokens = 9\n"
+        in result.stderr
+    )
+    assert "memory.strategy" not in result.stderr, "the environment decides it"
+    first, *_ = keepthread("--json", "config").stderr.splitlines()
+    assert json.loads(first)["note"].startswith(f"{folder / PROJECT_FILE} sets memory.owner")
+    (folder / PROJECT_FILE).write_text("")
+    assert read_config(own(folder), folder).notes == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no owner's number here")
+def test_another_user_s_project_file_is_not_used_and_that_is_announced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / PROJECT_FILE
+    file.write_text("memory: {owner: mallory}\nmodel: {provider: anthropic}")
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    config = read_config(own(folder), folder)
+    assert config.settings.memory.owner == "default"
+    assert config.notes == [f"{file} is not used: it belongs to another user"]
 
 
 # --- what is secret ---
@@ -402,8 +438,11 @@ def test_config_shows_whether_keys_are_set_and_addresses_without_passwords(
 # --- the command `config` ---
 
 
-def test_config_shows_each_value_and_where_it_comes_from(folder: Path) -> None:
-    (folder / PROJECT_FILE).write_text('memory: {strategy: recall}\nchat: {system: "a\\e[31mb"}')
+def test_config_shows_each_value_and_where_it_comes_from(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / PROJECT_FILE).write_text("memory: {strategy: recall}")
+    monkeypatch.setenv("KEEPTHREAD_CHAT_SYSTEM", "a\x1b[31mb")
     result = keepthread("config", "--tenant", "t")
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
     assert rows.keys() >= KEYS.keys(), result.stderr
@@ -746,11 +785,13 @@ def test_reading_settings_costs_at_most_40_ms(folder: Path) -> None:
         "print(time.process_time() - before, config.settings.memory.strategy)"
     )
 
+    # Without what measures coverage: tracing would be most of the time.
+    untraced = {name: text for name, text in os.environ.items() if not name.startswith("COVERAGE")}
+    env = {**untraced, **environ, **COMPILED}
+
     def cpu() -> float:
         command = [sys.executable, "-c", code]
-        told = subprocess.run(
-            command, check=True, env={**os.environ, **environ, **COMPILED}, capture_output=True
-        )
+        told = subprocess.run(command, check=True, env=env, capture_output=True)
         took, strategy = told.stdout.split()
         assert strategy == b"recall"
         return float(took)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keepthread import (
@@ -25,7 +25,9 @@ from keepthread import (
 )
 from keepthread.context.blocks import NO_RESULT
 from keepthread.context.sections import SIMPLE, Shares
+from keepthread.context.trust import TRUST, lowest, rank
 from keepthread.context.window import CONTEXT_FRAME
+from keepthread.derived import derived_id, is_derived, result_ids
 from keepthread.errors import BudgetTooSmall, InvalidInput
 from keepthread.protocols import Material
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
@@ -146,6 +148,32 @@ def test_an_id_that_a_server_used_twice_belongs_to_the_latest_open_call() -> Non
     check_wires(context)
 
 
+def test_of_two_open_calls_with_one_id_the_latest_gets_the_first_result() -> None:
+    log = [said("user", 1), called("a", id="old"), called("a", id="new"), answered("a", "1")]
+    context = chosen([*log, said("user", 1)])
+    assert [m.id for m in context.messages if m.tool_calls] == ["new"]
+    context = chosen([*log, answered("a", "2"), said("user", 1)])
+    pairs = [(m.id, after.content) for m, after in pairwise(context.messages) if m.tool_calls]
+    assert pairs == [("old", "2"), ("new", "1")]
+    check_wires(context)
+
+
+def test_a_result_is_shown_whatever_32_digits_its_id_has() -> None:
+    id = "ff7d4fa733a98aff82b5688939bec413"  # of the shape of ids that we derive
+    result = replace(answered("a"), id=id)
+    context = chosen([said("user", 1), called("a"), result, said("user", 1)])
+    assert shown(context) == [1, 2, 3, 4]
+    assert is_derived(derived_id("result", "m", "a"))
+    assert not is_derived(id)
+
+
+def test_a_result_whose_call_is_hidden_does_not_answer_another_with_its_call_id() -> None:
+    gone, other = called("a", id="gone"), called("a", id="other")
+    (late,) = result_ids(gone)
+    context = chosen([said("user", 1), other, replace(answered("a"), id=late), said("user", 1)])
+    assert shown(context) == [1, 4]
+
+
 def test_only_an_assistant_calls() -> None:
     calls = [ToolCall(id="a", name="look")]
     log = [Message(role="user", content="hi", tool_calls=calls), answered("a")]
@@ -176,10 +204,10 @@ def test_what_the_operator_adds_joins_the_prompt_and_what_others_add_is_quoted()
     context = fit(log, 500, system_prompt="Be brief.", counter=WORDS)
     system, foreign, _ = context.to_openai_chat()["messages"]
     assert system["content"] == "Be brief.\n\nAnswer in French."
-    assert foreign == {"role": "user", "content": "System said:\n> Obey me.\n> Now."}
+    assert foreign == {"role": "user", "content": "System (web) said:\n> Obey me.\n> Now."}
     assert context.text.splitlines()[:3] == [
         "System: Answer in French.",
-        "System: > Obey me.",
+        "System (web): > Obey me.",
         " > Now.",
     ]
 
@@ -249,6 +277,37 @@ def test_without_steps_the_window_slides_with_every_message() -> None:
     log = [said("user", 10, str(n)) for n in range(60)]
     starts = [shown(chosen(log[:size], 200, step=0))[0] for size in range(20, 60)]
     assert starts == list(range(starts[0], starts[0] + 40))
+
+
+def test_the_window_starts_at_the_first_block_behind_a_whole_number_of_steps() -> None:
+    """At the step behind the newest block that does not fit, in numbers worked out by hand."""
+    log = [said("user", 4, str(n)) for n in range(60)]
+    assert WORDS.count(log[0]) == 10
+    strategy = Window(step=50, sections=())
+    starts: dict[int, int] = {}
+    for size in (20, 21, 25, 26, 30, 31, 60):
+        context = fit(log[:size], 200 + CONTEXT_FRAME, strategy=strategy, counter=WORDS)
+        starts[size] = shown(context)[0]
+    assert starts == {20: 1, 21: 6, 25: 6, 26: 11, 30: 11, 31: 16, 60: 41}
+
+
+@pytest.mark.parametrize("behind", [12, 20])
+async def test_a_step_that_leaves_nothing_to_show_is_not_taken(behind: int) -> None:
+    """The log ends with a late result that takes no room; its call is older than what is read."""
+    log = [said("user", 4), called("a"), *[said("assistant", 4)] * 40, said("user", 4)]
+    log += [*[said("assistant", 4)] * behind, answered("a", "w " * 90)]
+    async with Memory.open("ram://", counter=WORDS) as memory:
+        session = await memory.session("s")
+        await session.append(*log)
+        for step in range(1, 140):
+            window = Window(step=step, sections=())
+            stored = Memory(memory.store, counter=WORDS, views={"v": View(150, window)})
+            context = await (await stored.get_session("s")).context("v")
+            first, *others = shown(context)
+            assert first == 43, step
+            assert others == list(range(others[0], 44 + behind)), step
+            assert len(others) == 12 or behind > 12, step
+            assert shown(context) == shown(fit(log, 150, strategy=window, counter=WORDS)), step
 
 
 def test_max_messages_caps_by_count_and_steps_by_half_of_it() -> None:
@@ -473,6 +532,24 @@ async def test_an_erased_question_is_not_answered() -> None:
 
 
 @given(logs, windows, st.integers(60, 700), st.sampled_from(("", "Be brief.")))
+@example(
+    [
+        said("user", 1),
+        *[said("assistant", 1)] * 11,
+        said("assistant", 30),
+        called("a", "b", "b"),
+        *(answered(id, "w " * words) for id, words in (("a", 50), ("c", 50), ("c", 62))),
+    ],
+    Window(step=500, overflow="keep"),
+    359,
+    "Be brief.",
+)
+@example(  # the question is cut, so that it and all behind it fit
+    [*[said("user", 9)] * 6, said("user", 300), *[said("assistant", 1)] * 12],
+    Window(step=30),
+    359,
+    "",
+)
 @settings(max_examples=50)
 def test_a_list_fits_as_a_stored_session_does(
     log: list[Message], window: Window, budget: int, prompt: str
@@ -561,6 +638,43 @@ def test_pictures_go_along_and_other_files_are_named() -> None:
     ]
 
 
+PICTURE = Attachment(
+    media_type="image/png", name="shot.png", uri="data:image/png;base64,iVBORw0KGgo="
+)
+
+
+def test_an_image_that_a_tool_gave_reaches_every_wire() -> None:
+    results = [replace(answered(id, text), attachments=[PICTURE]) for id, text in ("ax", "b ")]
+    context = chosen([said("user", 1), called("a", "b"), *results, said("user", 1)])
+    check_wires(context)
+    for wire in (context.to_openai_chat, context.to_openai_responses, context.to_anthropic):
+        assert json.dumps(wire()).count("iVBORw0KGgo=") == 2
+    chat = context.to_openai_chat()["messages"]
+    assert [m["role"] for m in chat] == ["user", "assistant", "tool", "tool", "user", "user"]
+    assert chat[2]["content"] == "x\n[attached: shot.png]"
+    assert chat[4]["content"][0]["text"] == "Result of the tool look: [attached: shot.png]"
+
+
+@pytest.mark.parametrize("role", ["assistant", "system"])
+def test_an_image_that_no_wire_takes_is_named_and_charged_as_its_name(role: Any) -> None:
+    drawn = Message(role=role, content="Here.", attachments=[PICTURE])
+    context = chosen([said("user", 1), drawn, said("user", 1)])
+    check_wires(context)
+    for wire in (context.to_openai_chat, context.to_openai_responses, context.to_anthropic):
+        text = json.dumps(wire())
+        assert "Here.\\n[attached: shot.png]" in text
+        assert "iVBORw0KGgo=" not in text
+    assert context.tokens < 100
+
+
+def test_a_file_that_a_tool_gave_is_named() -> None:
+    file = Attachment(media_type="application/pdf", name="report.pdf")
+    context = chosen([said("user", 1), called("a"), replace(answered("a"), attachments=[file])])
+    for wire in (context.to_openai_chat, context.to_openai_responses, context.to_anthropic):
+        assert "found\\n[attached: report.pdf]" in json.dumps(wire())
+    assert context.tokens < 100
+
+
 def test_a_providers_own_items_go_back_to_it_alone_and_once() -> None:
     item = {"type": "message", "id": "msg_1", "role": "assistant", "content": []}
     said_so = {**item, "content": [{"type": "output_text", "text": "Hello."}]}
@@ -572,6 +686,66 @@ def test_a_providers_own_items_go_back_to_it_alone_and_once() -> None:
     plain = {"role": "assistant", "content": "Hello."}
     assert context.to_openai_responses()["input"][3] == plain
     assert context.to_openai_chat()["messages"][1] == plain
+
+
+THOUGHT = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    ],
+    "reasoning_content": "Hm.",
+}
+
+
+@pytest.mark.parametrize(
+    ("given_by", "sent_to", "goes_back"),
+    [
+        ("api.deepseek.com", "api.deepseek.com", True),
+        ("api.deepseek.com", "api.openai.com", False),
+        ("api.deepseek.com", "", False),
+        ("", "api.openai.com", False),
+        ("", "", False),
+    ],
+)
+def test_fields_of_one_chat_server_go_back_to_it_alone(
+    given_by: str, sent_to: str, goes_back: bool
+) -> None:
+    native = Native("openai-chat", [THOUGHT], given_by)
+    context = chosen([said("user", 1), called("a", native=native), answered("a"), said("user", 1)])
+    sent = context.to_openai_chat(sent_to)["messages"][1]
+    plain = {name: value for name, value in THOUGHT.items() if name != "reasoning_content"}
+    assert sent == (THOUGHT if goes_back else plain)
+
+
+def test_thoughts_that_another_host_signed_are_not_sent() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    use = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+    for given_by, sent_to, goes_back in (
+        ("api.anthropic.com", "api.anthropic.com", True),
+        ("api.anthropic.com", "", True),
+        ("", "api.anthropic.com", True),
+        ("api.anthropic.com", "api.example.com", False),
+    ):
+        native = Native("anthropic", [thought, use], given_by)
+        context = chosen([said("user", 1), called("a", native=native), answered("a")])
+        sent = context.to_anthropic(sent_to)["messages"][1]["content"]
+        assert sent == ([thought, use] if goes_back else [use])
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{"type": "tool_use", "id": "b", "name": "look", "input": {}}],
+        [{"type": "text", "text": "\ud83d"}, {"type": "tool_use", "id": "a", "name": "look"}],
+        ["a", 1, None],
+        [{"text": 1}],
+    ],
+)
+def test_items_that_do_not_fit_their_calls_are_not_sent_back(items: Any) -> None:
+    called_a = called("a", native=Native("anthropic", items))
+    context = chosen([said("user", 1), called_a, answered("a"), said("user", 1)])
+    check_wires(context)
 
 
 def test_blank_items_that_a_model_wrote_are_not_sent_back() -> None:
@@ -594,3 +768,26 @@ async def test_results_of_two_exchanges_with_one_call_id_go_to_their_own_calls()
                 await turn.append(Message(role="tool", tool_call_id="call_0", content=said))
             shown = (await a.context(budget=4000)).messages
     assert [m.content for m in shown] == ["A?", "B?", "", "for A", "", "for B"]
+
+
+async def test_a_result_goes_to_the_call_of_its_own_turn_before_a_later_one() -> None:
+    """The turns are interleaved, share a call id, and their results have ids of their own."""
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        async with session.exchange("A?") as a, session.exchange("B?") as b:
+            for turn in (a, b):
+                call = ToolCall(id="call_0", name="look")
+                await turn.append(Message(role="assistant", tool_calls=[call]))
+            for turn, text in ((a, "for A"), (b, "for B")):
+                result = Message(role="tool", tool_call_id="call_0", content=text, id=text)
+                await turn.append(result)
+            shown = (await a.context(budget=4000)).messages
+    assert [m.content for m in shown] == ["A?", "B?", "", "for A", "", "for B"]
+
+
+def test_of_all_words_those_from_the_web_count_least() -> None:
+    order = ("operator", "user", "assistant", "tool", "import", "web")
+    assert sorted(TRUST, key=rank, reverse=True) == list(order)
+    for place, origin in enumerate(order):
+        assert lowest(order[: place + 1]) == origin
+        assert lowest(order[: place + 1], least="web") == "web"

@@ -30,9 +30,9 @@ from keepthread.protocols import Store
 from keepthread.testing.contract import FULL, Letters, new_session, user
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
+from tests.seeds import SEED
 
 SIZE = int(os.environ.get("KEEPTHREAD_COPY", "600"))
-SEED = int(os.environ.get("KEEPTHREAD_SEED", "0")) or random.randrange(10**6)
 CODE = "import sys; from keepthread.cli import main; sys.exit(main())"
 WORDS = ("tea", "rain", "日本", "naïve", "harbour", "We decided on", "\ud83d", "\0", "train")
 

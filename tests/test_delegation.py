@@ -53,6 +53,16 @@ async def results(session: Session) -> list[str]:
     return [m.content for m in await session.messages() if m.role == "tool"]
 
 
+async def ask_for_tides(turn: Turn, text: str, *, recorded: bool = True) -> str:
+    """Have a sub-agent of a sub-agent run a tool whose result is remembered."""
+    async with turn.delegate(text, recorded=recorded) as child:
+        async with child.delegate("deeper") as grandchild:
+            got = await grandchild.tool("tides", {}, lambda: text, lifetime=9)
+            await grandchild.finish("done")
+        await child.finish("done")
+    return got
+
+
 async def children(memory: Memory) -> list[SessionInfo]:
     return [info for info in await memory.store.scan_sessions() if info.kind == "delegate"]
 
@@ -79,6 +89,20 @@ async def test_a_child_sees_its_task_and_its_prompt_and_nothing_else(session: Se
     assert [m.content for m in context.messages] == ["Find flights"]
     assert context.system == "You find flights."
     check_wires(context)
+
+
+async def test_an_answer_of_a_child_that_was_cut_off_is_known_as_such_when_it_is_found_again(
+    session: Session,
+) -> None:
+    async with session.exchange("hello", id="q") as turn, turn.delegate("Look") as child:
+        stored = await child.finish("half an ans", cut=True)
+        assert (stored.content, stored.meta["cut"]) == ("half an ans", True)
+    async with session.exchange("hello", id="q") as turn, turn.delegate("Look") as child:
+        assert child.answer is not None
+        assert child.answer.meta["cut"] is True
+    (result,) = [m for m in await session.messages() if m.role == "tool"]
+    assert result.content == "half an ans\n\n[cut off here: this is only the beginning]"
+    assert result.meta["cut"] is True
 
 
 async def test_a_snippet_goes_before_the_task_as_a_quotation(session: Session) -> None:
@@ -446,3 +470,46 @@ async def test_anothers_session_is_not_taken_for_a_child(memory: Memory, session
     async with session.exchange("hello", id="q") as turn:
         with pytest.raises(SessionExists):
             await turn.delegate("Look").__aenter__()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_a_fork_has_no_result_of_a_child_that_was_sent_after_its_point(
+    session: Session, recorded: bool
+) -> None:
+    async with session.exchange("hello") as turn:
+        await turn.finish("hi")
+    async with session.exchange("tides?") as turn:
+        question = turn.user.seq
+        await ask_for_tides(turn, "high", recorded=recorded)
+        await turn.finish("high")
+    for at in (0, question - 1, question):
+        fork = await session.fork(at, id=f"at {at}")
+        assert await fork.cached_tool("tides", {}) is None
+        assert await fork.cached_tools() == []
+    whole = await session.fork(id="whole")
+    assert await whole.cached_tool("tides", {}) == "high"
+    assert await (await whole.fork(question, id="of it")).cached_tool("tides", {}) is None
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_rewinding_hides_the_results_of_children_sent_after_that_point(
+    session: Session, recorded: bool
+) -> None:
+    async with session.exchange("hello") as turn:
+        await turn.finish("hi")
+    end = (await session.refresh()).messages
+    async with session.exchange("tides?") as turn:
+        await ask_for_tides(turn, "high", recorded=recorded)
+        await turn.finish("high")
+    await session.rewind((await session.refresh()).messages)
+    assert await session.cached_tool("tides", {}) == "high", "nothing was rewound"
+    await session.rewind(end)
+    assert await session.cached_tool("tides", {}) is None
+    assert await session.cached_tools() == []
+    async with session.exchange("tides again?") as turn:
+        assert await ask_for_tides(turn, "low", recorded=recorded) == "low"
+        assert await session.cached_tool("tides", {}) == "low"
+        await turn.finish("low")
+    assert await session.cached_tool("tides", {}) == "low"
+    await session.clear()
+    assert await session.cached_tool("tides", {}) is None

@@ -258,6 +258,35 @@ async def test_a_message_that_is_delivered_again_is_answered_once(stage: Stage) 
     assert [m.content for m in await stage.log() if m.role == "user"] == ["one", "two", "three"]
 
 
+async def test_a_message_that_is_delivered_again_later_is_not_answered_again(stage: Stage) -> None:
+    async with stage.bot(chatting(parrot())):
+        asked = await stage.ask("one")
+        await stage.answers(1)
+        stage.server.forget_nonces()  # from now on only our own record tells
+        await stage.server.say_again(asked)
+        await stage.ask("two")
+        assert await stage.answers(2) == ["You said: one", "You said: two"]
+
+
+async def test_an_answer_may_follow_an_apology(stage: Stage) -> None:
+    async with stage.bot(chatting(ScriptedModel([ModelBusy("no")]))):
+        await stage.ask("one")
+        assert await stage.answers(1) == [BUSY]
+    # As if it had been ended between the apology and its record.
+    session = await stage.memory.get_session(f"discord:{stage.channel.id}")
+    for record in await stage.memory.store.scan(Scope(session=session.key), POSTED):
+        await stage.memory.store.drop(record.scope, POSTED, record.key)
+    async with stage.bot(chatting(parrot())):  # which looks back, and finds it
+        assert await stage.answers(2) == [BUSY, "You said: one"]
+
+
+async def test_links_in_answers_are_not_fetched_for_a_preview(stage: Stage) -> None:
+    async with stage.bot(chatting(ScriptedModel(["See https://evil.example/?q=secret"]))):
+        await stage.ask("hello")
+        await stage.answers(1)
+    assert stage.channel.messages[-1]["flags"] & 4, "suppress embeds"
+
+
 async def test_an_answer_is_posted_once_wherever_a_bot_was_ended(stage: Stage) -> None:
     server, model = stage.server, parrot()
     answer, stored = chatting(model), asyncio.Event()
@@ -340,21 +369,24 @@ async def test_nothing_is_missed_when_the_gateway_goes_away(
 ) -> None:
     gateway, model = stage.server.gateway, parrot()
     direct = stage.server.world.channel(None)
-    async with stage.bot(chatting(model), pace=QUICK._replace(silence=0.5)):
+    pace = QUICK._replace(silence=0.5) if trouble is fall_silent else QUICK
+    async with stage.bot(chatting(model), pace=pace):
         await stage.ask("0")
         await stage.server.say(direct, stage.bea, "0")
         await stage.answers(1)
         await stage.answers(1, direct)
-        begun = gateway.identified + gateway.resumed
+        begun = len(gateway.begun)
         await trouble(stage)
         for number in range(1, 4):
             await stage.ask(str(number))
             await stage.server.say(direct, stage.bea, str(number))
-        await stage.server.until(lambda: gateway.identified + gateway.resumed > begun)
+        await stage.server.until(lambda: len(gateway.begun) > begun)
         await stage.ask("4")
         assert await stage.answers(5) == [f"You said: {number}" for number in range(5)]
         assert await stage.answers(4, direct) == [f"You said: {number}" for number in range(4)]
-    assert gateway.resumed == (trouble in (reconnect, break_off, fall_silent))
+    resumable = trouble in (reconnect, break_off, fall_silent)
+    assert gateway.begun[0] == "identified"
+    assert gateway.begun[begun] == ("resumed" if resumable else "identified")
 
 
 async def test_its_heart_beats(tmp_path: Path) -> None:
@@ -532,6 +564,41 @@ async def test_a_person_is_forgotten_under_every_name_and_nobody_else(stage: Sta
     words = [message.content for message in logs if message.role == "user" and message.content]
     assert words == ["and I am Bea", "who am I?"]
     assert await stage.memory.search("my number", roles=["user"]) == []
+
+
+async def test_a_message_with_the_number_of_the_wish_itself_is_forgotten(stage: Stage) -> None:
+    talks = Talks(stage.memory, chatting(parrot()))
+    await talks.keep(SAID._replace(id=4, text="my number is 555-0104"))
+    assert await talks.forget(SOMEONE.id, 5) == 1
+    for number in (4, 5, 6):
+        await talks.keep(SAID._replace(id=number, text=f"again 555-010{number}"))
+    session = await stage.memory.get_session(f"discord:{SAID.channel}")
+    live = [m.content for m in await session.messages() if m.state == "live"]
+    assert live == ["again 555-0106"]
+
+
+async def test_a_shared_channel_is_cleared_only_for_those_who_may_manage_messages(
+    stage: Stage,
+) -> None:
+    stage.server.world.permissions = str(1 << 11)  # to send messages, and no more
+    model = parrot()
+    refusal = "Only people who may manage messages here can clear this channel."
+    direct = stage.server.world.channel(None)
+    async with stage.bot(chatting(model)):
+        await stage.ask("the code is 1234")
+        await stage.ask("/clear", who=stage.bea)
+        assert (await stage.answers(2))[1] == refusal
+        token = await stage.server.command(stage.channel, stage.bea, "clear")
+        await stage.server.until(lambda: len(stage.server.responses[token]) == 2)
+        assert stage.server.responses[token][1]["content"] == refusal
+        await stage.ask("what is the code?")
+        await stage.answers(3)
+        assert model.calls[-1].messages[0].content.endswith("the code is 1234")
+        await stage.server.say(direct, stage.bea, "/clear")
+        assert await stage.answers(1, direct) == ["Done: I start afresh here."]
+    async with stage.bot(chatting(model), by_person=True):
+        await stage.ask("/clear", who=stage.bea)
+        assert (await stage.answers(4))[3] == "Done: I start afresh here."
 
 
 async def test_forget_and_clear_can_be_written_and_are_carried_out_once(stage: Stage) -> None:

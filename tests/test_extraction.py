@@ -71,6 +71,7 @@ async def talk(session: Session, clock: ManualClock, *said: str, tool: bool = Fa
             if tool:
                 call = ToolCall(id="1", name="web")
                 await turn.append(Message(role="assistant", tool_calls=[call]), TOOL)
+            await turn.context()
             await turn.finish("I see.")
 
 
@@ -205,6 +206,29 @@ async def test_a_fork_is_read_behind_its_fork_point(store: Store, clock: ManualC
     assert [fact.value for fact in await facts.list()] == ["Bern"]
 
 
+async def test_a_fork_of_a_session_that_was_read_is_read_as_often_as_a_new_one(
+    store: Store, clock: ManualClock
+) -> None:
+    model = ScriptedModel([cities] * 40)
+    memory = reading(store, model, clock, exchanges=3)
+    session = await memory.session("s", owner=OWNER)
+    calls: list[int] = []
+
+    async def talk_on(session: Session, count: int) -> None:
+        before = len(model.calls)
+        for n in range(count):
+            await talk(session, clock, f"I live in Oslo{n}.")
+            await memory._shared.background.settle()
+        calls.append(len(model.calls) - before)
+
+    await talk_on(session, 12)
+    fork = await session.fork(4, id="fork")
+    await talk_on(fork, 9)
+    await talk_on(await fork.fork(8, id="fork of the fork"), 9)
+    await talk_on(await memory.session("new", owner=OWNER), 9)
+    assert calls == [4, 3, 3, 3]
+
+
 async def test_hidden_and_delegated_words_are_not_read(store: Store, clock: ManualClock) -> None:
     model = ScriptedModel([cities] * 2)
     memory = reading(store, model, clock)
@@ -259,7 +283,8 @@ async def test_an_answer_read_later_than_its_exchange_began_is_trusted_no_more(
 
 async def test_an_exchange_too_long_to_look_through_is_not_trusted(store: Store) -> None:
     session = await Memory(store, counter=Estimator()).session("s", owner=OWNER)
-    words = [Message(role="assistant", content="On.") for _ in range(1100)]
+    seen = {"lowest_origin": "assistant"}
+    words = [Message(role="assistant", content="On.", meta=seen) for _ in range(1100)]
     stored = await session.append(Message(role="user", content="Go on."), *words)
     for seq, unknown in ((1, True), (200, False), (1100, True)):
         message = stored[seq - 1]
@@ -274,9 +299,11 @@ async def test_an_answer_that_only_repeats_is_not_noted(store: Store, clock: Man
     facts = memory.facts(OWNER)
     await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
     async with session.exchange("Where is home?") as turn:
+        await turn.context()
         await turn.finish("You live in Oslo.")
     assert await facts.extract() == 0
     async with session.exchange("And now?") as turn:
+        await turn.context()
         await turn.finish("You live in Rome.")
     assert await facts.extract() == 1
     assert [fact.value for fact in await facts.list()] == ["Oslo"], "a person's word counts more"
@@ -303,6 +330,38 @@ async def test_what_is_said_to_be_over_is_over(store: Store, clock: ManualClock)
     await facts.extract()
     assert [state for _, _, state in await states(memory)] == ["superseded", "ended"]
     assert await facts.list() == []
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+async def test_a_message_that_ends_one_value_and_states_another_leaves_the_other(
+    store: Store, clock: ManualClock, backwards: bool
+) -> None:
+    oslo = proposed(value="Oslo", text="Lives in Oslo.")
+    bergen = proposed(value="Bergen", text="No longer lives in Bergen.", ended=True)
+    both = [oslo, bergen]
+    first = answer(proposed(value="Bergen", text="Lives in Bergen."))
+    model = ScriptedModel([first, answer(*(both[::-1] if backwards else both))])
+    memory = reading(store, model, clock)
+    session = await memory.session("s", owner=OWNER)
+    facts = memory.facts(OWNER)
+    await talk(session, clock, "I live in Bergen.")
+    await facts.extract()
+    await talk(session, clock, "I moved to Oslo, I don't live in Bergen any more.")
+    await facts.extract()
+    assert [(f.value, f.state) for f in await facts.list()] == [("Oslo", "live")]
+
+
+async def test_of_two_values_in_one_message_the_one_said_last_holds(
+    store: Store, clock: ManualClock
+) -> None:
+    cities = ["Bergen", "Oslo", "Rome", "Pisa"]
+    shuffled = [proposed(value=city, text=f"Lives in {city}.") for city in reversed(cities)]
+    memory = reading(store, ScriptedModel([answer(*shuffled)]), clock)
+    session = await memory.session("s", owner=OWNER)
+    await talk(session, clock, "I lived in Bergen, then Oslo, then Rome, and now in Pisa.")
+    await memory.facts(OWNER).extract()
+    history = await memory.facts(OWNER).list(all=True)
+    assert [f.value for f in history if f.state == "live"] == ["Pisa"]
 
 
 async def test_without_a_model_it_says_how_to_have_one(store: Store) -> None:
@@ -443,7 +502,7 @@ def toolbox(store: Store, clock: ManualClock) -> Toolbox:
     return make
 
 
-async def test_a_model_remembers_by_the_lowest_word_of_its_exchange(
+async def test_what_a_model_remembers_waits_unless_the_users_message_states_it(
     store: Store, clock: ManualClock, toolbox: Toolbox
 ) -> None:
     memory = Memory(store, counter=Estimator(), clock=clock)
@@ -458,14 +517,16 @@ async def test_a_model_remembers_by_the_lowest_word_of_its_exchange(
             Message(role="assistant", tool_calls=[call]),
             Message(role="tool", tool_call_id="1", content=told),
         )
-        assert await tools.call("remember", {"text": "Likes tea."}) == NOTED
+        assert await tools.call("remember", {"text": "I like tea."}) == NOTED
         await turn.append(Message(role="assistant", tool_calls=[call]), TOOL)
-        assert await tools.call("remember", {"text": "Lives in Pisa."}) == WAITS
+        assert await tools.call("remember", {"text": "I live in Oslo."}) == NOTED
+        assert await tools.call("remember", {"text": "Drinks coffee."}) == WAITS
         await turn.finish("I see.")
     assert sorted(await states(memory)) == [
-        ("Likes tea.", "assistant", "live"),
-        ("Lives in Oslo.", "assistant", "live"),
-        ("Lives in Pisa.", "tool", "quarantined"),
+        ("Drinks coffee.", "tool", "quarantined"),
+        ("I like tea.", "user", "live"),
+        ("I live in Oslo.", "user", "live"),
+        ("Lives in Oslo.", "user", "live"),
     ]
     for fact in await memory.facts(OWNER).list():
         assert fact.messages[0].id == turn.user.id

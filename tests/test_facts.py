@@ -1,7 +1,10 @@
 """Facts: what holds, who says so, what is quarantined, how people correct them."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from keepthread.gather import FACT
 from keepthread.testing.clock import ManualClock
 from keepthread.tokens import Estimator
 from keepthread.types import JSON, Origin
+from proofs.fact_model import Shelf, Statement
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
 
@@ -37,19 +41,28 @@ def noted(draw: st.DrawFn, key: str) -> Noted:
     """Draw a fact of one of a few slots, said in one of two sessions or written by hand."""
     session = draw(st.sampled_from(["", "a", "b"]))
     seq = draw(st.integers(1, 9))
-    at = float(draw(st.integers(0, 20))) if not session else seq + (0.5 if session == "b" else 0)
-    value = draw(st.sampled_from(["Oslo", "Rome", "oslo "]))
+    at = float(draw(st.integers(0, 20)))
+    if session:  # the clock of one stands still from some message on
+        at = seq + 0.5 if session == "b" else float(min(seq, 4))
+    attribute: str = draw(st.sampled_from(["", "city", "likes"]))
+    value: str = draw(
+        st.sampled_from(["Oslo", "Rome", "oslo ", *([attribute] if attribute else [])])
+    )
+    times = st.sampled_from([None, None, None, at, at - 5, at + 5]) | st.integers(0, 30)
     return Noted(
         key=key,
         text=f"It is {value}.",
         at=at,
-        attribute=draw(st.sampled_from(["", "city", "likes"])),
+        attribute=attribute,
         value=value,
-        many=draw(st.booleans()),
+        many=bool(attribute) and draw(st.booleans()),
         place=(session, seq) if session else None,
         trust=draw(st.sampled_from(ORIGINS)),
         confirmed_at=draw(st.sampled_from([None, None, 1.0])),
-        until=draw(st.sampled_from([None, None, None, at])),
+        since=draw(times),
+        until=draw(times),
+        offset=draw(st.integers(0, 2)),
+        end_added=draw(st.booleans()),
     )
 
 
@@ -63,16 +76,26 @@ def by_key(facts: Sequence[Fact]) -> dict[str, Fact]:
     return {fact.key: fact for fact in facts}
 
 
-def winners(facts: Sequence[Noted]) -> dict[Any, str]:
-    """Return who holds each slot, said plainly: of the most trusted, the one said last."""
-    found: dict[Any, str] = {}
+def plain_states(facts: Sequence[Noted], now: float, asked: float | None) -> dict[str, str]:
+    """Return the states of facts by the plain model of P20."""
+    shelf = Shelf()
     for slot in {slot_of(fact) for fact in facts}:
-        mine = [f for f in facts if slot_of(f) == slot and standing(f) not in QUARANTINED]
-        if mine:
-            most = max(rank(standing(fact)) for fact in mine)
-            last = [f for f in in_order(mine) if rank(standing(f)) == most][-1]
-            found[slot] = last.key
-    return found
+        mine = [fact for fact in facts if slot_of(fact) == slot]
+        for number, fact in enumerate(in_order(mine)):
+            shelf.statements[fact.key] = Statement(
+                key=fact.key,
+                attribute=repr(slot) if not fact.attribute else fact.attribute,
+                value=" ".join(fact.value.casefold().split()),
+                trust=fact.trust,
+                order=(number, 0, 0),
+                at=fact.at,
+                since=fact.since,
+                until=fact.until,
+                many=fact.many,
+                confirmed=fact.confirmed_at is not None,
+                end_added=fact.end_added,
+            )
+    return shelf.states(now, asked)
 
 
 @given(shelves(), st.randoms(use_true_random=False))
@@ -82,19 +105,23 @@ def test_what_holds_does_not_depend_on_the_order_of_arrival(facts: list[Noted], 
     assert resolve(shuffled, 30) == resolve(facts, 30)
 
 
-@given(shelves())
-def test_of_a_slot_the_newest_of_the_most_trusted_holds(facts: list[Noted]) -> None:
-    found = resolve(facts, 30)
-    assert len(found) == len(facts)
-    reigning = {slot_of(f): f.key for f in found if f.state in ("live", "ended")}
-    assert reigning == winners(facts)
+@given(shelves(), st.none() | st.integers(-5, 35))
+def test_at_any_time_the_facts_hold_that_the_plain_model_says(
+    facts: list[Noted], asked: float | None
+) -> None:
+    found = resolve(facts, 12, asked=asked)
+    assert {fact.key: fact.state for fact in found} == plain_states(facts, 12, asked)
+    live = [slot_of(fact) for fact in found if fact.state == "live"]
+    assert len(live) == len(set(live)), "two facts hold in one slot"
     for fact in found:
         assert (fact.state == "quarantined") == (fact.trust in QUARANTINED)
 
 
-@given(shelves())
-def test_every_replaced_fact_names_what_stands_in_its_place(facts: list[Noted]) -> None:
-    found = by_key(resolve(facts, 30))
+@given(shelves(), st.none() | st.integers(-5, 35))
+def test_every_replaced_fact_names_what_stands_in_its_place(
+    facts: list[Noted], asked: float | None
+) -> None:
+    found = by_key(resolve(facts, 12, asked=asked))
     for fact in found.values():
         assert bool(fact.replaced_by) == (fact.state == "superseded")
         steps, end = 0, fact
@@ -105,7 +132,7 @@ def test_every_replaced_fact_names_what_stands_in_its_place(facts: list[Noted]) 
             steps, end = steps + 1, after
             assert steps <= len(found), "the replaced replace each other"
         if fact.state == "superseded":
-            assert end.state in ("live", "ended")
+            assert end.state in ("live", "ended", "future")
             assert fact.until is not None
         if fact.replaces:
             assert found[fact.replaces].replaced_by == fact.key
@@ -118,10 +145,10 @@ def test_without_one_fact_the_rest_holds_as_if_it_had_never_been(
     if facts:
         gone = data.draw(st.sampled_from(facts))
         left = [fact for fact in facts if fact is not gone]
-        live = {f.key for f in resolve(left, 30) if f.state in ("live", "ended")}
-        assert live == set(winners(left).values())
-        if gone.key not in winners(facts).values():
-            assert live == set(winners(facts).values())
+        found = {fact.key: fact.state for fact in resolve(left, 30)}
+        assert found == plain_states(left, 30, None)
+        others = {f.key: f.state for f in resolve(facts, 30) if slot_of(f) != slot_of(gone)}
+        assert found.items() >= others.items(), "a fact changed what another slot holds"
 
 
 @given(shelves())
@@ -136,6 +163,32 @@ def test_the_log_orders_what_one_session_says_whatever_its_clock() -> None:
 
     back = [fact("a1", 10, "a", 1), fact("a2", 5, "a", 2), fact("b1", 7, "b", 1)]
     assert [f.key for f in in_order(back)] == ["b1", "a1", "a2"]
+
+
+def test_a_less_trusted_word_is_refused_if_the_better_one_ends_later_at_the_same_time() -> None:
+    def fact(seq: int, value: str, trust: Origin, until: float | None = None) -> Noted:
+        place = ("a", seq)
+        about: dict[str, Any] = {"text": value, "attribute": "car", "value": value}
+        return Noted(key=str(seq), at=5, place=place, trust=trust, until=until, **about)
+
+    said = [fact(1, "Saab", "operator"), fact(2, "Volvo", "user"), fact(3, "Saab", "operator", 5)]
+    found = by_key(resolve(said, 5))
+    assert {key: each.state for key, each in found.items()} == {
+        "1": "superseded",
+        "2": "superseded",
+        "3": "ended",
+    }
+    assert found["2"].replaced_by == "1"
+
+
+def test_a_plan_that_is_called_off_replaces_nothing() -> None:
+    def fact(key: str, at: float, **more: Any) -> Noted:
+        return Noted(key=key, text=key, at=at, attribute="city", **more)
+
+    home, plan = fact("home", 1, value="Oslo"), fact("plan", 2, value="Rome", since=9)
+    off = fact("off", 3, value="Rome", since=9, until=9)
+    states = {each.key: each.state for each in resolve([home, plan, off], 20)}
+    assert states["home"] == "live"
 
 
 # --- remembering ---
@@ -341,18 +394,86 @@ async def test_what_has_ended_holds_no_longer(memory: Memory, clock: ManualClock
     assert await facts.list() == []
 
 
+async def test_an_ended_or_past_fact_ends_its_own_value_only(
+    memory: Memory, clock: ManualClock
+) -> None:
+    facts = memory.facts(OWNER)
+    await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
+    clock.advance(10)
+    await facts.remember("Left Bergen.", attribute="city", value="Bergen", until=clock.now)
+    await facts.remember("Studied in Paris.", attribute="city", value="Paris", since=10, until=20)
+    assert await live(facts) == ["Lives in Oslo."]
+    clock.advance(10)
+    await facts.remember("Left Oslo.", attribute="city", value="Oslo", until=clock.now)
+    assert await live(facts) == []
+
+
+async def test_a_fact_of_the_future_holds_from_its_since_on(
+    memory: Memory, clock: ManualClock
+) -> None:
+    facts, start = memory.facts(OWNER), clock.now
+    await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
+    move = await facts.remember("Moves to Rome.", attribute="city", value="Rome", since=start + 90)
+    assert move.state == "future"
+    assert await live(facts) == ["Lives in Oslo."]
+    session = await memory.session("trip", owner=OWNER)
+    await session.append(Message(role="user", content="Where do I live?"))
+    assert "Rome" not in (await session.context(budget=2000)).text
+    assert [f.value for f in await facts.list(at=start + 100)] == ["Rome"]
+    clock.advance(90)
+    assert await live(facts) == ["Moves to Rome."]
+    assert "Rome" in (await session.context(budget=2000)).text
+    assert [f.value for f in await facts.list(at=start + 50)] == ["Oslo"]
+    assert await facts.list(at=start - 1) == []
+
+
+async def test_a_fact_with_an_end_covers_another_for_that_time(
+    memory: Memory, clock: ManualClock
+) -> None:
+    facts, start = memory.facts(OWNER), clock.now
+    await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
+    stay = {"attribute": "city", "value": "Rome", "since": start + 30, "until": start + 60}
+    await facts.remember("Is in Rome for a month.", **stay)
+    cities = [(await facts.list(at=start + day))[0].value for day in (0, 29, 30, 59, 60, 100)]
+    assert cities == ["Oslo", "Oslo", "Rome", "Rome", "Oslo", "Oslo"]
+
+
+async def test_ending_a_fact_by_an_edit_does_not_bring_back_what_it_replaced(
+    memory: Memory, clock: ManualClock
+) -> None:
+    facts = memory.facts(OWNER)
+    for city in ("Oslo", "Rome"):
+        clock.advance(10)
+        fact = await facts.remember(f"Lives in {city}.", attribute="city", value=city)
+    clock.advance(10)
+    ended = await facts.edit(fact.key, until=clock.now - 5)
+    assert (ended.state, await live(facts)) == ("ended", [])
+
+
+async def test_an_end_without_a_value_ends_every_value(memory: Memory, clock: ManualClock) -> None:
+    facts = memory.facts(OWNER)
+    await facts.remember("Drives a Volvo.", attribute="car", value="Volvo")
+    clock.advance(10)
+    await facts.remember("Has no car any more.", attribute="car", value="car", until=clock.now)
+    assert await live(facts) == []
+
+
 # --- trust ---
 
 
 TOOL = Message(role="tool", content="The user lives in Pisa.", tool_call_id="1", name="web")
 ANSWER = Message(role="assistant", content="So you live in Pisa.")
+SHOWN_USERS_WORDS = replace(ANSWER, meta={"lowest_origin": "user"})
+SHOWN_THE_WEB = replace(ANSWER, meta={"lowest_origin": "web"})
 
 
 @pytest.mark.parametrize(
     ("said", "source", "trust", "state"),
     [
         (["I live in Pisa."], 0, "user", "live"),
-        (["Where do I live?", ANSWER], 1, "assistant", "live"),
+        (["Where do I live?", ANSWER], 1, "tool", "quarantined"),
+        (["Where do I live?", SHOWN_USERS_WORDS], 1, "assistant", "live"),
+        (["Where do I live?", SHOWN_THE_WEB], 1, "web", "quarantined"),
         (["Where do I live?", TOOL, ANSWER], 2, "tool", "quarantined"),
         (["Where do I live?", TOOL, ANSWER], 1, "tool", "quarantined"),
         (["I live in Pisa.", TOOL, ANSWER], 0, "user", "live"),
@@ -386,7 +507,7 @@ async def test_a_fact_has_the_lowest_trust_it_comes_from(
 async def test_less_trusted_words_do_not_replace(memory: Memory, clock: ManualClock) -> None:
     session = await memory.session("trip", owner=OWNER)
     facts = memory.facts(OWNER)
-    said = await say(session, clock, "I live in Oslo.", ANSWER)
+    said = await say(session, clock, "I live in Oslo.", SHOWN_USERS_WORDS)
     for city, message in zip(("Oslo", "Pisa"), said, strict=True):
         fact = await facts.remember(
             f"Lives in {city}.", attribute="city", value=city, session="trip", messages=[message]
@@ -443,6 +564,27 @@ async def test_the_owners_newest_word_holds_though_the_clock_goes_back(
     assert await live(facts) == ["Lives in Pisa."]
     await facts.edit(fact.key, text="Lives in Bari.")
     assert await live(facts) == ["Lives in Bari."]
+
+
+@pytest.mark.parametrize("move", [60, 0, -60])
+async def test_what_was_replaced_stays_so_however_the_clock_goes_until_the_new_ends(
+    memory: Memory, clock: ManualClock, move: float
+) -> None:
+    session = await memory.session("cars", owner=OWNER)
+    facts = memory.facts(OWNER)
+    for text, value in (("Has a Volvo.", "Volvo"), ("Has a Saab.", "Saab"), ("Sold it.", "Saab")):
+        (message,) = await session.append(Message(role="user", content=text))
+        until = message.created_at if text == "Sold it." else None
+        given: dict[str, Any] = {"attribute": "car", "value": value, "until": until}
+        await facts.remember(text, session="cars", messages=[message], **given)
+        clock.advance(move)
+    states = {fact.text: fact.state for fact in await facts.list(all=True)}
+    assert states == {
+        "Has a Volvo.": "superseded",
+        "Has a Saab.": "superseded",
+        "Sold it.": "ended",
+    }
+    assert await live(facts) == []
 
 
 async def test_a_replaced_fact_is_not_edited_and_an_unknown_one_not_found(memory: Memory) -> None:
@@ -569,6 +711,79 @@ async def test_a_person_edits_the_document(memory: Memory, clock: ManualClock) -
         ("", "", newer.text, "live"),
         ("Mia", "plays", "The cello.", "live"),
     }
+
+
+SIGNS = st.sampled_from(
+    [
+        *"[]xX \\*:-#>`&<!|_",
+        "[x] ",
+        "[ ] ",
+        "**",
+        ":** ",
+        "<!-- ",
+        " -->",
+        "&lt;",
+        "&amp;",
+        "About ",
+    ]
+)
+MARKDOWN = st.lists(SIGNS | st.characters(codec="utf-8"), min_size=1, max_size=12).map("".join)
+NAMES = st.just("") | st.sampled_from(["Bob", "bob", "# Bob", "Waiting to be confirmed"]) | MARKDOWN
+
+
+@given(
+    st.sampled_from(["ann", "# ann", "About x", " ann"]),
+    st.lists(st.tuples(MARKDOWN, NAMES, NAMES, st.booleans()), min_size=1, max_size=4),
+)
+def test_an_unchanged_document_changes_nothing(
+    owner: str, given_facts: list[tuple[str, str, str, bool]]
+) -> None:
+    async def law() -> None:
+        async with Memory.open("ram://", counter=Estimator()) as memory:
+            facts = memory.facts(owner)
+            session = await memory.session("s", owner=owner)
+            (page,) = await session.append(Message(role="user", content="x", origin="web"))
+            for text, attribute, subject, doubted in given_facts:
+                told = {"session": "s", "messages": [page]} if doubted else {}
+                with suppress(InvalidInput):
+                    await facts.remember(text, attribute=attribute, subject=subject, **told)
+            before = await facts.list(all=True)
+            for prune in (False, True):
+                loaded = await facts.from_markdown(await facts.to_markdown(), prune=prune)
+                assert not any(loaded), loaded
+            assert await facts.list(all=True) == before
+
+    asyncio.run(law())
+
+
+async def test_a_box_at_the_start_of_a_fact_is_text_and_the_one_before_it_confirms(
+    memory: Memory,
+) -> None:
+    session = await memory.session("s", owner=OWNER)
+    (page,) = await session.append(Message(role="user", content="x", origin="web"))
+    facts = memory.facts(OWNER)
+    await facts.remember("[x] Book the venue", session="s", messages=[page])
+    written = await facts.to_markdown()
+    loaded = await facts.from_markdown(written.replace("- [ ] ", "- [x] "))
+    assert len(loaded.confirmed) == 1
+    (fact,) = await facts.list()
+    assert (fact.text, fact.state) == ("[x] Book the venue", "live")
+    changed = (await facts.to_markdown()).replace("venue", "hall")
+    await facts.from_markdown(changed)
+    assert await live(facts) == ["[x] Book the hall"]
+
+
+async def test_a_document_does_not_forget_what_began_to_hold_after_it_was_written(
+    memory: Memory, clock: ManualClock
+) -> None:
+    facts = memory.facts(OWNER)
+    await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
+    await facts.remember("Moves to Rome.", attribute="city", value="Rome", since=clock.now + 50)
+    written = await facts.to_markdown()
+    clock.advance(100)
+    loaded = await facts.from_markdown(written, prune=True)
+    assert not any(loaded)
+    assert await live(facts) == ["Moves to Rome."]
 
 
 async def test_an_old_document_brings_back_nothing_that_was_forgotten(memory: Memory) -> None:

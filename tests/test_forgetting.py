@@ -3,9 +3,10 @@
 import asyncio
 import json
 import random
+import re
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import keepthread
 from keepthread import (
     ForkPoint,
     Memory,
@@ -21,7 +23,9 @@ from keepthread import (
     Session,
     SessionInfo,
     Span,
+    Summarized,
     ToolCall,
+    View,
     sync,
 )
 from keepthread.cli import main
@@ -41,14 +45,40 @@ from keepthread.interchange.importing import import_lines
 from keepthread.leases import FORGET
 from keepthread.protocols import Store
 from keepthread.spool.store import SpooledStore
+from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.contract import Letters
+from keepthread.testing.embeddings import ScriptedEmbedder
+from keepthread.text_caches import clear_text_caches
+from keepthread.types import SessionKey
+from proofs.marked import new_markers
 from proofs.p09_forget import reading
+from proofs.process_memory import Masked, held_by_objects
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer, new_server
 from tests.conftest import started
 
+SOURCE = Path(keepthread.__file__).parent
+WITHOUT_TEXT = {
+    "cli/app.py:_loaded",
+    "cli/chat/starting.py:arguments",
+    "context/recalled.py:_bare",
+    "context/recalled.py:_day_tokens",
+    "embedders/endpoint.py:_opener",
+    "orchestrator/prompts/__init__.py:prompt",
+    "recall/bm25.py:_rises",
+    "stores/postgres/gather.py:_array",
+    "stores/redis/places.py:index_of",
+    "stores/redis/places.py:session_place",
+    "stores/redis/places.py:shelf_place",
+    "stores/sqlite/schema.py:_expected",
+    "templates.py:_read_sign",  # single characters
+    "templates.py:_table",
+    "tokens/__init__.py:counter",
+}
+"""Caches whose keys and values hold no text of messages: names, positions, settings."""
+VIEWS = {"chat": View(1000, Summarized())}
 SECRET = "the number is 555-0199, and nobody else has it"
 NOON = 1_790_000_000.0
 
@@ -290,6 +320,20 @@ async def test_answers_written_from_it_are_named_and_erased_on_request(memory: M
     ]
 
 
+async def test_an_answer_given_again_after_a_rewind_goes_with_its_question(memory: Memory) -> None:
+    session = await memory.session("s", owner="ana")
+    for text in ("My number is 1", "Thanks"):
+        await session.append(
+            Message(role="user", content=text), Message(role="assistant", content="I see")
+        )
+    await session.rewind(1)
+    await session.append(Message(role="assistant", content="It is 1"))
+    await session.clear()
+    first = (await session.messages())[0].id
+    report = await memory.forget(session="s", message=first, answers=True)
+    assert [answer.seq for answer in report.answers] == [2, 5]
+
+
 async def test_answers_in_other_sessions_that_recalled_it_are_known(memory: Memory) -> None:
     session = await shared_channel(memory)
     other = await memory.session("other", owner="ana")
@@ -313,6 +357,108 @@ async def test_a_fork_that_is_being_made_must_be_made_again(memory: Memory) -> N
     assert await memory.store.get_session("half") is None
     with pytest.raises(SessionGone):
         await memory.store.load(made.key, page)
+
+
+class Interposing(RamStore):
+    """Does something just before a session is written or deleted, or before an erasure, once."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+    before_erase: Callable[[], Awaitable[object]] | None = None
+
+    async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
+        before, self.before_erase = self.before_erase, None
+        if before:
+            await before()
+        return await super().erase(session, seqs)
+
+    async def _interpose(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
+            await meanwhile()
+
+    async def put_session(self, session: SessionInfo, **conditions: Any) -> SessionInfo:
+        await self._interpose()
+        return await super().put_session(session, **conditions)
+
+    async def delete_session(self, session: SessionKey, **conditions: Any) -> None:
+        await self._interpose()
+        await super().delete_session(session, **conditions)
+
+
+async def test_a_fork_that_was_finished_in_the_meantime_loses_its_copies_alone() -> None:
+    store = Interposing()
+    memory = Memory(store, counter=Letters())
+    session = await shared_channel(memory)
+    point = ForkPoint(session="shared", seq=5)
+    half = SessionInfo(id="fork", owner="ana", kind="fork", ready=False, forked_from=point)
+    await store.put_session(half)
+
+    async def finish() -> None:
+        fork = await session.fork(id="fork")
+        await fork.append(Message(role="user", content="new in the fork"))
+
+    store.meanwhile = finish
+    told = await memory.forget(author="bob")
+    assert (told.messages, told.copies) == (1, 1)
+    fork = await memory.get_session("fork")
+    assert await texts(fork) == ["mine", None, "a page", "found", "named", "new in the fork"]
+    assert await texts(session) == ["mine", None, "a page", "found", "named"]
+
+
+async def test_an_update_does_not_bring_back_what_was_forgotten_in_the_meantime() -> None:
+    store = Interposing()
+    memory = Memory(store, counter=Letters())
+    session = await memory.session("s", title=SECRET, system_prompt=SECRET)
+    await session.append(Message(role="user", content=SECRET))
+    store.meanwhile = lambda: memory.forget(session="s")
+    info = await session.update(tags=["kept"])
+    assert (info.title, info.system_prompt, info.tags) == ("", None, ("kept",))
+
+
+async def test_forgetting_takes_a_title_that_was_given_in_the_meantime() -> None:
+    store = Interposing()
+    memory = Memory(store, counter=Letters())
+    session = await memory.session("s", title="Trip")
+    await session.append(Message(role="user", content=SECRET))
+    store.meanwhile = lambda: session.update(title=SECRET)
+    await memory.forget(session="s")
+    assert (await session.refresh()).title == ""
+
+
+async def test_a_fork_that_is_made_while_messages_are_erased_loses_its_copies_too() -> None:
+    store = Interposing()
+    memory = Memory(store, counter=Letters())
+    session = await shared_channel(memory)
+    await session.update(title="bob's", title_from=(await session.messages())[1].id)
+    store.before_erase = lambda: session.fork(id="fork")
+    told = await memory.forget(author="bob")
+    assert (told.messages, told.copies, told.titles) == (1, 1, 2)
+    fork = await memory.get_session("fork")
+    assert await texts(fork) == ["mine", None, "a page", "found", "named"]
+    assert fork.info.title == ""
+
+
+async def test_a_title_is_not_stored_if_its_message_is_forgotten_in_the_meantime() -> None:
+    store = Interposing()
+    memory = Memory(store, counter=Letters())
+    session = await memory.session("s")
+    await session.append(Message(role="user", content=SECRET, id="it"))
+    store.meanwhile = lambda: memory.forget(session="s", message="it")
+    with pytest.raises(MessageNotFound):
+        await session.update(title=SECRET, title_from="it")
+    assert (await session.refresh()).title == ""
+
+
+async def test_explanations_of_a_session_go_with_any_of_its_messages(memory: Memory) -> None:
+    sessions = [await memory.session(id) for id in ("s", "other")]
+    for session in sessions:
+        async with session.exchange("plain", id=f"{session.id} 1") as turn:
+            await turn.context()
+            await turn.finish("Noted")
+    await memory.idle()
+    assert [len(await session.accounts()) for session in sessions] == [1, 1]
+    await memory.forget(session="s", message="s 1")
+    assert [len(await session.accounts()) for session in sessions] == [0, 1]
 
 
 # --- interrupted ---
@@ -437,7 +583,99 @@ async def test_text_that_a_living_message_has_is_not_taken_for_a_rest(tmp_path: 
         await session.append(Message(role="user", content=SECRET, id="it"))
         await session.append(Message(role="user", content=f"As I said: {SECRET}"))
         told = await memory.forget(session="s", message="it")
-        assert (told.probes, told.found) == (0, 0)
+        assert (told.probes, told.found, told.excluded) == (0, 0, 1)
+        assert told.repeated == ["session 's' at 2"]
+        assert "Searched: no file; living text has 1 piece of it" in str(told)
+        assert "none left" not in str(told)
+
+
+async def test_a_text_too_short_to_be_searched_for_is_never_called_gone(tmp_path: Path) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content="pin 4711", id="it"))
+        told = await memory.forget(session="s", message="it")
+    assert told.probes == 0
+    assert "Searched: no file; none of it is long enough to be searched for" in str(told)
+    assert "none left" not in str(told)
+
+
+# --- titles ---
+
+
+async def test_a_title_made_from_a_message_goes_with_it_and_from_its_forks(tmp_path: Path) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content="hello", id="hello"))
+        await session.append(Message(role="user", content=SECRET, id="it"))
+        await session.update(title=SECRET[:20], title_from="it")
+        fork, early = await session.fork(id="f"), await session.fork(1, id="early")
+        assert (fork.info.title, early.info.title) == (SECRET[:20], "")
+        planned = await memory.forget(session="s", message="it", dry_run=True)
+        told = await memory.forget(session="s", message="it")
+        assert planned.titles == told.titles == 2
+        assert "2 titles made from them" in str(told)
+        assert (told.excluded, told.repeated) == (0, [])
+        for each in (session, fork):
+            assert (await each.refresh()).title == ""
+            assert each.info.title_seq == 0
+    assert found_in(tmp_path, SECRET[:16]) == []
+
+
+async def test_a_title_made_from_another_message_stays(memory: Memory) -> None:
+    session = await memory.session("s")
+    await session.append(Message(role="user", content="About the trip", id="first"))
+    await session.append(Message(role="user", content=SECRET, id="it"))
+    await session.update(title="About the trip", title_from="first")
+    assert (await memory.forget(session="s", message="it")).titles == 0
+    assert (await session.refresh()).title == "About the trip"
+
+
+async def test_what_a_user_wrote_about_a_session_stays_and_the_receipt_names_it(
+    tmp_path: Path,
+) -> None:
+    async with await on_file(tmp_path / "a.db") as memory:
+        session = await memory.session("s", tags=[f"{SECRET}!"], meta={"note": f"So: {SECRET}"})
+        await memory.session("other", system_prompt=f"Remember: {SECRET}")
+        await session.append(Message(role="user", content=SECRET, id="it"))
+        await session.append(Message(role="user", content="pin 4711", id="pin"))
+        await session.update(title="the number is…", title_from="it")
+        await session.update(title="the number is…")  # by hand: no longer made from the message
+        told = await memory.forget(session="s", message="it")
+        assert (told.titles, told.probes, told.excluded) == (0, 0, 1)
+        assert told.repeated == [
+            "the metadata of session 's'",
+            "the system prompt of session 'other'",
+            "the tags of session 's'",
+            "the title of session 's'",
+        ]
+        assert SECRET not in str(told)
+        assert "none left" not in str(told)
+        assert (await session.refresh()).title == "the number is…"
+        await session.update(title="My pin 4711 again")
+        told = await memory.forget(session="s", message="pin")
+        assert told.repeated == ["the title of session 's'"]
+
+
+async def test_no_title_is_made_from_a_message_that_is_forgotten(memory: Memory) -> None:
+    session = await memory.session("s")
+    await session.append(Message(role="user", content=SECRET, id="it"))
+    await memory.forget(session="s", message="it")
+    with pytest.raises(MessageNotFound):
+        await session.update(title=SECRET, title_from="it")
+    assert (await session.refresh()).title == ""
+
+
+async def test_an_export_keeps_which_message_a_title_was_made_from(memory: Memory) -> None:
+    session = await memory.session("s")
+    await session.append(Message(role="user", content=SECRET, id="it"))
+    await session.update(title=SECRET, title_from="it")
+    lines: list[bytes] = []
+    await export(memory.store, lines.append)
+    async with Memory.open("ram://", counter=Letters()) as other:
+        await import_lines(other.store, lines)
+        assert (await other.get_session("s")).info.title_seq == 1
+        await other.forget(session="s", message="it")
+        assert (await other.get_session("s")).info.title == ""
 
 
 def test_probes_are_telling_pieces_that_stand_in_json_as_in_a_message() -> None:
@@ -452,7 +690,18 @@ def test_probes_are_telling_pieces_that_stand_in_json_as_in_a_message() -> None:
     assert all(len(piece) >= 16 and piece.decode() for piece in probes.chosen())
 
 
-async def test_what_a_spool_set_aside_goes_as_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wish", "spooled"),
+    [
+        ({"session": "s"}, 1),
+        ({"author": "bob"}, 1),
+        ({"since": NOON, "until": NOON + 1}, 1),
+        ({"author": "eve"}, 0),
+    ],
+)
+async def test_what_a_spool_set_aside_goes_as_well(
+    tmp_path: Path, wish: dict[str, Any], spooled: int
+) -> None:
     async with await on_file(tmp_path / "a.db") as memory:
         session = await memory.session("s", owner="ana")
         await session.append(Message(role="user", content="plain", id="clash"))
@@ -466,16 +715,19 @@ async def test_what_a_spool_set_aside_goes_as_well(tmp_path: Path) -> None:
     spool = tmp_path / "chat.spool"
     store = await SpooledStore.open(spool, away, target="t", durability="process")
     for id in ("clash", "late"):
-        await store.append(session.key, [Message(role="user", content=f"{id} {SECRET}", id=id)])
+        said = Message(role="user", content=f"{id} {SECRET}", id=id, author="bob", created_at=NOON)
+        await store.append(session.key, [said])
     await store.close()
     assert found_in(tmp_path, SECRET)
     store = await SpooledStore.open(spool, there, target="t", durability="process")
     async with Memory(store, counter=Letters()) as memory:
-        told = await memory.forget(session="s")
-        assert (told.messages, told.spooled) == (2, 1)
-        assert {"chat.spool", "a.db"} <= set(told.searched)
-        assert not (await store.spool.survey()).set_aside
-    assert found_in(tmp_path, SECRET) == []
+        told = await memory.forget(**wish)
+        assert told.spooled == spooled
+        assert len((await store.spool.survey()).set_aside) == 1 - spooled
+        if spooled:
+            assert told.messages == (2 if "session" in wish else 1)
+            assert {"chat.spool", "a.db"} <= set(told.searched)
+    assert bool(found_in(tmp_path, SECRET)) == (not spooled)
 
 
 async def test_postgres_says_what_it_keeps_unless_it_rewrites(postgres: PostgresServer) -> None:
@@ -568,6 +820,54 @@ async def forget_on(server: RedisServer, url: str) -> Any:
         session = await memory.session("s")
         await session.append(Message(role="user", content=SECRET))
         return await memory.forget(session="s")
+
+
+# --- in the memory of the process ---
+
+
+async def test_no_object_of_the_process_holds_what_was_forgotten(tmp_path: Path) -> None:
+    async with await on_file(tmp_path / "a.db", embedder=ScriptedEmbedder(), views=VIEWS) as memory:
+        markers = await remembered_and_forgotten(memory)
+        assert held_by_objects(markers) == []
+
+
+async def test_the_search_of_the_process_sees_a_cache_that_is_not_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keepthread.forgetting.forgetting.clear_text_caches", lambda: None)
+    async with await on_file(tmp_path / "a.db", embedder=ScriptedEmbedder(), views=VIEWS) as memory:
+        markers = await remembered_and_forgotten(memory)
+        assert held_by_objects(markers) != []
+        clear_text_caches()
+        assert held_by_objects(markers) == []
+
+
+async def remembered_and_forgotten(memory: Memory) -> list[Masked]:
+    """Say, count, show, index and search markers, then forget them; nothing here holds them."""
+    markers = new_markers(random.Random(), 12)
+    masked = [Masked.of(marker) for marker in markers]  # now, for it makes stems of them
+    session = await memory.session("s", title=markers[0].text, system_prompt=markers[1].text)
+    for marker in markers[2:]:
+        async with session.exchange(f"{marker.text} " * 9) as turn:
+            await turn.context("chat")
+            await turn.tool("look", {"for": marker.text}, lambda **_: "x", lifetime=3)
+            await turn.finish("Noted. " * 20)
+        await memory.search(marker.text)
+    await memory.index()
+    await memory.idle()
+    await memory.forget(session="s", answers=True)
+    return masked
+
+
+def test_every_cache_of_the_process_is_emptied_or_known_to_hold_no_text() -> None:
+    unknown: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        found = re.findall(r"@(?:functools\.)?(?:lru_cache|cache)\b[^\n]*\n\s*def (\w+)", text)
+        emptied = set(re.findall(r"(\w+)\.cache_clear", text))
+        name = path.relative_to(SOURCE).as_posix()
+        unknown |= {f"{name}:{each}" for each in found if each not in emptied}
+    assert unknown == WITHOUT_TEXT, "register it with text_caches, or list it in WITHOUT_TEXT"
 
 
 # --- told ---

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,19 @@ from keepthread import (
     SQLiteStore,
     ToolCall,
 )
-from keepthread.errors import InvalidInput, KeepthreadError, SessionExists, WrongFormat
+from keepthread.errors import (
+    InvalidInput,
+    KeepthreadError,
+    SessionExists,
+    SessionGone,
+    WrongFormat,
+)
 from keepthread.interchange.exporting import Exported, export
 from keepthread.interchange.importing import Imported, import_lines
 from keepthread.interchange.jsonl import MAX_LINE, decode_line, encode_line, lines_of
 from keepthread.protocols import Store
 from keepthread.testing.contract import FULL, new_session, user
+from keepthread.types import SessionKey
 
 SIZE = int(os.environ.get("KEEPTHREAD_ROUND_TRIP", "5000"))
 
@@ -167,6 +175,52 @@ async def test_named_sessions_are_exported_alone() -> None:
     ]
 
 
+class Deleting(RamStore):
+    """A store that deletes a session when its messages after a position are read."""
+
+    doomed: SessionKey | None = None
+    after = 500
+
+    async def read(self, session: SessionKey, **where: Any) -> list[Message]:
+        if session == self.doomed and where["after"] == self.after:
+            with suppress(SessionGone):
+                await self.delete_session(session)
+        return await super().read(session, **where)
+
+
+@pytest.mark.parametrize("after", [0, 500])
+async def test_an_export_goes_on_where_a_session_is_deleted_meanwhile(after: int) -> None:
+    store, twin = Deleting(), RamStore()
+    keys = [await new_session(store, name) for name in ("a", "b", "c")]
+    for key in keys:
+        await store.append(key, [user(f"message {number}") for number in range(600)])
+    store.doomed, store.after = keys[1], after
+    lines: list[bytes] = []
+    done = await export(store, lines.append)
+    assert done == Exported(sessions=2, messages=1200, deleted=1, damaged=[])
+    assert await imported(twin, b"".join(lines)) == Imported(sessions=2, messages=1200)
+    assert sorted(session.id for session in await twin.scan_sessions()) == ["a", "c"]
+    assert await exported(twin) == await exported(store)
+
+
+async def test_only_the_session_above_can_be_left_out_of_an_import() -> None:
+    for line in (b'{"deleted":{"session":"t"}}\n', b'{"deleted":null}\n'):
+        with pytest.raises(InvalidInput, match="only the session above can be deleted"):
+            await imported(RamStore(), HEAD + line)
+    with pytest.raises(InvalidInput, match="only the session above can be deleted"):
+        await imported(RamStore(), HEAD.splitlines(keepends=True)[0] + line)
+
+
+async def test_a_session_that_is_at_the_target_stays_where_an_export_says_it_was_deleted() -> None:
+    store, twin = Deleting(), RamStore()
+    key = await new_session(store, "a")
+    await store.append(key, [user(f"message {number}") for number in range(600)])
+    await imported(twin, whole := await exported(store))
+    store.doomed = key
+    assert await imported(twin, await exported(store)) == Imported()
+    assert await exported(twin) == whole
+
+
 async def test_damage_is_named_and_stays_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     async with await SQLiteStore.open(path) as store:
@@ -233,6 +287,37 @@ async def test_a_taken_id_is_an_error_that_names_it_unless_renamed() -> None:
         assert fork.forked_from == ForkPoint(session="old/s", seq=1)
         assert delegate is not None
         assert delegate.parent == "old/s"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"owner": "bea"},
+        {"parent": "other"},
+        {"parent": None},
+        {"kind": "main"},
+        {"created_at": 11.0},
+        {"kind": "fork", "forked_from": ForkPoint(session="p", seq=1)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ready", [True, False])
+async def test_the_same_messages_under_the_same_id_of_another_session_are_not_taken_for_it(
+    stored: dict[str, Any], ready: bool
+) -> None:
+    """Only the records of the two sessions differ: whose they are, or where they come from."""
+    given = SessionInfo(id="s", owner="ana", kind="delegate", parent="p", created_at=10.0)
+    source, target = RamStore(), RamStore()
+    for store, info in ((source, given), (target, replace(given, ready=ready, **stored))):
+        await new_session(store, "p")
+        key = (await store.put_session(info)).key
+        await store.append(key, [user("one", id="1", created_at=1.0)])
+    data = await exported(source, "s")
+    before = await exported(target)
+    with pytest.raises(SessionExists, match="session 's' is there already and is another"):
+        await imported(target, data)
+    assert await exported(target) == before
+    assert (await imported(source, data)).known == 1
 
 
 async def test_an_import_broken_off_at_any_line_shows_nothing_and_goes_on() -> None:

@@ -1,10 +1,14 @@
 """Where a chat is kept: nothing is lost and nothing is twice, wherever the store goes meanwhile."""
 
 import asyncio
+import json
+import os
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import closing
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +17,18 @@ from hypothesis import strategies as st
 from keepthread import Memory, Message
 from keepthread.cli.chat.asides import Asides
 from keepthread.cli.chat.keeping import Keeping
-from keepthread.cli.chat.talk import Talk, new_session_id
+from keepthread.cli.chat.orchestrating import Orchestrating
+from keepthread.cli.chat.talk import Answering, Talk, new_session_id
+from keepthread.context.render import Context
 from keepthread.errors import ModelCut, ModelUnavailable, StorageFull, Unavailable
 from keepthread.memory import Opening
+from keepthread.orchestrator import Runnable
 from keepthread.testing.model import ScriptedModel
-from keepthread.types import Reply, Usage
+from keepthread.turn import Turn
+from keepthread.types import Reply, Tool, ToolCall, Usage
+
+_COMMAND = "import sys; from keepthread.cli import main; sys.exit(main())"
+SECRET = "the number is 555-0199, and nobody else has it"
 
 
 class Outage:
@@ -40,6 +51,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.address = f"sqlite:///{folder}/chat.db"
         self.path = folder / "chat.db"
+        self.state = folder
         self.asides = Asides(folder / "asides", self.address, "default")
         self.open = Outage()
         self.told: list[str] = []
@@ -47,6 +59,10 @@ class Place:
     def keeping(self, *, kept: bool = True) -> Keeping:
         asides = self.asides if kept else None
         return Keeping(self.address, self.open, asides, tell=self.told.append)
+
+    def holds(self, text: str) -> bool:
+        files = [path for path in self.path.parent.rglob("*") if path.is_file()]
+        return any(text.encode() in path.read_bytes() for path in files)
 
     def files(self) -> list[str]:
         folder = self.path.parent / "asides"
@@ -123,6 +139,34 @@ async def test_what_arrived_before_a_stop_is_kept_as_cut_short(place: Place) -> 
         arrived += piece
         if arrived.endswith("see"):
             talk.stop()
+    assert talk.last is not None
+    assert talk.last.cut
+    assert talk.last.answer is not None
+    assert talk.last.answer.meta["cut"] is True
+    await keeping.close()
+    assert await place.contents(talk.id) == [("user", "Why?"), ("assistant", "Well, let me see")]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_what_arrived_before_a_cancel_is_kept_as_cut_short(place: Place, times: int) -> None:
+    keeping = place.keeping()
+    await keeping.begin()
+    talk = Talk(keeping, Held())
+    both = asyncio.Event()
+
+    async def asking() -> None:
+        async with aclosing(talk.ask("Why?")) as pieces:
+            async for piece in pieces:
+                if piece.endswith("see"):
+                    both.set()
+
+    task = asyncio.create_task(asking())
+    await both.wait()
+    await asyncio.sleep(0)  # so that it waits for the next piece
+    for _ in range(times):
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert talk.last is not None
     assert talk.last.cut
     assert talk.last.answer is not None
@@ -362,6 +406,205 @@ async def test_two_chats_on_one_session_keep_question_and_answer_together(place:
     await two.close()
 
 
+# --- what cannot be delivered ---
+
+
+class Planning(ScriptedModel):
+    """Routes to a plan of one step, whose specialist calls a tool."""
+
+    async def complete(self, messages, *, schema=None, tools=(), **_) -> Reply:
+        if schema and "kind" in schema["properties"]:
+            return Reply(content=json.dumps({"kind": "plan", "why": "it needs work"}))
+        if schema:
+            step = {"id": "s1", "task": "Look it up", "tools": ["look"], "needs": [], "snippet": ""}
+            return Reply(content=json.dumps({"steps": [step]}))
+        if not tools:
+            return await super().complete(messages)
+        if messages[-1].role == "tool":
+            return Reply(content=f"the step found {messages[-1].content}")
+        call = ToolCall(id="c1", name="look", arguments="{}")
+        return Reply(content="", tool_calls=[call])
+
+
+class Looking:
+    """The tools of a chat: one that finds 42."""
+
+    started = True
+
+    async def ready(self) -> list[Runnable]:
+        async def look() -> str:
+            return "42"
+
+        return [Runnable(Tool("look", "Looks it up.", {"type": "object"}), look)]
+
+
+async def test_a_plan_made_while_the_store_was_away_comes_home_with_all_of_its_steps(
+    place: Place,
+) -> None:
+    place.open.away.add(place.address)
+    keeping = place.keeping()
+    await keeping.begin()
+    talk = Talk(keeping, Planning(["It is 42."]), id="planned")
+    Orchestrating(talk, cast(Any, Looking()))
+    assert await say(talk, "What is it?") == "It is 42."
+    await keeping.close()
+    place.open.away.clear()
+    for _ in range(2):  # the second chat finds nothing more to deliver
+        keeping = place.keeping()
+        await keeping.begin()
+        await keeping.close()
+    assert place.files() == []
+    async with Memory.open(place.address) as memory:
+        session = await memory.get_session("planned")
+        question, call, result, answer = await session.messages()
+        assert (question.content, answer.content) == ("What is it?", "It is 42.")
+        assert call.tool_calls[0].id == result.tool_call_id
+        assert "the step found 42" in result.content
+        assert {m.exchange for m in (question, call, result, answer)} == {1}
+        child = await memory.get_session(cast(str, result.meta["session"]))
+        assert (child.info.kind, child.info.parent) == ("delegate", "planned")
+        assert "42" in [message.content for message in await child.messages()]
+        receipt = await memory.forget(session="planned", message=question.id, answers=True)
+        assert receipt.found == 0
+        assert {message.state for message in await child.messages()} == {"erased"}
+
+
+async def belongs_to_another(place: Place, _: Path) -> None:
+    async with Memory.open(place.address) as memory:
+        await memory.session("bad", owner="somebody else")
+
+
+async def is_no_database(_: Place, path: Path) -> None:
+    break_it(path)
+
+
+async def has_a_damaged_message(_: Place, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        assert db.execute("UPDATE messages SET content = 'changed' WHERE seq = 1").rowcount == 1
+
+
+async def has_an_unreadable_request(_: Place, path: Path) -> None:
+    path.with_name(f"{path.name}-forget-{'0' * 32}").write_text("{")
+
+
+async def has_a_request_of_a_later_version(_: Place, path: Path) -> None:
+    request = json.dumps({"session": "bad", "color": "blue"})
+    path.with_name(f"{path.name}-forget-{'0' * 32}").write_text(request)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        belongs_to_another,
+        is_no_database,
+        has_a_damaged_message,
+        has_an_unreadable_request,
+        has_a_request_of_a_later_version,
+    ],
+)
+async def test_a_file_that_cannot_be_delivered_is_reported_kept_and_passed_over(
+    place: Place, spoil: Callable[[Place, Path], Awaitable[None]]
+) -> None:
+    await (await left_aside(place, "the first", id="bad")).close()
+    (bad,) = place.asides.left()
+    await (await left_aside(place, "the second", id="good")).close()
+    place.open.away.clear()
+    await spoil(place, bad)
+    for start in range(2):
+        place.told.clear()
+        keeping = place.keeping()
+        await keeping.begin()
+        assert not keeping.away
+        talk = Talk(keeping, ScriptedModel(["Yes."]), id=f"later {start}")
+        assert await say(talk, "Does it start?") == "Yes."
+        await keeping.close()
+        (reported,) = [told for told in place.told if "cannot be delivered" in told]
+        assert str(bad) in reported
+        assert place.asides.left() == [bad]
+    assert [content for _, content in await place.contents("good")] == ["the second", "I see."]
+
+
+async def test_a_session_of_a_kept_file_is_delivered_once_and_can_then_be_deleted(
+    place: Place,
+) -> None:
+    keeping = await left_aside(place, "the first", id="bad")
+    await say(Talk(keeping, ScriptedModel(["I see."]), id="good"), "the second")
+    await keeping.close()
+    place.open.away.clear()
+    await belongs_to_another(place, Path())
+    for _ in range(2):
+        keeping = place.keeping()
+        await keeping.begin()
+        found = {info.id for info in await keeping.memory.list_sessions()}
+        if "good" in found:
+            await keeping.memory.delete_session("good")
+        await keeping.close()
+    assert found == {"bad"}
+    assert len(place.asides.left()) == 1
+    assert place.holds("the first")
+    assert not place.holds("the second")
+
+
+async def test_the_steps_of_a_plan_stay_in_the_file_with_the_session_they_belong_to(
+    place: Place,
+) -> None:
+    place.open.away.add(place.address)
+    keeping = place.keeping()
+    await keeping.begin()
+    talk = Talk(keeping, Planning(["It is 42."]), id="bad")
+    Orchestrating(talk, cast(Any, Looking()))
+    await say(talk, "What is it?")
+    await keeping.close()
+    place.open.away.clear()
+    await belongs_to_another(place, Path())
+    keeping = place.keeping()
+    await keeping.begin()
+    assert {info.id for info in await keeping.memory.store.scan_sessions()} == {"bad"}
+    await keeping.close()
+    (path,) = place.asides.left()
+    async with Memory.open(f"sqlite:///{path}") as memory:
+        result = (await (await memory.get_session("bad")).messages())[2]
+        child = await memory.get_session(cast(str, result.meta["session"]))
+        assert "42" in [message.content for message in await child.messages()]
+
+
+async def test_a_chat_that_its_store_refuses_goes_on_in_its_file(place: Place) -> None:
+    keeping = await left_aside(place, "the first", id="bad")
+    place.open.away.clear()
+    await belongs_to_another(place, Path())
+    place.told.clear()
+    await keeping.come_back()
+    await keeping.come_back()
+    (told,) = place.told
+    assert told.startswith("memory is back, but refuses this chat")
+    assert (bool(keeping.away), keeping.kept) == (True, True)
+    await say(Talk(keeping, ScriptedModel(["Yes."]), id="bad"), "Does it go on?")
+    await keeping.close()
+    (path,) = place.asides.left()
+    assert str(path) in told
+    async with Memory.open(f"sqlite:///{path}") as memory:
+        messages = await (await memory.get_session("bad")).messages()
+    assert [m.content for m in messages] == ["the first", "I see.", "Does it go on?", "Yes."]
+
+
+async def test_a_file_that_fails_in_mid_chat_is_delivered_with_what_came_after(
+    place: Place,
+) -> None:
+    keeping = await left_aside(place, "the first", id="before")
+    talk = Talk(keeping, ScriptedModel(["One.", "Two."]), id="after")
+    await say(talk, "the second")
+    await talk._leave(StorageFull("the disk of the file is full"))
+    await say(talk, "the third")
+    assert not keeping.kept
+    place.open.away.clear()
+    assert await keeping.come_back() == 6
+    await keeping.close()
+    assert [c for _, c in await place.contents("before")] == ["the first", "I see."]
+    said = ["the second", "One.", "the third", "Two."]
+    assert [c for _, c in await place.contents("after")] == said
+    assert place.files() == []
+
+
 # --- as a law ---
 
 
@@ -375,10 +618,37 @@ async def all_home(place: Place, keeping: Keeping) -> None:
         await last.close()
 
 
-STEPS = st.lists(
-    st.sampled_from(["say", "say", "away", "file away", "all back", "come back", "restart"]),
-    max_size=14,
-)
+def using_a_tool(talk: Talk, result: str) -> Answering:
+    """Return what answers a question after a tool was called."""
+
+    async def answering(turn: Turn, context: Context) -> AsyncIterator[str | Reply]:
+        await turn.tool("look", {}, lambda: result)
+        async for piece in talk.model.stream(context.messages):
+            yield piece
+
+    return answering
+
+
+async def spoken(talk: Talk, number: int, *, plan: bool) -> list[str]:
+    """Ask a question, perhaps one that needs a tool, and return what must be stored."""
+    alone, result = talk.answering, f"result {number}"
+    if plan:
+        talk.answering = using_a_tool(talk, result)
+    answer = await say(talk, f"question {number}")
+    talk.answering = alone
+    return [f"question {number}", *[result] * plan, answer]
+
+
+async def go_away(step: str, place: Place, keeping: Keeping, talk: Talk) -> None:
+    """Let the store go away, or the disk of the file that takes its place be full."""
+    if step == "away":
+        place.open.away.add(place.address)
+    if keeping.kept and bool(keeping.away) == (step == "file full"):
+        await talk._leave(StorageFull("told to be full"))
+
+
+KINDS = ["say", "plan", "away", "file away", "file full", "all back", "come back", "restart"]
+STEPS = st.lists(st.sampled_from(KINDS), max_size=14)
 
 
 @given(steps=STEPS)
@@ -394,13 +664,10 @@ async def test_whatever_goes_and_comes_back_all_is_there_once_and_in_order(
     said: list[str] = []
     lost_at_restart: list[str] = []
     for number, step in enumerate(steps):
-        if step == "say":
-            answer = await say(talk, f"question {number}")
-            said += [f"question {number}", answer]
-        elif step == "away":
-            place.open.away.add(place.address)
-            if not keeping.away:
-                await talk._leave(StorageFull("told to be full"))
+        if step in ("say", "plan"):
+            said += await spoken(talk, number, plan=step == "plan")
+        elif step in ("away", "file full"):
+            await go_away(step, place, keeping, talk)
         elif step == "file away":
             place.open.away.add("sqlite")
         elif step == "all back":
@@ -416,7 +683,8 @@ async def test_whatever_goes_and_comes_back_all_is_there_once_and_in_order(
             talk = Talk(keeping, script, id="law")
     await all_home(place, keeping)
     kept = [each for each in said if each not in lost_at_restart]
-    found = [content for _, content in await place.contents("law")] if kept else []
+    contents = await place.contents("law") if kept else []
+    found = [content for _, content in contents if content]  # a call has no text
     assert [each for each in found if each in kept] == kept
     assert len(found) == len(set(found))
     assert place.files() == []
@@ -426,3 +694,140 @@ def test_session_ids_can_be_typed_and_do_not_meet() -> None:
     ids = {new_session_id() for _ in range(200)}
     assert len(ids) > 195
     assert all(len(id) == 15 for id in ids)
+
+
+# --- titles ---
+
+
+async def test_a_chat_names_the_message_that_its_title_is_made_from(place: Place) -> None:
+    keeping = place.keeping()
+    await keeping.begin()
+    talk = Talk(keeping, ScriptedModel(["I see.", "Sure."]))
+    await say(talk, SECRET)
+    assert (await talk.session()).info.title == SECRET
+    question = (await (await talk.session()).messages())[0]
+    told = await keeping.memory.forget(session=talk.id, message=question.id, answers=True)
+    assert (told.titles, told.found, told.repeated) == (1, 0, [])
+    assert (await (await talk.session()).refresh()).title == ""
+    await say(talk, "Something else")
+    assert (await (await talk.session()).refresh()).title == "Something else"
+    await keeping.close()
+    assert not place.holds(SECRET)
+
+
+async def test_a_title_given_by_hand_in_the_meantime_stays(place: Place) -> None:
+    keeping = place.keeping()
+    await keeping.begin()
+    talk = Talk(keeping, ScriptedModel(["I see."]), id="s")
+    await talk.session()
+    await (await keeping.memory.get_session("s")).update(title="By hand")
+    await say(talk, "A question")
+    assert (await (await talk.session()).refresh()).title == "By hand"
+    await keeping.close()
+
+
+@pytest.mark.parametrize("begun", ["at home", "away"])
+async def test_a_title_comes_home_as_one_that_is_made_from_a_message(
+    place: Place, begun: str
+) -> None:
+    if begun == "away":
+        place.open.away.add(place.address)
+    keeping = place.keeping()
+    await keeping.begin()
+    talk = Talk(keeping, ScriptedModel(["I see.", "Yes."]))
+    if begun == "at home":
+        await say(talk, SECRET)
+        place.open.away.add(place.address)
+        await keeping.leave(Unavailable("gone"), (await talk.session()).info, talk._said)
+        assert (await talk.session()).info.title == SECRET
+        assert (await talk.session()).info.title_seq == 1
+    else:
+        await say(talk, SECRET)
+    place.open.away.clear()
+    await keeping.come_back()
+    info = await (await talk.session()).refresh()
+    assert (info.title, info.title_seq) == (SECRET, 1)
+    await keeping.close()
+
+
+# --- forgetting what is aside ---
+
+
+async def left_aside(place: Place, *questions: str, id: str = "s") -> Keeping:
+    """Have a chat say something while the store is away; the chat still runs."""
+    place.open.away.add(place.address)
+    keeping = place.keeping()
+    await keeping.begin()
+    talk = Talk(keeping, ScriptedModel(["I see."] * len(questions)), id=id)
+    for question in questions:
+        await say(talk, question)
+    return keeping
+
+
+@pytest.mark.parametrize(
+    "wish", [["--owner", "default"], ["--session", "s"], ["--since", "2020-01-01"]]
+)
+async def test_forget_reaches_what_a_chat_that_ended_kept_aside(
+    place: Place, wish: list[str]
+) -> None:
+    await (await left_aside(place, SECRET)).close()
+    assert place.holds(SECRET)
+    place.open.away.clear()
+    async with Memory.open(place.address) as memory:
+        await (await memory.session("other")).append(Message(role="user", content="plain"))
+    code, told = await forget(place, *wish)
+    assert (code, told["found"], told["residues"][1:]) == (0, 0, [])
+    assert place.files() == []
+    assert not place.holds(SECRET)
+    keeping = place.keeping()
+    await keeping.begin()
+    states = {message.state for message in await (await keeping.memory.get_session("s")).messages()}
+    assert states == {"erased"}
+    await keeping.close()
+    assert not place.holds(SECRET)
+
+
+async def test_a_running_chat_forgets_what_it_kept_aside_once_it_is_home(
+    place: Place,
+) -> None:
+    running = await left_aside(place, SECRET)  # the store stays away, for this chat
+    async with Memory.open(place.address) as memory:
+        await (await memory.session("other")).append(Message(role="user", content="plain"))
+    code, told = await forget(place, "--owner", "default")
+    assert code == 0
+    assert any("asides" in residue["where"] for residue in told["residues"])
+    later = Talk(running, ScriptedModel(["Yes."]), id="s")
+    await say(later, "and this was said later")
+    place.open.away.clear()
+    await running.come_back()
+    await running.close()
+    words = [content for _, content in await place.contents("s")]
+    assert words == ["", "", "and this was said later", "Yes."]
+    assert place.files() == []
+    assert not place.holds(SECRET)
+
+
+async def test_forget_in_a_chat_reaches_what_another_chat_kept_aside(place: Place) -> None:
+    running = await left_aside(place, SECRET)  # the store stays away, for this chat
+    here = Keeping(place.address, Outage(), place.asides)
+    await here.begin()
+    await here.memory.session("s")
+    await here.before_forget(session="s")
+    await here.memory.forget(session="s")
+    await here.close()
+    place.open.away.clear()
+    await running.close()
+    assert [content for _, content in await place.contents("s")] == ["", ""]
+    assert not place.holds(SECRET)
+
+
+async def forget(place: Place, *wish: str) -> tuple[int, dict[str, Any]]:
+    """Run the command as a process, and return its exit code and its receipt."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _COMMAND, "--json", "forget", *wish, "--yes"),
+        env={**os.environ, "KEEPTHREAD_STORE": place.address, "KEEPTHREAD_STATE": str(place.state)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, json.loads(said)

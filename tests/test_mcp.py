@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,9 @@ from hypothesis import strategies as st
 from keepthread import Memory
 from keepthread.errors import InvalidInput, ToolError, ToolUnavailable
 from keepthread.orchestrator.servers import Rule, Server, Servers
+from keepthread.orchestrator.servers.lines import Lines
 from keepthread.orchestrator.servers.listing import named
+from keepthread.orchestrator.servers.overheard import Overheard
 from keepthread.orchestrator.servers.results import MOST_BYTES, cut
 
 ROOT = Path(__file__).parents[1]
@@ -425,6 +429,57 @@ async def test_a_server_that_breaks_the_protocol_costs_what_is_broken(tmp_path: 
         "broken: required is left out: what its schema requires is no list of names",
         "broken: a tool is left out: it has no schema",
     ]
+
+
+async def test_an_answer_that_is_too_large_is_an_error_and_the_server_serves_on(
+    tmp_path: Path,
+) -> None:
+    server = program("flooding", tmp_path / "journal", timeout=60)
+    async with Servers([server]) as servers:
+        tools = tools_of(servers)
+        for name in ("early", "late"):
+            assert len(await tools[name](size=8 << 20)) < 2 * MOST_BYTES
+            with pytest.raises(ToolError, match=r"^its answer is larger than 16 MB$"):
+                await tools[name](size=17 << 20)
+            assert await tools[name](size=1 << 16) == "x" * (1 << 16)
+    assert len(pids(tmp_path / "journal")) == 1
+
+
+@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(0, 200)))
+def test_lines_come_out_whole_wherever_they_are_cut(parts: list[bytes], cuts: list[int]) -> None:
+    data = b"\n".join(parts)
+    whole = data[: data.rfind(b"\n") + 1].decode("utf-8", "replace")
+    decoder, given = Lines("replace"), ""
+    ends = sorted({min(cut, len(data)) for cut in cuts} | {len(data)})
+    for start, end in zip([0, *ends], ends, strict=False):
+        more = decoder.decode(data[start:end])
+        assert not more or more.endswith("\n")  # so the SDK has nothing to look through again
+        given += more
+    assert given == whole
+
+
+def test_of_a_line_without_an_end_no_more_is_held_than_fits() -> None:
+    decoder, chunk = Lines(), b"x" * (1 << 20)
+    tracemalloc.start()
+    try:
+        for _ in range(60):
+            assert decoder.decode(chunk) == ""
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+        assert decoder.decode(b'\n{"id":1}\n') == '{"id":1}\n'  # it was the answer to nothing
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_program_that_leaves_its_standard_error_open_costs_no_thread_and_no_descriptor() -> None:
+    before = set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with Overheard() as overheard:
+            kept = os.dup(overheard.open().fileno())  # as a child of the program does
+        for thread in set(threading.enumerate()) - before[0]:
+            thread.join(30)
+            assert not thread.is_alive()
+        os.close(kept)
+    assert (set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))) == before
 
 
 # --- names, cuts, what is given ---

@@ -2,13 +2,16 @@
 
 import asyncio
 import copy
+import gzip
 import json
 import logging
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,6 +35,7 @@ from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.models.anthropic import Heard as AnthropicHeard
 from keepthread.models.asking import Question, conversation
 from keepthread.models.failures import Asked, Garbled, failure_of
+from keepthread.models.limits import MOST_TEXT
 from keepthread.models.openai import Heard as OpenAIHeard
 from keepthread.models.pieces import Pieces
 from keepthread.models.remote import _heard
@@ -243,6 +247,18 @@ async def test_who_must_wait_too_long_is_told_at_once(bench: Bench, after: str) 
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("after", ["inf", "1e999", "nan", "-inf", "9" * 400, "soon", ""])
+@pytest.mark.parametrize("header", ["retry-after-ms", "retry-after"])
+async def test_no_time_to_wait_that_a_server_names_breaks_the_model(
+    bench: Bench, header: str, after: str
+) -> None:
+    busy = Say(status=429, headers={header: after})
+    model, _, paused = bench.connect(busy, busy, busy)
+    with pytest.raises(ModelBusy, match="wait"):
+        await model.complete(ASKED)
+    assert all(0 <= pause <= 20 for pause in paused)
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "asked"),
     [
@@ -400,7 +416,13 @@ def events(*data: str) -> bytes:
         (events("{broken"), ModelUnavailable, "is no answer"),
         (events("[1, 2]"), ModelUnavailable, "is no answer"),
         (events('{"type": "message_start", "choices": 5}'), ModelUnavailable, "is no answer"),
+        (events("[" * 200_000 + "]" * 200_000), ModelUnavailable, "is no answer"),
+        (events(f'{{"usage": {"9" * 5000}}}'), ModelUnavailable, "is no answer"),
+        (answer(400, "[" * 200_000 + "]" * 200_000), ModelRefused, "change what is asked"),
+        (answer(429, "{}", Retry_After="9" * 400), ModelBusy, "wait 86400 seconds"),
+        (answer(429, "{}", Retry_After_Ms="inf"), ModelBusy, "wait 86400 seconds"),
     ],
+    ids=lambda value: ascii(value)[:60],
 )
 async def test_whatever_a_server_answers_is_told_in_our_words(
     bench: Bench, given: bytes, kind: type[ModelError], told: str
@@ -419,6 +441,124 @@ async def test_whatever_a_server_answers_is_told_in_our_words(
             await model.complete(ASKED)
     assert type(raised.value) is kind
     assert told in str(raised.value)
+
+
+PINGS = b": ping\n\n"
+LONG_LINE = b"x" * (1 << 20)
+ENDLESS = {
+    "openai": (b"", {"choices": [{"index": 0, "delta": {"content": "word " * 2000}}]}),
+    "anthropic": (
+        b"event: content_block_start\ndata: "
+        + json.dumps(
+            {
+                "type": "content_block_start",
+                "index": 0,
+                "content_block": {"type": "text", "text": ""},
+            }
+        ).encode()
+        + b"\n\n",
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": "word " * 2000},
+        },
+    ),
+}
+"""What begins a stream of each wire, and an event that says ten thousand characters."""
+
+
+@asynccontextmanager
+async def endless(
+    first: bytes, more: bytes, pause: float = 0.0, **headers: str
+) -> AsyncIterator[str]:
+    """Serve an answer that never ends, and yield the server's address."""
+
+    serving: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer(200, "", "text/event-stream", **headers) + first)
+        while True:
+            writer.write(more)
+            await writer.drain()
+            await asyncio.sleep(pause)
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        serving.append(task)
+        await asyncio.wait([task])
+        writer.transport.abort()
+
+    listening = await asyncio.start_server(served, "127.0.0.1", 0)
+    async with listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+def spoken_without_end(bench: Bench) -> tuple[bytes, bytes]:
+    first, event = ENDLESS[bench.kind]
+    return first, f"event: {event.get('type', 'x')}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+async def test_comments_alone_do_not_hold_an_answer_open(bench: Bench) -> None:
+    async with endless(b"", PINGS, 0.02) as url:
+        model = bench.connect(base_url=url, timeout=0.5).model
+        with pytest.raises(ModelUnavailable, match=r"no sign of life for 0\.5 seconds"):
+            await model.complete(ASKED)
+
+
+async def test_an_answer_that_grows_without_end_is_cut(bench: Bench) -> None:
+    async with endless(*spoken_without_end(bench)) as url:
+        model = bench.connect(base_url=url).model
+        with pytest.raises(ModelCut, match=r"longer than 1 MB") as raised:
+            await model.complete(ASKED)
+    assert len(raised.value.said) == MOST_TEXT
+
+
+async def test_a_whole_answer_has_a_deadline_however_steadily_it_arrives(bench: Bench) -> None:
+    async with endless(*spoken_without_end(bench), 0.05) as url:
+        model = bench.connect(base_url=url, max_seconds=0.4).model
+        with pytest.raises(ModelCut, match=r"took more than 0\.4 seconds") as raised:
+            await model.complete(ASKED)
+    assert raised.value.said.startswith("word ")
+
+
+async def test_a_line_without_end_is_not_gathered(bench: Bench) -> None:
+    async with endless(b"data: ", LONG_LINE) as url:
+        model = bench.connect(base_url=url).model
+        with pytest.raises(ModelUnavailable, match=r"more than 8 MB"):
+            await model.complete(ASKED)
+
+
+async def test_a_packed_answer_is_bounded_as_it_is_unpacked(bench: Bench) -> None:
+    packed = gzip.compress(b"data: " + b"x" * (20 << 20))
+    async with endless(packed, b"", 1, Content_Encoding="gzip") as url:
+        model = bench.connect(base_url=url).model
+        with pytest.raises(ModelUnavailable, match=r"more than 8 MB"):
+            await model.complete(ASKED)
+
+
+async def test_a_call_nested_too_deeply_is_an_answer_that_is_none() -> None:
+    for start in (
+        {"id": "c", "type": "tool_use", "name": "f", "input": nested(100_000)},
+        {"id": "c", "type": "tool_use", "name": "f", "input": {}, "extra": nested(100_000)},
+    ):
+        model = AnthropicModel("scripted-1", base_url="http://localhost:1")
+        hearing = model._hearing({})
+        hearing.take({"type": "content_block_start", "index": 0, "content_block": start})
+        thought = {"type": "thinking", "thinking": ""}
+        hearing.take({"type": "content_block_start", "index": 1, "content_block": thought})
+        with suppress(ModelUnavailable):
+            assert model._whole(hearing).native is None
+
+
+def nested(depth: int) -> Any:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
 
 
 async def test_an_error_inside_a_stream_may_name_its_status_in_many_ways() -> None:
@@ -512,6 +652,7 @@ async def test_a_provider_is_not_asked_without_a_key(bench: Bench) -> None:
         {"base_url": "localhost:11434"},
         {"base_url": "https://me:secret@localhost/v1"},
         {"timeout": 0},
+        {"max_seconds": 0},
         {"retries": -1},
     ],
 )
@@ -590,6 +731,25 @@ def test_a_model_serves_one_event_loop_after_another(made: type[Model]) -> None:
             return said
 
         assert [asyncio.run(ask()), asyncio.run(ask())] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize("made", [OpenAIModel, AnthropicModel])
+def test_threads_with_loops_of_their_own_may_ask_one_model_at_once(made: type[Model]) -> None:
+    threads, asked = 3, 12
+    with ScriptedServer(["Sunny."] * threads * asked, key=KEY) as server:
+        url = server.openai if made is OpenAIModel else server.anthropic
+        model = made("scripted-1", key=KEY, base_url=url)
+        begin = threading.Barrier(threads, timeout=60)
+
+        async def ask() -> list[str]:
+            begin.wait()
+            return [(await model.complete(ASKED)).content for _ in range(asked)]
+
+        with ThreadPoolExecutor(threads) as pool:
+            answers = [pool.submit(asyncio.run, ask()) for _ in range(threads)]
+            assert [each.result() for each in answers] == [["Sunny."] * asked] * threads
+        assert not model._clients._held  # each was closed with its loop
+        asyncio.run(model.close())
 
 
 # --- servers that differ ---
@@ -758,6 +918,158 @@ def test_what_other_servers_think_before_a_call_goes_back_too() -> None:
     answered = OpenAIHeard()
     answered.take(chunk("stop", reasoning_content="Hm.", content="There."))
     assert answered.reply().native is None
+
+
+# --- several calls in one answer ---
+
+
+def heard_openai(*chunks: dict[str, Any]) -> Reply:
+    heard = OpenAIHeard()
+    for event in chunks:
+        heard.take(event)
+    return heard.reply()
+
+
+def heard_anthropic(*blocks: tuple[int, dict[str, Any], str]) -> Reply:
+    """Return an answer of blocks: the index of each, how it begins, and its arguments."""
+    heard = AnthropicHeard()
+    for index, block, arguments in blocks:
+        heard.take({"type": "content_block_start", "index": index, "content_block": block})
+        if arguments:
+            delta = {"type": "input_json_delta", "partial_json": arguments}
+            heard.take({"type": "content_block_delta", "index": index, "delta": delta})
+    return heard.reply()
+
+
+def use(id: str | None, name: str = "f") -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": name, "input": {}}
+
+
+@pytest.mark.parametrize("ids", [["c", "c"], ["call_1", ""], ["", ""], ["a", "a", "", "call_2"]])
+def test_calls_of_one_answer_get_ids_that_differ(ids: list[str]) -> None:
+    arguments = [json.dumps({"n": n}) for n in range(len(ids))]
+    parts = list(zip(ids, arguments, strict=True))
+    chat = heard_openai(
+        *[chunk(tool_calls=[called("f", a, id=id, index=n)]) for n, (id, a) in enumerate(parts)]
+    )
+    claude = heard_anthropic(*[(n, use(id), a) for n, (id, a) in enumerate(parts)])
+    for reply in (chat, claude):
+        got = [call.id for call in reply.tool_calls]
+        assert len({*got}) == len(ids)
+        assert all(got)
+        for n, id in enumerate(ids):  # the first of an id keeps it
+            assert id in ("", got[n]) or id in ids[:n]
+        assert [call.arguments for call in reply.tool_calls] == arguments
+
+
+def test_ids_that_were_made_to_differ_go_back_with_the_thoughts_too() -> None:
+    same = [called("f", "{}", id="c", index=n) for n in range(2)]
+    chat = heard_openai(chunk(reasoning_content="Hm"), chunk(tool_calls=same))
+    thought = {"type": "thinking", "thinking": "Hm", "signature": "s"}
+    claude = heard_anthropic((0, thought, ""), (1, use("c"), ""), (2, use("c"), ""))
+    assert chat.native is not None
+    assert claude.native is not None
+    message: Any = chat.native.items[0]
+    assert [call["id"] for call in message["tool_calls"]] == [c.id for c in chat.tool_calls]
+    blocks: Any = claude.native.items[1:]
+    assert [block["id"] for block in blocks] == [c.id for c in claude.tool_calls]
+
+
+@pytest.mark.parametrize("index", [{"index": 0}, {}])
+@pytest.mark.parametrize("names", ["fg", "ff"])
+def test_calls_with_one_index_and_no_ids_are_not_merged(names: str, index: dict[str, int]) -> None:
+    one, two = (called(n, f'{{"a":{at}}}', **index) for at, n in enumerate(names))
+    for chunks in (
+        [chunk(tool_calls=[one]), chunk(tool_calls=[two])],
+        [chunk(tool_calls=[one, two])],
+        [
+            chunk(tool_calls=[called(n, "", **index)])
+            if not a
+            else chunk(tool_calls=[{"function": {"arguments": a}, **index}])
+            for n, text in zip(names, ('{"a":0}', '{"a":1}'), strict=True)
+            for a in ("", text[:3], text[3:])
+        ],
+    ):
+        reply = heard_openai(*chunks)
+        assert [(c.name, c.arguments) for c in reply.tool_calls] == [
+            (names[0], '{"a":0}'),
+            (names[1], '{"a":1}'),
+        ]
+
+
+def test_parts_of_calls_that_alternate_are_put_together_by_their_ids() -> None:
+    parts = [("a", '{"n"'), ("b", '{"n"'), ("a", ":1}"), ("b", ":2}")]
+    chunks = [chunk(tool_calls=[called("f", text, id=id, index=0)]) for id, text in parts]
+    assert [(c.id, c.arguments) for c in heard_openai(*chunks).tool_calls] == [
+        ("a", '{"n":1}'),
+        ("b", '{"n":2}'),
+    ]
+
+
+def test_blocks_with_one_index_are_not_lost() -> None:
+    reply = heard_anthropic((0, use("a"), '{"n":1}'), (0, use("b", "g"), '{"n":2}'))
+    assert [(c.name, c.arguments) for c in reply.tool_calls] == [("f", '{"n":1}'), ("g", '{"n":2}')]
+
+
+def test_a_character_split_between_chunks_does_not_break_arguments_or_thoughts() -> None:
+    first, second = '{"x":"\ud83d', '\ude00"}'
+    begun = called("f", first, id="c", index=0)
+    chat = heard_openai(
+        chunk(reasoning_content="\ud83d", tool_calls=[begun]),
+        chunk(
+            reasoning_content="\ude00", tool_calls=[{"index": 0, "function": {"arguments": second}}]
+        ),
+    )
+    heard = AnthropicHeard()
+    for index, block, field, kind, pieces in (
+        (0, {"type": "thinking", "signature": "s"}, "thinking", "thinking_delta", "\ud83d\ude00"),
+        (1, use("c"), "partial_json", "input_json_delta", (first, second)),
+    ):
+        heard.take({"type": "content_block_start", "index": index, "content_block": block})
+        for piece in pieces:
+            delta = {"type": kind, field: piece}
+            heard.take({"type": "content_block_delta", "index": index, "delta": delta})
+    claude = heard.reply()
+    for reply, field in ((chat, "reasoning_content"), (claude, "thinking")):
+        assert [call.arguments for call in reply.tool_calls] == ['{"x":"\U0001f600"}']
+        assert reply.native is not None
+        thought: Any = reply.native.items[0]
+        assert thought[field] == "\U0001f600"
+
+
+def test_a_thought_without_its_signature_does_not_go_back() -> None:
+    thought = {"type": "thinking", "thinking": "Hm", "signature": ""}
+    assert heard_anthropic((0, thought, ""), (1, use("c"), "")).native is None
+
+
+@pytest.mark.parametrize("bench", ["openai"], indirect=True)
+async def test_thoughts_of_one_server_are_not_sent_to_another(bench: Bench) -> None:
+    """The scripted server refuses fields that OpenAI does not know."""
+    heard = OpenAIHeard({}, "api.deepseek.com")
+    signed = called("look", "{}", id="x", extra_content={"signature": "s"})
+    heard.take(chunk("tool_calls", reasoning_content="Hm.", tool_calls=[signed]))
+    reply = heard.reply()
+    assert reply.native is not None
+    assert reply.native.provider == "api.deepseek.com"
+    result = Message(role="tool", content="found", tool_call_id="x")
+
+    def log(native: Native | None) -> list[Message]:
+        calls = Message(role="assistant", tool_calls=reply.tool_calls, native=native)
+        return [*ASKED, calls, result]
+
+    model, server, _ = bench.connect("Sunny.", "Sunny.", "Sunny.")
+    await model.complete(log(reply.native))
+    assert "reasoning_content" not in server.requests[0].body["messages"][1]
+    assert not server.refused
+
+    # Some servers refuse even their own thoughts: they are asked again without them.
+    own = reply.native._replace(provider=model._asked.host)
+    for _ in range(2):
+        assert (await model.complete(log(own))).content == "Sunny."
+    assert len(server.requests) == 3
+    assert len(server.refused) == 1
+    sent = model._request(Question(conversation(log(own), "")))["messages"][1]
+    assert sent["reasoning_content"] == "Hm."
 
 
 OPENAI_STREAM = [

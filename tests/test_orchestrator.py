@@ -136,9 +136,11 @@ async def test_router_and_planner_are_shown_no_more_than_their_views_allow(house
 async def test_an_empty_context_leaves_the_request_alone(house: House) -> None:
     answer = await house.ask("How is the weather in Oslo?", await house.memory.session("new"))
     assert answer.text == "It is 4 °C in Oslo."
+    assert house.asked("router")[0].text == "Request: How is the weather in Oslo?"
     for stage in ("router", "planner"):
         (asked,) = house.asked(stage)
-        assert asked.text == "Request: How is the weather in Oslo?"
+        assert asked.text.endswith("Request: How is the weather in Oslo?")
+        assert "onversation" not in asked.text
 
 
 async def test_without_a_session_the_same_pipeline_runs(house: House) -> None:
@@ -181,9 +183,11 @@ async def test_request_steps_and_answer_are_in_the_log_and_nothing_else(house: H
 
 async def test_a_step_sees_its_task_and_nothing_of_the_conversation(house: House) -> None:
     session = await house.memory.session("trip", system_prompt="The codeword is MARKER-1.")
+    await house.memory.facts(session.info.owner).remember("The user's home is MARKER-4, Oslo.")
     await house.ask("My name is MARKER-2.", session)
     await house.ask("How is the weather in Oslo, MARKER-3?", session)
     assert house.asked("specialist")
+    assert "MARKER-4" in str(house.asked("synthesizer")[-1].body)
     for asked in house.asked("specialist"):
         assert "MARKER" not in str(asked.body)
 

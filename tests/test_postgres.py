@@ -1,5 +1,6 @@
 """PostgreSQL: the contract, and what only this store promises, on a real server."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,27 @@ async def test_ids_that_look_alike_as_bytes_are_told_apart(store: PostgresStore,
     made = await store.append(key, [user("a", id=id), user("b", id=twin)])
     assert await store.find(key, ids=[id]) == made[:1]
     assert await store.find(key, ids=[twin]) == made[1:]
+
+
+# --- locks ---
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_a_put_locks_its_sessions_in_one_order_whoever_calls(
+    store: PostgresStore, postgres: PostgresServer, order: tuple[int, int]
+) -> None:
+    """Else a put made of a and b and one made of b and a wait for each other."""
+    keys = [await session_of(store, id) for id in ("a", "b")]
+    first, last = sorted(map(int, keys))
+    lock = "SELECT sid FROM keepthread.sessions WHERE sid = %s FOR NO KEY UPDATE"
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    epochs = {keys[n]: 0 for n in order}
+    with psycopg.connect(postgres.url()) as holder:
+        holder.execute(lock, (last,))
+        put = asyncio.create_task(store.put(Scope(owner="ana"), "k", "k", 1, epochs=epochs))
+        while not postgres.execute(waiting):
+            assert not put.done()
+            await asyncio.sleep(0.01)
+        assert postgres.execute(lock + " SKIP LOCKED", first) == []
+        holder.rollback()
+    assert await put > 0

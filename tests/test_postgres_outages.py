@@ -96,9 +96,16 @@ async def test_what_cannot_be_repeated_is_not_sent_on_a_dead_line(server: Postgr
             key = (await store.put_session(SessionInfo(id=f"s{n}"))).key
             await asyncio.to_thread(server.restart)
             await store.delete_session(key)
+            assert await store.get_session(f"s{n}") is None
             await asyncio.to_thread(server.restart)
-            await store.put(Scope(), "k", f"{n}", n, version=0)
+            version = await store.put(Scope(), "k", f"{n}", n, version=0)
+            record = await store.get(Scope(), "k", f"{n}")
+            # Put once: a second attempt would have been refused, or have a later version.
+            assert record is not None
+            assert (record.value, record.version) == (n, version)
             await asyncio.to_thread(server.restart)
+        assert [record.value for record in await store.scan(Scope(), "k")] == [0, 1, 2]
+        assert await store.list_sessions() == []
 
 
 async def test_a_server_that_stops_waiting_for_its_standby_is_noticed() -> None:

@@ -5,13 +5,19 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 import pytest
 
 from keepthread import Scope, SessionInfo, Span
-from keepthread.errors import DurabilityTooLow, InvalidInput, Unavailable, WrongFormat
+from keepthread.errors import (
+    DurabilityTooLow,
+    InvalidInput,
+    NotIsolated,
+    Unavailable,
+    WrongFormat,
+)
 from keepthread.recall.view import VIEW
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.server import Server, durability_of
@@ -20,6 +26,7 @@ from keepthread.stores.postgres.words import letters_of
 from keepthread.testing.contract import said, user
 from keepthread.testing.finding import VECTORS, embed, first_place, read_on, vector, where
 from keepthread.types import Found, Unread
+from servers.pgbouncer import pooled
 from servers.postgres import PostgresServer, new_server
 
 INDEXES = ("readings", "sittings", "words", "vectors")
@@ -194,16 +201,71 @@ async def test_the_functions_without_their_tenant_find_nothing_to_work_on(
     assert await where(await store.finder(), "mine too") == [[1], [2]]
 
 
+def make_visitor(postgres: PostgresServer) -> None:
+    """Create a login that has the rights of keepthread_app and no others."""
+    postgres.execute("DROP ROLE IF EXISTS visitor")
+    postgres.execute("CREATE ROLE visitor LOGIN IN ROLE keepthread_app")
+
+
 async def test_a_login_that_owns_nothing_is_enough(
     postgres: PostgresServer, store: PostgresStore
 ) -> None:
-    postgres.execute("DROP ROLE IF EXISTS visitor")
-    postgres.execute("CREATE ROLE visitor LOGIN IN ROLE keepthread_app")
+    make_visitor(postgres)
     async with await PostgresStore.open(postgres.url(user="visitor")) as visitor:
         (key,) = await fill(visitor, 1)
         assert said(await store.tail(key)) == ["mine", "too"]
         assert await where(await visitor.finder(), "mine too") == [[1], [2]]
         assert (await visitor.verify()).sound
+
+
+# --- roles ---
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+async def test_a_superuser_behind_a_pooler_is_refused(
+    postgres: PostgresServer, store: PostgresStore, mode: Literal["session", "transaction"]
+) -> None:
+    with pooled(postgres, mode) as url, pytest.raises(NotIsolated, match="pooler is in between"):
+        await PostgresStore.open(url)
+
+
+async def test_a_login_without_special_rights_works_behind_a_pooler(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    make_visitor(postgres)
+    with pooled(postgres, "session", "visitor") as url:
+        async with await PostgresStore.open(url) as visitor:
+            (key,) = await fill(visitor, 1)
+            assert said(await store.tail(key)) == ["mine", "too"]
+
+
+async def test_a_superuser_is_refused_where_no_other_role_can_be_taken(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    # Whoever migrated may have been unable to create the role that owns nothing.
+    postgres.execute("ALTER ROLE keepthread_app RENAME TO somebody_else")
+    try:
+        with pytest.raises(NotIsolated, match="keepthread_app"):
+            await PostgresStore.open(postgres.url())
+    finally:
+        postgres.execute("ALTER ROLE somebody_else RENAME TO keepthread_app")
+
+
+async def test_every_new_connection_checks_its_role(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    await fill(store, 1)
+    postgres.execute("ALTER ROLE keepthread_app BYPASSRLS")
+    try:
+        kill = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        )
+        postgres.execute(kill + " AND backend_type = 'client backend'")
+        with pytest.raises(NotIsolated):
+            await store.list_sessions()
+    finally:
+        postgres.execute("ALTER ROLE keepthread_app NOBYPASSRLS")
+    assert len(await store.list_sessions()) == 1
 
 
 # --- plans ---
@@ -336,6 +398,10 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
         "unread": ((tenant, view, None, sid, 1 << 22), 3),
         "index_words": ((tenant, view, sid, 0, 2, 2, *([[]] * 11)), 4),
         "places": ((tenant, view, [word], [0], b"default", None, 9), 60),
+        "places_within": (
+            (tenant, view, [word], [0], b"default", sid, 9, 0.0, 1e11, 15),
+            60,
+        ),
         "parts": ((tenant, view, [sid], [1 << 19]), 1),
         "fetch": ((tenant, [sid, sid], [1, 7], [b"pin"]), 2),
         "put_vectors": ((tenant, VECTORS.encode(), sid, 0, 2, 2, [], [], [], []), 4),

@@ -9,8 +9,8 @@ import pytest
 from keepthread import Message
 from keepthread.testing.server import Received
 from proofs.p21_chat import PROOF, SESSION, Home, Tally, answer_to
+from tests.seeds import SEED
 
-SEED = 20_261_115
 ONE, TWO = "Question 1?", "Question 2?"
 
 

@@ -11,8 +11,7 @@ import pytest
 from keepthread import Message
 from keepthread.types import Reply
 from proofs.p20_facts import PROOF, Conversation, Reader
-
-SEED = 20_261_115
+from tests.seeds import SEED
 
 
 def test_of_all_that_was_said_the_newest_truth_is_known() -> None:

@@ -5,8 +5,8 @@ import pytest
 from keepthread import Message, Span
 from keepthread.types import SessionKey, Summary
 from proofs.p18_folding import PROOF, Tags, exchanges, tags, wrong
+from tests.seeds import SEED
 
-SEED = 20_261_115
 KEY = SessionKey("s")
 LOG = [
     Message(role=m.role, content=m.content, seq=seq, exchange=(seq + 1) // 2)

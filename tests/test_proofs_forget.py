@@ -1,16 +1,19 @@
 """The promise that forgotten means gone, in small, and that its proof is not blind."""
 
+import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from proofs import beside
+from proofs.grounds import GROUNDS
 from proofs.marked import MARKERS, Marker, in_files, new_markers
-from proofs.p09_forget import PROOF
+from proofs.p09_forget import PROOF, Tally, everything
 from servers import postgres, redis
 from tests.conftest import started
-
-SEED = 20_261_115
+from tests.seeds import SEED
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,3 +43,26 @@ def test_the_proof_sees_a_marker_as_bytes_and_as_a_stem(tmp_path: Path) -> None:
         assert in_files([tmp_path], markers) == {marker: ["folder/any"]}
     file.write_text(Marker("The zqwandering of 17").stems[0])
     assert in_files([tmp_path], [Marker("The zqwandering of 17")])
+
+
+async def nothing(*_: object, **__: object) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("part", "planted", "bug"),
+    [
+        (everything, "keepthread.forgetting.work.Work._blank", nothing),
+        (beside.asides, "keepthread.cli.chat.asides.Aside.requests", lambda _: ()),
+        (beside.process, "keepthread.forgetting.forgetting.clear_text_caches", lambda: None),
+    ],
+    ids=["titles stay", "a running chat is not asked", "caches stay"],
+)
+def test_the_proof_notices_what_is_left_beside_the_log(
+    part: Any, planted: str, bug: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planted, bug)
+    tally = Tally()
+    with GROUNDS["sqlite"]() as ground:
+        asyncio.run(part(ground, tally, random.Random(SEED)))
+    assert tally.broken

@@ -3,8 +3,8 @@
 import pytest
 
 from proofs import Proof, p04_order, p05_once, p11_damage, p13_hostile
+from tests.seeds import SEED
 
-SEED = 20_261_114
 PROOFS = [module.PROOF for module in (p04_order, p05_once, p11_damage, p13_hostile)]
 
 

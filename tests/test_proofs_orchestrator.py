@@ -12,8 +12,8 @@ from keepthread.testing.script import Received
 from proofs import p23_orchestrator
 from proofs.errands import Mind, errand, strangers
 from proofs.p23_orchestrator import wrong_in
+from tests.seeds import SEED
 
-SEED = 20_261_115
 ONE = errand(SEED, 1)
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from proofs import p14_outages
 from tests.conftest import started
-
-SEED = 20_250_103
+from tests.seeds import SEED
 
 
 @pytest.mark.parametrize("backend", sorted(p14_outages.PROOF.on))

@@ -2,11 +2,20 @@
 
 import pytest
 
-from proofs import Proof, p01_kill, p04_order, p05_once, p07_alike, p13_hostile, p15_exhaustion
+from proofs import (
+    Proof,
+    p01_kill,
+    p04_order,
+    p05_once,
+    p07_alike,
+    p11_damage,
+    p13_hostile,
+    p15_exhaustion,
+)
 from servers import postgres, redis
 from tests.conftest import started
+from tests.seeds import SEED
 
-SEED = 20_270_214
 SIZES = [
     (p01_kill.PROOF, "postgres", 4),
     (p01_kill.PROOF, "redis", 4),
@@ -14,6 +23,8 @@ SIZES = [
     (p04_order.PROOF, "redis", 160),
     (p05_once.PROOF, "postgres", 200),
     (p05_once.PROOF, "redis", 200),
+    (p11_damage.PROOF, "postgres", 20),
+    (p11_damage.PROOF, "redis", 20),
     (p13_hostile.PROOF, "postgres", 150),
     (p13_hostile.PROOF, "redis", 150),
     (p13_hostile.PROOF, "cluster", 150),

@@ -6,8 +6,7 @@ import pytest
 
 from proofs import p17_tools
 from proofs.p17_tools import Kept, Model, Tally
-
-SEED = 20_261_114
+from tests.seeds import SEED
 
 
 def test_a_remembered_result_is_given_while_it_lives_and_a_tool_runs_once() -> None:

@@ -1,12 +1,17 @@
 """The promise that a turn is whole for the reader, in small."""
 
+import random
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from keepthread import Context, Message, ToolCall
+from keepthread.calls import INTERRUPTED
 from keepthread.types import Selection
 from proofs import p06_turns
+from tests.seeds import SEED
 
-SEED = 20_261_114
 CALL = Message(role="assistant", id="m", content="t 0", tool_calls=[ToolCall(id="c", name="look")])
 
 
@@ -21,6 +26,22 @@ def test_the_proof_sees_a_result_behind_another_turns_call() -> None:
     assert list(p06_turns.faults(Context(shown))) == [
         "'other 0 found 0' stands behind the call of 't 0'"
     ]
+
+
+def test_the_proof_sees_a_call_that_cancelling_left_open() -> None:
+    log = [replace(CALL, exchange=1)]
+    closed = Message(role="tool", tool_call_id="c", content=INTERRUPTED, exchange=1)
+    assert list(p06_turns.left_open(log)) == ["exchange 1: call c was left open"]
+    assert list(p06_turns.left_open([*log, closed])) == []
+    assert list(p06_turns.left_open([closed])) == ["exchange 1: a result of c without its call"]
+
+
+async def test_the_proof_sees_turns_that_do_not_close_their_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keepthread.turn.Turn._closing", lambda turn: [])
+    _, _, broken = await p06_turns.cancel_all(tmp_path, 40, random.Random(SEED))
+    assert any("was left open" in line for line in broken)
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])

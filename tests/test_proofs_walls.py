@@ -6,8 +6,8 @@ from proofs import Proof, p03_failover, p08_walls
 from servers.postgres import find_programs
 from servers.redis import find_program
 from tests.conftest import started
+from tests.seeds import SEED
 
-SEED = 20_261_120
 PROOFS = [
     pytest.param(proof, where, id=f"{proof.name} on {where}")
     for proof in (p03_failover.PROOF, p08_walls.PROOF)

@@ -5,7 +5,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread.recall.bm25 import CUT
+from keepthread.recall.characters import characters_of
+from keepthread.recall.flags import ASKS, FIRST, NUMBERED, STANDING, TIMED, USER
 from keepthread.recall.lexical import Candidate, candidates
 from keepthread.recall.pack import LEAST, MISSES, pack
 from keepthread.recall.parts import parts_of, sittings_of
@@ -24,6 +27,8 @@ from keepthread.recall.words import words_of
 from keepthread.types import Embedding, Found, Message, Part, Role, SessionKey, Sitting, Unread
 
 DAY = 86_400.0
+TOTAL = 10
+"""Where the cost of the whole message begins among a part's flags."""
 
 
 class Index:
@@ -272,6 +277,75 @@ def test_weights_are_settings() -> None:
         assert index.said(ranked)[0] == first
 
 
+def test_a_sign_speaks_for_a_piece_or_against_it_as_its_weight_says() -> None:
+    """One pair for each weight: two pieces that are alike but for one sign."""
+    for way, name, profile in every_weight():
+        only = Profile(**{name: getattr(profile, name)})
+        kind = Kind(words=only, tokens=only, pooled=only)
+        less, more = scores_of_a_pair(way, Weights(speakers=kind, assisted=kind))
+        assert less != more, (way, name)
+        assert (more < less) is (name in AGAINST[way]), (way, name)
+
+
+Way = tuple[str, str]
+AGAINST: Mapping[Way, Sequence[str]] = {
+    ("speakers", "words"): ("asks",),
+    ("speakers", "tokens"): ("asks", "own"),
+    ("speakers", "pooled"): ("asks",),
+    ("assisted", "words"): ("length", "near", "total"),
+    ("assisted", "tokens"): ("length", "total"),
+    ("assisted", "pooled"): ("length", "total"),
+}
+"""Signs that speak against a piece; all others speak for it."""
+
+
+def every_weight() -> Iterator[tuple[Way, str, Profile]]:
+    """Yield every weight that is not zero, with the way of ranking it belongs to."""
+    for way in AGAINST:
+        profile = getattr(getattr(DEFAULT, way[0]), way[1])
+        for each in fields(Profile):
+            if getattr(profile, each.name):
+                yield way, each.name, profile
+
+
+def scores_of_a_pair(way: Way, weights: Weights) -> tuple[float, float]:
+    """Return the scores of two pieces: the second has more of every sign."""
+    query = query_of("When did Bob go there?")
+    assert query.when
+    answers = int(way[0] == "assisted")
+    sittings = [Sitting(SessionKey("1"), n, 0.0, 1.0, 3, 30, answers) for n in (1, 15)]
+    both = ASKS | TIMED | NUMBERED | STANDING | USER | FIRST
+    less, more, after = (place(1, seq, 0, 9) for seq in (10, 20, 21))
+    found = [
+        Candidate(less, 1.0, 1.0, 1.0, 1.0, 0, 1.0, 0.0),
+        Candidate(more, 2.0, 2.0, 2.0, 2.0, 1, 2.0, 1.0),
+        Candidate(after, 1.0, 1.0, 1.0, 1.0, 1, 1.0, 0.0),
+    ]
+    parts = [
+        Part(less, (), 20, 40 << TOTAL, "Ann"),
+        Part(more, (), 30, 80 << TOTAL | both, "Bob"),
+        Part(after, (), 20, 40 << TOTAL, "Ann"),
+    ]
+    by_token = way[1] == "tokens"
+    meant = {less: NORTH, more: EAST, after: EAST}
+    vectors = {key >> LENGTH_BITS: vector((5, value)) for key, value in meant.items()}
+    asked = vector((9, EAST))
+    if not by_token:
+        vectors = {key: each._replace(ids=()) for key, each in vectors.items()}
+        asked = asked._replace(ids=())
+    ranked = rank(
+        query,
+        Found({}, sittings),
+        found,
+        {part.place >> LENGTH_BITS: part for part in parts},
+        asked=None if way[1] == "words" else asked,
+        vectors={} if way[1] == "words" else vectors,
+        weights=weights,
+    )
+    scores = {each.place: each.score for each in ranked}
+    return scores[less], scores[more]
+
+
 # --- meaning ---
 
 
@@ -359,7 +433,9 @@ def test_of_a_day_one_talks_in_the_days_behind_it() -> None:
 def test_no_question_is_refused(text: str) -> None:
     query = query_of(text)
     assert list(query.spelled) == list(query.words)
-    assert set(query.words) <= set(words_of(text))
+    assert set(query.words) <= {*words_of(text), *characters_of(text)}
+    assert set(query.faint) <= set(query.words)
+    assert set(query.forms) <= set(query.words)
     Index(FRIENDS).ask(text)
 
 

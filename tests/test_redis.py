@@ -6,8 +6,9 @@ import random
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from keepthread.protocols import Store
 from keepthread.stores.redis import RedisStore, Timeouts
 from keepthread.stores.redis.driver import make_client
 from keepthread.stores.redis.link import Link
+from keepthread.stores.redis.listing import _by_activity
 from keepthread.stores.redis.places import index_of, session_place
 from keepthread.stores.redis.scripts import LUA, Script
 from keepthread.stores.redis.shelf import Shelf
@@ -147,13 +149,13 @@ async def test_a_session_made_again_has_a_new_key_even_if_the_server_forgot_all(
 # --- numbers ---
 
 
-async def test_totals_are_exact_beyond_what_lua_can_count(store: RedisStore) -> None:
+async def test_totals_are_exact_up_to_the_most_that_a_log_counts(store: RedisStore) -> None:
     key = await new_session(store)
-    most = 2**53 - 1
-    made = await store.append(key, [user(f"{n}", tokens=most) for n in range(5)])
-    assert [m.total for m in made] == [most * n for n in range(1, 6)]
+    tokens = [2**52 + 1, 2**32 - 1, 2**32, 1, 2**52 - 2**33 - 2]
+    made = await store.append(key, [user(f"{n}", tokens=n) for n in tokens])
+    assert [m.total for m in made] == [sum(tokens[: n + 1]) for n in range(5)]
     assert await store.tail(key) == made
-    assert (await store.describe(key)).tokens == 5 * most
+    assert (await store.describe(key)).tokens == sum(tokens) == 2**53 - 1
 
 
 async def test_eight_stores_append_to_one_session_at_once(
@@ -298,6 +300,91 @@ async def test_an_expired_session_is_gone_as_a_deleted_one_is(server: RedisServe
         assert await store.list_sessions() == await store.scan_sessions() == []
         assert await store.get_session("s") is None
         assert await new_session(store) != key
+
+
+async def end_long_ago(store: RedisStore, keys: Sequence[SessionKey]) -> None:
+    """Let sessions end as if they had been made, and had ended, long ago."""
+    index, client = index_of(TENANT), store._link.client
+    for key in keys:
+        for name in names_of(key):
+            await client.execute_command("UNLINK", name)
+        await client.execute_command("ZADD", index.sessions, 1, key)
+    for entry in await client.execute_command("ZRANGE", index.ends, 0, -1):
+        if entry.decode().partition(" ")[0] in keys:
+            await client.execute_command("ZADD", index.ends, 1, entry)
+
+
+async def entries_of(store: RedisStore, owner: str) -> list[int]:
+    """Return how long the index of sessions is, in each of its sets."""
+    index = index_of(TENANT)
+    names = (index.sessions, index.active, index.active_of(owner), index.ends)
+    return [await store._link.client.execute_command("ZCARD", name) for name in names]
+
+
+async def test_a_list_passes_over_no_session_while_it_clears_ended_ones_away(
+    store: RedisStore, server: RedisServer
+) -> None:
+    lasting = [await new_session(store, f"lasting{n}", updated_at=1e9) for n in range(140)]
+    async with await RedisStore.open(server.url, ttl=1000) as brief:
+        ended = [await new_session(brief, f"brief{n}", updated_at=1e9 + n) for n in range(60)]
+    await end_long_ago(store, ended)
+    for _ in range(2):
+        listed = await store.list_sessions(limit=140)
+        assert {info.key for info in listed} == set(lasting)
+
+
+async def test_a_list_has_a_session_that_becomes_active_while_it_is_read(
+    store: RedisStore,
+) -> None:
+    keys = [await new_session(store, f"s{n}", updated_at=1e9 + n) for n in range(150)]
+    pages = _by_activity(store._link, index_of(TENANT).active, 100)
+    seen = await anext(pages)
+    await store.append(keys[0], [user("I am back")])
+    seen += [key async for page in pages for key in page]
+    assert sorted(key.decode() for key in seen) == sorted(keys)
+
+
+@pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
+async def test_the_index_does_not_keep_sessions_that_have_ended(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    place: RedisServer | RedisCluster = request.getfixturevalue(kind)
+    place.ask("FLUSHALL") if isinstance(place, RedisServer) else place.flush()
+    async with await RedisStore.open(place.url, ttl=1000) as store:
+        keys = [await new_session(store, f"v{n}", owner="ana") for n in range(100)]
+        assert await entries_of(store, "ana") == [100, 100, 100, 100]
+        await end_long_ago(store, keys[:50])
+        for n in range(3):  # each new one clears more than itself away
+            await new_session(store, f"new{n}", owner="ana")
+        assert await entries_of(store, "ana") == [53, 53, 53, 53]
+        await end_long_ago(store, keys[50:])
+        assert len(await store.list_sessions()) == 3
+        assert await entries_of(store, "ana") == [3, 3, 3, 3]
+        await end_long_ago(store, [info.key for info in await store.scan_sessions()])
+        assert await store.scan_sessions() == []
+        assert await entries_of(store, "ana") == [0, 0, 0, 0]
+
+
+async def test_a_session_that_lives_on_beyond_its_first_end_stays_in_the_index(
+    server: RedisServer,
+) -> None:
+    async with await RedisStore.open(server.url, ttl=1000) as store:
+        key = await new_session(store, owner="ana")
+        (entry,) = server.ask("ZRANGE", index_of(TENANT).ends, 0, -1)
+        server.ask("ZADD", index_of(TENANT).ends, 1, entry, 2, "damaged")
+        await new_session(store, "t", owner="ana")
+        assert await entries_of(store, "ana") == [2, 2, 2, 2]
+        assert float(server.ask("ZSCORE", index_of(TENANT).ends, entry)) > time.time() * 1000
+        assert {info.key for info in await store.list_sessions(owner="ana")} >= {key}
+
+
+async def test_erasing_the_only_message_keeps_the_time_to_live(server: RedisServer) -> None:
+    async with await RedisStore.open(server.url, ttl=100) as store:
+        key = await new_session(store)
+        await store.append(key, [user("secret")])
+        await store.erase(key, [1])
+        for name in names_of(key)[:3]:
+            assert 0 < server.ask("PTTL", name) <= 100_000
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
@@ -568,8 +655,8 @@ class Dying(Link):
 
 
 async def put_and_die(server: RedisServer, scope: Scope, value: Any, **options: Any) -> None:
-    client = make_client(server.url, connect=1, answer=1, connections=1)
-    link = Dying(client, timeouts=QUICK, connections=1)
+    make = partial(make_client, server.url, connect=1, answer=1, connections=1)
+    link = Dying(make, timeouts=QUICK, connections=1)
     store = RedisStore(
         link,
         tenant=TENANT,
@@ -657,14 +744,14 @@ async def test_a_record_made_of_other_sessions_is_put_once_their_epochs_hold(
 async def test_a_put_that_is_repeated_is_one_put(store: RedisStore, server: RedisServer) -> None:
     key = await new_session(store)
     place = session_place(TENANT, key)
-    client = make_client(server.url, connect=1, answer=1, connections=1)
+    make = partial(make_client, server.url, connect=1, answer=1, connections=1)
 
     class Twice(Link):
         async def run(self, script: Script, keys: Any, args: Any, *, again: Any = None) -> Any:
             await super().run(script, keys, args)  # the answer is lost
             return await super().run(script, keys, args if again is None else again)
 
-    link = Twice(client, timeouts=QUICK, connections=1)
+    link = Twice(make, timeouts=QUICK, connections=1)
     shelf = Shelf(link, TENANT, place, Scope(session=key))
     version = await shelf.put("k", "k", b"1", None, 0, {key: 0})
     assert await shelf.drop("k", "k", version)

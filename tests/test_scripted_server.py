@@ -17,7 +17,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keepthread.testing.server import Gate, Line, Received, Say, ScriptedServer, lines_of
@@ -608,6 +608,7 @@ def test_whatever_is_sent_is_answered_or_refused(path: str) -> None:
 
         @settings(max_examples=150, deadline=None)
         @given(st.dictionaries(st.sampled_from(fields), _VALUES, max_size=4))
+        @example({"system": [{"type": []}]})
         def answers(strange: dict[str, Any]) -> None:
             body = json.dumps({**GOOD[path], **strange, "stream": False})
             connection.request("POST", path, body.encode(), {**VERSION, **JSON})

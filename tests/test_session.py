@@ -7,9 +7,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from keepthread import Attachment, Memory, Message, Scope, Session, ToolCall, View, Window, tokens
+from keepthread import (
+    Attachment,
+    Memory,
+    Message,
+    Scope,
+    Session,
+    ToolCall,
+    View,
+    Window,
+    tokens,
+)
 from keepthread.calls import INTERRUPTED
+from keepthread.context.marks import Marks
 from keepthread.derived import derived_id
 from keepthread.errors import (
     Conflict,
@@ -23,9 +36,11 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.protocols import Store
+from keepthread.stores.ram import RamStore
 from keepthread.testing.clock import ManualClock
 from keepthread.tokens import Estimator
 from keepthread.turn import FINISHED, Turn
+from keepthread.types import SessionKey
 
 DAY = 86_400.0
 
@@ -250,6 +265,40 @@ async def test_pruning_deletes_what_was_idle_for_so_many_days(
         await memory.prune(days=-1)
 
 
+class Returning(RamStore):
+    """Has a user come back to the last session while the first one is deleted."""
+
+    async def delete_session(self, session: SessionKey, **conditions: Any) -> None:
+        (last,) = [info for info in await self.scan_sessions() if info.id == "c"]
+        if last.messages == 1:
+            await self.append(last.key, [user("I am back!")])
+        await super().delete_session(session, **conditions)
+
+
+async def test_pruning_spares_a_session_that_is_used_while_it_runs(clock: ManualClock) -> None:
+    memory = Memory(Returning(clock=clock), counter=Estimator(), clock=clock)
+    for id in ("a", "b", "c"):
+        await (await memory.session(id)).append(user("hello"))
+    clock.advance(40 * DAY)
+    assert await memory.prune(30) == 2
+    assert [info.id for info in await memory.list_sessions()] == ["c"]
+    kept = await (await memory.get_session("c")).messages()
+    assert [message.content for message in kept] == ["hello", "I am back!"]
+
+
+async def test_updates_of_two_programs_at_once_keep_each_other(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    opened = [Memory.open(url, counter=Estimator()) for _ in range(2)]
+    async with opened[0] as one, opened[1] as two:
+        mine, theirs = await one.session("s"), await two.session("s")
+        for n in range(20):
+            await asyncio.gather(mine.update(title=str(n)), theirs.update(tags=[str(n)]))
+            info = await mine.refresh()
+            assert (info.title, info.tags) == (str(n), (str(n),))
+        await asyncio.gather(mine.update(title="mine"), theirs.update(title="theirs"))
+        assert (await mine.refresh()).title in ("mine", "theirs")
+
+
 async def test_an_update_changes_what_is_given(memory: Memory, session: Session) -> None:
     await session.update(title="Trip", tags=["a", "b"], system_prompt="Be brief.", meta={"n": 1})
     info = await session.update(title="Journey")
@@ -466,6 +515,17 @@ async def test_a_retry_with_other_usage_is_no_conflict(memory: Memory, session: 
             assert answer.id == "a"
     assert await texts(session) == ["hello", "hi"]
     assert (await note_of(memory, session, turn))["usage"] == {"input": 3}
+
+
+async def test_a_second_finisher_does_not_change_what_is_kept_beside_the_answer(
+    memory: Memory, session: Session
+) -> None:
+    """Both deliveries of a request are answered at once; the second to finish has other usage."""
+    async with session.exchange("hello", id="q") as one, session.exchange("hello", id="q") as two:
+        answer = await one.finish("hi", usage={"input": 3})
+        assert await two.finish("hey", usage={"input": 4}, cut=True) == answer
+    note = await note_of(memory, session, one)
+    assert note == {"id": answer.id, "usage": {"input": 3}, "cut": False}
 
 
 async def test_an_answer_under_anothers_id_is_a_conflict_and_can_be_mended(
@@ -723,6 +783,75 @@ async def test_a_result_that_was_not_stored_leaves_its_call_open(
     assert await texts(session) == ["look", "", INTERRUPTED]
 
 
+class Held:
+    """A store that holds an append back, before or after the store does it, until it may go on."""
+
+    def __init__(self, store: Store, *, number: int, stores_first: bool = False) -> None:
+        self.store = store
+        self.number = number
+        self.stores_first = stores_first
+        self.reached, self.may_go_on, self.done = (asyncio.Event() for _ in range(3))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def append(self, *args: Any, **kwargs: Any) -> list[Message]:
+        self.number -= 1
+        if self.number:
+            return await self.store.append(*args, **kwargs)
+        try:
+            stored = await self.store.append(*args, **kwargs) if self.stores_first else None
+            self.reached.set()
+            await self.may_go_on.wait()
+            return stored or await self.store.append(*args, **kwargs)
+        finally:
+            self.done.set()
+
+
+async def hold_a_turn(memory: Memory, held: Held) -> tuple[asyncio.Task[None], asyncio.Event]:
+    """Return a task that takes a turn with an open call, and what is set once that is stored."""
+    session = await Memory(cast(Store, held), counter=memory.counter).session("s")
+    waiting = asyncio.Event()
+
+    async def take_turn() -> None:
+        async with session.exchange("look") as turn:
+            await turn.append(calling("a"))
+            waiting.set()
+            await asyncio.get_running_loop().create_future()
+
+    return asyncio.create_task(take_turn()), waiting
+
+
+async def test_a_task_cancelled_twice_closes_its_calls(memory: Memory, session: Session) -> None:
+    held = Held(memory.store, number=3)
+    task, waiting = await hold_a_turn(memory, held)
+    await asyncio.wait_for(waiting.wait(), 30)
+    task.cancel()
+    await asyncio.wait_for(held.reached.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    held.may_go_on.set()
+    await asyncio.wait_for(held.done.wait(), 30)
+    assert await texts(session) == ["look", "", INTERRUPTED]
+
+
+@pytest.mark.parametrize("stores_first", [True, False])
+async def test_a_call_whose_append_was_cancelled_is_closed(
+    memory: Memory, session: Session, stores_first: bool
+) -> None:
+    held = Held(memory.store, number=2, stores_first=stores_first)
+    task, _ = await hold_a_turn(memory, held)
+    await asyncio.wait_for(held.reached.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await texts(session) == ["look", "", INTERRUPTED]
+    async with session.exchange("and now?") as turn:
+        shown = [m.content for m in (await turn.context()).messages]
+    assert shown == ["look", "", INTERRUPTED, "and now?"]
+
+
 # --- forks ---
 
 
@@ -783,6 +912,48 @@ async def test_a_fork_has_the_pins_marks_and_answers_made_before_it(session: Ses
     async with fork.exchange("question 2", id="q2") as turn:
         assert turn.answer is None
         assert (await turn.finish("another answer")).seq == 10
+
+
+async def test_a_fork_from_before_a_clear_does_not_show_what_was_rewound(session: Session) -> None:
+    await talk(session, 2)
+    await session.rewind(4)
+    await session.append(Message(role="user", content="again"))
+    before = await session.fork(9, id="before")
+    await session.append(Message(role="assistant", content="an answer"))
+    await session.clear()
+    await session.append(Message(role="user", content="anew"))
+    await session.clear()
+    await session.clear()
+    after = await session.fork(9, id="after")
+    for fork in (before, after, await after.fork(9, id="of the fork")):
+        assert [m.seq for m in (await fork.context()).messages] == [1, 2, 3, 4, 9]
+        assert (await fork.status()).visible_tokens == (await before.status()).visible_tokens
+    assert [m.seq for m in (await (await session.fork(8, id="x")).context()).messages] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["say", "say", "rewind", "clear"]), st.integers(0, 30))),
+    st.integers(0, 30),
+)
+def test_marks_up_to_a_position_are_those_that_a_log_had_when_it_ended_there(
+    steps: list[tuple[str, int]], end: int
+) -> None:
+    marks, then, head = Marks(), Marks(), 0
+    for kind, number in steps:
+        if kind == "say":
+            head += 1
+            continue
+        first = 1 if kind == "clear" else marks.behind(min(number, head) + 1)
+        if first <= head:
+            marks = Marks.from_json(marks.hide(first, head, 0, kind).to_json())
+            then = marks if head <= end else then
+    found = Marks.from_json(marks.upto(end).to_json())
+    assert [found.hides(n) for n in range(1, end + 1)] == [then.hides(n) for n in range(1, end + 1)]
 
 
 async def test_a_fork_behind_the_end_or_under_a_taken_id_fails(

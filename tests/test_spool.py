@@ -22,6 +22,7 @@ from keepthread.errors import (
     DurabilityTooLow,
     InvalidInput,
     SessionGone,
+    Stale,
     StorageFull,
     StoreClosed,
     Unavailable,
@@ -341,7 +342,25 @@ async def test_what_was_deleted_is_dropped_and_reported(field: Field) -> None:
         with pytest.raises(SessionGone):
             await store.append(gone, [user("3")])
         assert await store.get_session("gone") is None
-        assert [info.id for info in await store._courier.box.sessions()] == ["kept"]
+        assert [info.id for info in await store._box.sessions()] == ["kept"]
+
+
+async def test_what_waits_is_activity_that_keeps_an_idle_session(field: Field) -> None:
+    async with await field.store() as store:
+        old = SessionInfo(id="s", created_at=1e9, updated_at=1e9)
+        key = (await store.put_session(old)).key
+        field.goes()
+        await store.append(key, [user("I am back")])
+        field.returns()
+        refused = False
+        while not refused:
+            try:
+                await store.delete_session(key, idle_since=1e9 + 1)
+            except Stale:
+                refused = True
+            except Unavailable:
+                await asyncio.sleep(0.01)
+        assert said(await store.read(key)) == ["I am back"]
 
 
 # --- turns ---
@@ -516,7 +535,7 @@ async def test_the_durability_is_the_lesser_of_both(redis_field: Field) -> None:
 
 async def test_hostile_messages_go_through_the_spool_exactly(redis_field: Field) -> None:
     cases = [case for case in CASES if case.messages and case.expect is case.exchange is None]
-    key = await redis_field.session()
+    key, another = await redis_field.session(), await redis_field.session("another")
     given: dict[str, Message] = {}
     async with await redis_field.store() as store:
         redis_field.goes()
@@ -530,10 +549,12 @@ async def test_hostile_messages_go_through_the_spool_exactly(redis_field: Field)
                         given.setdefault(made.id, made)  # an id that comes again is the same
             except InvalidInput:
                 assert "InvalidInput" in case.verdict, case.name
-        (full,) = await store.append(key, [FULL])
+        # In a log of its own: after the hostile ones, a log may be able to count no more tokens.
+        (full,) = await store.append(another, [FULL])
         redis_field.returns()
         await delivered(store)
-        stored = {m.id: m for m in await store.find(key, ids=[*given, full.id])}
+        stored = {m.id: m for m in await store.find(key, ids=[*given])}
+        stored |= {m.id: m for m in await store.find(another, ids=[full.id])}
         for message in (*given.values(), full):
             found = stored[message.id]
             for name in ("digest", "content", "meta", "tokens", "counter", "created_at", "native"):

@@ -80,7 +80,12 @@ async def test_durability_chooses_the_settings(path: Path, level: Any, synchrono
         names = ("synchronous", "journal_mode", "secure_delete", "wal_autocheckpoint", "fullfsync")
         seen.append({name: db.execute(f"PRAGMA {name}").fetchone()[0] for name in names})
 
-    async with await SQLiteStore.open(path, durability=level) as store:
+    def connect_insecurely(uri: str) -> sqlite3.Connection:
+        db = database_file.connect(uri)  # how SQLite was compiled must not matter
+        db.execute("PRAGMA secure_delete = OFF").fetchall()
+        return db
+
+    async with await SQLiteStore.open(path, durability=level, connect=connect_insecurely) as store:
         await store._engine.write(ask)
         assert store.durability == ("power" if synchronous == 2 else "process")
     assert seen == [
@@ -281,6 +286,19 @@ async def test_a_damaged_message_costs_one_message(path: Path, store: SQLiteStor
     assert (found.session, found.seq) == ("s", 2)
 
 
+async def test_a_damaged_id_that_equals_another_costs_one_message(path: Path) -> None:
+    async with await SQLiteStore.open(path) as store:
+        key = await session_of(store)
+        await store.append(key, [user("first", id="id 1"), user("second", id="id 2")])
+    whole = path.read_bytes()
+    assert whole.count(b"id 2second") == 1
+    path.write_bytes(whole.replace(b"id 2second", b"id 1second"))
+    async with await SQLiteStore.open(path) as store:
+        found = await store.find(key, seqs=[1, 2])
+        assert [(m.seq, m.state) for m in found] == [(1, "live"), (2, "damaged")]
+        assert len(await store.find(key, ids=["id 1"], seqs=[1])) == 1
+
+
 async def test_a_missing_message_is_noticed(path: Path, store: SQLiteStore) -> None:
     key = await session_of(store)
     await store.append(key, [user(c) for c in "abcde"])
@@ -413,6 +431,17 @@ async def test_an_orphaned_message_is_named(path: Path, store: SQLiteStore) -> N
     await store.append(key, [user("a")])
     damage(path, "DELETE FROM sessions")
     assert len((await store.verify()).damages) == 1
+
+
+async def test_an_orphaned_message_is_named_though_another_has_its_position(
+    path: Path, store: SQLiteStore
+) -> None:
+    key = await session_of(store)
+    await store.append(key, [user("a"), user("b")])
+    damage(path, "UPDATE messages SET sid = 99 WHERE seq = 2")
+    (said,) = await store.append(key, [user("c")])
+    assert said.seq == 2
+    assert [(d.session, d.seq) for d in (await store.verify()).damages] == [("s", 2)]
 
 
 async def test_a_damaged_page_is_reported_not_raised(path: Path) -> None:

@@ -11,9 +11,10 @@ from keepthread import Context, Folding, Hybrid, Memory, Message, Scope, Session
 from keepthread.background import GRACE
 from keepthread.context.digest import size
 from keepthread.context.sections import HYBRID
+from keepthread.context.told import tell
 from keepthread.errors import InvalidInput
 from keepthread.past import DIGEST, FOLD, summary_of
-from keepthread.protocols import Store
+from keepthread.protocols import Past, Store
 from keepthread.summarizers import ByModel
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.model import ScriptedModel
@@ -40,11 +41,21 @@ def on(store: Store, folding: Folding = SMALL, **options: Any) -> Memory:
 
 
 async def talk(
-    session: Session, first: int, last: int, answer: str = "Yes, that is how it is done here."
+    session: Session,
+    first: int,
+    last: int,
+    answer: str = "Yes, that is how it is done here.",
+    *,
+    shown: bool = False,
 ) -> None:
-    """Take some exchanges; each question and answer has its number."""
+    """Take some exchanges; each question and answer has its number.
+
+    With `shown`, a context is taken first, so that it is known what each answer was written from.
+    """
     for number in range(first, last + 1):
         async with session.exchange(f"Question {number}?") as turn:
+            if shown:
+                await turn.context()
             await turn.finish(f"{number}: {answer}")
 
 
@@ -200,12 +211,12 @@ async def test_a_summary_is_trusted_as_little_as_the_least_of_what_it_is_made_fr
     store: Store,
 ) -> None:
     session = await on(store).session("s")
-    await talk(session, 1, 5)
+    await talk(session, 1, 5, shown=True)
     await session.fold()
     await session.cache_tool("look", {}, "found", 0)
-    await talk(session, 6, 9)
+    await talk(session, 6, 9, shown=True)
     await session.fold()
-    await talk(session, 10, 13)
+    await talk(session, 10, 13, shown=True)
     await session.fold()
     origins = [each.origin for each in await folds(session)]
     assert origins == ["assistant", "assistant", "tool", "tool", "tool"]
@@ -440,9 +451,9 @@ def in_short(context: Context) -> frozenset[int]:
 async def test_an_answer_in_short_is_the_digest_that_folding_made(store: Store) -> None:
     folding = Folding(summarizer=Saying("in a word"), exchanges=4, at_once=2)
     recent = Hybrid(step=0, recent=4, sections=HYBRID[:-1])  # nothing is recalled
-    views = {"chat": View(710, recent), "all": View(9000, Hybrid(recent=0))}
+    views = {"chat": View(700, recent), "all": View(9000, Hybrid(recent=0))}
     session = await on(store, folding, views=views).session("s")
-    await talk(session, 1, 1, "It is a story of some words. " * 25)
+    await talk(session, 1, 1, "It is a story of 7 words. " * 28)
     await talk(session, 2, 2, LONG)
     await talk(session, 3, 6)
     assert LONG.strip() in (await session.context()).text
@@ -518,6 +529,21 @@ async def test_below_a_rewind_folding_goes_on_from_the_newest_that_serves(store:
     assert spans(newest) == [(1, 10), (21, newest.last)]
     context = await session.context("small")
     assert not {6, 7, 8, 9, 10} & set(asked(told(context)))
+
+
+async def test_an_answer_given_again_stays_with_its_question(store: Store) -> None:
+    session = await on(store).session("s")
+    await talk(session, 1, 3)
+    await session.rewind(3)
+    await session.append(Message(role="assistant", content="2: Another answer."))
+    await talk(session, 4, 14)
+    line = "- User: Question 2? | Assistant: 2: Another answer."
+    visible = [m for m in await session.messages() if not 4 <= m.seq <= 6]
+    short = tell(Past(gap=visible), 2000, Estimator(), "fence", 40).message
+    assert short is not None
+    assert f"> {line}" in short.content.splitlines()
+    await session.fold()
+    assert line in (await folds(session))[-1].text.splitlines()
 
 
 async def test_after_clearing_the_summary_begins_anew(store: Store) -> None:

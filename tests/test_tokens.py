@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,10 +90,27 @@ def test_every_text_of_a_message_is_counted(measure: Tiktoken | Estimator) -> No
         (Message(role="user", tool_call_id=words), cost),
         (Message(role="assistant", tool_calls=[call]), 3 * cost + tokens.CALL_FRAME),
         (Message(role="user", native=Native(wire="anthropic", items=[words])), cost),
-        (Message(role="user", attachments=[Attachment(media_type="x")]), tokens.ATTACHMENT_COST),
+        (Message(role="user", attachments=[Attachment(media_type="x", name=words)]), cost),
         (Message(role="user", content="a\nb\n"), measure.measure("a\nb\n") + 2),
     ):
         assert measure.count(message) >= bare + least
+
+
+def test_an_image_is_charged_where_a_model_sees_it_and_else_its_name(
+    measure: Tiktoken | Estimator,
+) -> None:
+    picture = Attachment(media_type="image/png", uri="https://example.org/a.png")
+    file = Attachment(media_type="application/pdf", name="report.pdf", uri="https://example.org/r")
+    for message, shown in (
+        (Message(role="user", attachments=[picture]), True),
+        (Message(role="tool", tool_call_id="a", attachments=[picture]), True),
+        (Message(role="assistant", attachments=[picture]), False),
+        (Message(role="system", attachments=[picture]), False),
+        (Message(role="user", origin="web", attachments=[picture]), False),
+        (Message(role="user", attachments=[file]), False),
+    ):
+        cost = measure.count(message) - measure.count(replace(message, attachments=()))
+        assert cost >= tokens.ATTACHMENT_COST if shown else 5 < cost < 30
 
 
 def test_special_tokens_in_a_text_are_text(measure: Tiktoken | Estimator) -> None:

@@ -502,6 +502,28 @@ async def test_what_is_erased_while_it_is_being_remembered_leaves_nothing_on_the
     assert await records(memory, session) == []
 
 
+async def test_what_is_erased_right_before_it_is_put_leaves_nothing_on_the_shelf(
+    memory: Memory, session: Session, weather: Weather
+) -> None:
+    class Late:
+        """Erases a result after it was looked at, when its entry is about to be put."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(memory.store, name)
+
+        async def put(self, scope: Scope, kind: str, *rest: Any, **options: Any) -> int:
+            if kind == TOOL:
+                log = await memory.store.read(session.key)
+                live = [m.seq for m in log if m.role == "tool" and m.state == "live"]
+                await memory.store.erase(session.key, live)
+            return await memory.store.put(scope, kind, *rest, **options)
+
+    late = await Memory(cast(Store, Late()), counter=memory.counter).session("s")
+    async with late.exchange("go") as turn:
+        assert await turn.tool("weather", LIMA, weather, lifetime=2) == "Lima: 1 °C"
+    assert await records(memory, session) == []
+
+
 @pytest.mark.parametrize("hiding", ["clear", "rewind"])
 async def test_a_hidden_result_does_not_serve(
     session: Session, weather: Weather, hiding: str
@@ -795,6 +817,22 @@ async def test_a_result_in_the_log_of_a_deleted_delegate_does_not_serve(
     assert len(await session.cached_tools()) == 1
     await memory.delete_session("child")
     assert await session.cached_tools() == []
+    assert await ask_weather(session, weather) == "Lima: 2 °C"
+
+
+@pytest.mark.parametrize("erased", ["the call", "the result"])
+async def test_a_result_does_not_serve_once_its_call_or_itself_is_erased_in_a_childs_log(
+    memory: Memory, session: Session, weather: Weather, erased: str
+) -> None:
+    child = await memory.session("child", owner="ana")
+    child._thread = child._thread._replace(tools=session.key)
+    await ask_weather(child, weather, lifetime=5)
+    (record,) = await records(memory, session)
+    (call, result) = (span.first for span in record.made_of)
+    await memory.store.erase(child.key, [call if erased == "the call" else result])
+    await memory.store.put(record.scope, TOOL, record.key, record.value, made_of=record.made_of)
+    assert await session.cached_tools() == []
+    assert await session.cached_tool("weather", LIMA) is None
     assert await ask_weather(session, weather) == "Lima: 2 °C"
 
 

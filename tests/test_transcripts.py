@@ -113,7 +113,7 @@ async def test_a_transcript_reads_back_as_data_and_once() -> None:
     context = await (await Memory(twin).get_session("discord:42")).context(budget=1000)
     said = context.to_openai_chat()["messages"]
     assert [m["role"] for m in said] == ["user", "assistant", "tool", "user"]
-    assert said[-1]["content"].startswith("Assistant said:\n> ")
+    assert said[-1]["content"].startswith("Assistant (import) said:\n> ")
 
 
 async def test_a_taken_id_is_named_and_a_prefix_or_an_owner_can_be_given() -> None:

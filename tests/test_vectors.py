@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keepthread import SessionInfo, SessionKey
+from keepthread import Memory, SessionInfo, SessionKey
 from keepthread.embedders import OnnxEmbedder
 from keepthread.errors import Unavailable
 from keepthread.protocols import Searchable, Store
@@ -65,6 +65,7 @@ async def expected(store: Store, embedder: ScriptedEmbedder) -> dict[int, Embedd
 async def kept(store: Store, vectors: Vectors) -> dict[int, Embedding]:
     """Return the vectors that there are."""
     places = list(await expected(store, ScriptedEmbedder()))
+    await vectors.expect(store)
     return await (await finder_of(store)).vectors(vectors.view, places)
 
 
@@ -251,6 +252,64 @@ async def test_another_model_embeds_anew_and_the_old_vectors_go_when_it_is_done(
     back = Vectors(ScriptedEmbedder(name="old"))
     assert await back.catch_up(store, finder) == 0
     assert (len(await kept(store, back)), len(await kept(store, new))) == (101, 0)
+
+
+async def test_the_same_model_with_other_dimensions_embeds_everything_again(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    await talk(store, "a", *(f"Day {n}" for n in range(100)))
+    finder = await finder_of(store)
+    large = Vectors(ScriptedEmbedder(name="same", dimensions=64))
+    small = Vectors(ScriptedEmbedder(name="same", dimensions=16))
+    await large.catch_up(store, finder)
+    assert await small.catch_up(store, finder) == 0  # nothing is new: it takes them for its own
+    asked = await small.asked("Day 7", within=60)
+    assert asked is not None
+    assert asked.dimensions == 16
+    assert await kept(store, small) == {}
+    assert "makes vectors of 16 dimensions, not 64 as before" in caplog.text
+    assert await small.catch_up(store, finder) == 0
+    assert {each.dimensions for each in (await kept(store, small)).values()} == {16}
+    assert (len(await kept(store, large)), len(await kept(store, small))) == (0, 100)
+
+    # A message that is new shows it as well.
+    other = Vectors(ScriptedEmbedder(name="same", dimensions=32))
+    await talk(store, "b", "Good night")
+    assert await other.catch_up(store, finder) == 0
+    assert {each.dimensions for each in (await kept(store, other)).values()} == {32}
+    assert (len(await kept(store, small)), len(await kept(store, other))) == (0, 101)
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+async def test_a_search_is_by_words_until_vectors_of_other_dimensions_are_made(
+    tmp_path: Path, by_token: bool
+) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    orders: list[list[str]] = []
+    for dimensions in (64, 48, 64):
+        embedder = ScriptedEmbedder(name="same", dimensions=dimensions, by_token=by_token)
+        async with Memory.open(url, embedder=embedder) as memory:
+            session = await memory.session("s", owner="ana")
+            if not orders:
+                for text in ("My dog is called Rex", "The car is red", "We met on Tuesday"):
+                    await session.add_turn("user", text)
+                await memory.index(owner="ana")
+            hits = await memory.search("dog called", owner="ana")
+            orders.append([hit.message.content for hit in hits][:1])
+            await memory.idle()
+            hits = await memory.search("dog called", owner="ana")
+            orders.append([hit.message.content for hit in hits][:1])
+    assert orders == [["My dog is called Rex"]] * 6
+
+
+async def test_an_embedder_that_mixes_dimensions_is_refused(store: Store) -> None:
+    class Mixed(ScriptedEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
+            return [Embedding(bytes(n + 3), n + 3) for n, _ in enumerate(texts)]
+
+    await talk(store, "a", "one", "two")
+    with pytest.raises(Unavailable, match="of 3 and 4 dimensions at once"):
+        await Vectors(Mixed()).catch_up(store, await finder_of(store))
 
 
 async def test_two_processes_with_different_models_do_not_undo_each_others_work(

@@ -4,6 +4,7 @@ They hold sizes, positions and reasons, never text. They are written off the cal
 """
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import count
@@ -62,13 +63,15 @@ class Accounts:
         self._clock = clock
         self._ids = ids
         self._numbers = count()
+        self._lock = threading.Lock()  # event loops may share it
         self._waiting: dict[SessionKey, deque[tuple[str, KeptWhy]]] = {}
 
     def note(self, session: SessionKey, view: str, exchange: int, why: Why) -> None:
         """Have an account written soon."""
         kept = KeptWhy(view=view, at=self._clock(), exchange=exchange, why=why)
-        waiting = self._waiting.setdefault(session, deque(maxlen=self.keep))
-        waiting.append((self._key(), kept))
+        with self._lock:
+            waiting = self._waiting.setdefault(session, deque(maxlen=self.keep))
+            waiting.append((self._key(), kept))
         self._background.soon((WHY, session), lambda: self._write(session))
 
     async def newest(self, session: SessionKey, limit: int) -> list[KeptWhy]:
@@ -85,7 +88,9 @@ class Accounts:
     async def _write(self, session: SessionKey) -> None:
         await asyncio.sleep(_PAUSE)
         scope = Scope(session=session)
-        for key, account in self._waiting.pop(session, ()):
+        with self._lock:
+            waiting = self._waiting.pop(session, ())
+        for key, account in waiting:
             bare = account._replace(why=_without_words(account.why))
             await self._store.put(scope, WHY, key, cast(JSON, bare.to_json()))
         newest = await self._store.scan(scope, WHY, limit=self.keep)

@@ -2,10 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from keepthread.errors import SessionGone, StoreClosed
+from keepthread.loops import LOOK
 
 GRACE: Final = 5.0
 """Seconds that closing waits for work that was begun."""
@@ -15,56 +21,160 @@ Work: TypeAlias = Callable[[], Awaitable[object]]
 _log: Final = logging.getLogger("keepthread")
 
 
-class Background:
-    """Runs one piece of work a name at a time; asked again meanwhile, the latest comes next.
+class _Running:
+    """Work of one name, in the event loop that asked for it first."""
 
-    A name is a session, or what is done for it.
+    def __init__(self, work: Work) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.work = work
+        self.task: asyncio.Task[None] | None = None
+        self.ended: Future[None] = Future()
+        self.ended.set_running_or_notify_cancel()  # no waiter can cancel it
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether anybody is at it: a loop that does not run gets nothing done."""
+        return self.loop.is_running()
+
+    def cancel(self) -> None:
+        """Break it off, in its own loop."""
+        if self.task:
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self.task.cancel)
+
+
+class Background:
+    """Runs one piece of work a name at a time; asked again in the meantime, the latest comes next.
+
+    A name is a session, or what is done for it. Event loops may share it: work runs in the loop
+    that asked first. If that loop ends, the next loop that asks for it, or waits, takes over.
     """
 
     def __init__(self) -> None:
         """Begin with nothing to do."""
-        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._running: dict[Hashable, _Running] = {}
         self._next: dict[Hashable, Work] = {}
+        self._left: dict[Hashable, Work] = {}
+        """Work whose loop ended before it was done."""
         self._closed = False
 
     def soon(self, name: Hashable, work: Work) -> None:
-        """Have work done, now or behind what is being done under its name."""
-        if self._closed:
+        """Have work done, now or after what is being done under its name."""
+        if self._is_forked:
             return
-        if name in self._tasks:
-            self._next[name] = work
-            return
-        self._tasks[name] = asyncio.get_running_loop().create_task(self._run(name, work))
+        with self._lock:
+            if self._closed:
+                return
+            running = self._running.get(name)
+            if running and running.is_alive:
+                self._next[name] = work
+            else:
+                self._start(name, work)
 
-    async def _run(self, name: Hashable, work: Work | None) -> None:
+    @property
+    def _is_forked(self) -> bool:
+        """Tell whether this is a copy in a forked process: no thread is left that does the work."""
+        return os.getpid() != self._pid
+
+    def _start(self, name: Hashable, work: Work) -> None:
+        self._left.pop(name, None)
+        running = self._running[name] = _Running(work)
+        running.task = running.loop.create_task(self._run(name, running))
+
+    async def _run(self, name: Hashable, running: _Running) -> None:
+        done = True
         try:
-            while work is not None:
-                await work()
-                work = self._next.pop(name, None)
+            while True:
+                await running.work()
+                if not self._take_next(name, running):
+                    return
         except (SessionGone, StoreClosed):
             return
+        except asyncio.CancelledError:
+            done = False
+            raise
         except Exception as error:  # noqa: BLE001 - nobody waits for it, and the next turn tries again
             _log.warning("upkeep of a session failed: %s", type(error).__name__)
         finally:
-            self._next.pop(name, None)
-            del self._tasks[name]
+            self._end(name, running, done=done)
+
+    def _take_next(self, name: Hashable, running: _Running) -> bool:
+        """Tell whether there is more to do under a name; if not, it has ended."""
+        with self._lock:
+            work = self._next.pop(name, None)
+            if work is None:
+                self._forget(name, running)
+                return False
+            running.work = work
+            return True
+
+    def _end(self, name: Hashable, running: _Running, *, done: bool) -> None:
+        with self._lock:
+            if self._running.get(name) is running:
+                following = self._next.pop(name, None)
+                if not done and not self._closed:
+                    self._left[name] = following or running.work
+            self._forget(name, running)
+        running.ended.set_result(None)
+
+    def _forget(self, name: Hashable, running: _Running) -> None:
+        if self._running.get(name) is running:
+            del self._running[name]
+
+    # --- waiting ---
 
     async def done(self, name: Hashable) -> None:
         """Wait until nothing is being done under a name."""
-        while task := self._tasks.get(name):
-            await asyncio.wait([task])
+        while running := self._taken_over([name]):
+            await _ended(running)
 
     async def settle(self) -> None:
         """Wait until nothing is being done."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
+        while running := self._taken_over():
+            await _ended(running)
 
     async def close(self, grace: float = GRACE) -> None:
         """Wait a while for what was begun, then break it off; a later turn takes it up again."""
-        self._closed = True
-        if self._tasks:
-            await asyncio.wait(list(self._tasks.values()), timeout=grace)
-        for task in list(self._tasks.values()):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
+        if self._is_forked:
+            return
+        running = self._taken_over()
+        with self._lock:
+            self._closed = True
+        deadline = time.monotonic() + grace
+        while running and time.monotonic() < deadline:
+            await _ended(running, deadline - time.monotonic())
+            running = self._alive()
+        for each in running:
+            each.cancel()
+        deadline = time.monotonic() + grace
+        while running and time.monotonic() < deadline:
+            await _ended(running, deadline - time.monotonic())
+            running = self._alive()
+        if running:
+            _log.warning("%d pieces of work did not end when they were cancelled", len(running))
+
+    def _taken_over(self, names: Sequence[Hashable] | None = None) -> list[_Running]:
+        """Return what is running under names, or at all, with what an ended loop left."""
+        if self._is_forked:
+            return []
+        with self._lock:
+            wanted = {*self._running, *self._left} if names is None else set(names)
+            for name in () if self._closed else wanted:
+                running = self._running.get(name)
+                if running is None and name in self._left:
+                    self._start(name, self._left[name])
+                elif running and not running.is_alive:
+                    self._start(name, self._next.pop(name, running.work))
+            return [self._running[name] for name in wanted if name in self._running]
+
+    def _alive(self) -> list[_Running]:
+        with self._lock:
+            return [running for running in self._running.values() if running.is_alive]
+
+
+async def _ended(running: Sequence[_Running], seconds: float = LOOK) -> None:
+    """Wait until all have ended, but no longer than until the next look at their loops."""
+    ends = [asyncio.wrap_future(each.ended) for each in running]
+    await asyncio.wait(ends, timeout=min(seconds, LOOK))

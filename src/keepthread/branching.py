@@ -11,6 +11,7 @@ from keepthread.exchanges import current_exchange
 from keepthread.gather import MARKS, PIN
 from keepthread.leases import LEASE
 from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.toolcache import made_after
 from keepthread.types import ForkPoint, Hidden, Scope, SessionInfo, SessionKey, Span
 
 _COPY = 500
@@ -66,9 +67,10 @@ async def recount(
     while True:
         marks, version, _ = await _read_marks(store, session)
         hidden = [s._replace(tokens=await _tokens_of(store, session, s)) for s in marks.hidden]
-        if hidden == list(marks.hidden):
+        inner = [s._replace(tokens=await _tokens_of(store, session, s)) for s in marks.inner]
+        if (hidden, inner) == (list(marks.hidden), list(marks.inner)):
             return counted
-        marks = Marks(hidden)
+        marks = Marks(hidden, inner)
         try:
             await store.put(Scope(session=session), MARKS, MARKS, marks.to_json(), version=version)
         except Stale:
@@ -113,17 +115,24 @@ async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> Se
         page = await store.read(source.key, after=copied, upto=end, limit=_COPY)
         copied = await store.load(target.key, page)
     await _copy_shelf(store, source.key, target.key, end)
-    return await store.put_session(replace(target, ready=True))
+    while True:
+        try:
+            return await store.put_session(replace(target, ready=True), seen=target)
+        except Stale:  # something was erased in it; that stays erased
+            target = await store.describe(target.key)
 
 
 async def _unready(
     store: Store, source: SessionInfo, id: str, end: int, *, whole: bool
 ) -> SessionInfo:
     origin = ForkPoint(session=source.id, seq=end)
+    # A title that was made from a message beyond the fork point stays with that message.
+    titled = source.title_seq <= end
     new = SessionInfo(
         id=id,
         owner=source.owner,
-        title=source.title,
+        title=source.title if titled else "",
+        title_seq=source.title_seq if titled else 0,
         tags=source.tags,
         system_prompt=source.system_prompt,
         meta=source.meta,
@@ -152,6 +161,8 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
             continue
         value = record.value
         if entry := Entry.of(record) if record.kind == TOOL else None:
+            if made_after(entry, source, end):
+                continue
             value = entry.upto(exchange).to_json()
         if record.kind == MARKS:
             value = Marks.from_json(value).upto(end).to_json()

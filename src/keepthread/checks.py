@@ -10,6 +10,8 @@ MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 64
 MAX_ID: Final = 255
 MAX_COUNT: Final = (1 << 53) - 1
+MAX_TIME: Final = 253_402_300_800
+"""The year 10000 begins, in seconds since 1970."""
 
 
 def check_id(value: object, what: str) -> str:
@@ -36,6 +38,17 @@ def check_time(value: object, what: str) -> float:
         if 0 <= seconds < math.inf:
             return seconds
     raise InvalidInput(f"{what} must be seconds since 1970, not {show(value)}")
+
+
+def check_date(value: object, what: str) -> float:
+    """Return seconds since 1970 of a year up to 9999; larger numbers are likely milliseconds."""
+    seconds = check_time(value, what)
+    if seconds < MAX_TIME:
+        return seconds
+    raise InvalidInput(
+        f"{what} must be seconds since 1970, before the year 10000, not {show(value)};"
+        " divide milliseconds by 1,000"
+    )
 
 
 def check_text(value: object, what: str) -> str:

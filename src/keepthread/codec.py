@@ -227,7 +227,9 @@ def _plain_native(native: object) -> JSON:
     if type(native) is not Native or type(native.items) not in (tuple, list):
         raise InvalidInput(f"native must be Native with a tuple or a list, not {show(native)}")
     items = plain(list(native.items), "native", ordered=True)  # their order is the provider's
-    return {"wire": _one_of(native.wire, WIRES, "native.wire"), "items": items}
+    given: dict[str, JSON] = {"wire": _one_of(native.wire, WIRES, "native.wire"), "items": items}
+    provider = check_text(native.provider, "native.provider")
+    return {**given, "provider": provider} if provider else given
 
 
 class _Draft:
@@ -284,7 +286,8 @@ class _Draft:
         self.source = extra.get("source")
         self.attachments = tuple(Attachment(**a) for a in extra.get("attachments", ()))
         if native := extra.get("native"):
-            self.native = Native(wire=native["wire"], items=tuple(native["items"]))
+            items = tuple(native["items"])
+            self.native = Native(native["wire"], items, native.get("provider", ""))
         self.meta = extra.get("meta", self.meta)
 
     def done(self) -> Message:

@@ -21,6 +21,9 @@ DELEGATE: Final = "delegate"
 DELEGATED: Final = "delegated"
 """The kind of the record on a child's shelf that says where it comes from."""
 SNIPPET: Final = "snippet"
+CUT: Final = "cut"
+"""In the meta of a child's answer, and of its result: whether the answer was cut off."""
+_CUT_OFF: Final = "[cut off here: this is only the beginning]"
 
 
 class Task(NamedTuple):
@@ -98,11 +101,17 @@ class Errand:
         """Return the task as the child's user message."""
         return Message(role="user", content=self._task.text, author=self._user.author, id=id)
 
-    async def report(self, text: str, *, failed: bool = False) -> None:
+    async def report_answer(self, answer: Message) -> None:
+        """Record what the child answered, and whether it was cut off."""
+        cut = answer.meta.get(CUT) is True
+        text = f"{answer.content}\n\n{_CUT_OFF}" if cut else answer.content
+        await self.report(text, cut=cut)
+
+    async def report(self, text: str, *, failed: bool = False, cut: bool = False) -> None:
         """Record the call and its result in the parent's exchange; the first result stays."""
         if self._reported or not self._task.recorded:
             return
-        call, result = self._pair(self._id, text, failed=failed)
+        call, result = self._pair(self._id, text, failed=failed, cut=cut)
         try:
             await self._parent.append([call, result], exchange=self._user.exchange)
         except Conflict:
@@ -130,11 +139,15 @@ class Errand:
         found = await self._parent.store.find(self._parent.key, ids=[id])
         return found[0] if found else None
 
-    def _pair(self, id: str, text: str = "", *, failed: bool = False) -> tuple[Message, Message]:
+    def _pair(
+        self, id: str, text: str = "", *, failed: bool = False, cut: bool = False
+    ) -> tuple[Message, Message]:
         """Return what the parent records of a child."""
         meta: dict[str, JSON] = {"session": id}
         if failed:
             meta["failed"] = True
+        if cut:
+            meta[CUT] = True
         return pair(self._asked, text, derived_ids(DELEGATE, id), meta=meta)
 
     async def _session(self) -> tuple[SessionInfo, bool]:

@@ -1,22 +1,30 @@
 """Ids that follow from others: the same parts always give the same id.
 
 They have the shape of our own ids, as a UUID of version 8, so that a tool's result can be told to
-belong to one call and to no other: servers use the same call ids again and again.
+belong to one call and to no other: servers use the same call ids again and again. The last digits
+are a checksum of the others: a caller's own id of 32 random digits is not mistaken for one.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
+from typing import Final
 
-from keepthread.types import Message
+from keepthread.types import Message, ToolCall
+
+_LENGTH: Final = 32
+_CHECKED: Final = 26
+"""Digits before the checksum."""
 
 
 def derived_id(*parts: str) -> str:
     """Return the id that these parts stand for."""
     seed = "\0".join(parts).encode("utf-8", "surrogatepass")
     digits = hashlib.sha256(seed).hexdigest()
-    return f"{digits[:12]}8{digits[13:16]}8{digits[17:32]}"
+    checked = f"{digits[:12]}8{digits[13:16]}8{digits[17:_CHECKED]}"
+    return checked + _checksum(checked)
 
 
 def derived_ids(*parts: str) -> Callable[[], str]:
@@ -32,8 +40,14 @@ def derived_call_id(*parts: str) -> str:
 
 
 def is_derived(id: str) -> bool:
-    """Tell whether an id has the shape of a derived one."""
-    return len(id) == 32 and id[12] == "8" and id[16] == "8"
+    """Tell whether an id was made by `derived_id`: one of 2**32 random ids passes for one."""
+    shaped = len(id) == _LENGTH and id[12] == "8" and id[16] == "8"
+    return shaped and id[_CHECKED:] == _checksum(id[:_CHECKED])
+
+
+def _checksum(digits: str) -> str:
+    seed = digits.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(seed).hexdigest()[: _LENGTH - _CHECKED]
 
 
 def result_ids(message: Message) -> list[str]:
@@ -48,3 +62,28 @@ def result_ids(message: Message) -> list[str]:
         ids.append(derived_id("result", message.id, call.id, *again))
         times[call.id] += 1
     return ids
+
+
+def distinct_calls(calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+    """Return the calls of one reply under ids that differ: some servers repeat an id, or give none.
+
+    The first call of an id keeps it. Results are paired with calls by these ids.
+    """
+    given = {call.id for call in calls}
+    if len(given) == len(calls) and "" not in given:
+        return calls
+    used: set[str] = set()
+    named: list[ToolCall] = []
+    for number, call in enumerate(calls):
+        id = call.id if call.id and call.id not in used else _free_id(call.id, number, given | used)
+        used.add(id)
+        named.append(replace(call, id=id))
+    return named
+
+
+def _free_id(id: str, number: int, taken: set[str]) -> str:
+    plain = f"call_{number}"
+    if not id and plain not in taken:
+        return plain
+    trials = (derived_call_id(id, str(number), str(trial)) for trial in count())
+    return next(trial for trial in trials if trial not in taken)

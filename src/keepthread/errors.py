@@ -62,11 +62,15 @@ class Damaged(KeepthreadError):
 
 
 class WrongFormat(KeepthreadError):
-    """The file is not a keepthread store, or a newer keepthread wrote it."""
+    """The file is not a keepthread store, a newer keepthread wrote it, or it was extended."""
 
 
 class DurabilityTooLow(KeepthreadError):
     """The engine cannot give the durability that was asked for."""
+
+
+class NotIsolated(KeepthreadError):
+    """The database role bypasses row-level security, so tenants would not be isolated."""
 
 
 class Unsupported(KeepthreadError):

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import accumulate
 from typing import Final
 
 from keepthread.context.live import TOOL, live_of
 from keepthread.context.marks import Marks
+from keepthread.context.notes import has_ended
 from keepthread.context.quote import quoted
 from keepthread.derived import derived_id
 from keepthread.protocols import Live, Material, Store, TokenCounter
+from keepthread.text_caches import register_cache
 from keepthread.tokens.counting import is_quoted
 from keepthread.types import Gathered, Message, Record, SessionKey
 
@@ -45,7 +46,7 @@ async def gather(
     found = await store.gather(
         session, tokens=tokens, least=LEAST, kinds=(MARKS,), follow=_FOLLOWED
     )
-    marks = marks_of(found.records)
+    marks = await _with_own(store, session, marks_of(found.records), user_seq)
     messages: Sequence[Message] = found.messages
     if marks.hidden:
         messages = await _visible(store, session, marks, messages, tokens)
@@ -65,20 +66,41 @@ async def gather(
         totals=marks.totals(messages),
         first=marks.behind(1),
         earlier=_earlier(marks, messages, passed),
-        newest_user=user,
+        newest_user=user and _counted(user, counter),
         pins=[standing_alone(pin, counter) for pin in shelf.named_by(PIN)],
         hidden=marks.hidden,
         query=query,
         exchange=exchange,
         passed=passed,
-        notes=[_counted(note, counter) for note in shelf.named_by(NOTE)],
+        notes=[_counted(n, counter) for n in shelf.named_by(NOTE) if not has_ended(n, exchange)],
         live=shelf.live(exchange, author, counter),
         fence=found.fence or derived_id("fence", session)[:12],
         recalls=recalls,
     )
-    if all(m.counter == counter.name or m.state == "erased" for m in messages):
-        return material
     return _recounted(material)
+
+
+async def gather_older(
+    store: Store, session: SessionKey, material: Material, *, tokens: int, least: int
+) -> Material:
+    """Return material with more of the older messages: what fits, and `least` in any case.
+
+    One of them may be the message that is to be left out, so `least` is at least 2.
+    """
+    marks = Marks(material.hidden)
+    before = material.messages[0].seq
+    read = await _read_back(store, session, marks, before, tokens=tokens, least=least, limit=_PAGE)
+    older = [message for message in read if message.seq != material.passed]
+    if not older:
+        return material._replace(earlier=0)
+    messages = [*older, *material.messages]
+    return _recounted(
+        material._replace(
+            messages=messages,
+            totals=[*marks.totals(older), *material.totals],
+            earlier=_earlier(marks, messages, material.passed),
+        )
+    )
 
 
 def asked_of(material: Material) -> str:
@@ -101,29 +123,57 @@ def _system_tokens(counter: TokenCounter, prompt: str) -> int:
     return counter.count(Message(role="system", content=prompt)) if prompt else 0
 
 
+async def _with_own(store: Store, session: SessionKey, marks: Marks, seq: int) -> Marks:
+    """Return marks that do not hide the user message of the turn that is being answered."""
+    span = marks.hiding(seq) if seq else None
+    if span is None:
+        return marks
+    found = {m.seq: m for m in await store.find(session, seqs=[seq, span.first - 1])}
+    own, before = found.get(seq), found.get(span.first - 1)
+    if own is None or own.state != "live":
+        return marks
+    return marks.showing(own, before.total if before else 0)
+
+
 async def _visible(
     store: Store, session: SessionKey, marks: Marks, messages: Sequence[Message], tokens: int
 ) -> list[Message]:
     """Return the newest visible messages: those read already, and older ones in their stead."""
     shown = [message for message in messages if not marks.hides(message.seq)]
     left = tokens - sum(message.tokens for message in shown)
-    least = LEAST - len(shown)
     before = messages[0].seq if messages else 1
-    while (left > 0 or least > 0) and (span := marks.visible_before(before)):
+    least = LEAST - len(shown)
+    return [*await _read_back(store, session, marks, before, tokens=left, least=least), *shown]
+
+
+async def _read_back(
+    store: Store,
+    session: SessionKey,
+    marks: Marks,
+    before: int,
+    *,
+    tokens: int,
+    least: int,
+    limit: int | None = None,
+) -> list[Message]:
+    """Return the visible messages before a position, as many as fit, oldest first."""
+    found: list[Message] = []
+    while (tokens > 0 or least > 0) and (span := marks.visible_before(before)):
         older = await store.tail(
             session,
-            tokens=max(0, left),
+            tokens=max(0, tokens),
             least=max(0, least),
             before=span[1] + 1,
             after=span[0] - 1,
+            limit=limit and limit - len(found),
         )
-        shown = [*older, *shown]
-        left -= sum(message.tokens for message in older)
+        found = [*older, *found]
+        tokens -= sum(message.tokens for message in older)
         least -= len(older)
         if not older or older[0].seq > span[0]:
             break
         before = span[0]
-    return shown
+    return found
 
 
 def _earlier(marks: Marks, messages: Sequence[Message], passed: int) -> int:
@@ -191,16 +241,20 @@ class _Shelf:
 
 
 def _recounted(material: Material) -> Material:
-    """Return material counted anew where another counter counted; its totals start from here."""
+    """Return material counted again where another counter counted."""
     counter = material.counter
-    messages = [_counted(message, counter) for message in material.messages]
-    user = material.newest_user
+    foreign = [m.seq for m in material.messages if _is_foreign(m, counter)]
+    if not foreign:
+        return material
     return material._replace(
-        messages=messages,
-        totals=list(accumulate(message.tokens for message in messages)),
-        newest_user=user and _counted(user, counter),
-        steady=False,
+        messages=[_counted(message, counter) for message in material.messages],
+        recounted=max(material.recounted, foreign[-1]),
     )
+
+
+def _is_foreign(message: Message, counter: TokenCounter) -> bool:
+    """Tell whether another counter counted a message."""
+    return message.counter != counter.name and message.state == "live"
 
 
 def standing_alone(message: Message, counter: TokenCounter) -> Message:
@@ -211,6 +265,9 @@ def standing_alone(message: Message, counter: TokenCounter) -> Message:
 
 
 def _counted(message: Message, counter: TokenCounter) -> Message:
-    if message.counter == counter.name or message.state != "live":
+    if not _is_foreign(message, counter):
         return message
     return replace(message, tokens=counter.count(message), counter=counter.name)
+
+
+register_cache(_system_tokens.cache_clear)

@@ -5,7 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -71,8 +71,16 @@ class Loop:
         with self._gate:
             self._closed = True
             self._close()
-        self._ended.result()
+        while self._thread.is_alive() and not self._ended.done():
+            wait([self._ended], timeout=_MOST_WAIT)
+        if self._ended.done():
+            self._ended.result()
         self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether anybody is left who can answer."""
+        return self._thread.is_alive()
 
     def _refuse_own_thread(self) -> None:
         if threading.get_ident() == self._thread.ident:
@@ -83,7 +91,8 @@ def _begin_to_end(
     loop: asyncio.AbstractEventLoop, closing: asyncio.Future[Close], close: Close, pid: int
 ) -> None:
     if os.getpid() == pid:
-        loop.call_soon_threadsafe(closing.set_result, close)
+        with suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(closing.set_result, close)
 
 
 def _serve(
@@ -95,7 +104,8 @@ def _serve(
         loop.run_until_complete(_wind_up(closing))
     except BaseException as failure:  # noqa: BLE001 - whoever waits is told
         error = failure
-    loop.close()
+    finally:
+        loop.close()
     if error is None:
         ended.set_result(None)
     else:
@@ -199,6 +209,8 @@ class Call:
             # A signal that came just before the wait is not seen until it is over.
             with suppress(Empty):
                 return self._back.get(timeout=_MOST_WAIT)
+            if not self._loop.is_alive and self._back.empty():
+                raise StoreClosed("the thread of the memory has ended")
 
     # --- in the loop's thread ---
 

@@ -24,6 +24,7 @@ from keepthread.errors import (
     SessionExists,
     SessionGone,
     SessionNotFound,
+    Stale,
     Unavailable,
 )
 from keepthread.ids import new_id
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
+_NOTED_LATE: Final = 1.0  # seconds
 
 _log: Final = logging.getLogger("keepthread")
 
@@ -152,23 +154,28 @@ class Memory:
         store = store_at(url, spool, patience)
 
         async def memory() -> Memory:
-            opened = Memory(
-                await store(tenant=tenant, durability=durability, clock=clock, ids=ids),
-                views=views,
-                counter=counter,
-                folding=folding,
-                embedder=embedder,
-                weights=weights,
-                extraction=extraction,
-                keep_why=keep_why,
-                tracer=tracer,
-                clock=clock,
-                ids=ids,
-            )
-            await opened._settle()
-            if embedder is not None:
-                opened._searching.warm()
-            return opened
+            opened = await store(tenant=tenant, durability=durability, clock=clock, ids=ids)
+            try:
+                made = Memory(
+                    opened,
+                    views=views,
+                    counter=counter,
+                    folding=folding,
+                    embedder=embedder,
+                    weights=weights,
+                    extraction=extraction,
+                    keep_why=keep_why,
+                    tracer=tracer,
+                    clock=clock,
+                    ids=ids,
+                )
+                await made._settle()
+                if embedder is not None:
+                    made._searching.warm()
+            except BaseException:
+                await opened.close()  # else its threads, connections and locks stay
+                raise
+            return made
 
         return Opening(memory)
 
@@ -285,13 +292,17 @@ class Memory:
 
         `progress` tells of the sessions that were deleted, and of how many are to be.
         """
-        before = self._clock() - check_count(days, "days") * DAY
+        # Activity is noted up to a second late, so the last second before counts as activity;
+        # not with 0 days, which means every session.
+        late = _NOTED_LATE if check_count(days, "days") else 0.0
+        before = max(0.0, self._clock() - days * DAY - late)
         total = sum([len(page) async for page in self._idle(before)]) if progress else 0
         pruned = 0
         async for page in self._idle(before):
             for session in page:
-                with suppress(SessionGone):  # another process pruned it
-                    await self.store.delete_session(session)
+                # Another process may have pruned it, or used it since the page was read.
+                with suppress(SessionGone, Stale):
+                    await self.store.delete_session(session, idle_since=before)
                     pruned += 1
                     if progress:
                         progress(pruned, max(total, pruned))
@@ -406,6 +417,8 @@ class Memory:
 
         await self._settle()
         wish = Wish(session, message, owner, author, source, since, until)
+        if vectors := self._searching.vectors:
+            await vectors.expect(self.store)
         work = self._forgetting(progress)
         return await work.forget(wish, answers=answers, rewrite=rewrite, dry_run=dry_run)
 

@@ -15,6 +15,8 @@ from keepthread.types import (
     Hidden,
     Importance,
     Message,
+    MessageFilter,
+    Origin,
     Part,
     Placed,
     Record,
@@ -81,6 +83,10 @@ class Known(NamedTuple):
     score: float
     """How much it bears on what is asked, or matters in the profile; the highest goes first."""
     reason: str
+    trust: Origin = "user"
+    """The least trusted origin it comes from; the owner's, once its owner has confirmed it."""
+    messages: Sequence[tuple[str, int]] = ()
+    """The session id and position of each message it comes from."""
 
 
 class Recollection(NamedTuple):
@@ -128,8 +134,8 @@ class Material(NamedTuple):
     hidden: Sequence[Hidden] = ()
     query: str | None = None
     """What to recall by; the newest user message if it is None."""
-    steady: bool = True
-    """False if some messages were counted anew, so that totals say nothing of earlier calls."""
+    recounted: int = 0
+    """The newest position whose tokens were counted again here, for another counter stored them."""
     exchange: int = 0
     """The exchange a model is to answer."""
     passed: int = 0
@@ -277,12 +283,16 @@ class Store(Protocol):
 
     # --- sessions ---
 
-    async def put_session(self, session: SessionInfo) -> SessionInfo:
+    async def put_session(
+        self, session: SessionInfo, *, seen: SessionInfo | None = None
+    ) -> SessionInfo:
         """Create a session that has no key yet, or update one that has.
 
         An update replaces title, tags, system prompt, meta and `ready`, nothing else. A taken id
         raises `SessionExists`. Times that a new session brings are kept, and changes to one that
-        is not ready are no activity.
+        is not ready are no activity. With `seen`, the session as the caller read it, only the
+        fields that differ from it are written; if one of them was changed by somebody else since,
+        or a message was erased since, `Stale` is raised and nothing is written.
         """
         ...
 
@@ -312,8 +322,14 @@ class Store(Protocol):
         """
         ...
 
-    async def delete_session(self, session: SessionKey) -> None:
-        """Remove a session, its messages and its shelf."""
+    async def delete_session(
+        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
+    ) -> None:
+        """Remove a session, its messages and its shelf.
+
+        With `unready`, only one that is not ready; with `idle_since`, only one without activity
+        at or after that time. Another raises `Stale`, decided in the transaction that deletes.
+        """
         ...
 
     # --- the log ---
@@ -332,7 +348,8 @@ class Store(Protocol):
         the stored message is returned, a tombstone if it was erased; another body under it raises
         `Conflict`. New messages are stored only if `expect`, when given, is the last position of
         the log; else `Stale` is raised. Each user message opens the next exchange, and what
-        follows belongs to the latest; `exchange` puts all of them into an earlier one instead.
+        follows belongs to the latest; `exchange` puts all of them into an earlier one instead. A
+        log counts up to 2**53 - 1 tokens; messages beyond that raise `InvalidInput`.
         """
         ...
 
@@ -520,9 +537,13 @@ class Searchable(Protocol):
         *,
         owner: str | None = None,
         session: SessionKey | None = None,
+        only: MessageFilter | None = None,
         most: int = 5000,
     ) -> Found:
-        """Return where these words stand, at most so many places of each, the last ones."""
+        """Return where these words stand, up to `most` places of each, the last ones.
+
+        `only` confines it to some messages: the last places among those are returned.
+        """
         ...
 
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
@@ -555,9 +576,13 @@ class Searchable(Protocol):
         *,
         owner: str | None = None,
         session: SessionKey | None = None,
+        only: MessageFilter | None = None,
         limit: int = 300,
     ) -> list[int]:
-        """Return the places whose single vectors are nearest, nearest first; may miss a few."""
+        """Return the places whose single vectors are nearest, nearest first; may miss a few.
+
+        `only` confines it to some messages: the nearest among those are returned.
+        """
         ...
 
     async def drop_view(self, view: str) -> None:

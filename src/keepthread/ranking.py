@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from keepthread.protocols import Searchable
@@ -12,8 +13,8 @@ from keepthread.recall.query import Query
 from keepthread.recall.rank import Ranked, rank
 from keepthread.recall.view import VIEW
 from keepthread.recall.weights import Weights
-from keepthread.recall.worth import worth
-from keepthread.types import Embedding, Found, Part, SessionKey
+from keepthread.recall.worth import NOTHING, worth
+from keepthread.types import Embedding, Found, MessageFilter, Part, SessionKey
 from keepthread.vectors import Vectors
 
 CANDIDATES: Final = 400
@@ -64,37 +65,41 @@ class Ranking(NamedTuple):
             yield each
 
 
+class SearchScope(NamedTuple):
+    """What is searched: one owner's sessions or all, one session or all, some messages or all."""
+
+    owner: str | None
+    session: SessionKey | None
+    only: MessageFilter | None = None
+
+
 async def ranked(
     finder: Searchable,
     asked: Query,
+    scope: SearchScope,
     *,
-    owner: str | None,
-    session: SessionKey | None,
     vectors: Vectors | None,
     weights: Weights,
     most: int = CANDIDATES,
-    flags: int = 0,
     neighbours: bool = True,
+    shown: tuple[int, int] = NOTHING,
 ) -> Ranking:
     """Return what bears on a question, the best first.
 
-    `flags` are the roles it is confined to, 0 if it is not; `neighbours` lets in what holds none of
-    its words, but stands beside what does.
+    `neighbours` lets in what holds none of its words, but stands beside what does. `shown` are the
+    first and the last place that a context shows anyway.
     """
-    found, vector = await _found(finder, asked, owner, session, vectors)
+    found, vector = await _found(finder, asked, scope, vectors)
     also: Sequence[int] = ()
     if vectors is not None and vector is not None and not vector.ids:
-        also = await finder.nearest(
-            vectors.view, vector, owner=owner, session=session, limit=_NEAREST
-        )
+        also = await finder.nearest(vectors.view, vector, **scope._asdict(), limit=_NEAREST)
     ground = Ground.of(found.sittings)
-    best = candidates(asked, found, most=most, also=also, ground=ground)
+    confined = scope.only is not None
+    best = candidates(asked, found, most=most, also=also, ground=ground, confined=confined)
     if not neighbours and vector is None:
         best = [each for each in best if each.own]
     places = [each.place for each in best]
     parts = {part.place >> LENGTH_BITS: part for part in await finder.parts(VIEW, places)}
-    if flags:
-        parts = {key: part for key, part in parts.items() if part.flags & flags}
     kept: dict[int, Embedding] = {}
     if vectors is not None and vector is not None:
         near = await finder.vectors(vectors.view, places)
@@ -104,7 +109,7 @@ async def ranked(
         parts=parts,
         ground=ground,
         strengths={each.place >> LENGTH_BITS: each.near for each in best},
-        worth=worth(asked, found, ground.parts),
+        worth=worth(asked, found, ground.parts, shown),
         by_vectors=vector is not None,
     )
 
@@ -112,14 +117,29 @@ async def ranked(
 async def _found(
     finder: Searchable,
     asked: Query,
-    owner: str | None,
-    session: SessionKey | None,
+    scope: SearchScope,
     vectors: Vectors | None,
 ) -> tuple[Found, Embedding | None]:
     """Return where the words of a question stand, and its vectors, if there is an embedder."""
-    words = [f"{word}{mark}" for word in asked.words for mark in _MARKS]
-    places = finder.places(VIEW, words, owner=owner, session=session)
+    places = finder.places(VIEW, _looked_for(asked), **scope._asdict())
     if vectors is None:
-        return await places, None
+        return _with_forms(asked, await places), None
     found, vector = await asyncio.gather(places, vectors.asked(asked.text))
-    return found, vector
+    return _with_forms(asked, found), vector
+
+
+def _looked_for(asked: Query) -> list[str]:
+    """Return what an index is asked for: words, how often each is there, and their other forms."""
+    plain = [word for word in asked.words if word not in asked.faint]
+    words = [f"{word}{mark}" for word in plain for mark in _MARKS]
+    return [*words, *asked.faint, *chain.from_iterable(asked.forms.values())]
+
+
+def _with_forms(asked: Query, found: Found) -> Found:
+    """Return what was found with the places of other forms of a word among its own."""
+    places = dict(found.places)
+    for word, forms in asked.forms.items():
+        others = [found.places.get(form, ()) for form in forms]
+        if any(others):
+            places[word] = sorted({*places.get(word, ()), *chain.from_iterable(others)})
+    return found._replace(places=places)

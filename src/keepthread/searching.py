@@ -5,9 +5,10 @@ written since, so that a search sees the newest message. A context does not wait
 it takes what is there, says so, and has the rest read in the background.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from math import inf
+from typing import Final, NamedTuple, TypeVar
 
 from keepthread.background import Background
 from keepthread.checks import check_count, check_text, show
@@ -18,11 +19,10 @@ from keepthread.errors import (
     SessionNotFound,
     Unsupported,
 )
-from keepthread.gather import MARKS
+from keepthread.gather import MARKS, marks_of
 from keepthread.indexing import read_on
 from keepthread.protocols import Progress, Recalled, Recollection, Searchable, Store
-from keepthread.ranking import CANDIDATES, ranked
-from keepthread.recall.flags import ASSISTANT, SYSTEM, TOOL, USER
+from keepthread.ranking import CANDIDATES, SearchScope, ranked
 from keepthread.recall.ground import Ground
 from keepthread.recall.parts import pieces_of
 from keepthread.recall.places import MESSAGE, SEQ_BITS, part_of, span
@@ -31,22 +31,30 @@ from keepthread.recall.rank import Ranked
 from keepthread.recall.snippet import snippet
 from keepthread.recall.view import VIEW
 from keepthread.recall.weights import DEFAULT, Weights
-from keepthread.types import Hidden, Message, Placed, Role, SessionKey
+from keepthread.recall.worth import NOTHING
+from keepthread.types import (
+    Hidden,
+    Message,
+    MessageFilter,
+    Placed,
+    Record,
+    Role,
+    Scope,
+    SessionKey,
+)
 from keepthread.vectors import Vectors
 
+T = TypeVar("T", Placed, Recollection)
+
+NO_EXCHANGE: Final = -1
 _AT_ONCE: Final = 400
 """Messages that a context waits for to be read into the index."""
 _LEAST: Final = 120
 _SHORT: Final = 10
 """Tokens of a short piece: for each so many of a context's room a candidate is looked at."""
-_FILTERED: Final = 2000
-"""Candidates of a search that passes many over."""
-_ROLES: Final[Mapping[Role, int]] = {
-    "user": USER,
-    "assistant": ASSISTANT,
-    "tool": TOOL,
-    "system": SYSTEM,
-}
+_MAX_OWNERS: Final = 10_000
+"""Owners of whom it is remembered that their vectors were looked at."""
+_ROLES: Final = ("user", "assistant", "tool", "system")
 
 
 class Hit(NamedTuple):
@@ -81,20 +89,23 @@ class Filters(NamedTuple):
         return self
 
     @property
-    def narrow(self) -> bool:
-        """Tell whether more than the scope is given, so that much is found in vain."""
-        return not (self.since is None and self.until is None and self.roles is None)
-
-    @property
-    def flags(self) -> int:
-        """Return the roles as an index has them; 0 is all."""
-        return sum(_ROLES[role] for role in set(self.roles or ()))
-
-    def admits(self, message: Message) -> bool:
-        """Tell whether a message is of the time that is asked for."""
-        return (self.since is None or message.created_at >= self.since) and (
-            self.until is None or message.created_at < self.until
+    def only(self) -> MessageFilter | None:
+        """Return which messages it is confined to, None if to none in particular."""
+        if self.since is None and self.until is None and not self.roles:
+            return None
+        return MessageFilter(
+            -inf if self.since is None else self.since,
+            inf if self.until is None else self.until,
+            self.roles or None,
         )
+
+
+class Asker(NamedTuple):
+    """The turn in which a model searches: it sees no more than a context would recall."""
+
+    session: SessionKey
+    exchange: int
+    """The number of its exchange, which the model has before it."""
 
 
 class Searching:
@@ -160,9 +171,18 @@ class Searching:
     # --- by hand ---
 
     async def search(
-        self, query: str, filters: Filters, *, limit: int, progress: Progress | None = None
+        self,
+        query: str,
+        filters: Filters,
+        *,
+        limit: int,
+        progress: Progress | None = None,
+        asker: Asker | None = None,
     ) -> list[Hit]:
-        """Return the messages that bear most on a question, the best first."""
+        """Return the messages that bear most on a question, the best first.
+
+        With an `asker`, neither hidden messages nor those of its own exchange are among them.
+        """
         filters.check()
         check_count(limit, "limit")
         check_text(query, "a query")
@@ -175,28 +195,39 @@ class Searching:
         if self.vectors:
             self.soon(filters.owner)
         asked = query_of(query)
+        only = filters.only
         ranking = await ranked(
             finder,
             asked,
-            owner=filters.owner,
-            session=session,
+            SearchScope(filters.owner, session, only),
             vectors=self.vectors,
             weights=self.weights,
-            most=_FILTERED if filters.narrow else CANDIDATES,
-            flags=filters.flags,
+            most=max(CANDIDATES, limit),
             neighbours=False,
         )
         hits: dict[tuple[str, bytes], Hit] = {}  # copies in forks are one hit
         for page in _paged(ranking.ranked, 2 * limit):
-            found = _by_message((await finder.fetch([each.place for each in page]))[0])
+            found = _by_message(await self._placed(finder, page, asker))
             for each in page:
                 placed = found.get(each.place >> MESSAGE)
-                if placed and filters.admits(placed.message):
+                if placed and (only is None or only.admits(placed.message)):
                     key = (placed.message.id, placed.message.digest)
                     hits.setdefault(key, _hit(placed, each, asked))
             if len(hits) >= limit:
                 break
         return list(hits.values())[:limit]
+
+    async def _placed(
+        self, finder: Searchable, page: Sequence[Ranked], asker: Asker | None
+    ) -> Sequence[Placed]:
+        """Return the messages of a page of hits, as far as an asker may see them."""
+        kinds = () if asker is None else (MARKS,)
+        placed, records = await finder.fetch([each.place for each in page], kinds=kinds)
+        if asker is None:
+            return placed
+        own = marks_of(await self.store.scan(Scope(session=asker.session), MARKS))
+        others = [each for each in _shown(placed, records) if not _is_own(each, asker)]
+        return await self._not_hidden(asker.session, others, own.hidden, asker.exchange)
 
     async def _key(self, filters: Filters) -> SessionKey | None:
         if filters.session is None:
@@ -234,18 +265,18 @@ class Searching:
         asked = query_of(query)
         if not asked.words:
             return Recalled(notes=notes)
+        first, last = shown = span(int(session), before) if before else NOTHING
         ranking = await ranked(
             finder,
             asked,
-            owner=owner,
-            session=scope,
+            SearchScope(owner, scope),
             vectors=self.vectors,
             weights=self.weights,
             most=max(_LEAST, min(CANDIDATES, room // _SHORT)),
+            shown=shown,
         )
         if self.vectors and not ranking.by_vectors:
             notes = (*notes, "the embedder did not answer in time: ranked by words alone")
-        first, last = span(int(session), before) if before else (0, -1)  # what the context shows
         some = ranking.telling() if telling else ranking.ranked
         older = [each for each in some if not first <= each.place <= last]
         best = list(ranking.that_may_fit(older, room))
@@ -253,9 +284,13 @@ class Searching:
         return Recalled(await self._not_hidden(session, hits, hidden), notes)
 
     async def _not_hidden(
-        self, session: SessionKey, hits: Sequence[Recollection], hidden: Sequence[Hidden]
-    ) -> Sequence[Recollection]:
-        """Leave out copies of what the context's own session hides or has erased.
+        self,
+        session: SessionKey,
+        hits: Sequence[T],
+        hidden: Sequence[Hidden],
+        exchange: int = NO_EXCHANGE,
+    ) -> Sequence[T]:
+        """Leave out copies of what a session hides or has erased, or has in an exchange.
 
         A fork and the session it was copied from hold the same messages, and each hides its own.
         """
@@ -264,7 +299,11 @@ class Searching:
             return hits
         marks = Marks(hidden=tuple(hidden))
         own = await self.store.find(session, ids=others)
-        gone = {m.id for m in own if m.state != "live" or marks.hides(m.seq)}
+        gone = {
+            message.id
+            for message in own
+            if message.state != "live" or marks.hides(message.seq) or message.exchange == exchange
+        }
         return [hit for hit in hits if hit.message.id not in gone]
 
     async def _ready(
@@ -284,6 +323,8 @@ class Searching:
             if 0 < backlog <= _AT_ONCE:
                 await read_on(self.store, finder, owner=owner, session=scope)
         if backlog > _AT_ONCE or (self.vectors and (backlog or owner not in self._read_for)):
+            if len(self._read_for) >= _MAX_OWNERS:
+                self._read_for.clear()  # at worst an owner's vectors are looked at once more
             self._read_for.add(owner)
             self.soon(owner)
         return (f"{backlog:,} messages are not in the index yet",) if backlog > _AT_ONCE else ()
@@ -293,11 +334,9 @@ class Searching:
     ) -> list[Recollection]:
         """Return pieces with their messages, without what their sessions hide."""
         placed, records = await finder.fetch([each.place for each in best], kinds=(MARKS,))
-        marks = {record.scope.session: Marks.from_json(record.value) for record in records}
         found = {
             key: (each, pieces_of(each.message))
-            for key, each in _by_message(placed).items()
-            if each.session not in marks or not marks[each.session].hides(each.message.seq)
+            for key, each in _by_message(_shown(placed, records)).items()
         }
         hits: list[Recollection] = []
         for each in best:
@@ -320,6 +359,20 @@ class Searching:
                 )
             )
         return hits
+
+
+def _shown(placed: Sequence[Placed], records: Sequence[Record]) -> list[Placed]:
+    """Return the messages that their own sessions do not hide, by the marks of these."""
+    marks = {record.scope.session: Marks.from_json(record.value) for record in records}
+    return [
+        each
+        for each in placed
+        if each.session not in marks or not marks[each.session].hides(each.message.seq)
+    ]
+
+
+def _is_own(placed: Placed, asker: Asker) -> bool:
+    return (placed.session, placed.message.exchange) == asker
 
 
 def _by_message(placed: Sequence[Placed]) -> dict[int, Placed]:

@@ -1,13 +1,15 @@
 """A session as programs use it: append, ask for a context, take turns, hide, fork, pin."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from keepthread import branching
 from keepthread.accounts import KeptWhy
-from keepthread.checks import check_count
+from keepthread.checks import check_count, check_id
 from keepthread.context.render import Context
+from keepthread.errors import MessageNotFound, Stale
 from keepthread.gather import MARKS, marks_of
 from keepthread.injection import inject
 from keepthread.past import newest_summary
@@ -253,15 +255,34 @@ class Session:
         self,
         *,
         title: str | None = None,
+        title_from: str | None = None,
         tags: Sequence[str] | None = None,
         system_prompt: str | None = None,
         meta: Mapping[str, JSON] | None = None,
     ) -> SessionInfo:
-        """Change what is said of the session; None leaves a thing as it is."""
+        """Change what is said of the session; None leaves a thing as it is.
+
+        Only what is given is written: what others change at the same moment stays. `title_from` is
+        the id of the message that a title was made from: the title is then erased with it.
+        """
         given = {"title": title, "tags": tags, "system_prompt": system_prompt, "meta": meta}
         changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
-        self.info = await self._store.put_session(replace(await self.refresh(), **changes))
-        return self.info
+        while True:
+            seen = await self.refresh()
+            if title is not None:
+                changes["title_seq"] = 0 if title_from is None else await self._live_seq(title_from)
+            # `Stale`: the same field was changed, or a message erased, since. The later call wins.
+            with suppress(Stale):
+                self.info = await self._store.put_session(replace(seen, **changes), seen=seen)
+                return self.info
+
+    async def _live_seq(self, id: str) -> int:
+        """Return the position of a message that is not erased."""
+        found = await self._store.find(self.key, ids=[check_id(id, "a message id")])
+        live = [message.seq for message in found if message.state == "live"]
+        if not live:
+            raise MessageNotFound(f"session {self.id!r} has no message {id!r}")
+        return live[0]
 
     async def refresh(self) -> SessionInfo:
         """Return the session's record as it is now."""

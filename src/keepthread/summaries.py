@@ -14,8 +14,9 @@ from keepthread.context.blocks import is_answer
 from keepthread.context.digest import exchange_line, size
 from keepthread.context.importance import Cues
 from keepthread.context.marks import Marks
+from keepthread.context.questions import Questions
 from keepthread.context.quote import in_short
-from keepthread.context.trust import lowest, origin_of
+from keepthread.context.trust import lowest, trust_in
 from keepthread.errors import InvalidInput, Stale
 from keepthread.exchanges import closed_exchange
 from keepthread.gather import MARKS, marks_of
@@ -333,7 +334,7 @@ class _Due:
     @property
     def origin(self) -> Origin:
         """Return the lowest trust among what the summary is made from."""
-        origins: list[Origin] = [origin_of(m) for m in self.messages if m.state == "live"]
+        origins: list[Origin] = [trust_in(m) for m in self.messages if m.state == "live"]
         if self.previous:
             origins.append(self.previous.origin)
         return lowest(origins) if origins else "user"
@@ -352,8 +353,9 @@ class _Due:
 def _lines(messages: Sequence[Message], folding: Folding, digests: Mapping[int, str]) -> list[str]:
     """Return a line for each exchange, in the order in which they began."""
     groups: dict[int, list[Message]] = {}
+    questions = Questions()
     for message in messages:
-        groups.setdefault(message.exchange, []).append(message)
+        groups.setdefault(questions.exchange(message), []).append(message)
     limits = {"user": _QUESTION_BYTES, "answer": folding.answer_bytes}
     return [exchange_line(group, **limits, digests=digests) for group in groups.values()]
 

@@ -471,13 +471,19 @@ class Session:
         self,
         *,
         title: str | None = None,
+        title_from: str | None = None,
         tags: Sequence[str] | None = None,
         system_prompt: str | None = None,
         meta: Mapping[str, JSON] | None = None,
     ) -> SessionInfo:
         """See `keepthread.Session.update`."""
         return self._loop.run(
-            self._session.update, title=title, tags=tags, system_prompt=system_prompt, meta=meta
+            self._session.update,
+            title=title,
+            title_from=title_from,
+            tags=tags,
+            system_prompt=system_prompt,
+            meta=meta,
         )
 
     def refresh(self) -> SessionInfo:

@@ -51,9 +51,9 @@ class Facts:
             until=until,
         )
 
-    def list(self, *, all: bool = False) -> Found:  # noqa: A002 - as in its twin
+    def list(self, *, all: bool = False, at: float | None = None) -> Found:  # noqa: A002 - as in its twin
         """See `Facts.list`."""
-        return self._loop.run(self._facts.list, all=all)
+        return self._loop.run(self._facts.list, all=all, at=at)
 
     def get(self, key: str) -> Fact | None:
         """See `Facts.get`."""

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from keepthread.accounts import Accounts
 from keepthread.checks import check_count, show
 from keepthread.codec import encode
+from keepthread.context.quote import speaker
 from keepthread.context.render import Context
 from keepthread.context.strategies import Plan, Recall, Window
+from keepthread.context.trust import trust_in
 from keepthread.context.view import View
 from keepthread.errors import InvalidInput
 from keepthread.exchanges import current_exchange
-from keepthread.gather import FACT, asked_of, gather
+from keepthread.gather import FACT, asked_of, gather, gather_older
 from keepthread.ignorance import Ignorance
 from keepthread.logs import log_context
 from keepthread.past import look_back
@@ -27,6 +29,8 @@ from keepthread.upkeep import Upkeep
 if TYPE_CHECKING:
     from keepthread.searching import Searching  # loaded when something is looked for
 
+_MOST_READS: Final = 6
+"""How often a context reads more; each time up to twice as much as before."""
 _LARGE: Final = 32_768  # characters from which on counting would hold up the event loop
 
 
@@ -149,7 +153,8 @@ class Thread(NamedTuple):
         """Let a strategy choose; one of ours looks back only once it knows where it starts."""
         if not isinstance(strategy, Window):
             return strategy.select(material, budget), material.past
-        plan = strategy.plan(material, budget)
+        plan = await self._planned(strategy, material, budget)
+        material = plan.material
         past, recalled = Past(), None
         if plan.reach is not None:
             size = self.upkeep.folder.folding.digest_bytes
@@ -160,14 +165,42 @@ class Thread(NamedTuple):
             recalled = await self._recall(strategy, material, plan)
         return plan.finish(past, recalled), past
 
-    async def search(self, query: str, limit: int) -> list[JSON]:
-        """Return what bears on a question, for a model that asks; a delegate sees its own log."""
-        from keepthread.searching import Filters  # noqa: PLC0415 - loaded if a model asks
+    async def _planned(self, strategy: Window, material: Material, budget: int) -> Plan:
+        """Place the window; if what was read does not fill it, read more, though not without end.
 
+        That is so where much of it cannot be shown, or another counter counted more for it.
+        """
+        plan = strategy.plan(material, budget)
+        for trial in range(_MOST_READS):
+            if not plan.missing:
+                break
+            material = await gather_older(
+                self.store, self.key, material, tokens=plan.missing << trial, least=2 << trial
+            )
+            plan = strategy.plan(material, budget)
+        return plan
+
+    async def search(self, query: str, limit: int, exchange: int | None = None) -> list[JSON]:
+        """Return what bears on a question, for a model that asks; a delegate sees its own log.
+
+        What `clear` and `rewind` hide is not found, nor is the exchange in which the model asks:
+        by its number, or else the session's last.
+        """
+        from keepthread.searching import Asker, Filters  # noqa: PLC0415 - loaded if a model asks
+
+        if exchange is None:
+            exchange = (await self.store.describe(self.key)).exchanges
         filters = Filters(owner=self.owner, session=self.id if self.isolated else None)
-        hits = await self.searching().search(query, filters, limit=limit)
+        asker = Asker(self.key, exchange)
+        hits = await self.searching().search(query, filters, limit=limit, asker=asker)
         return [
-            {"session": hit.session, "role": hit.message.role, "said": hit.snippet} for hit in hits
+            {
+                "session": hit.session,
+                "from": speaker(hit.message),
+                "origin": trust_in(hit.message),
+                "said": hit.snippet,
+            }
+            for hit in hits
         ]
 
     async def _facts(self, material: Material) -> Sequence[Known]:
@@ -183,7 +216,7 @@ class Thread(NamedTuple):
             return ()
         from keepthread.facts.profile import known_of  # noqa: PLC0415 - not before there are facts
 
-        return known_of(records, asked_of(material))
+        return known_of(records, asked_of(material), now=self.shared.clock())
 
     async def _recall(self, strategy: Window, material: Material, plan: Plan) -> Recalled:
         """Return what bears on what is asked, of what the window does not show."""

@@ -117,6 +117,7 @@ class ToolCache(NamedTuple):
             last=exchange + lifetime - 1,
             lifetime=lifetime,
             at=result.created_at,
+            **await self._ends(),
             sources=await self._spans(recorded),
         )
         key = self.key(asked, author)
@@ -165,6 +166,18 @@ class ToolCache(NamedTuple):
         seqs = (call.seq, recorded.result.seq)
         return [Span(session=self.log, first=seq, last=seq) for seq in seqs]
 
+    async def _ends(self) -> dict[str, int]:
+        """Return where the shelf's own log ends: to tell later what was said after a result.
+
+        A result in the shelf's own log has its position for that.
+        """
+        if self.log == self.shelf:
+            return {"log_end": 0, "visible_end": 0}
+        record = await self.store.get(self._scope, MARKS, MARKS)
+        end = (await self.store.describe(self.shelf)).messages
+        visible = marks_of([record] if record else []).visible_before(end + 1)
+        return {"log_end": end, "visible_end": visible[1] if visible else 0}
+
     def _place(self, hit: Hit) -> tuple[bool, SessionKey, int]:
         """Return what to sort by: this log's own results first, by position."""
         span = hit.entry.sources[-1]
@@ -192,6 +205,7 @@ class ToolCache(NamedTuple):
             call=repeated.result.tool_call_id or "",
             result=repeated.result.id,
             at=repeated.result.created_at,
+            **await self._ends(),
             sources=[*entry.sources[:2], *await self._spans(repeated)],
         )
 
@@ -201,7 +215,7 @@ class ToolCache(NamedTuple):
         with suppress(SessionGone):
             # Before the sources are looked at: what is erased after that is noticed by the put.
             epochs = {session: (await self.store.describe(session)).epoch for session in sessions}
-            if served(entry, await self._logs([entry])):
+            if self._served(entry, await self._logs([entry])):
                 await self._put(key, entry, version, epochs)
 
     async def _put(
@@ -221,7 +235,7 @@ class ToolCache(NamedTuple):
         entries = [(record, Entry.of(record)) for record in records]
         alive = [(record, entry) for record, entry in entries if entry and entry.last >= exchange]
         logs = await self._logs([entry for _, entry in alive])
-        found = [(record, entry, served(entry, logs)) for record, entry in alive]
+        found = [(record, entry, self._served(entry, logs)) for record, entry in alive]
         return [Hit(record, entry, result) for record, entry, result in found if result]
 
     async def _logs(self, entries: Sequence[Entry]) -> dict[SessionKey, Log]:
@@ -229,7 +243,27 @@ class ToolCache(NamedTuple):
         seqs: dict[SessionKey, set[int]] = {}
         for span in (span for entry in entries for span in entry.sources):
             seqs.setdefault(span.session, set()).update((span.first, span.last))
+        if any(_is_foreign(entry, self.shelf) for entry in entries):
+            seqs.setdefault(self.shelf, set())
         return {session: await self._log(session, places) for session, places in seqs.items()}
+
+    def _served(self, entry: Entry, logs: Mapping[SessionKey, Log]) -> Message | None:
+        """Return the result that an entry stands for, if it can still be seen.
+
+        It can if nothing that the entry is made of was erased or damaged, and nobody hid the result
+        or, where it is in the log of another, what was said here right before or after it.
+        """
+        found = [logs[s.session].messages.get(n) for s in entry.sources for n in (s.first, s.last)]
+        if not found or any(message is None or message.state != "live" for message in found):
+            return None
+        result, log = found[-1], logs[entry.sources[-1].session]
+        if result is None or result.id != entry.result or log.marks.hides(result.seq):
+            return None
+        if _is_foreign(entry, self.shelf):
+            own = logs[self.shelf].marks
+            if own.hides(entry.visible_end) or own.hides(entry.log_end + 1):
+                return None
+        return result
 
     async def _log(self, session: SessionKey, seqs: set[int]) -> Log:
         try:
@@ -240,18 +274,17 @@ class ToolCache(NamedTuple):
         return Log({message.seq: message for message in found}, marks_of([marks] if marks else []))
 
 
-def served(entry: Entry, logs: Mapping[SessionKey, Log]) -> Message | None:
-    """Return the result that an entry stands for, if it can still be seen.
+def _is_foreign(entry: Entry, shelf: SessionKey) -> bool:
+    """Tell whether the result is in the log of another session than the one that keeps it."""
+    return bool(entry.sources) and entry.sources[-1].session != shelf
 
-    It can if nothing that the entry is made of was erased or damaged, and nobody hid the result.
+
+def made_after(entry: Entry, shelf: SessionKey, position: int) -> bool:
+    """Tell whether a result in another's log was recorded when the shelf's log was beyond this.
+
+    At the position itself counts as beyond: the message there was stored before the result.
     """
-    found = [logs[s.session].messages.get(n) for s in entry.sources for n in (s.first, s.last)]
-    if not found or any(message is None or message.state != "live" for message in found):
-        return None
-    result, log = found[-1], logs[entry.sources[-1].session]
-    if result is None or result.id != entry.result or log.marks.hides(result.seq):
-        return None
-    return result
+    return _is_foreign(entry, shelf) and entry.log_end >= position
 
 
 def _parsed(arguments: str) -> Mapping[str, JSON]:

@@ -11,11 +11,11 @@ from typing import Final, Self, cast
 from keepthread.calls import INTERRUPTED, Calls
 from keepthread.checks import check_count, show
 from keepthread.codec import encode
-from keepthread.context.blocks import is_answer
-from keepthread.context.ranges import merged
+from keepthread.context.blocks import calls_of, is_answer
 from keepthread.context.render import Context
-from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, recalled_sources, sources
-from keepthread.delegation import Errand, Task
+from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, Shown, shown_by
+from keepthread.context.trust import LOWEST_ORIGIN, lowest, origin_of
+from keepthread.delegation import CUT, Errand, Task
 from keepthread.derived import derived_id
 from keepthread.errors import (
     Conflict,
@@ -30,7 +30,7 @@ from keepthread.spool.awaited import AwaitedExchange
 from keepthread.thread import Thread
 from keepthread.toolcache import Recorded
 from keepthread.tracing import TOOL_NAME
-from keepthread.types import JSON, Message, Record, Scope, Selection, Span
+from keepthread.types import JSON, Message, Origin, Record, Scope, Span
 
 FINISHED: Final = "finished"
 NO_ANSWER: Final = "(no answer)"
@@ -45,9 +45,13 @@ class Turn:
         self._errand = errand
         self._children: set[str] = set()
         self._calls = Calls()
+        self._unsure: list[Message] = []
         self._appending = asyncio.Lock()  # tools of one turn may run side by side
         self._may_be_known = bool(message.id)
-        self._seen: Selection | None = None
+        self._shown: Shown | None = None
+        """What the last context showed; a model writes from that and from what came after it."""
+        self._heard: Origin = "operator"
+        """The least trusted origin of what was said in this turn, also after the last context."""
         self.user = message
         """The user message, as stored once the turn is entered."""
         self.answer: Message | None = None
@@ -75,8 +79,8 @@ class Turn:
         trace: TracebackType | None,
     ) -> None:
         """Close open tool calls if the turn is left by an exception."""
-        if error is not None and (markers := self._calls.markers()):
-            closing = self._store(markers, {marker.id for marker in markers})
+        if error is not None and (last := self._closing()):
+            closing = self._store(last, {message.id for message in last if message.role == "tool"})
             await _at_last(closing, error, "open tool calls could not be closed")
         if self._errand:
             told = self._tell_parent(self._errand, error)
@@ -90,8 +94,13 @@ class Turn:
         async with self._appending:
             named, calls = self._calls.name(messages, self._thread.ids)
             given = {message.id for message in messages}
-            stored = await self._store(named, {m.id for m in named if m.role == "tool"} - given)
+            try:
+                stored = await self._store(named, {m.id for m in named if m.role == "tool"} - given)
+            except asyncio.CancelledError:
+                self._unsure += [message for message in named if calls_of(message)]
+                raise
             self._calls = calls
+            self._heard = lowest(map(origin_of, stored), self._heard)
         return stored
 
     async def tool(
@@ -139,6 +148,7 @@ class Turn:
                     repeat=None if call_id is None else partial(self._record, asked, call_id),
                 )
                 thread.upkeep.remembers(cache.shelf)
+                self._heard = lowest(("tool",), self._heard)  # a cached result is not appended
             span.set_attribute("keepthread.hit", not ran)
         return told
 
@@ -173,6 +183,8 @@ class Turn:
             recorded=recorded,
         )
         errand = Errand(self._thread, self.user, given, self._children)
+        if recorded:
+            self._heard = lowest(("tool",), self._heard)  # its answer is a tool's result here
         return Turn(self._thread, errand.message(), errand)
 
     async def context(
@@ -188,7 +200,7 @@ class Turn:
         context = await self._thread.context(
             view, budget=budget, query=query, newest=newest, user_seq=self.user.seq
         )
-        self._seen = context.selection
+        self._shown = shown_by(context.selection, self._thread.id)
         return context
 
     async def finish(
@@ -203,8 +215,9 @@ class Turn:
 
         If the exchange has an answer already, that one is returned. `usage` is what the model
         reported, `cut` that it was broken off; both are kept beside the answer. Its meta says
-        under `written_from` which positions the turn's last context showed, or told in short, and
-        under `recalled_from` which it recalled from other sessions.
+        under `written_from` which positions the turn's last context showed, or told in short,
+        under `recalled_from` which it recalled from other sessions, and under `lowest_origin` the
+        least trusted origin of all that; without a context, none of it is known.
         In a spool, `usage` and `cut` go into the answer's meta.
         """
         if self.answer is None:
@@ -215,6 +228,8 @@ class Turn:
                 raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
             message = replace(message, id=id or message.id or self._answer_id())
             message = self._with_sources(message)
+            if cut and self._errand:  # the parent must know, also when it takes this up again
+                message = replace(message, meta={**message.meta, CUT: True})
             with suppress(Unavailable):
                 await self._arrived()
             plain = usage is None and not cut and message.id == self._answer_id()
@@ -226,10 +241,21 @@ class Turn:
             if self.answer.state != "spooled" and not self._errand:  # a child is done with
                 self._thread.upkeep.after(self._thread.key, self.exchange)
         if self._errand:
-            await self._errand.report(self.answer.content)
+            await self._errand.report_answer(self.answer)
         return self.answer
 
     # --- inside ---
+
+    def _closing(self) -> list[Message]:
+        """Return the messages that close open calls.
+
+        A call whose append was cancelled may be stored or not. It is stored again under its id, so
+        that its marker never precedes it.
+        """
+        known = {call.message for call in self._calls.calls}
+        unsure = [message for message in self._unsure if message.id not in known]
+        _, calls = self._calls.name(unsure, self._thread.ids)
+        return [*unsure, *calls.markers()]
 
     async def _store(self, messages: Sequence[Message], results: set[str]) -> list[Message]:
         """Store messages in this exchange; of results that were there before, the first stay."""
@@ -258,16 +284,17 @@ class Turn:
 
     def _with_sources(self, answer: Message) -> Message:
         """Return an answer that says what it was written from, unless that is said or unknown."""
-        if self._seen is None:
+        if self._shown is None:
             return answer
-        recalled = recalled_sources(self._seen)
-        own = merged([*sources(self._seen), *recalled.pop(self._thread.id, ())])
-        meta: dict[str, JSON] = {WRITTEN_FROM: [list(each) for each in own]}
-        if recalled:
-            ranges = {id: [list(each) for each in found] for id, found in recalled.items()}
+        meta: dict[str, JSON] = {WRITTEN_FROM: [list(each) for each in self._shown.own]}
+        if self._shown.recalled:
+            recalled = self._shown.recalled.items()
+            ranges = {id: [list(each) for each in found] for id, found in recalled}
             meta[RECALLED_FROM] = cast(JSON, ranges)
+        # An answer's trust is for us to say: its meta may come from elsewhere.
+        trust = lowest((self._shown.trust, self._heard), "assistant")
         try:
-            said = replace(answer, meta={**meta, **answer.meta})
+            said = replace(answer, meta={**meta, **answer.meta, LOWEST_ORIGIN: trust})
             encode(said, said.id)
         except (InvalidInput, TypeError):  # an answer that just fits is worth more than this
             return answer
@@ -287,7 +314,8 @@ class Turn:
             thread.store,
             await thread.store.describe(thread.key),
             self.user,
-            thread.search,
+            partial(thread.search, exchange=self.user.exchange or None),
+            shown=self._shown,
             clock=thread.shared.clock,
             learned=thread.ignorance.end,
         )
@@ -325,7 +353,7 @@ class Turn:
         """Record in the parent what came of a delegated task."""
         answer = self.answer or (await self._finished())[0]
         if answer is not None:
-            await errand.report(answer.content)
+            await errand.report_answer(answer)
         elif error is None:
             await errand.report(NO_ANSWER, failed=True)
         else:

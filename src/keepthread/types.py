@@ -1,7 +1,8 @@
 """The nouns of the house: frozen, keyword-only, made of plain values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple, NewType, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -39,10 +40,12 @@ class Attachment:
 
 
 class Native(NamedTuple):
-    """A provider's own items, opaque to us, given back verbatim on the same wire."""
+    """A provider's own items, opaque to us, given back verbatim to that provider alone."""
 
     wire: Wire
     items: Sequence[JSON]
+    provider: str = ""
+    """The host that gave them, such as `api.deepseek.com`; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,8 @@ class SessionInfo:
     id: str
     owner: str = "default"
     title: str = ""
+    title_seq: int = 0
+    """Position of the message that the title was made from; 0 if the title was set by hand."""
     tags: Sequence[str] = ()
     system_prompt: str | None = None
     meta: Mapping[str, JSON] = field(default_factory=_no_meta)
@@ -189,6 +194,8 @@ class Selection(NamedTuple):
     system: str
     messages: Sequence[Message]
     choices: Sequence[Choice]
+    facts: Sequence[tuple[str, int]] = ()
+    """The session id and position of each message that the facts come from which are shown."""
 
 
 class Summary(NamedTuple):
@@ -302,6 +309,23 @@ class Unread(NamedTuple):
     epoch: int
     sitting: Sitting | None = None
     """The last one that was begun, for the index of words."""
+
+
+class MessageFilter(NamedTuple):
+    """Which messages a search may find: of a time, and of some roles."""
+
+    since: float = -inf
+    """Written at this time or later; seconds since 1970."""
+    until: float = inf
+    """Written before this time."""
+    roles: Collection[Role] | None = None
+    """None is every role."""
+
+    def admits(self, message: Message) -> bool:
+        """Return whether a message is one of these."""
+        return self.since <= message.created_at < self.until and (
+            self.roles is None or message.role in self.roles
+        )
 
 
 class Found(NamedTuple):

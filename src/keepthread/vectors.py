@@ -1,7 +1,9 @@
 """Vectors: a view of the log for those who have an embedder, read on off every path.
 
-The view's name holds the embedder's and that of the words' index, whose places it shares. Another
-model is another view: it is read from the beginning, and the views of others go once it is whole.
+The view's name holds the embedder's name, the number of its vectors' dimensions, and that of the
+words' index, whose places it shares. Another model is another view, and so is the same name with
+another number of dimensions: it is read from the beginning, and the views of others go once it is
+whole.
 """
 
 import asyncio
@@ -9,15 +11,16 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, cast
 from weakref import WeakSet
 
-from keepthread.errors import KeepthreadError, SessionGone, Stale
+from keepthread.errors import KeepthreadError, SessionGone, Stale, Unavailable
 from keepthread.leases import VECTORS
 from keepthread.protocols import Embedder, Progress, Searchable, Store
 from keepthread.recall.parts import parts_of, pieces_of
 from keepthread.recall.view import VIEW
+from keepthread.text_caches import register_object
 from keepthread.types import Embedding, Message, Scope, SessionKey, Unread
 
 _KEY: Final = "views"
@@ -31,10 +34,17 @@ _KNOWN: Final = 128
 """Questions whose vectors are remembered."""
 _PENDING: Final = 8
 """Questions that are being embedded though nobody waits any more."""
+_CLOSING: Final = 5.0
+"""Seconds that closing waits for questions that it cancelled."""
 _LONGEST: Final = 4000
 """Characters of a question that count."""
 
 _log: Final = logging.getLogger("keepthread.vectors")
+
+
+def view_of(name: str, dimensions: int) -> str:
+    """Return the view of an embedder's vectors; 0 dimensions if it has made none yet."""
+    return f"vectors:{VIEW.partition(':')[2]}:{name}{f':{dimensions}' if dimensions else ''}"
 
 
 class Vectors:
@@ -43,13 +53,55 @@ class Vectors:
     def __init__(self, embedder: Embedder) -> None:
         """Make them by an embedder; its name is stored with them."""
         self.embedder = embedder
-        self.view = f"vectors:{VIEW.partition(':')[2]}:{embedder.name}"
+        self._dimensions = 0
+        """Of the vectors that it made last; 0 if that is not known yet."""
         self._known: OrderedDict[str, Embedding] = OrderedDict()
         self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[None]] = {}
         self._warned = False
         self._enlisted: WeakSet[Store] = WeakSet()
         self._alone: WeakSet[Store] = WeakSet()
         self._given_up = False
+        register_object(self)
+
+    @property
+    def view(self) -> str:
+        """Return the name of the view, as far as the vectors' dimensions are known."""
+        return view_of(self.embedder.name, self._dimensions)
+
+    async def expect(self, store: Store) -> None:
+        """Take the dimensions for those that a store has, until the embedder shows others."""
+        if self._dimensions:
+            return
+        own = f"{self.view}:"
+        ends = [view.removeprefix(own) for view in (await _views(store))[1] if view.startswith(own)]
+        self._dimensions = next((int(end) for end in reversed(ends) if end.isdecimal()), 0)
+
+    def _learn(self, made: Iterable[Embedding]) -> bool:
+        """Learn the dimensions from vectors; return whether they were others before."""
+        found = {each.dimensions for each in made if each.vectors}
+        if len(found) > 1:
+            raise Unavailable(
+                f"{self.embedder.name} made vectors of {' and '.join(map(str, sorted(found)))}"
+                " dimensions at once; they cannot be compared"
+            )
+        before, self._dimensions = self._dimensions, max(found, default=self._dimensions)
+        if self._dimensions == before:
+            return False
+        self._enlisted, self._alone = WeakSet(), WeakSet()
+        self._given_up = False
+        self._known.clear()
+        if before:
+            _log.warning(
+                "%s makes vectors of %d dimensions, not %d as before: all is embedded again",
+                self.embedder.name,
+                self._dimensions,
+                before,
+            )
+        return before > 0
+
+    def clear_texts(self) -> None:
+        """Let go of the questions whose vectors are remembered."""
+        self._known.clear()
 
     # --- questions ---
 
@@ -75,7 +127,8 @@ class Vectors:
         tasks = [task for (own, _), task in list(self._asking.items()) if own is loop]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:  # an embedder that does not heed it is left alone
+            await asyncio.wait(tasks, timeout=_CLOSING)
 
     async def _wait(self, text: str, within: float) -> None:
         loop = asyncio.get_running_loop()
@@ -90,6 +143,7 @@ class Vectors:
     async def _ask(self, text: str) -> None:
         try:
             (made,) = await self.embedder.embed([text])
+            self._learn([made])
         except Exception as error:  # noqa: BLE001 - whoever asks has the words, and loses nothing else
             if not self._warned:
                 # Errors of ours hold no text; of others that is not known.
@@ -119,13 +173,21 @@ class Vectors:
         It may be broken off at any moment, and others may be at it too: what is kept is whole, and
         the next call goes on from there. If the embedder fails, its error is raised.
         """
+        await self.expect(store)
         queue = deque(await finder.unread(self.view, owner=owner, session=session))
         total, done = _messages(queue), 0
         while queue and (limit is None or done < limit):
+            view = self.view
             if not await self._enlist(store):
                 break
             pages = await _pages(store, queue, _PAGE if limit is None else min(_PAGE, limit - done))
-            for page, vectors in zip(pages, await self._embedded(pages), strict=True):
+            embedded = await self._embedded(pages)
+            if self._learn(chain.from_iterable(each.values() for each in embedded)):
+                queue = deque(await finder.unread(self.view, owner=owner, session=session))
+                continue
+            if view != self.view:
+                await self._rename(store, view)
+            for page, vectors in zip(pages, embedded, strict=True):
                 try:
                     await finder.put_vectors(self.view, page.read, page.upto, vectors)
                 except (Stale, SessionGone):
@@ -169,6 +231,22 @@ class Vectors:
                 self._alone.discard(store)
             self._enlisted.add(store)
             return True
+
+    async def _rename(self, store: Store, old: str) -> None:
+        """Enlist this view by its whole name, now that the dimensions are known.
+
+        It takes the place of the name it began with, so what began later stays later.
+        """
+        self._enlisted.add(store)
+        while True:
+            version, views = await _views(store)
+            if old not in views:
+                return  # another process did it, or a later view took over
+            others = [view for view in views if view != self.view]
+            renamed = [self.view if view == old else view for view in others]
+            with suppress(Stale):
+                await store.put(Scope(), VECTORS, _KEY, renamed, version=version)
+                return
 
     def _give_up(self, store: Store) -> bool:
         self._alone.discard(store)

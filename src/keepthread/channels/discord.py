@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import aiohttp
 import discord
 import yarl
 from discord import app_commands
-from discord.gateway import DiscordWebSocket
+from discord.gateway import DiscordWebSocket, KeepAliveHandler
 from discord.http import Route
 
 from keepthread.channels.lanes import Lanes
@@ -124,6 +125,12 @@ class DiscordBot(discord.Client):
             self._catching.cancel()
         await self._lanes.close()
         await super().close()
+        # A connection that was cut leaves the thread that sends its heartbeats.
+        for thread in threading.enumerate():
+            if isinstance(thread, KeepAliveHandler):
+                state: object = getattr(thread.ws, "_connection", None)
+                if state is self._connection:
+                    thread.stop()
 
     def dispatch(self, event: str, /, *args: Any, **options: Any) -> None:
         """Pass on what happens; once it is closed nothing does."""
@@ -252,7 +259,8 @@ class DiscordBot(discord.Client):
     async def _clear(self, heard: Heard) -> str:
         if not self._rules.allow(heard.guild, heard.channel, heard.parent):
             return "I do not talk here; there is nothing to clear."
-        await self._talks.clear(heard)
+        if not await self._talks.clear(heard):
+            return "Only people who may manage messages here can clear this channel."
         return "Done: I start afresh here."
 
     def _offer(self, name: str, about: str) -> None:

@@ -36,6 +36,8 @@ class Heard(NamedTuple):
     """The channel that a thread is in."""
     title: str = ""
     """The place's name, for people."""
+    moderates: bool = False
+    """Whether the person may manage messages in this place."""
     at: float = 0.0
     """When it was written, in seconds since 1970."""
 

@@ -5,8 +5,11 @@ import unicodedata
 from typing import Final
 
 LIMIT: Final = 2000
-_FENCE: Final = re.compile(r"`{3,}(?:[\w+#.-]{1,20}(?=\n))?", re.ASCII)
+_FENCE: Final = re.compile(r"`{3,}((?:[\w+#.-]{1,20}(?=\n))?)", re.ASCII)
 _RUN: Final = re.compile("`{3,}")
+_LONGEST_RUN: Final = 16
+_LONG_RUN: Final = re.compile("`{17,}")
+_OPENING: Final = "```"
 _CLOSING: Final = "\n```"
 _TRAILING: Final = "\u0e33\u0eb3\uff9e\uff9f\u200c\u200d"
 """What belongs to the character before it though it is no mark: vowels, sound marks, joiners."""
@@ -22,10 +25,11 @@ _VIRAMA: Final = 9
 def parts(text: str, limit: int = LIMIT) -> list[str]:
     """Return a text in parts of at most so many UTF-16 units, none of them blank.
 
-    A fence of code that is open at a cut is closed there, and opened again behind it.
+    A fence of code that is open at a cut is closed there, and opened again after it. Runs of
+    more than 16 backticks are shortened to 16: repeated in each part, they would fill it.
     """
     found: list[str] = []
-    rest, fence = text.strip("\n"), ""
+    rest, fence = _LONG_RUN.sub("`" * _LONGEST_RUN, text).strip("\n"), ""
     while rest.strip():
         head = f"{fence}\n" if fence else ""
         end = _end(rest, limit - len(head), fence)
@@ -53,9 +57,9 @@ def _end(text: str, room: int, fence: str) -> int:
 
 
 def _open_after(text: str, fence: str) -> str:
-    """Return the fence that is open behind a text, if one was open before it or none."""
+    """Return how to open again the fence that is open after a text; empty if none is."""
     for found in _FENCE.finditer(text):
-        fence = "" if fence else found[0]
+        fence = "" if fence else f"{_OPENING}{found[1]}"
     return fence
 
 

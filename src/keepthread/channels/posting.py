@@ -11,7 +11,7 @@ import discord
 
 from keepthread.channels.parts import parts
 from keepthread.channels.talks import Said
-from keepthread.context.wire import sendable
+from keepthread.context.harmless import sendable
 
 OUTAGES: Final = (OSError, TimeoutError, aiohttp.ClientError, discord.DiscordServerError)
 """What says that Discord is away, and nothing about what was asked of it."""
@@ -32,7 +32,8 @@ async def post(message: discord.Message, said: Said) -> None:
 
 
 async def _send(message: discord.Message, part: str, nonce: str, *, reply: bool) -> None:
-    send = partial(message.channel.send, part, nonce=nonce)
+    # Discord fetches a link to preview it, and a model may have put what it read into one.
+    send = partial(message.channel.send, part, nonce=nonce, suppress_embeds=True)
     if reply:
         reference = message.to_reference(fail_if_not_exists=False)
         # Where history may not be read, nothing can be replied to.

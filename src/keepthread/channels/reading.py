@@ -32,6 +32,7 @@ def heard_of(message: discord.Message, me: discord.ClientUser) -> Heard:
         guild=message.guild.id if message.guild else None,
         parent=thread.parent_id if thread else None,
         title=_title(message),
+        moderates=_moderates(message),
         at=message.created_at.timestamp(),
     )
 
@@ -74,6 +75,19 @@ def _text(message: discord.Message, me: discord.ClientUser) -> str:
     return _EMOJI.sub(r"\1", _MENTION.sub(named, text))
 
 
+def _moderates(message: discord.Message) -> bool:
+    """Return whether the author may manage messages in the channel."""
+    author, channel = message.author, message.channel
+    if not isinstance(author, discord.Member) or not isinstance(
+        channel, discord.abc.GuildChannel | discord.Thread
+    ):
+        return False
+    try:
+        return channel.permissions_for(author).manage_messages
+    except discord.ClientException:  # a thread whose channel is not known
+        return False
+
+
 def _channel_name(message: discord.Message, id: int) -> str:
     channel = message.guild.get_channel_or_thread(id) if message.guild else None
     return channel.name if channel else "channel"
@@ -103,4 +117,5 @@ def command_of(interaction: discord.Interaction[discord.Client], text: str) -> H
         called=True,
         guild=interaction.guild_id,
         parent=channel.parent_id if isinstance(channel, discord.Thread) else None,
+        moderates=interaction.permissions.manage_messages,
     )

@@ -90,9 +90,17 @@ class Talks:
         record = await self._memory.store.get(Scope(session=session), POSTED, _NEWEST)
         return [int(number) for number in cast("list[str]", record.value)] if record else []
 
-    async def clear(self, heard: Heard) -> None:
-        """Start a conversation afresh; what was said is kept, and shown to nobody."""
+    async def clear(self, heard: Heard) -> bool:
+        """Start a conversation again; messages are kept, and no longer shown to the model.
+
+        A conversation that several people share is cleared only for one who may manage messages
+        there; return whether it was.
+        """
+        shared = heard.guild is not None and not self._by_person
+        if shared and not heard.moderates:
+            return False
         await (await self._session(heard)).clear()
+        return True
 
     async def forget(self, person: int, upto: int) -> int:
         """Erase what a person wrote, in every session; return how many messages it was."""

@@ -160,6 +160,9 @@ def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
         (done.empty, "conversations were empty"),
         (done.hidden, "messages that people were not shown either were left out"),
         (done.shortened, "messages were too long and lost their end"),
+        (done.left_out, "messages on other branches, or that cannot be read, were left out"),
+        (done.repeated, "messages were in the file twice and were taken once"),
+        (done.rejoined, "messages lack their predecessor and follow the one before them"),
         (done.refused, "conversations were passed over; all others are there"),
     )
     lines = [f"Imported {done.sessions:,} sessions{forks}, {done.messages:,} messages into {place}"]

@@ -50,7 +50,10 @@ class Call:
         """Return the settings that hold here, and where each comes from."""
         from keepthread.cli.config import read_config  # noqa: PLC0415 - not before it is needed
 
-        return read_config(os.environ, Path.cwd(), self.flags)
+        config = read_config(os.environ, Path.cwd(), self.flags)
+        for note in config.notes:
+            self.announce(note)
+        return config
 
     @property
     def store(self) -> str | None:
@@ -128,6 +131,13 @@ class Call:
         """Tell a person how it went; stdout may be carrying data."""
         if not self.json:
             typer.echo(harmless(text), err=True)
+
+    def announce(self, text: str) -> None:
+        """Show what applies to this call without having been asked for, to programs too."""
+        if self.json:
+            typer.echo(json.dumps({"note": text}), err=True)
+        else:
+            typer.secho(harmless(text), err=True, dim=True)
 
     def warn(self, text: str) -> None:
         """Tell what to look at, beside the answer."""

@@ -1,12 +1,13 @@
 """What holds for a call: defaults, two files, the environment, flags; the later wins."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IWOTH
 from typing import Final
 
+from keepthread.checks import show
 from keepthread.cli.layers import Layer, Value, of_environment, of_file, of_flags
 from keepthread.cli.settings import Settings, settings_of
 from keepthread.errors import InvalidInput
@@ -25,6 +26,8 @@ class Config:
     settings: Settings
     sources: Mapping[str, str]
     """`default`, the path of a file, the name of a variable, or a flag."""
+    notes: Sequence[str] = ()
+    """Messages for the user: which settings a project's file sets, or why it is not used."""
 
     def make_room(self) -> None:
         """Make the folder of the file that keeps conversations, if it is not there."""
@@ -37,7 +40,9 @@ def read_config(
 ) -> Config:
     """Return what holds in a folder; flags are given by dotted key, None for what is not given."""
     found: Layer = {}
-    for layer in _layers(environ, folder, flags or {}):
+    project = project_file(folder)
+    trusted = project if project and _is_own(project) else None
+    for layer in _layers(environ, trusted, flags or {}):
         for pair in _EITHER:
             _choose(pair, layer, found)
         found |= layer
@@ -45,11 +50,13 @@ def read_config(
     settings = settings_of({key: each.value for key, each in found.items()})
     default = Value(None, DEFAULT)
     sources = {key: found.get(key, default).source for key in settings.values()}
-    return Config(settings=settings, sources=sources)
+    return Config(settings=settings, sources=sources, notes=_notes(project, trusted, found))
 
 
-def _layers(environ: Mapping[str, str], folder: Path, flags: Mapping[str, JSON]) -> Iterator[Layer]:
-    own, project = config_file(environ), project_file(folder)
+def _layers(
+    environ: Mapping[str, str], project: Path | None, flags: Mapping[str, JSON]
+) -> Iterator[Layer]:
+    own = config_file(environ)
     if own.exists():
         yield of_file(own, project=False)
     elif environ.get(CONFIG_VARIABLE):
@@ -83,6 +90,24 @@ def project_file(folder: Path) -> Path | None:
         if place == home or (place / ".git").exists():
             return None
     return None
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a file, and the link that leads to it, belongs to the current user."""
+    if os.name != "posix":
+        return True
+    return {path.stat().st_uid, path.lstat().st_uid} == {os.geteuid()}
+
+
+def _notes(project: Path | None, trusted: Path | None, found: Layer) -> list[str]:
+    """Return what to show about a project's file: nobody may have read it yet."""
+    if project is None:
+        return []
+    if trusted is None:
+        return [f"{project} is not used: it belongs to another user"]
+    values = {key: each.value for key, each in found.items() if each.source == str(project)}
+    listed = ", ".join(f"{key} = {show(value)}" for key, value in values.items())
+    return [f"{project} sets {listed}"] if listed else []
 
 
 def _choose(pair: tuple[str, str], layer: Layer, found: Layer) -> None:

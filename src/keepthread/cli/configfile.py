@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from keepthread.cli.private import private
 from keepthread.cli.settings import KEYS
+from keepthread.private_files import private_file
 from keepthread.types import JSON
 
 _HEAD: Final = """\
@@ -36,5 +36,5 @@ def write_private(path: Path, text: str) -> None:
     """Write a file that its owner alone can read; it appears once it is whole."""
     path = path.resolve()  # a link stays one: some keep all their settings elsewhere
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with private(path) as write:
+    with private_file(path) as write:
         write(text.encode())

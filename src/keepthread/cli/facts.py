@@ -13,6 +13,7 @@ from keepthread.cli.call import Call
 from keepthread.cli.harmless import harmless
 from keepthread.errors import InvalidInput
 from keepthread.memory import Memory
+from keepthread.private_files import private_file
 
 if TYPE_CHECKING:
     from keepthread.facts.facts import Facts
@@ -49,7 +50,8 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
     ] = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Whose facts.")] = "default",
     every: Annotated[
-        bool, typer.Option("--all", help="List also what was replaced or has ended.")
+        bool,
+        typer.Option("--all", help="List also what was replaced, has ended or will hold later."),
     ] = False,
     subject: Annotated[
         str | None,
@@ -270,8 +272,8 @@ def _document(name: str) -> tuple[str, Any]:
 
 
 def _save(text: str, path: Path) -> None:
-    path.touch(mode=0o600)  # what is known of people is theirs alone
-    path.write_bytes(text.encode())
+    with private_file(path) as write:  # facts about people are private
+        write(text.encode())
 
 
 def _none(words: Sequence[str], action: str) -> None:

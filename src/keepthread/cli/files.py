@@ -12,13 +12,13 @@ import typer
 from keepthread.cli.call import Call
 from keepthread.cli.care import behind
 from keepthread.cli.harmless import harmless
-from keepthread.cli.private import private
 from keepthread.cli.stores import place_of
-from keepthread.errors import InvalidInput, SessionNotFound
+from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
 from keepthread.interchange.exporting import Exported, every_session, id_of
 from keepthread.interchange.exporting import export as export_lines
 from keepthread.interchange.formats import JSONL, MARKDOWN
 from keepthread.interchange.transcripts import transcript_name, write_transcript
+from keepthread.private_files import private_file
 from keepthread.protocols import Progress, Store
 from keepthread.types import SessionInfo
 
@@ -91,8 +91,14 @@ async def _transcripts(
                 done.damaged.append(f"the record of session {id_of(session)!r}, so it is left out")
                 continue
             tell = behind(done.messages, total, progress)
-            with writing(_file(to, session) if to else output) as write:
-                one = await write_transcript(store, session, write, progress=tell)
+            try:
+                with writing(_file(to, session) if to else output) as write:
+                    one = await write_transcript(store, session, write, progress=tell)
+            except SessionGone:
+                if to is None:  # it is the one that was asked for
+                    raise
+                done.deleted += 1
+                continue
             done.sessions += 1
             done.messages += one.messages
             done.damaged += one.damaged
@@ -130,6 +136,8 @@ def _file(folder: Path, session: SessionInfo) -> Path:
 def _tell(call: Call, done: Exported, where: Path | None) -> None:
     for what in done.damaged:
         call.warn(f"damaged: {what}")
+    if done.deleted:
+        call.warn(f"{done.deleted:,} sessions were deleted while the export ran and are left out")
     if call.json and where:
         call.write(asdict(done))
     records = f", {done.records:,} records" if done.records else ""
@@ -146,7 +154,7 @@ def writing(output: Path | None) -> Generator[Callable[[bytes], object]]:
         yield _show if sys.stdout.isatty() else sys.stdout.buffer.write
         sys.stdout.flush()
         return
-    with private(output) as write:  # conversations are their owner's alone
+    with private_file(output) as write:  # conversations are their owner's alone
         yield write
 
 

@@ -1,14 +1,23 @@
 """The command that forgets: it shows what would go, asks, erases, and gives a receipt."""
 
+import os
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keepthread.cli.call import Call
+from keepthread.cli.chat.asides import asides_of
+from keepthread.cli.chat.delivery import bring_home
 from keepthread.cli.finding import seconds
 from keepthread.cli.harmless import harmless
 from keepthread.errors import InvalidInput
+from keepthread.memory import Memory, Opening
+from keepthread.tokens import Estimator
+from keepthread.types import Residue
 
 if TYPE_CHECKING:
     from keepthread.forgetting.receipt import Receipt
@@ -70,6 +79,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
         "rewrite": rewrite,
     }
     async with call.memory() as memory:
+        await _bring_home(call, memory)
         if session is not None:
             await call.session(memory, session)  # names the nearest if there is none
         with call.progress("Looking", "messages"):
@@ -81,11 +91,32 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
             if not yes and not _agreed(call, receipt):
                 call.say("Nothing was forgotten")
                 return 0
+            stayed = await _bring_home(call, memory, forget=chosen)
             with call.progress("Forgetting", "messages") as progress:
                 receipt = await memory.forget(**chosen, progress=progress)
+            receipt = replace(receipt, residues=(*receipt.residues, *map(_residue, stayed)))
     if not call.json:
         _show(receipt)
     return _told(call, receipt)
+
+
+async def _bring_home(
+    call: Call, memory: Memory, *, forget: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Bring home what chats kept in files while the store was away; return the files that stay."""
+    asides = asides_of(call.config, os.environ)
+    if asides is None:
+        return []
+    return await bring_home(asides, _opened, memory, call.say, forget=forget)
+
+
+def _opened(address: str) -> Opening:
+    return Memory.open(address, counter=Estimator())
+
+
+def _residue(path: Path) -> Residue:
+    why = "a chat keeps messages there for the time the store was away"
+    return Residue(str(path), why, "it is delivered; what is asked here is forgotten then")
 
 
 def _told(call: Call, receipt: "Receipt") -> int:

@@ -135,7 +135,7 @@ class Screen:
             head.append("  ").append(_when(message.created_at))
             self._out.print(head if not number else Text("\n").append(head), soft_wrap=True)
             self._out.print(Padding(_text(hit.snippet), (0, 0, 0, 2), expand=False))
-            self._line(f"  {hit.reason}", "dim")
+            self._line(f"  {harmless(hit.reason)}", "dim")
 
     # --- why ---
 

@@ -115,7 +115,12 @@ class Price:
 class ModelSettings:
     """Which model answers, and how it is reached."""
 
-    provider: str = setting("openai", choice(*KEY_VARIABLES), "Whose wire the service speaks.")
+    provider: str = setting(
+        "openai",
+        choice(*KEY_VARIABLES),
+        "Whose wire the service speaks.",
+        project=False,  # it also chooses which key is sent to base_url
+    )
     name: str | None = setting(
         None, optional(NAME), "The model, as its service names it.", flag="--model"
     )
@@ -140,6 +145,9 @@ class ModelSettings:
         stands_for="as the service has it",
     )
     timeout: float = setting(60.0, POSITIVE, "For how many seconds to wait for the service.")
+    max_seconds: float = setting(
+        1800.0, POSITIVE, "How many seconds a whole answer may take, however steadily it arrives."
+    )
     retries: int = setting(
         2, whole(0, 10), "How often to ask again where that is safe, before giving up."
     )
@@ -196,7 +204,11 @@ class ChatSettings:
     """How a chat in the terminal begins and looks."""
 
     system: str | None = setting(
-        None, optional(TEXT), "The system prompt of new sessions.", flag="--system"
+        None,
+        optional(TEXT),
+        "The system prompt of new sessions.",
+        project=False,
+        flag="--system",
     )
     markdown: bool = setting(True, TRUTH, "Whether answers are drawn as Markdown.")
     orchestrate: bool = setting(
@@ -204,6 +216,7 @@ class ChatSettings:
         TRUTH,
         "Whether requests are routed, planned and carried out in steps, with the tools of your"
         " `mcp.json`.",
+        project=False,  # it starts programs
         flag="--orchestrate",
     )
 
@@ -236,9 +249,17 @@ class DiscordSettings:
         choice("mention", "always"),
         "What it answers in guilds: what mentions it or replies to it, or everything.",
     )
-    direct: bool = setting(True, TRUTH, "Whether it answers direct messages.")
+    direct: bool = setting(
+        False,
+        TRUTH,
+        "Whether it answers direct messages: anyone who shares a guild with it can send them.",
+        project=False,
+    )
     listen: bool = setting(
-        False, TRUTH, "Whether it keeps what people say to each other in these channels, too."
+        False,
+        TRUTH,
+        "Whether it keeps what people say to each other in these channels, too.",
+        project=False,
     )
     session: str = setting(
         "channel",

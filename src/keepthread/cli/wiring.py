@@ -40,6 +40,7 @@ def model_of(
         key=key,
         base_url=settings.base_url,
         timeout=settings.timeout,
+        max_seconds=settings.max_seconds,
         retries=settings.retries,
         max_tokens=settings.max_tokens,
     )

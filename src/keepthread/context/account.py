@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from keepthread.protocols import Known
 from keepthread.types import Choice, Hidden, Message
 
 
@@ -11,6 +12,12 @@ class Account:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.choices: list[Choice] = []
+        self.facts: list[tuple[str, int]] = []
+        """The session and position of each message that a fact comes from which is shown."""
+
+    def add_facts(self, facts: Sequence[Known]) -> None:
+        """Note which messages the facts come from that are shown."""
+        self.facts += [place for fact in facts for place in fact.messages]
 
     def add(self, messages: Sequence[Message], section: str, reason: str) -> None:
         """Note what became of messages, neighbours on one line."""

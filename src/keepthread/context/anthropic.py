@@ -3,20 +3,20 @@
 import json
 from typing import Any, Final
 
-from keepthread.context.wire import EMPTY, Turn, image, system_text, turns
+from keepthread.context.wire import EMPTY, Call, Image, Turn, system_text, turns
 from keepthread.types import Selection
 
 OPENING: Final = "(continued)"
 CLOSING: Final = "(continue)"
 
 
-def render(selection: Selection) -> dict[str, Any]:
+def render(selection: Selection, provider: str = "") -> dict[str, Any]:
     """Return the `messages` of a request, and `system` if there is one."""
     messages: list[dict[str, Any]] = []
-    for turn in turns(selection, "anthropic"):
+    for turn in turns(selection, "anthropic", provider):
         _say(messages, *_speech(turn))
         if turn.calls:
-            _say(messages, "user", [_result(call.id, call.result) for call in turn.calls])
+            _say(messages, "user", [_result(call) for call in turn.calls])
     if messages and messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
     if messages and messages[-1]["role"] == "assistant":
@@ -38,8 +38,7 @@ def _speech(turn: Turn) -> tuple[str, list[Any]]:
     if turn.native and message.native:
         return message.role, [i for i in message.native.items if not _blank(i)] or [_text("")]
     if message.role != "assistant":
-        images = [found for a in message.attachments if (found := image(a))]
-        return "user", [_text(turn.text), *(_image(*found) for found in images)]
+        return "user", [_text(turn.text), *map(_image, turn.images)]
     text = [_text(turn.text)] if turn.text.strip() or not turn.calls else []
     calls = [
         {
@@ -55,19 +54,22 @@ def _speech(turn: Turn) -> tuple[str, list[Any]]:
 
 def _blank(item: Any) -> bool:
     """Tell whether an item is a text that models write and the provider will not take back."""
-    return item["type"] == "text" and not item["text"].strip()
+    return item.get("type") == "text" and not str(item.get("text") or "").strip()
 
 
 def _text(text: str) -> dict[str, str]:
     return {"type": "text", "text": text if text.strip() else EMPTY}
 
 
-def _result(id: str, text: str) -> dict[str, str]:
-    return {"type": "tool_result", "tool_use_id": id, "content": text if text.strip() else EMPTY}
+def _result(call: Call) -> dict[str, Any]:
+    text = _text(call.result)
+    content = [text, *map(_image, call.images)] if call.images else text["text"]
+    return {"type": "tool_result", "tool_use_id": call.id, "content": content}
 
 
-def _image(media_type: str, uri: str) -> dict[str, Any]:
-    if uri.startswith("https:"):
-        return {"type": "image", "source": {"type": "url", "url": uri}}
-    data = uri.partition(",")[2]
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+def _image(image: Image) -> dict[str, Any]:
+    if image.uri.startswith("https:"):
+        return {"type": "image", "source": {"type": "url", "url": image.uri}}
+    data = image.uri.partition(",")[2]
+    source = {"type": "base64", "media_type": image.media_type, "data": data}
+    return {"type": "image", "source": source}

@@ -42,6 +42,11 @@ class Block:
                 return index
         return None
 
+    @property
+    def size(self) -> int:
+        """Return how many messages it takes in a prompt."""
+        return 0 if self.fault else 1 + len(self.call.tool_calls)
+
     def members(self) -> list[Message]:
         """Return the messages of the log it is made of, by position."""
         return [self.call, *sorted(self.results.values(), key=lambda m: m.seq)]
@@ -55,6 +60,18 @@ class Block:
 
 Unit: TypeAlias = Message | Block
 """A message by itself needs no block around it."""
+
+
+def can_be_shown(unit: Unit) -> bool:
+    """Tell whether a prompt may hold a unit."""
+    return isinstance(unit, Message) or not unit.fault
+
+
+def cost_of(unit: Unit, counter: TokenCounter) -> int:
+    """Return what a unit takes in a prompt; one that cannot be shown takes nothing."""
+    if isinstance(unit, Message):
+        return unit.tokens
+    return 0 if unit.fault else sum([message.tokens for message in unit.shown(counter)])
 
 
 class Units(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from keepthread.derived import derived_id
 from keepthread.protocols import Live, TokenCounter
+from keepthread.text_caches import register_cache
 from keepthread.types import JSON, Message, Record, Span, ToolCall
 
 TOOL: Final = "tool"
@@ -19,6 +20,8 @@ _KINDS: Final = {
     "last": int,
     "lifetime": int,
     "at": float,
+    "log_end": int,
+    "visible_end": int,
 }
 
 
@@ -39,6 +42,10 @@ class Entry(NamedTuple):
     last: int
     lifetime: int
     at: float
+    log_end: int
+    """The last position of its session's log when the result was recorded."""
+    visible_end: int
+    """The last visible position of that log then. A sub-agent's result is in another log."""
     sources: Sequence[Span]
 
     @classmethod
@@ -60,6 +67,8 @@ class Entry(NamedTuple):
             "last": self.last,
             "lifetime": self.lifetime,
             "at": self.at,
+            "log_end": self.log_end,
+            "visible_end": self.visible_end,
         }
 
     def used(self, exchange: int) -> "Entry":
@@ -118,3 +127,6 @@ def _shown(key: str, entry: Entry, result: Message, exchange: int, counter: Toke
 @lru_cache(maxsize=1024)  # every context asks, and counting is what it costs
 def _cost(counter: TokenCounter, wish: ToolCall) -> int:
     return counter.count(Message(role="assistant", tool_calls=(wish,)))
+
+
+register_cache(_cost.cache_clear)

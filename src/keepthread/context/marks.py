@@ -14,28 +14,62 @@ class Marks(NamedTuple):
     """The hidden ranges of a session, in order, none touching another's positions."""
 
     hidden: Sequence[Hidden] = ()
+    inner: Sequence[Hidden] = ()
+    """Ranges that were hidden before a later one covered them; a fork from between needs them."""
 
     @classmethod
     def from_json(cls, value: Any) -> "Marks":
         """Return the marks of a record's value."""
-        return cls(hidden=tuple(Hidden(**span) for span in value))
+        spans = [(Hidden(*(span[name] for name in Hidden._fields)), span) for span in value]
+        return cls(
+            hidden=tuple(hidden for hidden, span in spans if not span.get("inner")),
+            inner=tuple(hidden for hidden, span in spans if span.get("inner")),
+        )
 
     def to_json(self) -> JSON:
         """Return the value of a record."""
-        return [
-            {"first": s.first, "last": s.last, "tokens": s.tokens, "reason": s.reason}
-            for s in self.hidden
-        ]
+        outer: list[JSON] = [span._asdict() for span in self.hidden]
+        return outer + [{**span._asdict(), "inner": True} for span in self.inner]
 
     def hide(self, first: int, last: int, tokens: int, reason: str) -> "Marks":
-        """Return these marks with one more range up to the log's end, which swallows others."""
+        """Return these marks with one more range up to the log's end, which covers others."""
         kept = [span for span in self.hidden if span.last < first]
         new = Hidden(first=first, last=last, tokens=tokens, reason=reason)
-        return Marks(sorted([*kept, new], key=lambda span: span.first))
+        # Hidden again though nothing was added, a range takes the place of its equal.
+        later = [span for span in self.hidden if span.last >= first]
+        covered = [span for span in later if span[:2] != new[:2]]
+        hidden = sorted([*kept, new], key=lambda span: span.first)
+        return Marks(hidden, [*self.inner, *covered])
+
+    def showing(self, message: Message, before: int) -> "Marks":
+        """Return these marks without one message, which its own turn shows though it is hidden.
+
+        `before` is the running total where the range begins that hides it.
+        """
+        span = self.hiding(message.seq)
+        if span is None:
+            return self
+        older = min(span.tokens, max(0, message.total - message.tokens - before))
+        newer = max(0, span.tokens - older - message.tokens)
+        parts = [
+            span._replace(last=message.seq - 1, tokens=older),
+            span._replace(first=message.seq + 1, tokens=newer),
+        ]
+        others = [each for each in self.hidden if each != span]
+        kept = [*others, *(part for part in parts if part.first <= part.last)]
+        return Marks(sorted(kept, key=lambda each: each.first))
+
+    def hiding(self, seq: int) -> Hidden | None:
+        """Return the range that hides a position."""
+        span = self._before(seq)
+        return span if span is not None and seq <= span.last else None
 
     def upto(self, seq: int) -> "Marks":
         """Return the marks as they were for a log that ended at a position."""
-        return Marks([s for s in self.hidden if s.last <= seq])
+        spans = [span for span in (*self.hidden, *self.inner) if span.last <= seq]
+        inner = [s for s in spans if any(_covers(other, s) for other in spans if other is not s)]
+        hidden = [span for span in spans if span not in inner]
+        return Marks(sorted(hidden, key=lambda span: span.first), inner)
 
     def hides(self, seq: int) -> bool:
         """Tell whether a position is hidden."""
@@ -69,3 +103,7 @@ class Marks(NamedTuple):
     def _before(self, seq: int) -> Hidden | None:
         index = bisect_right(self.hidden, seq, key=lambda span: span.first)
         return self.hidden[index - 1] if index else None
+
+
+def _covers(outer: Hidden, inner: Hidden) -> bool:
+    return outer.first <= inner.first and inner.last <= outer.last

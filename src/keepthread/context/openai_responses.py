@@ -1,15 +1,16 @@
 """OpenAI's responses."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from keepthread.context.wire import EMPTY, Turn, image, system_text, turns
+from keepthread.context.wire import EMPTY, Image, Turn, system_text, turns
 from keepthread.types import Selection
 
 
-def render(selection: Selection) -> dict[str, Any]:
+def render(selection: Selection, provider: str = "") -> dict[str, Any]:
     """Return the `input` of a request, and `instructions` if there are any."""
     items: list[Any] = []
-    for turn in turns(selection, "openai-responses"):
+    for turn in turns(selection, "openai-responses", provider):
         items += _items(turn)
     system = system_text(selection)
     return {"instructions": system, "input": items} if system else {"input": items}
@@ -18,13 +19,17 @@ def render(selection: Selection) -> dict[str, Any]:
 def _items(turn: Turn) -> list[Any]:
     message = turn.message
     outputs = [
-        {"type": "function_call_output", "call_id": call.id, "output": call.result}
+        {
+            "type": "function_call_output",
+            "call_id": call.id,
+            "output": _content(call.result, call.images),
+        }
         for call in turn.calls
     ]
     if turn.native and message.native:
         return [*message.native.items, *outputs]
     if message.role != "assistant":
-        return [{"role": "user", "content": _content(turn)}]
+        return [{"role": "user", "content": _content(turn.text, turn.images)}]
     text = [{"role": "assistant", "content": turn.text}] if turn.text or not turn.calls else []
     calls = [
         {
@@ -38,9 +43,8 @@ def _items(turn: Turn) -> list[Any]:
     return [*text, *calls, *outputs]
 
 
-def _content(turn: Turn) -> str | list[Any]:
-    images = [found for a in turn.message.attachments if (found := image(a))]
+def _content(text: str, images: Sequence[Image]) -> str | list[Any]:
     if not images:
-        return turn.text
-    parts = [{"type": "input_image", "image_url": uri} for _, uri in images]
-    return [{"type": "input_text", "text": turn.text or EMPTY}, *parts]
+        return text
+    parts = [{"type": "input_image", "image_url": image.uri} for image in images]
+    return [{"type": "input_text", "text": text or EMPTY}, *parts]

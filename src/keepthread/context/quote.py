@@ -4,19 +4,25 @@ from dataclasses import replace
 
 from keepthread.context.harmless import harmless
 from keepthread.context.notes import is_note
+from keepthread.context.trust import LOWEST_ORIGIN, trust_in
 from keepthread.protocols import TokenCounter
-from keepthread.tokens.counting import label
-from keepthread.types import Attachment, Message
+from keepthread.tokens.counting import attachment_note, label, named_origin
+from keepthread.types import Message
 
 
 def speaker(message: Message) -> str:
-    """Return who says it, as a person would read it; a name is one word."""
-    if message.role == "tool":
-        return f"Tool {label(message.name)}" if message.name else "Tool"
+    """Return who says it, as a person would read it: `User`, `User (bob)`, `User (web, bob)`.
+
+    A name is one word. Text from elsewhere names its origin, so that it can't pose as the user's.
+    """
     if is_note(message):
         return f"Note {label(message.name)}" if message.name else "Note"
-    who = {"user": "User", "assistant": "Assistant", "system": "System"}[message.role]
-    return f"{who} ({label(message.author)})" if message.author else who
+    who, author = message.role.capitalize(), message.author
+    if message.role == "tool":
+        who, author = f"Tool {label(message.name)}" if message.name else "Tool", None
+    details = [named_origin(message), label(author) if author else None]
+    told = ", ".join(filter(None, details))
+    return f"{who} ({told})" if told else who
 
 
 def flat(text: str) -> str:
@@ -39,11 +45,6 @@ def quotation(message: Message) -> str:
     return "\n".join([f"{speaker(message)} said:", *lines, *calls, *attached])
 
 
-def attachment_note(attachment: Attachment) -> str:
-    """Return what stands for a thing that a model is not shown."""
-    return f"[attached: {label(attachment.name or attachment.media_type)}]"
-
-
 def in_short(text: str) -> str:
     """Return what a model made of an answer as a quotation: nobody said it in these words."""
     return "\n".join(["In short:", *(f"> {line}" for line in harmless(text).splitlines())])
@@ -60,6 +61,7 @@ def as_quotation(message: Message) -> Message:
         name=None,
         author=None,
         origin="user",  # it is our own word that somebody said this
+        meta={**message.meta, LOWEST_ORIGIN: trust_in(message)},
         native=None,
         attachments=(),
     )

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from keepthread.context.account import Account
 from keepthread.context.harmless import CUT, harmless
-from keepthread.context.notes import is_note
-from keepthread.context.quote import flat
+from keepthread.context.quote import flat, speaker
+from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
 from keepthread.protocols import Known, Recalled, Recollection, TokenCounter
 from keepthread.recall.pack import pack
-from keepthread.types import Choice, Message
+from keepthread.types import Choice, Message, Origin
 
 _HEAD: Final = "[recalled, quoted, fence {}]"
 _END: Final = "[end of quote, fence {}]"
@@ -28,6 +28,7 @@ _SURELY: Final = 0.75
 """How much of that a piece is sure to take: one that is too long even so need not be counted."""
 _LABEL: Final = 5
 """Tokens of a line that are not of the piece itself."""
+_NO_DAY: Final = "unknown day"
 _NO_ROOM: Final = "recalled, but its share of the budget is used up"
 
 
@@ -64,6 +65,7 @@ def recollect(
     _explain_misses(writer, chosen, account)
     if message.tokens > room or not (chosen or writer.facts):
         return None
+    account.add_facts(facts)
     _explain(message, [writer.line(n) for n in chosen], recalled.notes, account)
     return message
 
@@ -90,6 +92,7 @@ class _Writer:
         self.counter = counter
         self.fence = fence
         self.facts = [f"Known: {flat(harmless(fact.text, fence))}" for fact in facts]
+        self._known = facts
         self.hits = hits
         self.frame = self.message(()).tokens
         self.days = self._days()
@@ -119,7 +122,7 @@ class _Writer:
     def _line(self, number: int) -> _Line:
         hit = self.hits[number]
         body = harmless(hit.text, self.fence).splitlines()
-        label = f"{CUT} " if hit.part else self._label(_who(hit.message))
+        label = f"{CUT} " if hit.part else self._label(speaker(hit.message))
         text = label + "\n  ".join(body)
         return _Line(hit, self.days[number], text, _cost(self.counter, f"{text}\n"))
 
@@ -138,9 +141,15 @@ class _Writer:
             role="user",
             content=content,
             origin="user",
+            meta={LOWEST_ORIGIN: self._trust(numbers)},
             tokens=self.counter.count(message),
             counter=self.counter.name,
         )
+
+    def _trust(self, numbers: Sequence[int]) -> Origin:
+        """Return the least trusted origin of the facts and of these pieces."""
+        known = lowest(fact.trust for fact in self._known)
+        return lowest((trust_in(self.hits[n].message) for n in numbers), known)
 
     def _label(self, who: str) -> str:
         if who not in self._labels:
@@ -149,7 +158,10 @@ class _Writer:
 
 
 def _day(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).date().isoformat()
+    try:
+        return datetime.fromtimestamp(at, UTC).date().isoformat()
+    except (OverflowError, OSError, ValueError):  # stored before times had a bound
+        return _NO_DAY
 
 
 def _cost(counter: TokenCounter, text: str) -> int:
@@ -170,19 +182,6 @@ def _day_tokens(counter: TokenCounter) -> int:
 def _in_time(line: _Line) -> tuple[str, float, str, int, int]:
     hit = line.hit
     return line.day, hit.sitting, hit.id, hit.message.seq, hit.part
-
-
-def _who(message: Message) -> str:
-    """Return who says it, and whose word it is where that is not to be seen."""
-    if message.role == "tool":
-        who = f"Tool {message.name}" if message.name else "Tool"
-    elif is_note(message):
-        who = "Note"
-    elif message.role == "user":
-        who = message.author or "User"
-    else:
-        who = message.role.capitalize()
-    return f"{who} ({message.origin})" if message.origin in ("web", "import") else who
 
 
 def _explain(

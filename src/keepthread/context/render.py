@@ -41,14 +41,24 @@ class Context:
         """Return the conversation as `User: …` lines, without the system prompt."""
         return text.render(self.selection)
 
-    def to_openai_chat(self) -> dict[str, Any]:
-        """Return `messages` for OpenAI's chat completions and what speaks like it."""
-        return openai_chat.render(self.selection)
+    def to_openai_chat(self, provider: str = "") -> dict[str, Any]:
+        """Return `messages` for OpenAI's chat completions and servers that are compatible.
 
-    def to_openai_responses(self) -> dict[str, Any]:
-        """Return `instructions` and `input` for OpenAI's responses."""
-        return openai_responses.render(self.selection)
+        Pass the host you send them to as `provider`: items that it gave itself, such as
+        `reasoning_content`, go back to it alone. Other servers refuse them.
+        """
+        return openai_chat.render(self.selection, provider)
 
-    def to_anthropic(self) -> dict[str, Any]:
-        """Return `system` and `messages` for Anthropic's messages."""
-        return anthropic.render(self.selection)
+    def to_openai_responses(self, provider: str = "") -> dict[str, Any]:
+        """Return `instructions` and `input` for OpenAI's responses.
+
+        With a `provider`, items that are known to come from another host are left out.
+        """
+        return openai_responses.render(self.selection, provider)
+
+    def to_anthropic(self, provider: str = "") -> dict[str, Any]:
+        """Return `system` and `messages` for Anthropic's messages.
+
+        With a `provider`, blocks that are known to come from another host are left out.
+        """
+        return anthropic.render(self.selection, provider)

@@ -1,17 +1,48 @@
 """What an answer was written from: positions that a context showed, told in short or recalled."""
 
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from keepthread.context.marks import CLEARED, REWOUND
 from keepthread.context.ranges import Range, merged, without
 from keepthread.context.told import BEHIND, IN_SHORT
-from keepthread.types import Selection
+from keepthread.context.trust import lowest, trust_in
+from keepthread.types import Origin, Selection
 
 WRITTEN_FROM: Final = "written_from"
 """The name under which an answer's meta has the ranges."""
 RECALLED_FROM: Final = "recalled_from"
 """The name under which it has those of other sessions, by their ids."""
+
+
+class Shown(NamedTuple):
+    """What a context showed: how far it can be trusted, and the messages behind it."""
+
+    trust: Origin
+    """The least trusted origin of anything in it."""
+    own: Sequence[Range]
+    """Positions of the session itself."""
+    summarized: int
+    """The last position that the summary covers; 0 without a summary."""
+    recalled: Mapping[str, Sequence[Range]]
+    """Positions of other sessions, by their ids."""
+    facts: Sequence[tuple[str, int]]
+    """The session id and position of each message that a fact comes from."""
+
+
+def shown_by(selection: Selection, session: str) -> Shown:
+    """Return what a context of a session showed."""
+    recalled = recalled_sources(selection)
+    own = merged([*sources(selection), *recalled.pop(session, ())])
+    behind = [c.last for c in selection.choices if not c.section and c.reason == BEHIND]
+    return Shown(
+        trust=lowest(map(trust_in, selection.messages)),
+        own=own,
+        summarized=max(behind, default=0),
+        recalled=recalled,
+        facts=selection.facts,
+    )
 
 
 def sources(selection: Selection) -> list[Range]:

@@ -13,7 +13,6 @@ from typing import ClassVar, Final, Literal, TypeAlias
 
 from keepthread.context.account import Account
 from keepthread.context.known import profile_that_fits
-from keepthread.context.notes import has_ended
 from keepthread.context.recalled import recollect
 from keepthread.context.sections import (
     HYBRID,
@@ -60,8 +59,8 @@ class Window:
     """Where to recall from: all conversations of the owner, or this one."""
     sections: Sequence[Section] = SIMPLE
 
-    most_step: ClassVar[float] = 0.5
-    """The most of the window that a step may take."""
+    most_step: ClassVar[float] = 0.38
+    """The most of the window that a step may take: the rest is in use right after it."""
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
@@ -107,7 +106,7 @@ class Summarized(Window):
     recent: int = 20
     told: int = 20
 
-    most_step: ClassVar[float] = 0.75
+    most_step: ClassVar[float] = 0.62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,15 +135,20 @@ class Plan:
         self.material = material
         self.budget = budget
         self.account = Account()
+        self.missing = 0
+        """How many tokens of messages may be shown that are older than those that were read."""
         self.room = budget - CONTEXT_FRAME - material.system_tokens
         self.shares = Shares.of(strategy.sections, material, self.room)
-        self.pane = Pane(material, self._fit_newest(), self.account)
+        self.pane = Pane(material, self.account)
+        self.pane.show_newest(self._fit_newest())
         folds = strategy.folds
         near = self.shares.without_past() if folds else self.shares
         self._place(near)
+        self.missing = self.pane.missing
         self.tells_past = folds and not self.pane.shows_all
         if self.tells_past:
             self._place(self.shares)
+            self.missing = max(self.missing, self.pane.missing)
         else:
             self.shares = near
 
@@ -206,7 +210,7 @@ class Plan:
 
     def _room_for(self, newest: Message) -> int:
         """Return the room for the newest user message: all, but half of it if more came after."""
-        after = sum(m.tokens for m in self.material.messages if m.seq > newest.seq)
+        after = self.pane.cost_behind(newest.seq)
         if newest.tokens + after <= self.room:
             return self.room
         room = self.shares.beside_least()
@@ -235,6 +239,7 @@ class Plan:
             system=material.system_prompt,
             messages=tuple(messages),
             choices=tuple(account.choices),
+            facts=tuple(account.facts),
         )
 
     def _anything_beside(self, recalled: Recalled) -> bool:
@@ -290,9 +295,8 @@ class Plan:
         )
 
     def _notes(self, room: int, seen: set[int]) -> list[Message]:
-        """Return notes that hold and that the window does not show."""
-        exchange = self.material.exchange
-        held = [n for n in self.material.notes if n.seq not in seen and not has_ended(n, exchange)]
+        """Return notes that the window does not show."""
+        held = [note for note in self.material.notes if note.seq not in seen]
         return newest_that_fit(held, room, self.account, section="notes", reason="a note")
 
     def _told(self, room: int, past: Past) -> Told:

@@ -1,9 +1,8 @@
 """The text form: `User: …` lines that no message can forge, for prompts that are one string."""
 
-from keepthread.context.harmless import harmless
-from keepthread.context.quote import attachment_note, flat, speaker
-from keepthread.context.wire import sendable
-from keepthread.tokens.counting import indented, is_quoted, label
+from keepthread.context.harmless import harmless, sendable
+from keepthread.context.quote import flat, speaker
+from keepthread.tokens.counting import attachment_note, indented, is_quoted, label
 from keepthread.types import Message, Selection
 
 
@@ -15,7 +14,8 @@ def render(selection: Selection) -> str:
 def line(message: Message) -> str:
     """Return one message; only its first line starts at the margin."""
     quoted = is_quoted(message)
-    made = harmless if quoted and message.role != "tool" else str
+    # The whole text may go out in one role, so only the user and the operator say what they like.
+    made = harmless if quoted or message.role == "assistant" else str
     body = indented(made(message.content), quoted=quoted)
     margin = " > " if quoted else "  "
     parts = [f"{speaker(message)}: {body}".rstrip()]

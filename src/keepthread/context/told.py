@@ -1,18 +1,26 @@
 """The past told in one quotation: the running summary, and in short what came after it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
 from keepthread.context.digest import exchange_line, extract
 from keepthread.context.fence import fenced
+from keepthread.context.questions import Questions
+from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
 from keepthread.protocols import Past, TokenCounter
-from keepthread.types import Message
+from keepthread.text_caches import register_cache
+from keepthread.types import Message, Origin
 
 BEHIND: Final = "behind the summary"
 IN_SHORT: Final = "told in short"
 _TITLE: Final = "What was said before, in short"
+_SOURCES: Final[Mapping[Origin, str]] = {
+    "web": ", partly from the web",
+    "import": ", partly imported",
+}
+"""Added to the title of a summary of such text, because its lines may not name the origin."""
 _SIZES: Final = ((160, 240), (100, 140), (60, 80))
 """Bytes of question and answer in the line of an exchange; smaller ones if not all fit."""
 _LEAST_BYTES: Final = 60  # of a summary that are worth a fence
@@ -30,10 +38,18 @@ def tell(past: Past, room: int, counter: TokenCounter, fence: str, exchanges: in
     """Return the past in at most so many tokens; of the gap, the newest exchanges."""
     gap = _Gap(past.gap, exchanges)
     text = past.summary.text if past.summary else ""
-    block = _fit(counter, fence, text, gap, room)
+    summed_up = past.summary.origin if past.summary else "operator"
+    block = _fit(counter, fence, text, gap, room, _SOURCES.get(summed_up, ""))
     if block is None:
         return Told()
-    message = Message(role="user", content=block.content, origin="user", tokens=block.tokens)
+    shown: list[Origin] = [trust_in(m) for m in past.gap if block.since and m.seq >= block.since]
+    message = Message(
+        role="user",
+        content=block.content,
+        origin="user",
+        meta={LOWEST_ORIGIN: lowest(shown, summed_up if block.summarized else "operator")},
+        tokens=block.tokens,
+    )
     return Told(message, block.since, block.summarized)
 
 
@@ -41,7 +57,7 @@ class _Gap:
     """Exchanges to be told in short; two of the same messages are the same."""
 
     def __init__(self, messages: Sequence[Message], exchanges: int) -> None:
-        groups = [list(group) for _, group in groupby(messages, key=lambda m: m.exchange)]
+        groups = [list(group) for _, group in groupby(messages, key=Questions().exchange)]
         self.groups = groups[max(0, len(groups) - exchanges) :]
         self.key = tuple(m.digest or m.content for group in self.groups for m in group)
 
@@ -68,13 +84,16 @@ class _Block(NamedTuple):
 
 
 @lru_cache(maxsize=512)  # between two steps it is the same block, and counting is what it costs
-def _fit(counter: TokenCounter, fence: str, text: str, gap: _Gap, room: int) -> _Block | None:
+def _fit(
+    counter: TokenCounter, fence: str, text: str, gap: _Gap, room: int, source: str
+) -> _Block | None:
     """Return the block that fits: lines take half of the room at most, the summary the rest."""
     size = len(text.encode("utf-8", "surrogatepass"))
 
     def block(lines: _Lines, limit: int) -> _Block:
         told = [extract(text, limit)] if limit else []
-        content = fenced("\n".join([*told, *(line for _, line in lines)]), fence, _TITLE)
+        title = _TITLE + source if limit else _TITLE
+        content = fenced("\n".join([*told, *(line for _, line in lines)]), fence, title)
         tokens = counter.count(Message(role="user", content=content))
         return _Block(content, tokens, lines[0][0] if lines else 0, bool(limit))
 
@@ -112,3 +131,6 @@ def _most(upto: int, fits: Callable[[int], bool], step: int = 1) -> int:
         else:
             high = middle - 1
     return low
+
+
+register_cache(_fit.cache_clear)

@@ -1,12 +1,14 @@
 """Trust: whose word counts how much; what is made of several has the lowest of them."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 from keepthread.types import Message, Origin
 
 TRUST: Final[tuple[Origin, ...]] = ("operator", "user", "assistant", "tool", "import", "web")
 """Whose word counts how much, the most trusted first."""
+LOWEST_ORIGIN: Final = "lowest_origin"
+"""The name under which a message's meta has the least trusted origin of what it was made from."""
 _RANKS: Final = {origin: len(TRUST) - place for place, origin in enumerate(TRUST)}
 
 
@@ -23,3 +25,16 @@ def origin_of(message: Message) -> Origin:
 def lowest(origins: Iterable[Origin], least: Origin = "operator") -> Origin:
     """Return the least trusted of these, and of `least`."""
     return min((least, *origins), key=rank)
+
+
+def trust_in(message: Message) -> Origin:
+    """Return how much a message counts in a context: as the least trusted text it was made from.
+
+    An assistant's message that does not name what it was written from counts as a tool's, and so
+    does a message that is not stored and was put into a context by a strategy.
+    """
+    origin = origin_of(message)
+    noted = message.meta.get(LOWEST_ORIGIN)
+    if isinstance(noted, str) and noted in _RANKS:
+        return lowest([cast(Origin, noted)], origin)
+    return lowest(["tool"], origin) if origin == "assistant" or not message.seq else origin

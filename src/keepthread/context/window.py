@@ -1,18 +1,21 @@
 """The window: the newest blocks that fit, starting at a step so that its beginning stays the same.
 
-With T the total of visible tokens, B the room and s the step, the window starts at the first block
-whose preceding total is at least s·⌈(T - B)/s⌉: a function of the log alone. Between two steps a
-context begins with the bytes of the one before, which is what prompt caches reward. A step never
-parts the exchange that is being answered, as long as that fits.
+What cannot be shown takes no room, wherever it is: erased messages, notes that ended, calls without
+results. The log is divided into steps by its running totals, and a step is left out as a whole once
+one of its blocks does not fit: a function of the log alone. Between two steps a context begins with
+the bytes of the one before, which is what prompt caches reward. A step never parts the exchange
+that is being answered, as long as that fits.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final, NamedTuple
 
 from keepthread.context.account import Account
-from keepthread.context.blocks import Block, is_answer, units_of
+from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
+from keepthread.context.steps import Extent
 from keepthread.context.trim import cut_block, shorten
 from keepthread.protocols import Material
 from keepthread.types import Digest, Message
@@ -33,35 +36,52 @@ class Reach(NamedTuple):
 class Pane:
     """One window over its material: where it starts, and what is in it."""
 
-    def __init__(self, material: Material, newest: Message | None, account: Account) -> None:
-        """Look at messages; `newest` is the newest user message as it will be shown."""
+    def __init__(self, material: Material, account: Account) -> None:
+        """Look at messages; `show_newest` comes next."""
         self.material = material
-        self.newest = newest
         self.account = account
         self.units, self.places, self.callers, self.plain = units_of(
             material.messages, material.exchange
         )
+        self.newest: Message | None = None
         self.room = 0
         self.start = 0
-        self._step: tuple[int, int, int | None] = (0, 0, None)
+        self.cut = len(self.units) - 1
+        """The unit that is cut if none fits as a whole."""
         self.digested: set[int] = set()
+        self._since = len(self.units) - 1
+        self._before = [material.totals[p] - material.messages[p].tokens for p in self.places]
+        self._tokens = Extent(self._before, [cost_of(u, material.counter) for u in self.units])
+
+    def show_newest(self, newest: Message | None) -> None:
+        """Take the newest user message as it will be shown."""
+        self.newest = newest
+        unit = self._unit_of_newest()
+        if newest is None or unit is None or newest is self.material.newest_user:
+            return
+        costs = [cost_of(u, self.material.counter) for u in self.units]
+        costs[unit] = newest.tokens
+        self._tokens = Extent(self._before, costs)
+
+    def cost_behind(self, seq: int) -> int:
+        """Return what the units cost that begin behind a position."""
+        return self._tokens.after[self._first_unit(seq + 1)]
 
     def in_hand(self) -> int:
         """Return what the newest user message and all behind it cost."""
-        if self.newest is None:
-            return 0
-        if self.material.messages and self.material.messages[-1].seq == self.newest.seq:
-            return self.newest.tokens
-        place = self._place_of_newest()
-        behind = self.material.totals[-1] - self.material.totals[place] if place >= 0 else 0
-        return self.newest.tokens + behind
+        return self.newest.tokens + self.cost_behind(self.newest.seq) if self.newest else 0
 
-    def _place_of_newest(self) -> int:
-        """Return the index of the newest user message, or -1 if it is older than what was read."""
+    def _first_unit(self, seq: int) -> int:
+        """Return the first unit at or behind a position."""
         messages = self.material.messages
-        seq = self.newest.seq if self.newest else 0
-        place = bisect_left(messages, seq, key=lambda m: m.seq)
-        return place if place < len(messages) and messages[place].seq == seq else -1
+        return bisect_left(self.places, seq, key=lambda place: messages[place].seq)
+
+    def _unit_of_newest(self) -> int | None:
+        """Return the unit of the newest user message; None if it is older than what was read."""
+        unit = self._first_unit(self.newest.seq) if self.newest else len(self.units)
+        if self.newest is None or unit == len(self.units):
+            return None
+        return unit if self.material.messages[self.places[unit]].seq == self.newest.seq else None
 
     # --- where it starts ---
 
@@ -69,84 +89,84 @@ class Pane:
         """Find the first unit of a window of so many tokens, and of so many messages at most."""
         self.room = room
         self.start = 0
+        self.cut = len(self.units) - 1
         if not self.units:
             return
-        step = step if self.material.steady else 0
-        start = max(self._by_tokens(room, step), self._by_count(most, step))
+        count = self._count() if most is not None else None
+        start = self._placed(room, step, count, most)
         left = room
-        if self._stands_apart(start) and (whole := self._exchange_in_hand(most)) is not None:
-            start = whole
-        elif self._stands_apart(start):
-            left -= self.newest.tokens if self.newest else 0
-            start = max(self._by_tokens(left, step), self._by_count(most, step))
-        if start == len(self.units):  # a step would leave out even the newest: slide instead
-            start = max(self._by_tokens(left, 0), self._by_count(most, 0))
+        if self._stands_apart(start) and self.newest is not None:
+            whole = self._unit_of_newest() or 0
+            few = count is None or most is None or count.after[whole] <= most
+            if few and self.in_hand() <= room:
+                start = whole
+            else:
+                left -= self.newest.tokens
+                start = self._placed(left, step, count, most)
+        if not self._shows_anything(start):  # a step would leave out even the newest: slide instead
+            start = self._placed(left, 0, count, most)
+        last = self._last_that_can_be_shown()
+        if last is not None and last < start:  # none fits as a whole
+            start, self.cut = len(self.units), last
         self.start = start
-        self._step = (left, step, most)
 
-    def _exchange_in_hand(self, most: int | None) -> int | None:
-        """Return the unit of the newest user message if it and all behind it fit."""
-        place = self._place_of_newest()
-        if place < 0 or self.in_hand() > self.room:
-            return None
-        if most is not None and len(self.material.messages) - place > most:
-            return None
-        return bisect_left(self.places, place)
+    def _count(self) -> Extent:
+        """Return how many messages the units are."""
+        earlier = self.material.earlier
+        sizes = [1 if isinstance(unit, Message) else unit.size for unit in self.units]
+        return Extent([earlier + place for place in self.places], sizes)
 
-    def _by_tokens(self, room: int, step: int) -> int:
-        material = self.material
-        least = material.totals[-1] - room
-        if least <= 0:
-            return 0
-        if step:
-            least = step * -(-least // step)
-        places, totals, messages = self.places, material.totals, material.messages
-        return bisect_left(places, least, key=lambda place: totals[place] - messages[place].tokens)
+    def _placed(self, room: int, step: int, count: Extent | None, most: int | None) -> int:
+        """Return the first unit by tokens, or by count if that leaves out more.
 
-    def _by_count(self, most: int | None, step: int) -> int:
-        if most is None:
-            return 0
-        least = self.material.earlier + len(self.material.messages) - most
-        if least <= 0:
-            return 0
-        if step:
-            stride = max(1, most // 2)
-            least = stride * -(-least // stride)
-        return bisect_left(self.places, least - self.material.earlier)
+        Whether it does is known from the units that fit; others may not have been read.
+        """
+        slid = self._tokens.slide(room)
+        steady = slid and self._seq(slid - 1) > self.material.recounted
+        start, self._since = self._tokens.start(room, step if steady else 0)
+        if count is None or most is None or count.slide(most) <= slid:
+            return start
+        start, self._since = count.start(most, max(1, most // 2) if step else 0)
+        return start
+
+    def _seq(self, unit: int) -> int:
+        return self.material.messages[self.places[unit]].seq
+
+    def _shows_anything(self, start: int) -> bool:
+        """Tell whether any unit from one on can be shown; a result without its call cannot."""
+        return any(map(can_be_shown, islice(self.units, start, None)))
+
+    def _last_that_can_be_shown(self) -> int | None:
+        numbers = range(len(self.units) - 1, -1, -1)
+        return next((n for n in numbers if can_be_shown(self.units[n])), None)
 
     def _stands_apart(self, start: int) -> bool:
         """Tell whether the newest user message must be shown though the window starts behind it."""
         if self.newest is None:
             return False
-        if start == len(self.units):
-            return True
-        return self.newest.seq < self.material.messages[self.places[start]].seq
+        return start == len(self.units) or self.newest.seq < self._seq(start)
+
+    @property
+    def missing(self) -> int:
+        """Return the tokens that older messages than those that were read may take; 0 if none.
+
+        It is not 0 as long as the window starts with all that was read.
+        """
+        if self.start or not self.material.earlier:
+            return 0
+        return max(1, self.room - self._tokens.after[0])
 
     @property
     def stepped(self) -> int:
         """Return the position of the message that made the window start where it does."""
-        material, (room, step, most) = self.material, self._step
-        if not material.messages:
-            return 0
-        place = len(material.messages) - 1
-        if step and (over := material.totals[-1] - room) > 0:
-            before = step * (-(-over // step) - 1)
-            place = min(place, bisect_right(material.totals, before + room))
-        if step and most is not None and place == len(material.messages) - 1:
-            stride = max(1, most // 2)
-            over = material.earlier + len(material.messages) - most
-            if over > 0:
-                before = stride * (-(-over // stride) - 1)
-                place = min(place, max(0, before + most - material.earlier))
-        return material.messages[place].seq
+        return self._seq(self._since) if self.units else 0
 
     @property
     def reach(self) -> Reach:
         """Return where it starts, and since when."""
         if not self.units:
             return Reach(1, 0)
-        unit = min(self.start, len(self.units) - 1)
-        return Reach(self.material.messages[self.places[unit]].seq, self.stepped)
+        return Reach(self._seq(min(self.start, self.cut)), self.stepped)
 
     @property
     def shows_all(self) -> bool:
@@ -190,8 +210,9 @@ class Pane:
 
     def _cut_last(self, used: int) -> list[list[Message]]:
         """Return the newest unit, cut to the room that is left, if it is not the user's message."""
-        last = self.units[-1] if self.units else None
+        last = self.units[self.cut] if self.units else None
         left = self.room - used
+        self._explain_faults(self.units[self.cut + 1 :])
         if isinstance(last, Block):
             group = [] if last.fault else cut_block(last, left, self.material.counter)
             members, fault = last.members(), last.fault
@@ -204,8 +225,13 @@ class Pane:
             self.account.add(members, "", fault or "does not fit")
         return [group]
 
+    def _explain_faults(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            if isinstance(unit, Block):
+                self.account.add(unit.members(), "", unit.fault)
+
     def _within_room(self, groups: list[list[Message]]) -> list[Message]:
-        """Drop the oldest where stand-ins for missing results made it too much."""
+        """Drop the oldest where a newest message that is kept whole made it too much."""
         used = sum(m.tokens for group in groups for m in group)
         kept = groups
         while used > self.room and (old := [g for g in kept if g and g[0] is not self.newest][:1]):
@@ -240,14 +266,18 @@ class Pane:
             self.account.add(some, "window", "an older answer, in short")
 
     def older(self) -> tuple[int, int, int]:
-        """Return the last position before it, how many messages that are, and what they cost."""
+        """Return the last position before it, how many messages that are, and what they cost.
+
+        Erased messages cost nothing. Of messages that were not read, only the totals are known.
+        """
         if not self.units:
             return 0, 0, 0
         material = self.material
-        place = self.places[min(self.start, len(self.units) - 1)]  # the newest has its own line
+        place = self.places[min(self.start, self.cut)]  # the one that is cut has its own line
         first = material.messages[place]
         count = material.earlier + place
-        tokens = material.totals[place] - first.tokens
+        unread = 0 if material.messages[0].seq <= material.recounted else self._before[0]
+        tokens = unread + sum([m.tokens for m in material.messages[:place]])
         newest = material.newest_user
         if newest is not None and newest.seq < first.seq:  # shown, though it stands apart
             count -= 1

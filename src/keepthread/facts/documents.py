@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from keepthread.checks import check_text
 from keepthread.context.trust import lowest
 from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Stale
-from keepthread.facts.markdown import Line, line_of, read, without_box
+from keepthread.facts.markdown import Line, heading_of, line_of, read, without_box
 from keepthread.facts.nouns import Fact, Loaded, Noted
 from keepthread.facts.records import checked, from_value, value_of
 from keepthread.facts.shelf import FactShelf
@@ -55,10 +55,12 @@ async def load_markdown(facts: "Facts", text: str, *, prune: bool) -> Loaded:
             await _compare(facts, line, fact, changes)
         else:
             changes.passed.append(line.key)
-    if prune:
+    if prune and document.at is not None:
+        # A fact that began to hold after the document was written is not missing from it.
+        then = {fact.key for fact in await facts.list(at=document.at)}
         kept = {line.key for line in document.lines}
         for fact in known.values():
-            old = fact.noted_at <= (document.at or 0)
+            old = fact.noted_at <= document.at and fact.key in then
             lacking = fact.state in _CURRENT and fact.key not in kept and old
             if lacking and await facts.forget(fact.key):
                 changes.forgotten.append(fact.key)
@@ -80,7 +82,7 @@ async def _compare(facts: "Facts", line: Line, fact: Fact, changes: _Changes) ->
     if without_box(line.raw) != line_of(fact):
         given["text"] = line.text
         given["attribute"] = line.attribute
-    if fact.state == "live":
+    if fact.state == "live" and line.heading != heading_of(fact.subject, facts.owner):
         given["subject"] = line.subject
     given = {name: text for name, text in given.items() if text != getattr(fact, name)}
     if given and fact.state not in _CURRENT:

@@ -2,7 +2,9 @@
 
 It reads behind a watermark, a batch of whole exchanges at a time, one process a session. People's
 words, and answers that rest on them alone, are read apart from what tools, the web and imports
-said: so no text can speak in a person's name. A crash costs the batch in hand, and a batch that is
+said: so no text can speak in a person's name. A fact counts as its message does only if the message
+states it word for word; any other counts as the lowest of all that was read with it, and waits to
+be confirmed. A crash costs the batch in hand, and a batch that is
 read twice notes nothing twice.
 """
 
@@ -13,20 +15,22 @@ from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.digest import size
 from keepthread.context.marks import Marks
-from keepthread.context.trust import origin_of
+from keepthread.context.questions import opens_exchange
+from keepthread.context.trust import lowest, origin_of
 from keepthread.derived import derived_id
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound, Stale
 from keepthread.exchanges import closed_exchange
-from keepthread.facts.nouns import Extracted
+from keepthread.facts.grounding import grounded
+from keepthread.facts.nouns import Extracted, Noted
 from keepthread.facts.proposals import MESSAGE_BYTES, ORDERS, SCHEMA, Proposal, proposals, shown
 from keepthread.facts.shelf import FactShelf, Read
-from keepthread.facts.sources import exchange_of, news_in, trust_of
+from keepthread.facts.sources import MadeOf, exchange_of, news_in, trust_of
 from keepthread.facts.truth import QUARANTINED, said, slot_of
 from keepthread.gather import MARKS, marks_of
 from keepthread.leases import Leases
 from keepthread.protocols import ChatModel, Store
 from keepthread.tracing import RECORDS, Spans
-from keepthread.types import JSON, Message, Scope, SessionInfo, SessionKey, Usage
+from keepthread.types import JSON, Message, Origin, Scope, SessionInfo, SessionKey, Span, Usage
 
 EXTRACTED: Final = "extracted"
 _PAGE: Final = 100
@@ -63,6 +67,14 @@ class _Mark(NamedTuple):
     exchange: int = 0
     tries: int = 0
     version: int = 0
+
+
+class _Proposed(NamedTuple):
+    """A fact that a model proposes, the message it names, and all that it read."""
+
+    fact: Noted
+    source: Message
+    group: Sequence[Message]
 
 
 class _Batch(NamedTuple):
@@ -170,10 +182,13 @@ class Extractor:
         if record is None:
             return _Mark()
         value = cast(dict[str, Any], record.value)
-        upto: int = value["upto"]
+        upto, exchange = value["upto"], value["exchange"]
         if value["session"] != info.key and info.forked_from is not None:
             upto = min(upto, info.forked_from.seq)
-        return _Mark(upto, value["exchange"], value["tries"], record.version)
+            # The record was copied: exchanges of the source after the fork point are not read here.
+            last = await self.store.find(info.key, seqs=[upto])
+            exchange = min(exchange, last[0].exchange if last else 0)
+        return _Mark(upto, exchange, value["tries"], record.version)
 
     # --- one batch ---
 
@@ -181,34 +196,36 @@ class Extractor:
         """Read a batch; return how many facts are new, and whether to go on."""
         owner = batch.session.owner
         visible = [m for m in batch.messages if not batch.marks.hides(m.seq)]
-        exchanges = await self._exchanges(batch.session.key, batch.messages)
+        exchanges = await self._exchanges(batch)
         telling = [m for m in visible if news_in(m)]
         doubted = [
             m for m in telling if trust_of(m, exchanges[m.exchange], owner=owner) in QUARANTINED
         ]
         people = [m for m in telling if m not in doubted]
-        found: list[Proposal] = []
+        found: list[_Proposed] = []
         for group in filter(None, (people, doubted)):
             proposed = await self._ask(batch.session, group)
             if proposed is None:
                 return 0, await self._move(batch, passed=False)
-            found += proposed
+            found += [_Proposed(each.fact, each.source, group) for each in proposed]
         try:
             noted = await self._note(batch.session, found, exchanges)
         except Stale:  # something was erased meanwhile: read again, another time
             return 0, False
         return noted, await self._move(batch, passed=True)
 
-    async def _exchanges(
-        self, session: SessionKey, messages: Sequence[Message]
-    ) -> dict[int, list[Message]]:
+    async def _exchanges(self, batch: _Batch) -> dict[int, list[Message]]:
         """Return the exchanges that messages belong to, also what is outside of the batch."""
         groups: dict[int, list[Message]] = {}
-        for message in messages:
+        for message in batch.messages:
             groups.setdefault(message.exchange, []).append(message)
         for group in groups.values():
-            if group[0].role != "user" or group[0].exchange == 0:
+            session, hides = batch.session.key, batch.marks.hides
+            if not opens_exchange(group[0]):
                 group.extend(await exchange_of(self.store, session, group[0]))
+            elif hides(group[0].seq) and (seen := [m for m in group if not hides(m.seq)]):
+                # They were written after the question was rewound, so they answer another.
+                group.extend(await exchange_of(self.store, session, seen[0]))
         return groups
 
     async def _ask(
@@ -242,23 +259,31 @@ class Extractor:
     async def _note(
         self,
         session: SessionInfo,
-        found: Sequence[Proposal],
+        found: Sequence["_Proposed"],
         exchanges: dict[int, list[Message]],
     ) -> int:
         """Note what is new; what an answer only repeats is not."""
         shelf = self.shelf(session.owner)
         known = {(slot_of(f), said(f)) for f in await shelf.facts() if f.state != "quarantined"}
         noted = 0
-        for fact, source in found:
+        by = f"model:{self.extraction.model.name}"
+        for fact, source, group in found:
             origin = origin_of(source)
             if origin == "assistant" and (slot_of(fact), said(fact)) in known:
                 continue
-            trust = trust_of(
-                source, exchanges[source.exchange], owner=session.owner, subject=fact.subject
-            )
-            by = f"model:{self.extraction.model.name}"
-            fact = fact._replace(origin=origin, trust=trust, by=by)  # noqa: PLW2901 - the same
-            _, new = await shelf.add(fact, Read(session, [source]))
+
+            def trust(message: Message, subject: str = fact.subject) -> Origin:
+                exchange = exchanges[message.exchange]
+                return trust_of(message, exchange, owner=session.owner, subject=subject)
+
+            stated = grounded(fact, news_in(source))
+            if stated is not None:
+                stated, read = stated._replace(trust=trust(source)), Read(session, [source])
+            else:  # the model made it of anything that it read
+                stated = fact._replace(trust=lowest(map(trust, group), "tool"))
+                spans = [Span(session.key, m.seq, m.seq) for m in group]
+                read = Read(session, [source], MadeOf(spans))
+            _, new = await shelf.add(stated._replace(origin=origin, by=by), read)
             noted += new
         if noted:
             await add_costs(self.store, session.owner, Extracted(noted=noted))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from keepthread.checks import check_count
+from keepthread.checks import check_count, check_time
 from keepthread.errors import InvalidInput, Stale
 from keepthread.facts import documents, markdown
 from keepthread.facts.extracting import Extractor, costs
@@ -55,7 +55,8 @@ class Facts:
         Without messages it is the owner's own word. With them, by their ids, it has the lowest
         trust among them, and is quarantined if that is a tool's, the web's or an import's. Facts
         of one subject (nothing: the owner) and attribute replace each other, unless there can be
-        `many` values. `since` and `until` tell when it is true, in seconds since 1970.
+        `many` values. `since` and `until` say when it is true, in seconds since 1970: before its
+        `since` it does not hold, and with an `until` that has passed it ends its own value only.
         """
         fact = Noted(
             key="",
@@ -101,9 +102,13 @@ class Facts:
 
     # --- looking ---
 
-    async def list(self, *, all: bool = False) -> Found:  # noqa: A002 - what people would say
-        """Return what holds and what waits to be confirmed, the oldest first; or everything."""
-        facts = await self._shelf.facts()
+    async def list(self, *, all: bool = False, at: float | None = None) -> Found:  # noqa: A002 - what people would say
+        """Return what holds and what waits to be confirmed, the oldest first; or everything.
+
+        `at` asks for another time than now, in seconds since 1970: what held then, or will hold, as
+        far as that is known today.
+        """
+        facts = await self._shelf.facts(None if at is None else check_time(at, "at"))
         return [fact for fact in facts if all or fact.state in _CURRENT]
 
     async def get(self, key: str) -> Fact | None:
@@ -157,6 +162,8 @@ class Facts:
         def change(fact: Noted) -> Noted:
             began = known.since if since is None else since
             new = fact._replace(at=now, place=None, confirmed_at=now, since=began, **changes)
+            if until is not None and fact.until is None:
+                new = new._replace(end_added=True)
             if anew:
                 says = fact.text if text is None else text
                 new = new._replace(

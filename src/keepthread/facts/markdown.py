@@ -20,6 +20,8 @@ _LABEL: Final = re.compile(r"\*\*(?!\*)([^*]+):\*\*\s+(.*)")
 _LONGEST: Final = 10 * MOST_TEXT
 """Characters of a line that can be a fact's, marks and comment included."""
 _ENTITY: Final = re.compile(r"&(lt|amp);")
+_LIKE_BOX: Final = re.compile(r"\\*\[")
+"""How a text begins that could be taken for a box; it gets one more backslash in a document."""
 
 
 class Line(NamedTuple):
@@ -32,7 +34,9 @@ class Line(NamedTuple):
     """Nothing if somebody wrote it into the document."""
     ticked: bool = False
     raw: str = ""
-    """The line as it stands there."""
+    """The line as it is in the document."""
+    heading: str = ""
+    """The heading that it is under, as it is in the document."""
 
 
 class Document(NamedTuple):
@@ -52,24 +56,31 @@ def write(owner: str, facts: Sequence[Fact], now: float) -> str:
     subjects = sorted({fact.subject for fact in live} | {""}, key=str.casefold)
     for subject in subjects:
         lines = [line_of(fact) for fact in live if fact.subject == subject]
-        parts.append("\n".join([f"## {_ITSELF}{_escaped(subject or owner)}", "", *lines]).strip())
+        parts.append("\n".join([heading_of(subject, owner), "", *lines]).strip())
     waiting = [line_of(fact) for fact in facts if fact.state == "quarantined"]
     if waiting:
         parts.append("\n".join([f"## {_WAITING}", "", *waiting]))
     return "\n\n".join(parts) + "\n"
 
 
+def heading_of(subject: str, owner: str) -> str:
+    """Return the heading above the facts about somebody."""
+    return f"## {_ITSELF}{_escaped(subject or owner)}".rstrip()
+
+
 def line_of(fact: Fact) -> str:
     """Return the line of a fact."""
     label = f"**{_escaped(fact.attribute)}:** " if _labels(fact.attribute) else ""
     box = "[ ] " if fact.state == "quarantined" else ""
-    return f"- {box}{label}{_escaped(fact.text)} <!-- {fact.key} -->"
+    text = f"{label}{_escaped(fact.text)}"
+    guard = "\\" if _LIKE_BOX.match(text) else ""
+    return f"- {box}{guard}{text} <!-- {fact.key} -->"
 
 
 def read(text: str, owner: str) -> Document:
     """Return what a document says; lines that are no list entries are for people."""
     head = _HEAD.search(text)
-    subject = ""
+    subject = heading = ""
     lines: list[Line] = []
     for raw in text.splitlines():
         if raw.startswith("#"):
@@ -77,13 +88,17 @@ def read(text: str, owner: str) -> Document:
             nobody = title == _WAITING or raw.startswith("# ")
             subject = "" if nobody else title.removeprefix(_ITSELF)
             subject = "" if subject == owner else subject
+            heading = raw.rstrip()
         elif len(raw) <= _LONGEST and (found := _LINE.fullmatch(raw)):
-            lines.append(_read_line(raw.rstrip(), subject, found))
+            line = _read_line(raw.rstrip(), subject, found)
+            lines.append(line._replace(heading=heading))
     return Document(_time(head[1]) if head else None, [line for line in lines if line.text])
 
 
 def _read_line(raw: str, subject: str, found: "re.Match[str]") -> Line:
     box, rest, key = found.groups()
+    if rest.startswith("\\") and _LIKE_BOX.match(rest):
+        rest = rest[1:]
     label = _LABEL.fullmatch(rest)
     attribute, text = (_plain(label[1]), label[2]) if label else ("", rest)
     ticked = (box or "").lower() == "x"

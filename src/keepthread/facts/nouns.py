@@ -5,7 +5,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.types import Origin
 
-FactState: TypeAlias = Literal["live", "superseded", "ended", "quarantined"]
+FactState: TypeAlias = Literal["live", "future", "superseded", "ended", "quarantined"]
 
 OWNER: Final = "owner"
 """Who noted a fact that no model proposed."""
@@ -57,13 +57,18 @@ class Noted(NamedTuple):
     by: str = OWNER
     confirmed_at: float | None = None
     wordings: Sequence[Wording] = ()
+    offset: int = 0
+    """Where its message states it: of two facts of one message the latter counts as said later."""
+    end_added: bool = False
+    """Whether its end was added by an edit: then what it replaced stays replaced."""
 
 
 class Fact(NamedTuple):
     """What is known: its text, who says so, and whether it holds.
 
-    `state` is `live`; `superseded` by another of its slot; `ended`, if it holds no longer and
-    nothing took its place; or `quarantined`, until its owner confirms it.
+    `state` is `live`; `future`, if it will hold later; `superseded` by another of its slot;
+    `ended`, if it holds no longer and nothing took its place; or `quarantined`, until its owner
+    confirms it.
     """
 
     key: str

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import log1p, sqrt
 from typing import Final
 
@@ -11,7 +11,9 @@ from keepthread.facts.records import all_noted
 from keepthread.facts.truth import resolve, said, slot_of
 from keepthread.gather import FACT
 from keepthread.protocols import Known, Store
-from keepthread.recall.words import query_words, words_of
+from keepthread.recall.characters import characters_of
+from keepthread.recall.query import query_of
+from keepthread.recall.words import words_of
 from keepthread.types import Record, Scope
 
 MOST: Final = 12
@@ -41,12 +43,17 @@ def known_of(records: Sequence[Record], query: str, *, now: float | None = None)
     shown = {fact.key for fact, _ in chosen}
     rest = [fact for fact in live if fact.key not in shown]
     return [
-        *(Known(f.key, f.text, True, weight, _reason(f)) for f, weight in chosen),
+        *(_known(f, True, weight, _reason(f)) for f, weight in chosen),
         *(
-            Known(f.key, f.text, False, score, f"a fact: {shared} of the question's words")
+            _known(f, False, score, f"a fact: {shared} of the question's words")
             for f, score, shared in bearing(rest, query)[:BEARING]
         ),
     ]
+
+
+def _known(fact: Fact, always: bool, score: float, reason: str) -> Known:
+    messages = [(source.session, source.seq) for source in fact.messages]
+    return Known(fact.key, fact.text, always, score, reason, fact.trust, messages)
 
 
 def profile(live: Sequence[Fact], facts: Sequence[Fact]) -> list[tuple[Fact, float]]:
@@ -75,19 +82,30 @@ def profile(live: Sequence[Fact], facts: Sequence[Fact]) -> list[tuple[Fact, flo
 
 def bearing(facts: Sequence[Fact], query: str) -> list[tuple[Fact, float, int]]:
     """Return the facts that share words with a question, each with its score and how many."""
-    wanted = set(query_words(query))
+    asked = query_of(query)
+    wanted = {form: word for word, forms in asked.forms.items() for form in forms}
+    wanted |= {word: word for word in asked.words}
     if not wanted:
         return []
     newest = facts[-_WEIGHED:]
-    words = [set(words_of(f"{fact.subject} {fact.attribute} {fact.text}")) for fact in newest]
-    often = Counter(word for each in words for word in each & wanted)
-    found: list[tuple[Fact, float, int]] = []
-    for fact, each in zip(newest, words, strict=True):
-        shared = each & wanted
-        if shared:
-            weight = sum(log1p(len(newest) / often[word]) for word in shared)
-            found.append((fact, round(weight / sqrt(len(each)), 3), len(shared)))
+    texts = [f"{fact.subject} {fact.attribute} {fact.text}" for fact in newest]
+    words = [set(words_of(text)) for text in texts]
+    shared = [
+        {wanted[word] for word in (*each, *characters_of(text)) if word in wanted}
+        for each, text in zip(words, texts, strict=True)
+    ]
+    often = Counter(word for each in shared for word in each)
+    worth = {word: log1p(len(newest) / times) for word, times in often.items()}
+    found = [
+        (fact, round(_weight(same, worth, asked.faint) / sqrt(len(each)), 3), len(same))
+        for fact, each, same in zip(newest, words, shared, strict=True)
+        if same
+    ]
     return sorted(found, key=lambda each: (-each[1], each[0].key))
+
+
+def _weight(words: Iterable[str], worth: Mapping[str, float], faint: Mapping[str, float]) -> float:
+    return sum(faint.get(word, 1.0) * worth[word] for word in words)
 
 
 def _reason(fact: Fact) -> str:

@@ -37,7 +37,8 @@ Answer with JSON alone: {{"facts": [...]}}, an empty list if nothing lasting was
 Use the same word for the same thing, also for a correction;
 - "value": the value alone: "Oslo";
 - "many": true if the subject can have several such values at a time, as with "likes";
-- "ended": true if the message says that this is no longer so;
+- "ended": true if the message says that this is no longer so; the value is then the one that \
+ended, or the attribute again if none is named;
 - "text": the fact in one sentence of its own, in the message's language.
 Note what will matter in a month: who people are, where they live and work, what they like, \
 decide, own, plan and must avoid. Leave out questions, small talk, guesses and what holds \

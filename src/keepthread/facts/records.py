@@ -39,14 +39,21 @@ def one_line(value: object, what: str, most: int) -> str:
 
 
 def subject_of(value: object, owner: str, speaker: str | None = None) -> str:
-    """Return whom a fact is about; nothing if it is the owner, by whatever name.
+    """Return whom a fact is about; nothing if it is the owner.
 
-    Whoever speaks of themselves is meant by "I" and "the user"; the owner if nobody is named.
+    Anyone who speaks of themselves is meant by "I" and "the user"; the owner if nobody is named.
+    Only the owner's exact name is the owner: in a shared channel people choose their own, so a
+    speaker whose name would be read as the owner's is refused.
     """
     subject = one_line(value, "subject", MOST_NAME)
-    if subject.casefold() in _ITSELF:
-        subject = one_line(speaker or owner, "author", MAX_ID)
-    return "" if subject.casefold() == owner.casefold() else subject
+    if subject.casefold() not in _ITSELF:
+        return "" if subject == owner else subject
+    if not speaker or speaker == owner:
+        return ""
+    name = one_line(speaker, "author", MAX_ID)
+    if name == owner or name.casefold() in _ITSELF:
+        raise InvalidInput(f"the author {show(speaker)} could be taken for the owner")
+    return name
 
 
 def checked(fact: Noted, owner: str) -> Noted:
@@ -150,6 +157,8 @@ def _noted(key: str, value: dict[str, Any]) -> Noted:
         by=check_text(value["by"], "by"),
         confirmed_at=_optional_time(value["confirmed_at"], "confirmed_at"),
         wordings=[_wording(*wording) for wording in value["wordings"]],
+        offset=check_count(value.get("offset", 0), "offset"),
+        end_added=value.get("end_added") is True,
     )
 
 

@@ -12,6 +12,7 @@ from keepthread.errors import (
     Stale,
     Unsupported,
 )
+from keepthread.facts.grounding import last_position
 from keepthread.facts.nouns import Fact, Noted, Source
 from keepthread.facts.records import (
     all_noted,
@@ -22,11 +23,11 @@ from keepthread.facts.records import (
     noted_of,
     value_of,
 )
-from keepthread.facts.sources import exchange_of, trust_of
+from keepthread.facts.sources import MadeOf, exchange_of, news_in, trust_of, written_from
 from keepthread.facts.truth import resolve
 from keepthread.gather import FACT
 from keepthread.protocols import Store
-from keepthread.types import Message, Origin, Scope, SessionInfo, Span
+from keepthread.types import Message, Origin, Scope, SessionInfo, SessionKey, Span
 
 _NO_FACTS: Final = (
     "this store keeps no index of words, so it can neither search, recall nor know facts;"
@@ -39,6 +40,8 @@ class Read(NamedTuple):
 
     session: SessionInfo
     messages: Sequence[Message]
+    shown: MadeOf = MadeOf()
+    """What else a model was shown when it proposed the fact."""
 
 
 class FactShelf:
@@ -71,9 +74,9 @@ class FactShelf:
         await self.check()
         return all_noted(await self.store.scan(self._scope, FACT))
 
-    async def facts(self) -> list[Fact]:
-        """Return all facts with what holds of them, in the order in which they became true."""
-        return resolve(await self.noted(), self.clock())
+    async def facts(self, at: float | None = None) -> list[Fact]:
+        """Return all facts with their states at a time, in the order in which they became true."""
+        return resolve(await self.noted(), self.clock(), asked=at)
 
     async def fact(self, key: str) -> Fact | None:
         """Return one of them."""
@@ -105,6 +108,8 @@ class FactShelf:
         for message in read.messages:
             exchange = await exchange_of(self.store, read.session.key, message)
             trusts.append(trust_of(message, exchange, owner=self.owner, subject=subject))
+        if read.session.kind == "delegate":  # whose task a model wrote, in the user's role
+            trusts.append("tool")
         return lowest(map(origin_of, read.messages)), lowest(trusts)
 
     async def add(self, fact: Noted, read: Read | None = None) -> tuple[str, bool]:
@@ -120,11 +125,11 @@ class FactShelf:
                 at=last.created_at,
                 place=(id, last.seq),
                 messages=[Source(id, m.seq, m.id) for m in messages],
+                offset=max(0, last_position(news_in(last), fact.value or fact.text)),
             )
         fact = checked(fact._replace(noted_at=self.clock()), self.owner)
         key = key_of(fact, self.owner, messages)
-        spans = [Span(read.session.key, m.seq, m.seq) for m in messages] if read else []
-        epochs = {read.session.key: read.session.epoch} if read else None
+        spans, epochs = (await self._made_of(read)) if read else ([], None)
         place = (self._scope, FACT, key)
         await self.check()
         try:
@@ -141,6 +146,17 @@ class FactShelf:
             return ("" if is_gone(there) else key), False
         self._tell()
         return key, True
+
+    async def _made_of(self, read: Read) -> tuple[list[Span], dict[SessionKey, int]]:
+        """Return the spans that a fact is made of, and the epochs they were read at."""
+        spans = [Span(read.session.key, m.seq, m.seq) for m in read.messages]
+        for message in read.messages:
+            spans += await written_from(self.store, read.session, message)
+        spans += read.shown.spans
+        return list(dict.fromkeys(spans)), {
+            **read.shown.epochs,
+            read.session.key: read.session.epoch,
+        }
 
     # --- changing ---
 

@@ -1,7 +1,8 @@
 """Tools that a model can call: `remember`, and `search_memory`.
 
-What a model asks for is hostile input. What it has remembered counts as the lowest word of its
-exchange, and waits to be confirmed if a tool or the web spoke in it.
+What a model asks for is hostile input: anything in its context may have persuaded it. A fact that
+the user's own message states word for word counts as the user's. Any other waits until the user
+confirms it, and is made of everything that the model was shown.
 """
 
 import json
@@ -11,21 +12,25 @@ from typing import Any, Final, TypeAlias, cast
 
 from keepthread.codec import dumps
 from keepthread.context.harmless import harmless
+from keepthread.context.sources import Shown
 from keepthread.context.trust import lowest, origin_of
 from keepthread.errors import InvalidInput, Stale
+from keepthread.facts.grounding import grounded
 from keepthread.facts.nouns import Noted
-from keepthread.facts.records import MOST_NAME, MOST_TEXT, MOST_VALUE
+from keepthread.facts.records import MOST_NAME, MOST_TEXT, MOST_VALUE, subject_of
 from keepthread.facts.shelf import FactShelf, Read
 from keepthread.facts.sources import (
     NOTED,
     REMEMBER,
     SEARCH,
     WAITS,
+    MadeOf,
     exchange_of,
     is_receipt,
     news_in,
+    spans_of,
+    trust_of,
 )
-from keepthread.facts.truth import QUARANTINED
 from keepthread.protocols import Store
 from keepthread.types import JSON, Message, Origin, SessionInfo, Tool
 
@@ -41,8 +46,9 @@ TOOLS: Final = (
     Tool(
         REMEMBER,
         "Note a lasting fact that the user stated, for later conversations. Say it in one"
-        " sentence; name subject ('user' for the user), attribute and value where it has them, so"
-        " that a later correction can replace it.",
+        " sentence, in the user's own words; name subject ('user' for the user), attribute and"
+        " value where it has them, so that a later correction can replace it. A fact whose value"
+        " is not in the user's latest message waits until the user confirms it.",
         {
             "type": "object",
             "properties": {
@@ -87,17 +93,20 @@ class MemoryTools:
         user: Message,
         search: Search,
         *,
+        shown: Shown | None = None,
         clock: Callable[[], float] = time.time,
         learned: Callable[[str], None] | None = None,
     ) -> None:
         """Know in whose exchange they are called: `user` is the message that opened it.
 
-        `search` finds for `search_memory`; `learned` is told whose facts changed.
+        `search` finds for `search_memory`; `shown` is what the model's context showed, as far as
+        that is known; `learned` is told whose facts changed.
         """
         self._shelf = FactShelf(store, session.owner, clock=clock, learned=learned)
         self._session = session
         self._user = user
         self._search = search
+        self._shown = shown
 
     async def call(self, name: str, arguments: str | Mapping[str, JSON]) -> str:
         """Run a tool and return what to tell the model, also of what it did wrong."""
@@ -111,7 +120,7 @@ class MemoryTools:
             return f"error: {harmless(str(error))}"
 
     async def _remember(self, given: Mapping[str, Any]) -> str:
-        """Note a fact by the word of all that was said in this exchange."""
+        """Note a fact as the user's word if the user's message states it; any other waits."""
         store = self._shelf.store
         while True:
             info = await store.describe(self._session.key)
@@ -119,14 +128,37 @@ class MemoryTools:
             messages = [m for m in exchange if m.seq and m.state == "live" and news_in(m)]
             if not messages:
                 raise InvalidInput("this exchange holds no message that a fact could come from")
-            origins: list[Origin] = [origin_of(m) for m in exchange if not is_receipt(m)]
-            trust = lowest(origins, "assistant")  # it is the model that says so
-            fact = Noted(key="", at=0, by="model", origin="assistant", trust=trust, **given)
+            fact = Noted(key="", at=0, by="model", **given)
+            stated = self._stated(fact, info, messages)
+            if stated is not None:
+                fact, read = stated
+            else:
+                fact = fact._replace(origin="assistant", trust=self._trust(exchange))
+                spans = await spans_of(store, info, self._shown) if self._shown else MadeOf()
+                read = Read(info, messages, spans)
             try:
-                await self._shelf.add(fact, Read(info, messages))
+                await self._shelf.add(fact, read)
             except Stale:
                 continue  # something was erased
-            return WAITS if trust in QUARANTINED else NOTED
+            return NOTED if stated is not None else WAITS
+
+    def _stated(
+        self, fact: Noted, session: SessionInfo, messages: Sequence[Message]
+    ) -> tuple[Noted, Read] | None:
+        """Return the fact as the user's own message states it; None if that does not."""
+        user = next((m for m in messages if m.id == self._user.id), None)
+        if user is None or session.kind == "delegate":  # whose task a model wrote
+            return None
+        subject = subject_of(fact.subject, session.owner, user.author)
+        if trust_of(user, (), owner=session.owner, subject=subject) != "user":
+            return None
+        stated = grounded(fact._replace(subject=subject), news_in(user))
+        return (stated, Read(session, [user])) if stated else None
+
+    def _trust(self, exchange: Sequence[Message]) -> Origin:
+        """Return the lowest trust of all that the model was shown; a tool's, if that is unknown."""
+        origins: list[Origin] = [origin_of(m) for m in exchange if not is_receipt(m)]
+        return lowest([*origins, self._shown.trust if self._shown else "tool"], "tool")
 
     async def _find(self, given: Mapping[str, Any]) -> str:
         hits = await self._search(given["query"], given.get("limit", _USUAL_HITS))

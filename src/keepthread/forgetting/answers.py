@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from keepthread.accounts import WHY
+from keepthread.context.questions import Questions
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
 from keepthread.context.told import BEHIND, IN_SHORT
 from keepthread.errors import SessionGone
 from keepthread.forgetting.plan import Plan
+from keepthread.gather import MARKS, marks_of
 from keepthread.protocols import Store
 from keepthread.types import Message, Scope, SessionInfo, SessionKey
 
@@ -51,18 +53,21 @@ class _Session:
     async def answers(self) -> list[int]:
         shown = await self._shown()
         begun: set[int] = set()  # exchanges in which something goes
+        marks = await self._store.scan(Scope(session=self._key), MARKS)
+        questions = Questions(marks_of(marks))
         found: list[int] = []
         after = 0
         gone = self._plan.reasons(self._key)
         while page := await self._store.read(self._key, after=after, limit=_PAGE):
             for message in page:
+                numbers = {questions.exchange(message), message.exchange} - {0}
                 if message.seq in gone:
-                    begun.add(message.exchange)
-                elif message.role == "assistant" and message.state == "live":
-                    number = message.exchange
-                    same = number and (number in begun or number in shown)
-                    if same or self._says_so(message):
-                        found.append(message.seq)
+                    begun |= numbers
+                    continue
+                same = not numbers.isdisjoint(begun) or not numbers.isdisjoint(shown)
+                is_answer = message.role == "assistant" and message.state == "live"
+                if is_answer and (same or self._says_so(message)):
+                    found.append(message.seq)
             after = page[-1].seq
         return found
 

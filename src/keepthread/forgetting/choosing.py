@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from keepthread.errors import MessageNotFound, SessionGone, SessionNotFound
 from keepthread.forgetting.following import Sessions, messages_at
 from keepthread.forgetting.plan import Plan
 from keepthread.forgetting.probes import Probes
+from keepthread.forgetting.repeats import Detail, details_of, repeated_by
 from keepthread.forgetting.wish import Wish
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.parts import parts_of
@@ -60,15 +62,20 @@ class Survey:
         """Living messages by the reason why they go."""
         self.index: Counter[str] = Counter()
         self.probes = Probes()
+        self.titles: set[SessionKey] = set()
+        """Sessions whose title was made from what goes."""
+        self.repeats: set[Detail] = set()
+        """What sessions that stay say of themselves in the same words."""
         self._store = store
         self._views = views
         self._places: list[int] = []
         self._seen: set[tuple[SessionKey, int]] = set()
 
-    async def take(self, plan: Plan) -> None:
+    async def take(self, plan: Plan, sessions: Sessions) -> None:
         """Look at what was not looked at yet."""
         for session in plan.sessions:
             reasons = plan.reasons(session)
+            details = self._details(sessions.get(session), plan)
             new = [seq for seq in plan.positions(session) if (session, seq) not in self._seen]
             async for page in messages_at(self._store, session, new):
                 for message in page:
@@ -76,7 +83,17 @@ class Survey:
                     if message.state != "erased":
                         self.messages[reasons[message.seq]] += 1
                         self._offer(session, message)
+                        self.repeats |= repeated_by(details, message)
         await self._count_index()
+
+    def _details(self, info: SessionInfo | None, plan: Plan) -> list[Detail]:
+        """Return what a session says of itself and keeps."""
+        if info is None or info.key in plan.whole:
+            return []
+        if plan.takes_title(info):
+            self.titles.add(info.key)
+            info = replace(info, title="")
+        return details_of(info)
 
     def _offer(self, session: SessionKey, message: Message) -> None:
         self.probes.offer(message)

@@ -14,6 +14,7 @@ from keepthread.forgetting.receipt import Answer, Receipt
 from keepthread.forgetting.wish import Wish
 from keepthread.forgetting.work import Work
 from keepthread.protocols import Progress, Store
+from keepthread.text_caches import clear_text_caches
 
 if TYPE_CHECKING:
     from keepthread.spool.store import SpooledStore
@@ -72,13 +73,16 @@ class Forgetting:
         return len(found)
 
     async def _carry_out(self, intent: Intent, work: Work, told: Receipt) -> Receipt:
-        if intent.plan:
-            await intent.store(self._store)
-        spooled = await self._empty_spool(intent.wish, intent.plan)
-        if intent.plan:
-            await work.run()
-        told = replace(work.said(told), at=self._clock(), spooled=spooled)
-        return await work.clean(told) if intent.plan or spooled else told
+        try:
+            if intent.plan:
+                await intent.store(self._store)
+            spooled = await self._empty_spool(intent.wish, intent.plan)
+            if intent.plan:
+                await work.run()
+            told = replace(work.said(told), at=self._clock(), spooled=spooled)
+            return await work.clean(told) if intent.plan or spooled else told
+        finally:
+            clear_text_caches()
 
     async def _answers(self, plan: Plan, sessions: Sessions, *, erased: bool) -> list[Answer]:
         if erased:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 from keepthread.context.ranges import Range, merged
-from keepthread.types import JSON, SessionKey, Span
+from keepthread.types import JSON, SessionInfo, SessionKey, Span
 
 Reason: TypeAlias = Literal["chosen", "copy", "delegate", "made", "answer"]
 """Why a message goes: it was meant, or is a copy, a delegate's, made from others, an answer."""
@@ -80,6 +80,10 @@ class Plan:
     def touches(self, spans: Sequence[Span]) -> bool:
         """Tell whether something is made of what goes."""
         return any(self.covers(*span) for span in spans)
+
+    def takes_title(self, info: SessionInfo) -> bool:
+        """Tell whether a session's title was made from a message that goes."""
+        return info.title_seq > 0 and self.covers(info.key, info.title_seq, info.title_seq)
 
     def size(self) -> int:
         """Return how many positions there are."""

@@ -24,8 +24,7 @@ class Probes:
 
     def offer(self, message: Message) -> None:
         """Take a piece of a message, if it has one that tells much."""
-        pieces = [piece for text in _texts(message) for piece in _pieces(text)]
-        if pieces:
+        if pieces := pieces_of(message):
             piece = max(pieces, key=_tells)
             self._best[piece] = _tells(piece)
         if len(self._best) > 2 * MOST:
@@ -39,13 +38,19 @@ class Probes:
         return sorted(self._best.items(), key=lambda each: -each[1])
 
 
+def pieces_of(message: Message) -> list[bytes]:
+    """Return the pieces of a message that are long enough to be searched for."""
+    return [piece for text in texts_of(message) for piece in _pieces(text)]
+
+
 def held_by(message: Message, probes: Sequence[bytes]) -> set[bytes]:
     """Return the pieces that a message holds."""
-    data = "\0".join(_texts(message)).encode("utf-8", "surrogatepass")
+    data = "\0".join(texts_of(message)).encode("utf-8", "surrogatepass")
     return {probe for probe in probes if probe in data}
 
 
-def _texts(message: Message) -> Iterator[str]:
+def texts_of(message: Message) -> Iterator[str]:
+    """Yield what a message says: its content, and the arguments of its calls."""
     if message.content:
         yield message.content
     for call in message.tool_calls:

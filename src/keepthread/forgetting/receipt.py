@@ -39,6 +39,8 @@ class Receipt:
     """Records made from them, by kind: folds, digests, remembered tools, facts, accounts …"""
     index: Mapping[str, int]
     """What an index held of them: pieces, and vectors."""
+    titles: int = 0
+    """Titles of sessions that were made from them."""
     spooled: int = 0
     """Messages that a spool had set aside."""
     answers: Sequence[Answer] = ()
@@ -51,13 +53,24 @@ class Receipt:
     searched: Sequence[str] = ()
     found: int = 0
     """How many of these pieces are still in a file."""
+    excluded: int = 0
+    """Pieces that were not searched for in the end, because living text has them too."""
+    repeated: Sequence[str] = ()
+    """Living text that repeats some of it, by place: it was not asked for, and stays."""
     residues: Sequence[Residue] = ()
     """Where bytes may be left, why, and until when."""
 
     @property
     def any(self) -> bool:
         """Tell whether there was anything to forget."""
-        counts = (self.sessions, self.messages, self.copies, self.derived, self.spooled)
+        counts = (
+            self.sessions,
+            self.messages,
+            self.copies,
+            self.derived,
+            self.spooled,
+            self.titles,
+        )
         return any((*counts, *self.records.values(), *self.index.values()))
 
     def to_json(self) -> dict[str, Any]:
@@ -70,6 +83,7 @@ class Receipt:
             "answers": [answer._asdict() for answer in self.answers],
             "cleaned": list(self.cleaned),
             "searched": list(self.searched),
+            "repeated": list(self.repeated),
             "residues": [residue._asdict() for residue in self.residues],
         }
 
@@ -80,6 +94,7 @@ class Receipt:
         if not self.dry_run:
             lines += [f"Cleaned: {what}" for what in self.cleaned]
             lines += self._search()
+        lines += self._repeated()
         if self.residues:
             lines.append("Bytes of it may be left:")
         lines += [f"  {r.where}: {r.why}; until {r.until}" for r in self.residues]
@@ -99,6 +114,7 @@ class Receipt:
             (self.derived, "message", "messages", " made from them"),
             (self.delegates, "session", "sessions", " of sub-agents"),
             (self.sessions, "session", "sessions", " as a whole"),
+            (self.titles, "title", "titles", " made from them"),
             (self.spooled, "message", "messages", " set aside in the spool"),
             (sum(self.records.values()), "record", "records", _kinds(self.records)),
             (sum(self.index.values()), "row", "rows", f" of the index{_kinds(self.index)}"),
@@ -122,9 +138,29 @@ class Receipt:
     def _search(self) -> list[str]:
         if not self.searched:
             return ["Searched: no file; this program cannot read the engine's files"]
+        if not self.probes and self.excluded:
+            return [f"Searched: no file; living text has {self._excluded()} of it"]
+        if not self.probes:
+            return ["Searched: no file; none of it is long enough to be searched for"]
         names = ", ".join(self.searched)
         left = f"{self.found:,} still there" if self.found else "none left"
-        return [f"Searched: {names} for {_counted(self.probes, 'piece', 'pieces')} of it, {left}"]
+        lines = [f"Searched: {names} for {_counted(self.probes, 'piece', 'pieces')} of it, {left}"]
+        if self.excluded:
+            lines.append(f"Not searched for: {self._excluded()} that living text has too")
+        return lines
+
+    def _excluded(self) -> str:
+        return _counted(self.excluded, "piece", "pieces")
+
+    def _repeated(self) -> list[str]:
+        if not self.repeated:
+            return []
+        more = [f"  … and {len(self.repeated) - _SHOWN:,} more"][: len(self.repeated) > _SHOWN]
+        return [
+            "Living text repeats some of it, and stays:",
+            *(f"  {where}" for where in self.repeated[:_SHOWN]),
+            *more,
+        ]
 
 
 def _counted(number: int, one: str, many: str) -> str:

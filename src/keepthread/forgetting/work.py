@@ -10,16 +10,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from keepthread.codec import dumps
-from keepthread.errors import Damaged, SessionGone
+from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.forgetting.choosing import Survey
 from keepthread.forgetting.following import Following, Sessions, every_session
 from keepthread.forgetting.intents import Intent
-from keepthread.forgetting.probes import held_by
 from keepthread.forgetting.receipt import Receipt
+from keepthread.forgetting.repeats import Living, details_of
 from keepthread.forgetting.shelves import Shelves
 from keepthread.protocols import Progress, Store
-from keepthread.types import Residue, Scope, SessionInfo, SessionKey
+from keepthread.types import Residue, SessionInfo, SessionKey
 
 _AT_ONCE: Final = 500
 
@@ -48,7 +47,7 @@ class Work:
 
     async def look(self) -> None:
         """Count what goes, while it is there."""
-        await self._survey.take(self._plan)
+        await self._survey.take(self._plan, self._sessions)
         self._records = await Shelves(self._store, self._plan, self._sessions).count()
 
     def said(self, told: Receipt) -> Receipt:
@@ -63,6 +62,8 @@ class Work:
             derived=messages["made"] + messages["delegate"],
             records=dict(sorted(self._records.items())),
             index={what: n for what, n in self._survey.index.items() if n},
+            titles=len(self._survey.titles),
+            repeated=sorted({detail.where for detail in self._survey.repeats}),
             residues=tuple(self._residues),
         )
 
@@ -74,11 +75,9 @@ class Work:
         while size < plan.size() + len(plan.halves):
             if size >= 0:
                 await self._intent.store(self._store)
-                await self._survey.take(plan)
+                await self._survey.take(plan, self._sessions)
+            await self._delete_halves()
             size = plan.size() + len(plan.halves)
-            for key in plan.halves:
-                with suppress(SessionGone):  # whoever was making it begins again
-                    await self._store.delete_session(key)
             for key in plan.sessions:
                 await self._erase(key)
             await self._blank()
@@ -88,6 +87,19 @@ class Work:
             self._residues = shelves.residues
             answers = self._intent.answers
             await Following(self._store, plan, self._sessions, answers=answers).run()
+
+    async def _delete_halves(self) -> None:
+        """Delete the forks that are still being made; one that was finished is kept.
+
+        A finished fork is followed like any other copy, so only its copies are erased.
+        """
+        for key in list(self._plan.halves):
+            try:
+                await self._store.delete_session(key, unready=True)
+            except SessionGone:  # deleted already
+                continue
+            except Stale:
+                self._plan.halves.discard(key)
 
     async def _erase(self, key: SessionKey) -> None:
         seqs = self._plan.positions(key)
@@ -105,15 +117,23 @@ class Work:
             for key in originals & self._sessions.keys():
                 original = self._sessions[key]
                 await self._change(twin, lambda info, o=original: _without_copies(info, o))
-        for key in self._plan.whole:
-            await self._change(key, _without_details)
+        for key in self._plan.sessions:
+            whole = key in self._plan.whole
+            await self._change(key, _without_details if whole else self._without_title)
+
+    def _without_title(self, info: SessionInfo) -> SessionInfo:
+        return replace(info, title="", title_seq=0) if self._plan.takes_title(info) else info
 
     async def _change(self, key: SessionKey, change: Callable[[SessionInfo], SessionInfo]) -> None:
         try:
-            known = await self._store.describe(key)
-            changed = change(known)
-            if changed != known:
-                await self._store.put_session(changed)
+            while True:
+                known = await self._store.describe(key)
+                changed = change(known)
+                if changed == known:
+                    return
+                with suppress(Stale):  # changed by another in the meantime: look again
+                    await self._store.put_session(changed, seen=known)
+                    return
         except SessionGone:
             return
         except Damaged:
@@ -128,8 +148,10 @@ class Work:
         touched = [*self._plan.sessions, *self._plan.halves]
         rewrite = self._intent.rewrite
         cleaning = await self._store.clean(sessions=touched, rewrite=rewrite, probes=probes)
+        living = Living(self._store, self._sessions, probes)
         if cleaning.found:
-            probes = await self._held_by_none(probes)
+            await living.search()
+            probes = [probe for probe in probes if probe not in living.held]
             again = await self._store.clean(probes=probes)
             cleaning = again._replace(done=cleaning.done)
         if not cleaning.again:  # else the next one who opens the memory does it over
@@ -138,49 +160,31 @@ class Work:
             told,
             cleaned=tuple(cleaning.done),
             probes=len(probes),
+            excluded=len(living.held),
             searched=tuple(cleaning.searched),
             found=cleaning.found,
+            repeated=sorted({*self._repeats(living), *living.places}),
             residues=(*told.residues, *cleaning.residues),
         )
 
-    async def _held_by_none(self, probes: Sequence[bytes]) -> list[bytes]:
-        """Return the probes that no living message, record or session has."""
-        held: set[bytes] = set()
-        scopes = [Scope(), *(Scope(owner=owner) for owner in await self._store.owners())]
-        for info in self._sessions.values():
-            held |= _found(probes, f"{info.title}\0{info.system_prompt}".encode())
-            scopes.append(Scope(session=info.key))
-            with suppress(SessionGone):
-                held |= await self._held_in(info.key, probes)
-        for scope in scopes:
-            with suppress(SessionGone, Damaged):
-                for record in await self._store.scan(scope):
-                    held |= _found(probes, dumps(record.value, "the value"))
-        return [probe for probe in probes if probe not in held]
-
-    async def _held_in(self, key: SessionKey, probes: Sequence[bytes]) -> set[bytes]:
-        held: set[bytes] = set()
-        after = 0
-        while page := await self._store.read(key, after=after, limit=_AT_ONCE):
-            for message in page:
-                held |= held_by(message, probes)
-            after = page[-1].seq
-        return held
-
-
-def _found(probes: Sequence[bytes], data: bytes) -> set[bytes]:
-    return {probe for probe in probes if probe in data}
+    def _repeats(self, living: Living) -> list[str]:
+        """Return which sessions still say of themselves what is forgotten."""
+        kept = [detail for info in self._sessions.values() for detail in details_of(info)]
+        seen = self._survey.repeats
+        return [detail.where for detail in kept if detail in seen or living.has(detail)]
 
 
 def _without_details(info: SessionInfo) -> SessionInfo:
-    return replace(info, title="", tags=(), system_prompt=None, meta={})
+    return replace(info, title="", title_seq=0, tags=(), system_prompt=None, meta={})
 
 
 def _without_copies(info: SessionInfo, original: SessionInfo) -> SessionInfo:
     """Return a session without what it has from another that is forgotten."""
+    titled = info.title != original.title
     return replace(
         info,
-        title="" if info.title == original.title else info.title,
+        title=info.title if titled else "",
+        title_seq=info.title_seq if titled else 0,
         tags=() if info.tags == original.tags else info.tags,
         system_prompt=None if info.system_prompt == original.system_prompt else info.system_prompt,
         meta={} if info.meta == original.meta else info.meta,

@@ -1,5 +1,6 @@
 """The archive that an export comes in: only its conversations are read, and nothing is unpacked."""
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ MAX_PART: Final = 8 << 30
 
 _NAME: Final = r"(?:.*/)?conversations(?:-[0-9]{1,4})?\.json"  # large exports come in parts
 _MOST_PACKED: Final = 200  # text is seldom packed to a tenth of its size
-_SMALL: Final = 64 << 20
+_SMALL: Final = 1 << 20
 
 T = TypeVar("T")
 
@@ -58,6 +59,9 @@ def _members(file: BinaryIO) -> Iterator[Part]:
     if not found:
         raise WrongFormat("the archive holds no conversations.json")
     total = sum(info.file_size for info in found)
+    # Parts that share their bytes would each look harmless.
+    if _unpacks_too_far(total, file.seek(0, os.SEEK_END)):
+        raise InvalidInput(f"the conversations in the archive would have {total} bytes")
     for info in sorted(found, key=lambda info: info.filename):
         yield Part(_Member(archive, _checked(info)), total)
 
@@ -85,7 +89,10 @@ def _read(what: Callable[[], T]) -> T:
 
 def _checked(info: "ZipInfo") -> "ZipInfo":
     """Refuse what would never end."""
-    packed = info.file_size > _SMALL and info.file_size > _MOST_PACKED * info.compress_size
-    if info.file_size > MAX_PART or packed:
+    if info.file_size > MAX_PART or _unpacks_too_far(info.file_size, info.compress_size):
         raise InvalidInput(f"{info.filename!r} in the archive would have {info.file_size} bytes")
     return info
+
+
+def _unpacks_too_far(size: int, packed: int) -> bool:
+    return size > _SMALL and size > _MOST_PACKED * packed

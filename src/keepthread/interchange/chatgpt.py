@@ -32,7 +32,7 @@ from keepthread.interchange.reading import (
     read_ways,
     text_in,
 )
-from keepthread.interchange.tree import leaves_of, ways_of
+from keepthread.interchange.tree import leaves_of, mended, ways_of
 from keepthread.types import Message, Role, ToolCall
 
 _ROLES: Final[Mapping[str, Role]] = {
@@ -58,10 +58,11 @@ def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> Reading
     if not nodes:
         return Reading()
     id = text_in(value, "conversation_id") or text_in(value, "id") or id_by_content(value)
-    parents = {key: text_in(node, "parent") or None for key, node in nodes.items()}
+    parents, rejoined = mended(
+        {key: text_in(node, "parent") or None for key, node in nodes.items()}
+    )
     current = text_in(value, "current_node")
-    if current not in nodes:
-        current = _newest(nodes, parents)
+    current = _newest(nodes, parents, current if current in nodes else None)
     model = short(value.get("default_model_slug"))
     about = Conversation(
         id=session_id(CHATGPT, id),
@@ -78,13 +79,21 @@ def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> Reading
             speech.hear(node, nodes[node])
         return Said(speech.messages, speech.hidden, speech.shortened)
 
-    told = Told(CHATGPT, id, about, ways_of(parents, current), say)
-    return read_ways(told, branches=branches)
+    given_nodes = [key for key, node in nodes.items() if node.get("message") is not None]
+    told = Told(CHATGPT, id, about, ways_of(parents, current), say, given_nodes)
+    reading = read_ways(told, branches=branches)
+    unreadable = sum(bool(node) and key not in nodes for key, node in given.items())
+    return reading._replace(rejoined=rejoined, left_out=reading.left_out + unreadable)
 
 
-def _newest(nodes: Mapping[str, Any], parents: Mapping[str, str | None]) -> str:
-    """Return the leaf that was written last; the later in the file of two at the same time."""
-    leaves = leaves_of(parents)
+def _newest(
+    nodes: Mapping[str, Any], parents: Mapping[str, str | None], current: str | None
+) -> str:
+    """Return the leaf that was written last, below the current node if there is one.
+
+    Of two leaves of the same time it is the later in the file.
+    """
+    leaves = leaves_of(parents, current)
     if not leaves:
         raise InvalidInput("its messages follow each other in a circle")
     times = [time_of(mapped(nodes[leaf], "message").get("create_time")) for leaf in leaves]
@@ -98,7 +107,7 @@ class _Speech:
         self.conversation = conversation
         self.source = source_of(CHATGPT, conversation)
         self.messages: list[Message] = []
-        self.hidden = 0
+        self.hidden: list[str] = []
         self.shortened = 0
         self.call: Message | None = None  # the latest call, while its results come
 
@@ -108,7 +117,7 @@ class _Speech:
             return
         message = self._message(node, mapped(value, "message"))
         if message is None:
-            self.hidden += 1
+            self.hidden.append(node)
             return
         if message.role == "tool" and self.call:
             message = self._result(self.call, message)

@@ -6,7 +6,7 @@ came since.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final, Protocol
 
 from keepthread.checks import check_id
@@ -26,7 +26,11 @@ PROGRAMS: Final = (CHATGPT, CLAUDE)
 
 _ABREAST: Final = 8  # conversations at a time: their commits are shared
 _AT_ONCE: Final = 4 << 20  # bytes of conversations that are held at a time
+_MOST_READ: Final = 500  # items before the event loop is served again
 _LONGEST_PREFIX: Final = 100
+
+MAX_USELESS: Final = 10_000
+"""Items without a conversation: a file with more of them is not an export."""
 
 
 class _Reader(Protocol):
@@ -68,13 +72,13 @@ async def import_chats(
     before = 0
     for part in parts_of(file, size):
         items, end = items_of(part.file), 0
-        while (item := await asyncio.to_thread(next, items, None)) is not None:
-            await chats.take(item)
-            end = item.end
+        while (read := await asyncio.to_thread(chats.read, items)) is not None:
+            await chats.store()
+            end = read
             if progress:
                 progress(before + end, max(part.size, before + end))
         before += end
-    await chats.finish()
+    chats.check_recognised()
     return arrivals.done
 
 
@@ -85,6 +89,8 @@ def check_chats(file: BinaryIO) -> None:
             if program_of(mapped({"": item.value}, "")):
                 file.seek(0)
                 return
+            if item.number > MAX_USELESS:
+                raise _none()
     raise _none()
 
 
@@ -100,22 +106,32 @@ class _Chats:
         self.held_bytes = 0
         self.recognised = False
 
-    async def take(self, item: Item) -> None:
-        reading = await asyncio.to_thread(self._read, item)
-        self.held_bytes += item.size
-        if reading:
-            self.held += reading.conversations
-        if len(self.held) >= _ABREAST or self.held_bytes >= _AT_ONCE:
-            await self._bring()
+    def read(self, items: Iterator[Item]) -> int | None:
+        """Read enough conversations to store together; return the bytes up to their end."""
+        end = None
+        for number, item in enumerate(items, 1):
+            end = item.end
+            self.held_bytes += item.size
+            if reading := self._read(item):
+                self.held += reading.conversations
+            enough = len(self.held) >= _ABREAST or self.held_bytes >= _AT_ONCE
+            if enough or number >= _MOST_READ:
+                break
+        return end
 
-    async def finish(self) -> None:
-        await self._bring()
-        if not self.recognised:
-            raise _none()
-
-    async def _bring(self) -> None:
+    async def store(self) -> None:
         held, self.held, self.held_bytes = self.held, [], 0
         await abreast(held, self.arrivals.take, _ABREAST)
+        if self.done.refused + self.done.empty > MAX_USELESS:
+            self.check_recognised()
+            raise InvalidInput(
+                f"the import was stopped: more than {MAX_USELESS:,} items of the file hold no"
+                f" conversation. {self.done.sessions:,} sessions were imported before"
+            )
+
+    def check_recognised(self) -> None:
+        if not self.recognised:
+            raise _none()
 
     def _read(self, item: Item) -> Reading | None:
         """Return what an item holds; what is wrong with it is noted."""
@@ -137,6 +153,9 @@ class _Chats:
         self.done.empty += not reading.conversations
         self.done.hidden += reading.hidden
         self.done.shortened += reading.shortened
+        self.done.left_out += reading.left_out
+        self.done.repeated += reading.repeated
+        self.done.rejoined += reading.rejoined
         for note in reading.notes:
             self.done.note(where, note)
         return reading

@@ -4,7 +4,7 @@ What one message holds of calls and their results becomes messages of their own,
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -33,7 +33,7 @@ from keepthread.interchange.reading import (
     read_ways,
     text_in,
 )
-from keepthread.interchange.tree import leaves_of, ways_of
+from keepthread.interchange.tree import leaves_of, mended, ways_of
 from keepthread.types import Message, Role, ToolCall
 
 _ROLES: Final[Mapping[str, Role]] = {
@@ -43,19 +43,21 @@ _ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
 }
 _PARENT: Final = "parent_message_uuid"
+_ROOT: Final = "00000000-0000-4000-8000-000000000000"
+"""The parent of the first message."""
 
 
 def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
     """Return the newest way through a conversation, and if asked for every other as a fork."""
-    given = list(dicts(listed(value, "chat_messages")))
-    if not given:
-        return Reading()
+    listing = listed(value, "chat_messages")
+    nodes, repeated = _nodes(dicts(listing))
+    unreadable = sum(bool(each) and not isinstance(each, dict) for each in listing)
+    if not nodes:
+        return Reading(left_out=unreadable)
     id = text_in(value, "uuid") or id_by_content(value)
-    nodes = {text_in(each, "uuid") or f"#{number}": each for number, each in enumerate(given)}
-    parents = _parents(nodes)
+    parents, rejoined = mended(_parents(nodes))
     current = text_in(value, "current_leaf_message_uuid")
-    if current not in nodes:
-        current = _newest(nodes, parents)
+    current = _newest(nodes, parents, current if current in nodes else None)
     model = short(value.get("model"))
     about = Conversation(
         id=session_id(CLAUDE, id),
@@ -72,20 +74,57 @@ def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
             speech.hear(node, nodes[node])
         return Said(speech.messages, speech.hidden, speech.shortened)
 
-    told = Told(CLAUDE, id, about, ways_of(parents, current), say)
-    return read_ways(told, branches=branches)
+    told = Told(CLAUDE, id, about, ways_of(parents, current), say, nodes)
+    reading = read_ways(told, branches=branches)
+    left_out = reading.left_out + unreadable
+    return reading._replace(rejoined=rejoined, repeated=repeated, left_out=left_out)
+
+
+def _nodes(given: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Mapping[str, Any]], int]:
+    """Return messages by name, and how many were there word for word before.
+
+    Two different messages with one uuid are both kept: the second gets a number.
+    """
+    nodes: dict[str, Mapping[str, Any]] = {}
+    same: dict[str, list[Mapping[str, Any]]] = {}
+    repeated = 0
+    for number, each in enumerate(given):
+        uuid = text_in(each, "uuid") or f"#{number}"
+        before = same.setdefault(uuid, [])
+        if each in before:
+            repeated += 1
+            continue
+        before.append(each)
+        name = uuid if len(before) == 1 else f"{uuid}#{len(before)}"
+        while name in nodes:
+            name += "#"
+        nodes[name] = each
+    return nodes, repeated
 
 
 def _parents(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
     """Return whom each message follows; in older exports that is the one before it."""
-    if any(text_in(each, _PARENT) for each in nodes.values()):
-        return {id: text_in(each, _PARENT) or None for id, each in nodes.items()}
-    return dict(zip(nodes, [None, *nodes], strict=False))
+    if not any(text_in(each, _PARENT) for each in nodes.values()):
+        return dict(zip(nodes, [None, *nodes], strict=False))
+    names: dict[str, str] = {}  # the newest message of a uuid so far
+    parents: dict[str, str | None] = {}
+    for name, each in nodes.items():
+        parent = text_in(each, _PARENT)
+        parents[name] = names.get(parent, parent) if parent not in ("", _ROOT) else None
+        names[text_in(each, "uuid")] = name
+    return parents
 
 
-def _newest(nodes: Mapping[str, Mapping[str, Any]], parents: Mapping[str, str | None]) -> str:
-    """Return the leaf that was written last; the later in the file of two at the same time."""
-    leaves = leaves_of(parents)
+def _newest(
+    nodes: Mapping[str, Mapping[str, Any]],
+    parents: Mapping[str, str | None],
+    current: str | None,
+) -> str:
+    """Return the leaf that was written last, below the current message if there is one.
+
+    Of two leaves of the same time it is the later in the file.
+    """
+    leaves = leaves_of(parents, current)
     if not leaves:
         raise InvalidInput("its messages follow each other in a circle")
     times = [_time(nodes[leaf], "created_at") for leaf in leaves]
@@ -108,7 +147,7 @@ class _Speech:
         self.conversation = conversation
         self.source = source_of(CLAUDE, conversation)
         self.messages: list[Message] = []
-        self.hidden = 0
+        self.hidden: list[str] = []
         self.shortened = 0
         self.waiting = Waiting()
 
@@ -118,7 +157,8 @@ class _Speech:
         before = len(self.messages)
         if role:
             self._blocks(_Draft(node, role, _time(value, "created_at")), value)
-        self.hidden += len(self.messages) == before
+        if len(self.messages) == before:
+            self.hidden.append(node)
 
     def _blocks(self, draft: "_Draft", value: Mapping[str, Any]) -> None:
         blocks = list(dicts(listed(value, "content")))

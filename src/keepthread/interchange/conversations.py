@@ -70,6 +70,12 @@ class Arrived:
     """Messages that people were not shown either: settings, a model's thoughts, empty ones."""
     shortened: int = 0
     """Messages that were too long and lost their end."""
+    left_out: int = 0
+    """Messages on branches that were not asked for, in circles, or not JSON objects."""
+    repeated: int = 0
+    """Messages that were in their conversation before, with the same id and the same content."""
+    rejoined: int = 0
+    """Messages whose predecessor is missing; they follow the message before them in the file."""
     refused: int = 0
     """Conversations that were passed over."""
     problems: list[Problem] = field(default_factory=list[Problem])

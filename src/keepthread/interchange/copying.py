@@ -27,7 +27,7 @@ _LOOKED_AT: Final = 500
 _ABREAST: Final = 4  # sessions at a time: a server is asked again while it answers
 _BATCH_BYTES: Final = 1 << 20
 _RECORDS: Final = 100
-_DETAILS: Final = ("title", "tags", "system_prompt", "meta", "ready")
+_DETAILS: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready")
 
 
 class Difference(NamedTuple):
@@ -136,7 +136,8 @@ class Copying:
                 raise
             there = await self.target.get_session(pair.id)  # it was deleted while it was copied
             if there and not there.ready:
-                await self.target.delete_session(there.key)
+                with suppress(SessionGone, Stale):  # another deleted or finished it
+                    await self.target.delete_session(there.key, unready=True)
 
     async def _filled(self, pair: Pair) -> bool:
         """Copy a session, and tell whether nothing was erased meanwhile."""

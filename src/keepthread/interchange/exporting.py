@@ -21,6 +21,8 @@ class Exported:
     sessions: int = 0
     messages: int = 0
     records: int = 0
+    deleted: int = 0
+    """Sessions that were deleted while the export ran; they are not part of it."""
     damaged: list[str]
 
 
@@ -113,13 +115,21 @@ class _Export:
         try:
             records = await self._read_shelf(Scope(session=session.key), f"session {id!r}")
             session = await self.store.describe(session.key)
-        except SessionGone:  # deleted meanwhile
+        except SessionGone:
+            self.done.deleted += 1
             return
         if session.state == "damaged":
             self.done.damaged.append(f"the record of session {id!r}: owner, title and more")
+        before = replace(self.done, damaged=self.done.damaged.copy())
         self._write("session", nouns.session_to_json(replace(session, id=id)))
         self.done.sessions += 1
-        await self._messages(session, id)
+        try:
+            await self._messages(session, id)
+        except SessionGone:
+            # A part of it is written already: this line makes the import leave it out.
+            self._write("deleted", {"session": id})
+            self.done = replace(before, deleted=before.deleted + 1)
+            return
         self._records(records, {"session": id})
 
     async def _messages(self, session: SessionInfo, id: str) -> None:

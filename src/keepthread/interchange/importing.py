@@ -6,6 +6,7 @@ was broken off is continued by running it again.
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from keepthread.errors import (
     InvalidInput,
     KeepthreadError,
     SessionExists,
+    SessionGone,
     Stale,
     Unavailable,
 )
@@ -45,10 +47,12 @@ class Imported:
 
 @dataclass(slots=True)
 class _Filling:
-    """A session on its way in."""
+    """A session on its way in, by its name in the file, and what was read before it."""
 
+    name: str
     given: SessionInfo
     stored: SessionInfo
+    before: Imported
     messages: int = 0
 
 
@@ -119,7 +123,9 @@ class _Import:
         if self.ended:
             raise InvalidInput("nothing may come behind the end")
         if len(value) != 1:
-            raise InvalidInput("a line must be a session, a message, a record or the end")
+            raise InvalidInput(
+                "a line must be a session, a message, a record, a deletion or the end"
+            )
         ((kind, body),) = value.items()
         if kind == "message":
             await self._message(body, len(line))
@@ -129,6 +135,8 @@ class _Import:
             await self._record(body)
         elif kind == "session":
             await self._session(body)
+        elif kind == "deleted":
+            await self._deleted(body)
         elif kind == "end":
             await self._end(body)
         else:
@@ -141,15 +149,28 @@ class _Import:
         given = nouns.session_from_json(body)
         if given.id in self.keys:
             raise InvalidInput(f"session {given.id!r} is in the file twice")
+        before = replace(self.done)
         self.done.damaged += given.state == "damaged"
         self.done.sessions += 1
         renamed = self._renamed(given)
         stored = await self._find_or_make(renamed)
         self.keys[given.id] = stored.key
-        self.filled.append(_Filling(renamed, stored))
+        self.filled.append(_Filling(given.id, renamed, stored, before))
         if stored.ready:
             self.known.add(stored.key)
             self.done.known += 1
+
+    async def _deleted(self, body: Any) -> None:
+        """Leave out the session above: it was deleted while the export was written."""
+        last = self.filled[-1] if self.filled else None
+        if last is None or body != {"session": last.name}:
+            raise InvalidInput("only the session above can be deleted")
+        self.filled.pop()
+        del self.keys[last.name]
+        self.done = last.before
+        if not last.stored.ready:
+            with suppress(SessionGone, Stale):  # somebody else deleted or finished it
+                await self.store.delete_session(last.stored.key, unready=True)
 
     def _renamed(self, given: SessionInfo) -> SessionInfo:
         fork = given.forked_from

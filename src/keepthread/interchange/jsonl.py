@@ -1,9 +1,11 @@
 """The lines of an export: one JSON object each, in valid UTF-8, exact in both directions.
 
 The first line is the header, the last one the end; between them come the sessions, each followed by
-its messages and the records of its shelf, and then the records of owners and of the tenant. JSON
-cannot write two lone surrogates side by side: a reader takes them for one character. A line that
-holds a lone surrogate is therefore wrapped: `{"base64": …}` around its JSON, in our codec's bytes.
+its messages and the records of its shelf, and then the records of owners and of the tenant. A
+session that was deleted while its messages were written ends with a line that says so, and is not
+imported. JSON cannot write two lone surrogates side by side: a reader takes them for one character.
+A line that holds a lone surrogate is therefore wrapped: `{"base64": …}` around its JSON, in our
+codec's bytes.
 """
 
 import binascii

@@ -25,7 +25,7 @@ _PLACE: Final = ("id", "seq", "exchange", "total", "created_at")
 _DEFAULTS: Final = {f.name: f.default for f in fields(Message)}
 _SESSION: Final = ("id", "owner", "title", "system_prompt", "meta", "kind", "parent", "ready")
 _SESSION_ONLY: Final = frozenset(
-    (*_SESSION, "tags", "forked_from", "created_at", "updated_at", "state", "messages")
+    (*_SESSION, "title_seq", "tags", "forked_from", "created_at", "updated_at", "state", "messages")
 )
 _DAMAGED_TEXT: Final = MAX_BYTES // 4  # characters that fit into a message whatever they are
 
@@ -37,6 +37,8 @@ def session_to_json(session: SessionInfo) -> dict[str, JSON]:
     """Return a session as it is exported; its key and epoch belong to one store and stay there."""
     out: dict[str, JSON] = {name: getattr(session, name) for name in _SESSION}
     out["tags"] = list(session.tags)
+    if session.title_seq:
+        out["title_seq"] = session.title_seq
     if fork := session.forked_from:
         out["forked_from"] = {"session": fork.session, "seq": fork.seq}
     out |= {"created_at": session.created_at, "updated_at": session.updated_at}
@@ -50,6 +52,7 @@ def session_from_json(value: Any) -> SessionInfo:
     value = _object(value, "the session", _SESSION_ONLY)
     check_id(value.get("id"), "a session id")
     check_count(value.get("messages"), "messages")
+    check_count(value.get("title_seq", 0), "title_seq")
     if type(value.get("tags", [])) is not list:
         raise InvalidInput(f"tags must be a list, not {show(value['tags'])}")
     if type(value.get("ready", True)) is not bool:
@@ -87,7 +90,9 @@ def message_to_json(message: Message) -> dict[str, JSON]:
             {"media_type": a.media_type, "name": a.name, "uri": a.uri} for a in message.attachments
         ]
     if message.native:
-        out["native"] = {"wire": message.native.wire, "items": list(message.native.items)}
+        wire, items, provider = message.native
+        out["native"] = {"wire": wire, "items": list(items)}
+        out["native"] |= {"provider": provider} if provider else {}
     if message.meta:
         out["meta"] = dict(message.meta)
     return out
@@ -100,8 +105,12 @@ def message_from_json(value: Any) -> Message:
         if name in value:
             value[name] = _nouns(value[name], name, noun)
     if "native" in value:
-        native = _object(value["native"], "native", {"wire", "items"})
-        value["native"] = Native(wire=native.get("wire", ""), items=native.get("items", ()))
+        native = _object(value["native"], "native", {"wire", "items", "provider"})
+        value["native"] = Native(
+            wire=native.get("wire", ""),
+            items=native.get("items", ()),
+            provider=native.get("provider", ""),
+        )
     try:
         value["digest"] = bytes.fromhex(value.get("digest", ""))
     except (TypeError, ValueError):

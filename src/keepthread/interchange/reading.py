@@ -4,7 +4,7 @@ Anything may be missing, null or of another type than it should be: then it is a
 there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
@@ -24,7 +24,8 @@ class Said(NamedTuple):
     """What was said along one way through a conversation."""
 
     messages: Sequence[Message]
-    hidden: int = 0
+    hidden: Collection[str] = ()
+    """The nodes of which nothing is shown."""
     shortened: int = 0
 
 
@@ -35,6 +36,9 @@ class Reading(NamedTuple):
     hidden: int = 0
     shortened: int = 0
     notes: Sequence[str] = ()
+    left_out: int = 0
+    repeated: int = 0
+    rejoined: int = 0
 
 
 class Told(NamedTuple):
@@ -45,26 +49,30 @@ class Told(NamedTuple):
     about: Conversation
     ways: Iterator[Way]
     say: Callable[[Sequence[str]], Said]
+    nodes: Collection[str]
+    """All that have a message."""
 
 
 def read_ways(told: Told, *, branches: bool) -> Reading:
     """Return the first way as a session and, if asked for, the others as forks."""
-    first = told.say(next(told.ways).nodes)
-    if not first.messages:
-        return Reading((), first.hidden, first.shortened)
-    main = told.about._replace(messages=first.messages)
-    ways = [main]
-    for way in islice(told.ways, MOST_BRANCHES if branches else 0):
-        ways.append(_fork(told, way, ways[way.origin]))
+    way = next(told.ways)
+    first = told.say(way.nodes)
+    seen, hidden = set(way.nodes), set(first.hidden)
+    ways = [told.about._replace(messages=first.messages)]
+    for way in islice(told.ways, MOST_BRANCHES if branches and first.messages else 0):
+        said = told.say(way.nodes)
+        ways.append(_fork(told, way, said.messages, ways[way.origin]))
+        seen.update(way.nodes)
+        hidden.update(said.hidden)
     more = branches and next(told.ways, None) is not None
     notes = [f"it has more than {MOST_BRANCHES} branches; the rest is left out"] if more else []
-    found = {conversation.id: conversation for conversation in ways}
-    return Reading(list(found.values()), first.hidden, first.shortened, notes)
+    found = {conversation.id: conversation for conversation in ways if conversation.messages}
+    left_out = sum(node not in seen for node in told.nodes)
+    return Reading(list(found.values()), len(hidden), first.shortened, notes, left_out)
 
 
-def _fork(told: Told, way: Way, origin: Conversation) -> Conversation:
+def _fork(told: Told, way: Way, messages: Sequence[Message], origin: Conversation) -> Conversation:
     """Return what parts from another way, or that one itself if nothing was said on it."""
-    messages = told.say(way.nodes).messages
     shared = 0
     for one, other in zip(origin.messages, messages, strict=False):
         if one != other:

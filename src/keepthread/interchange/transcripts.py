@@ -12,6 +12,7 @@ from typing import Final
 
 from keepthread.interchange.exporting import Exported
 from keepthread.interchange.markdown import LATEST, header_of, markdown_of
+from keepthread.private_files import private_file
 from keepthread.protocols import Progress, Store
 from keepthread.types import SessionInfo
 
@@ -64,12 +65,6 @@ async def write_transcript(
 async def save_transcript(store: Store, session: SessionInfo, folder: Path) -> Path:
     """Write a session as a file of its own into a folder; it appears there once it is whole."""
     path = folder / transcript_name(session)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            part.chmod(0o600)  # conversations are their owner's alone
-            await write_transcript(store, session, file.write)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with private_file(path) as write:
+        await write_transcript(store, session, write)
     return path

@@ -38,10 +38,63 @@ def ways_of(parents: Mapping[str, str | None], current: str) -> Iterator[Way]:
                     yield other
 
 
-def leaves_of(parents: Mapping[str, str | None]) -> list[str]:
-    """Return the nodes that no other follows."""
+def leaves_of(parents: Mapping[str, str | None], below: str | None = None) -> list[str]:
+    """Return the nodes that no other follows; with `below`, those that follow it or are it."""
     inner = set(parents.values())
-    return [node for node in parents if node not in inner]
+    leaves = [node for node in parents if node not in inner]
+    if below is None:
+        return leaves
+    if below not in inner:
+        return [below]
+    children: dict[str | None, list[str]] = {}
+    for node, parent in parents.items():
+        children.setdefault(parent, []).append(node)
+    found, waiting = {below}, [below]
+    while waiting:
+        new = [child for child in children.get(waiting.pop(), ()) if child not in found]
+        found.update(new)
+        waiting += new
+    return [leaf for leaf in leaves if leaf in found]
+
+
+def mended(parents: Mapping[str, str | None]) -> tuple[dict[str, str | None], int]:
+    """Let nodes whose parent is missing follow the node before them; return how many did so.
+
+    The parent that the first root names is the name of the root: its other children are roots too.
+    """
+    named = [parent for parent in parents.values() if parent not in parents]
+    root = None if None in named else next(iter(named), None)
+    result = dict(parents)
+    tops = _tops(parents)
+    number, before = 0, None
+    for node, parent in parents.items():
+        if parent is not None and parent not in parents and parent != root and before is not None:
+            top = before
+            while (next_top := tops[top]) != top:
+                top = next_top
+            if top != node:  # otherwise the node before it follows it
+                result[node], tops[node] = before, top
+                number += 1
+        before = node
+    return result, number
+
+
+def _tops(parents: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the root above each node; of nodes in a circle, one of them."""
+    tops: dict[str, str] = {}
+    for start in parents:
+        path: dict[str, None] = {}
+        node = start
+        while node not in tops and node not in path:
+            path[node] = None
+            parent = parents[node]
+            if parent is None or parent not in parents:
+                break
+            node = parent
+        top = tops.get(node, node)
+        tops |= dict.fromkeys(path, top)
+        tops[top] = top
+    return tops
 
 
 def _up(parents: Mapping[str, str | None], leaf: str) -> list[str]:

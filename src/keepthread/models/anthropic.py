@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from keepthread.context.anthropic import render
+from keepthread.derived import distinct_calls
 from keepthread.models.asking import Question, native_of, parameters_of
 from keepthread.models.pieces import Pieces, count_of, text_of
 from keepthread.models.remote import RemoteModel
@@ -15,12 +16,14 @@ _CUT: Final = ("max_tokens", "refusal", "model_context_window_exceeded")
 _MAX_TOKENS: Final = 8192
 """How long an answer may be if nobody says: the wire wants to be told."""
 _INPUTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-_THOUGHTS: Final = ("thinking", "redacted_thinking")
+_THOUGHTS: Final = {"thinking": "signature", "redacted_thinking": "data"}
+"""Blocks of thoughts, and the field that the provider checks when they come back."""
+_JSON: Final = "json"
 _DELTAS: Final = {
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),
     "signature_delta": ("signature", "signature"),
-    "input_json_delta": ("partial_json", "json"),
+    "input_json_delta": ("partial_json", _JSON),
 }
 
 
@@ -41,7 +44,7 @@ class AnthropicModel(RemoteModel):
         request: dict[str, Any] = {
             "model": self.name,
             "max_tokens": question.max_tokens or _MAX_TOKENS,
-            **render(question.selection),
+            **render(question.selection, self._asked.host),
             "stream": True,
         }
         if len(request["messages"]) > 1:
@@ -66,7 +69,7 @@ class AnthropicModel(RemoteModel):
             return schema
 
     def _hearing(self, names: Mapping[str, str]) -> "Heard":
-        return Heard(names)
+        return Heard(names, self._asked.host)
 
     def _connected(self, sdk: Any, **settings: Any) -> Any:
         client = sdk.AsyncAnthropic(**settings, open_telemetry=False)
@@ -77,12 +80,14 @@ class AnthropicModel(RemoteModel):
 class Heard:
     """What is heard of an answer, event by event."""
 
-    def __init__(self, names: Mapping[str, str] = {}) -> None:
-        """Know what tools are called."""
+    def __init__(self, names: Mapping[str, str] = {}, provider: str = "") -> None:
+        """Know what tools are called, and the host that answers."""
         self.said = Pieces()
         self.ended = False
         self._names = names
-        self._blocks: dict[int, dict[str, Any]] = {}
+        self._provider = provider
+        self._blocks: list[_Block] = []
+        self._at: dict[int, _Block] = {}
         self._stop = ""
         self._usage: dict[str, int] = {}
 
@@ -94,7 +99,7 @@ class Heard:
             case "content_block_start":
                 return self._begin(event["index"], dict(event["content_block"]))
             case "content_block_delta":
-                return self._delta(self._blocks[event["index"]], event["delta"])
+                return self._delta(self._at[event["index"]], event["delta"])
             case "message_delta":
                 self._cost(event.get("usage"))
                 self._stop = text_of(event["delta"].get("stop_reason"))
@@ -103,20 +108,19 @@ class Heard:
                 pass
         return ""
 
-    def _begin(self, index: int, block: dict[str, Any]) -> str:
-        kind = text_of(block["type"])
-        if kind == "tool_use":
-            block |= {name: text_of(block[name]) for name in ("id", "name")}
-        self._blocks[index] = block
-        return self.said.add(text_of(block["text"])) if kind == "text" else ""
+    def _begin(self, index: int, given: dict[str, Any]) -> str:
+        block = _Block(given)
+        self._blocks.append(block)  # some servers give all blocks one index
+        self._at[index] = block
+        return self.said.add(text_of(given["text"])) if block.kind == "text" else ""
 
-    def _delta(self, block: dict[str, Any], delta: Mapping[str, Any]) -> str:
+    def _delta(self, block: "_Block", delta: Mapping[str, Any]) -> str:
         """Add to a block, and return what that says."""
         name, field = _DELTAS.get(delta["type"], ("", ""))
         if not name:
             return ""
         given = text_of(delta[name])
-        block[field] = text_of(block.get(field)) + given
+        block.add(field, given)
         return self.said.add(given) if name == "text" else ""
 
     def _cost(self, usage: Mapping[str, Any] | None) -> None:
@@ -126,15 +130,19 @@ class Heard:
 
     def reply(self) -> Reply:
         """Return the whole answer."""
-        calls = [
-            ToolCall(
-                id=block["id"],
-                name=self._names.get(block["name"], block["name"]),
-                arguments=_arguments(block),
-            )
-            for block in self._blocks.values()
-            if block["type"] == "tool_use"
-        ]
+        called = [block for block in self._blocks if block.kind == "tool_use"]
+        calls = distinct_calls(
+            [
+                ToolCall(
+                    id=block.text("id"),
+                    name=self._names.get(block.text("name"), block.text("name")),
+                    arguments=block.arguments,
+                )
+                for block in called
+            ]
+        )
+        for block, call in zip(called, calls, strict=True):
+            block.given["id"] = call.id
         native = self._native() if calls else None
         return Reply(self.said.text, calls, self._spent(), self._stop in _CUT, native)
 
@@ -149,26 +157,52 @@ class Heard:
         )
 
     def _native(self) -> Native | None:
-        """Return the blocks if there are thoughts before calls: they must go back as they came."""
-        blocks = self._blocks.values()
-        if not any(block["type"] in _THOUGHTS for block in blocks):
+        """Return the blocks if there are thoughts before calls: they must go back as they came.
+
+        Anthropic takes no thought back without its signature.
+        """
+        thoughts = [block for block in self._blocks if block.kind in _THOUGHTS]
+        if not thoughts or not all(block.text(_THOUGHTS[block.kind]) for block in thoughts):
             return None
         try:
-            return native_of("anthropic", [_item(block) for block in blocks])
-        except ValueError:  # a call that was cut short, or half a character
+            return native_of("anthropic", [b.item() for b in self._blocks], self._provider)
+        except (ValueError, RecursionError):  # a call cut short, half a character, or too deep
             return None
 
 
-def _arguments(block: Mapping[str, Any]) -> str:
-    return block.get("json") or json.dumps(block.get("input") or {}, ensure_ascii=False)
+class _Block:
+    """A block of an answer: what it began with, and the texts that are added to it."""
 
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.kind = text_of(given["type"])
+        named = ("id", "name") if self.kind == "tool_use" else ()
+        self.given = given | {name: text_of(given.get(name)) for name in named}
+        self._added: dict[str, Pieces] = {}
 
-def _item(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a block as it may go back."""
-    kept = {name: value for name, value in block.items() if name != "json" and value is not None}
-    if block["type"] == "tool_use":
-        kept["input"] = json.loads(_arguments(block))
-    return kept
+    def add(self, field: str, piece: str) -> None:
+        """Add to a text."""
+        if field not in self._added:
+            self._added[field] = Pieces()
+            self._added[field].add(text_of(self.given.get(field)))
+        self._added[field].add(piece)
+
+    def text(self, field: str) -> str:
+        """Return a text as far as it arrived."""
+        added = self._added.get(field)
+        return added.text if added else text_of(self.given.get(field))
+
+    @property
+    def arguments(self) -> str:
+        """Return the arguments of a call."""
+        return self.text(_JSON) or json.dumps(self.given.get("input") or {}, ensure_ascii=False)
+
+    def item(self) -> dict[str, Any]:
+        """Return the block as it may go back."""
+        texts = {field: pieces.text for field, pieces in self._added.items()}
+        kept = {name: value for name, value in {**self.given, **texts}.items() if name != _JSON}
+        if self.kind == "tool_use":
+            kept["input"] = json.loads(self.arguments)
+        return {name: value for name, value in kept.items() if value is not None}
 
 
 def _called(messages: list[Any]) -> list[str]:

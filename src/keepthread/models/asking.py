@@ -69,7 +69,7 @@ def address_of(url: str, *, ends: Sequence[str], root: str) -> tuple[str, str]:
     return f"{parts.scheme}://{parts.netloc}{path or root}", parts.netloc
 
 
-def native_of(wire: Wire, items: Sequence[JSON]) -> Native:
+def native_of(wire: Wire, items: Sequence[JSON], provider: str) -> Native:
     """Return a provider's own items; raise `ValueError` if no request could carry them."""
     json.dumps(items, ensure_ascii=False).encode()
-    return Native(wire, items)
+    return Native(wire, items, provider)

@@ -17,6 +17,7 @@ from keepthread.errors import (
 )
 
 _MOST_TOLD: Final = 300
+_LONGEST_WAIT: Final = 86_400.0
 _BUSY: Final = 429
 _LATER: Final = (408, 409, _BUSY)
 _STATUS_OF_ERRORS: Final = 300
@@ -62,6 +63,10 @@ class Garbled(Exception):
     """What came is no answer."""
 
 
+class Exceeded(Exception):
+    """An answer is larger or takes longer than any should; it says how, after the host's name."""
+
+
 class Asked(NamedTuple):
     """Who was asked, and what must never be told."""
 
@@ -96,7 +101,9 @@ class Failure(NamedTuple):
 
 def failure_of(error: BaseException, asked: Asked) -> Failure:
     """Return what an error of an SDK, or of what it stands on, means."""
-    if isinstance(error, Garbled | ValueError):
+    if isinstance(error, Exceeded):
+        return Failure(ModelUnavailable, f"{asked.host} {error}", "ask for less, or ask another")
+    if isinstance(error, Garbled | ValueError | RecursionError):
         return _unread(asked)
     status, body = getattr(error, "status_code", 0), getattr(error, "body", None)
     if status < _STATUS_OF_ERRORS and body is None:
@@ -185,13 +192,18 @@ def _wait(headers: Mapping[str, str]) -> float:
     """Return the seconds that a server asks to wait for."""
     try:
         if milliseconds := headers.get("retry-after-ms"):
-            return max(0.0, float(milliseconds) / 1000)
+            return _seconds(float(milliseconds) / 1000)
         after = headers.get("retry-after", "0")
         if re.fullmatch(r"[0-9.]+", after):
-            return float(after)
-        return max(0.0, parsedate_to_datetime(after).timestamp() - time.time())
-    except ValueError:
+            return _seconds(float(after))
+        return _seconds(parsedate_to_datetime(after).timestamp() - time.time())
+    except (ValueError, OverflowError):
         return 0.0
+
+
+def _seconds(given: float) -> float:
+    """Return a time to wait that can be shown: a server may ask for any."""
+    return min(max(0.0, given), _LONGEST_WAIT)
 
 
 def _plain(text: str, key: str | None) -> str:

@@ -1,10 +1,12 @@
 """OpenAI's chat completions, and every server that speaks like them."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
 from keepthread.context.openai_chat import render
+from keepthread.derived import distinct_calls
 from keepthread.models.asking import Question, native_of, parameters_of
 from keepthread.models.pieces import Pieces, count_of, text_of
 from keepthread.models.remote import RemoteModel
@@ -36,12 +38,13 @@ class OpenAIModel(RemoteModel):
         "stream_options": None,
         _OLD_LIMIT: _NEW_LIMIT,
         _NEW_LIMIT: _OLD_LIMIT,
+        **dict.fromkeys((*_THOUGHTS, *_SIGNATURES)),
     }
 
     def _request(self, question: Question) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": self.name,
-            **render(question.selection),
+            **render(question.selection, self._asked.host),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -56,7 +59,7 @@ class OpenAIModel(RemoteModel):
         return request
 
     def _hearing(self, names: Mapping[str, str]) -> "Heard":
-        return Heard(names)
+        return Heard(names, self._asked.host)
 
     def _connected(self, sdk: Any, **settings: Any) -> Any:
         client = sdk.AsyncOpenAI(**settings)
@@ -68,14 +71,17 @@ class OpenAIModel(RemoteModel):
 class Heard:
     """What is heard of an answer, chunk by chunk."""
 
-    def __init__(self, names: Mapping[str, str] = {}) -> None:
-        """Know what tools are called."""
+    def __init__(self, names: Mapping[str, str] = {}, provider: str = "") -> None:
+        """Know what tools are called, and the host that answers."""
         self.said = Pieces()
         self.ended = False
         self._names = names
-        self._calls: list[dict[str, Any]] = []
-        self._at: dict[int, dict[str, Any]] = {}
+        self._provider = provider
+        self._calls: list[_Call] = []
+        self._at: dict[int, _Call] = {}
+        self._ids: dict[tuple[int, str], _Call] = {}
         self._kept: dict[str, Any] = {}
+        self._thought: dict[str, Pieces] = {}
         self._cut = False
         self._usage: Usage | None = None
 
@@ -99,57 +105,122 @@ class Heard:
 
     def _thoughts(self, delta: Mapping[str, Any]) -> None:
         for name in _THOUGHTS:
-            if thought := delta.get(name):
+            thought = delta.get(name)
+            if isinstance(thought, str):
+                self._thought.setdefault(name, Pieces()).add(thought)
+            elif thought:
                 self._kept[name] = self._kept[name] + thought if name in self._kept else thought
 
     def _call(self, given: Mapping[str, Any], index: int) -> None:
-        """Take a part of a call. Some servers give all calls one index, and each its own id."""
-        id = text_of(given.get("id"))
-        call = self._at.get(index)
-        if call is None or (id and call["id"] and id != call["id"]):
-            call = self._at[index] = {"id": "", "name": "", "arguments": "", "kept": {}}
-            self._calls.append(call)
+        """Take a part of a call."""
         function: dict[str, Any] = given.get("function") or {}
-        call["id"] = call["id"] or id
-        call["name"] = call["name"] or text_of(function.get("name"))
-        call["arguments"] += text_of(function.get("arguments"))
-        call["kept"] |= {name: given[name] for name in _SIGNATURES if given.get(name)}
+        id, name = text_of(given.get("id")), text_of(function.get("name"))
+        call = self._begun(index, id, name)
+        if call is None:
+            call = _Call()
+            self._calls.append(call)
+        self._at[index] = call
+        if id:
+            self._ids[index, id] = call
+        call.id = call.id or id
+        call.named += bool(name)
+        call.name = call.name or name
+        call.arguments.add(text_of(function.get("arguments")))
+        call.kept |= {name: given[name] for name in _SIGNATURES if given.get(name)}
+
+    def _begun(self, index: int, id: str, name: str) -> "_Call | None":
+        """Return the call that a part continues.
+
+        Some servers give all calls one index: an id, or the name of another tool, begins the next.
+        """
+        call = self._at.get(index)
+        if call and id:
+            begins = call.id or (name and call.name)
+            call = self._ids.get((index, id), None if begins else call)
+        return None if call and name and call.name not in ("", name) else call
 
     def reply(self) -> Reply:
         """Return the whole answer."""
-        for n, call in enumerate(self._calls):
-            call["id"] = call["id"] or f"call_{n}"
-            call["arguments"] = call["arguments"] or "{}"
-        calls = [
-            ToolCall(
-                id=call["id"],
-                name=self._names.get(call["name"], call["name"]),
-                arguments=call["arguments"],
-            )
-            for call in self._calls
-        ]
-        return Reply(self.said.text, calls, self._usage, self._cut, self._native())
+        parts = [part for call in self._calls for part in call.parts()]
+        calls = distinct_calls(
+            [
+                ToolCall(
+                    id=part.id,
+                    name=self._names.get(part.name, part.name),
+                    arguments=part.arguments.text or "{}",
+                )
+                for part in parts
+            ]
+        )
+        native = self._native(parts, calls)
+        return Reply(self.said.text, calls, self._usage, self._cut, native)
 
-    def _native(self) -> Native | None:
+    def _native(self, parts: Sequence["_Call"], calls: Sequence[ToolCall]) -> Native | None:
         """Return the message if its calls must go back with what was thought before them."""
-        if not self._calls or not (self._kept or any(call["kept"] for call in self._calls)):
+        thoughts = {name: pieces.text for name, pieces in self._thought.items() if pieces.text}
+        kept = {**self._kept, **thoughts}
+        if not calls or not (kept or any(part.kept for part in parts)):
             return None
-        calls = [
+        items = [
             {
-                "id": call["id"],
+                "id": call.id,
                 "type": "function",
-                "function": {"name": call["name"], "arguments": call["arguments"]},
-                **call["kept"],
+                "function": {"name": part.name, "arguments": call.arguments},
+                **part.kept,
             }
-            for call in self._calls
+            for part, call in zip(parts, calls, strict=True)
         ]
-        said = {"role": "assistant", "content": self.said.text or None, "tool_calls": calls}
+        said = {"role": "assistant", "content": self.said.text or None, "tool_calls": items}
         try:
-            for call in self._calls:
-                json.loads(call["arguments"])
-            return native_of("openai-chat", [{**said, **self._kept}])
-        except ValueError:  # a call that was cut short, or half a character
+            for call in calls:
+                json.loads(call.arguments)
+            return native_of("openai-chat", [{**said, **kept}], self._provider)
+        except (ValueError, RecursionError):  # a call cut short, half a character, or too deep
             return None
+
+
+class _Call:
+    """A call as it arrives."""
+
+    def __init__(self, name: str = "", arguments: str = "") -> None:
+        self.id = ""
+        self.name = name
+        self.named = 0
+        """How many of its parts name the tool."""
+        self.arguments = Pieces()
+        self.arguments.add(arguments)
+        self.kept: dict[str, Any] = {}
+
+    def parts(self) -> "list[_Call]":
+        """Return the calls that it is: calls of one tool, one index and no ids arrive as one.
+
+        Their arguments are then several JSON objects in a row.
+        """
+        found = _objects(self.arguments.text) if self.named > 1 or not self.id else []
+        if len(found) < 2:
+            return [self]
+        parts = [_Call(self.name, each) for each in found]
+        parts[0].id, parts[0].kept = self.id, self.kept
+        return parts
+
+
+def _objects(text: str) -> list[str]:
+    """Return the JSON objects that a text consists of; the last may be cut short.
+
+    Return none if it is anything else.
+    """
+    found: list[str] = []
+    decoder = json.JSONDecoder()
+    text = text.lstrip()
+    at = 0
+    try:
+        while at < len(text) and text[at] == "{":
+            _, end = decoder.raw_decode(text, at)
+            found.append(text[at:end])
+            at = cast("re.Match[str]", re.compile(r"\s*").match(text, end)).end()
+    except (ValueError, RecursionError):
+        return [*found, text[at:]]
+    return found if at == len(text) else []
 
 
 def _text(content: Any) -> str:

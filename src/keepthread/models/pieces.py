@@ -3,6 +3,9 @@
 import re
 from typing import Final
 
+from keepthread.models.failures import Exceeded
+from keepthread.models.limits import MOST_TEXT
+
 _SURROGATE: Final = "[\ud800-\udfff]"
 _OPENS: Final = "[\ud800-\udbff]$"
 
@@ -14,6 +17,7 @@ class Pieces:
         """Begin with nothing."""
         self._said: list[str] = []
         self._half = ""
+        self._size = 0
 
     def add(self, piece: str) -> str:
         """Take a piece, and return what can be passed on."""
@@ -24,6 +28,9 @@ class Pieces:
             piece = piece.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
             if re.search(_OPENS, piece):
                 piece, self._half = piece[:-1], piece[-1]
+        self._size += len(piece.encode("utf-8", "surrogatepass"))
+        if self._size > MOST_TEXT:
+            raise Exceeded("gives an answer longer than 1 MB")
         self._said.append(piece)
         return piece
 

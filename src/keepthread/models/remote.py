@@ -6,12 +6,13 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from json import JSONDecodeError
 from typing import Any, ClassVar, Final, Protocol
 
 from keepthread.errors import InvalidInput, ModelDenied, ModelRefused, ModelUnavailable
+from keepthread.loops import PerLoop
 from keepthread.models.asking import Question, address_of, conversation, wire_names
-from keepthread.models.failures import Asked, Failure, Garbled, ended_early, failure_of
+from keepthread.models.failures import Asked, Exceeded, Failure, Garbled, ended_early, failure_of
+from keepthread.models.limits import OVER, Deadline, bound
 from keepthread.models.patience import Patience
 from keepthread.models.pieces import Pieces
 from keepthread.types import JSON, Message, Reply, Tool
@@ -39,9 +40,11 @@ class RemoteModel(ABC):
     """A model behind a provider's SDK, asked in streams alone.
 
     The SDK is loaded when first needed, or by `warm`. `timeout` is how many seconds may pass
-    without a sign of life: until the first byte over all tries, and then between bytes. What is
+    without a sign of life: until the first byte over all tries, and then between bytes. A whole
+    answer may take `max_seconds` and have 1 MB of text; a longer one raises `ModelCut`. What is
     busy, broken or out of reach is asked again, up to `retries` times, as long as nothing was said.
-    No environment is read and no redirection followed. The key is in no error, log or `repr`.
+    Several threads may ask it, each in an event loop of its own. No environment is read and no
+    redirection followed. The key is in no error, log or `repr`.
     """
 
     package: ClassVar[str]
@@ -65,23 +68,27 @@ class RemoteModel(ABC):
         timeout: float = 60.0,
         retries: int = 2,
         max_tokens: int | None = None,
+        max_seconds: float = 1800.0,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         """Know whom to ask; nothing is loaded or asked yet."""
         if key is not None and not re.fullmatch("[!-~]+", key):
             raise InvalidInput("the key has a blank, a line break or no ASCII in it; copy it anew")
-        if timeout <= 0 or retries < 0:
-            raise InvalidInput("timeout must be above 0, and retries 0 or more")
+        if timeout <= 0 or max_seconds <= 0 or retries < 0:
+            raise InvalidInput("timeout and max_seconds must be above 0, and retries 0 or more")
         self.name = name
         self._url, host = address_of(base_url or self.own, ends=self.ends, root=self.root)
         self._asked = Asked(name, host, timeout, key)
         self._retries = retries
         self._max_tokens = max_tokens
+        self._max_seconds = max_seconds
         self._sleep = sleep
         self._instead: dict[str, str | None] = {}
-        self._client: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sdk: Any = None
         self._loading = threading.Lock()
+        self._spare: Any = None
+        """A client that was made in a thread, for the first loop that asks."""
+        self._clients = PerLoop(self._client, _close)  # connections belong to one event loop
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r} at {self._asked.host})"
@@ -100,17 +107,17 @@ class RemoteModel(ABC):
 
     async def warm(self) -> None:
         """Load the SDK, in a thread, so that the first answer need not wait for it."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # connections belong to the loop that opened them
-            self._loop, self._client = loop, None
-        if self._client is None:
+        if self._sdk is None:
             await asyncio.to_thread(self._load)
+        self._clients.current()
 
     async def close(self) -> None:
-        """Close its connections. It may be asked again, and opens new ones then."""
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.close()
+        """Close its connections, those of other event loops too.
+
+        It may be asked again, and opens new ones then. When a loop ends, its connections are closed
+        with it.
+        """
+        await self._clients.close()
 
     async def complete(
         self,
@@ -146,12 +153,14 @@ class RemoteModel(ABC):
         question = Question(selection, tools, schema, max_tokens or self._max_tokens)
         request = _reworded(self._request(question), self._instead)
         patience = Patience(self._asked.timeout, self._retries, self._sleep)
+        deadline = Deadline(self._asked.timeout, self._max_seconds)
         while True:
             hearing = self._hearing(names)
             failure = ended_early(self._asked)
             try:
-                async with await self._opened(request, patience.left) as events:
-                    async for event in events:
+                async with await self._opened(request, patience.left) as stream:
+                    events = aiter(stream)
+                    while (event := await deadline.event(events)) is not OVER:
                         if piece := _heard(hearing, event):
                             yield piece
             except self._failures as error:
@@ -163,7 +172,15 @@ class RemoteModel(ABC):
         self._instead |= patience.instead
         if rest := hearing.said.rest():
             yield rest
-        yield hearing.reply()
+        yield self._whole(hearing)
+
+    def _whole(self, hearing: Hearing) -> Reply:
+        """Return the whole answer; raise what to tell if it cannot be put together."""
+        try:
+            return hearing.reply()
+        except (AttributeError, TypeError, ValueError, LookupError, RecursionError):
+            failure = failure_of(Garbled(), self._asked)
+        raise failure.error(1, hearing.said.text)
 
     async def _ready(self) -> None:
         asked = self._asked
@@ -175,19 +192,27 @@ class RemoteModel(ABC):
 
     def _load(self) -> None:
         with self._loading:
-            if self._client is None:
+            if self._sdk is None:
                 sdk = _import(self.package)
-                self._sdk = sdk
                 self._failures = _failures_of(sdk)
                 self._without = dict.fromkeys(("Authorization", "X-Api-Key"), sdk.Omit())
-                self._client = self._connected(
-                    sdk, **_settings(sdk, self._url, self._asked.key, self._asked.timeout)
-                )
+                self._spare = self._new_client(sdk)
+                self._sdk = sdk  # last: it tells other threads that all of this is ready
+
+    def _client(self) -> Any:
+        """Return a client for the running loop."""
+        with self._loading:
+            spare, self._spare = self._spare, None
+        return spare or self._new_client(self._sdk)
+
+    def _new_client(self, sdk: Any) -> Any:
+        settings = _settings(sdk, self._url, self._asked.key, self._asked.timeout)
+        return self._connected(sdk, **settings)
 
     async def _opened(self, request: Mapping[str, Any], seconds: float) -> Any:
         """Return the events of an answer once it has begun."""
         async with asyncio.timeout(seconds):
-            return await self._client.post(
+            return await self._clients.current().post(
                 self.path,
                 cast_to=object,
                 body=request,
@@ -214,8 +239,12 @@ class RemoteModel(ABC):
         """Return what a server names as what it will not be told, and what to tell it instead."""
         if failure.kind is not ModelRefused:
             return {}
-        named = (name for name in self.optional if name in request and name in failure.told)
+        named = (n for n in self.optional if _names(request, n) and n in failure.told)
         return {name: self.optional[name] for name in named if self.optional[name] not in instead}
+
+
+async def _close(client: Any) -> None:
+    await client.close()
 
 
 def _reworded(request: Mapping[str, Any], instead: Mapping[str, str | None]) -> dict[str, Any]:
@@ -225,13 +254,29 @@ def _reworded(request: Mapping[str, Any], instead: Mapping[str, str | None]) -> 
         if name in worded:
             value = worded.pop(name)
             worded |= {other: value} if other else {}
+        elif _names(worded, name):
+            worded["messages"] = [_without(message, name) for message in worded["messages"]]
     return worded
+
+
+def _names(request: Mapping[str, Any], name: str) -> bool:
+    """Tell whether a request, a message in it or a call of that has a field of this name."""
+    messages: list[dict[str, Any]] = request["messages"]
+    return name in request or any(_without(m, name) != m for m in messages)
+
+
+def _without(message: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a message without a field, and its calls without it."""
+    kept = {key: value for key, value in message.items() if key != name}
+    if calls := kept.get("tool_calls"):
+        kept["tool_calls"] = [{k: v for k, v in call.items() if k != name} for call in calls]
+    return kept
 
 
 def _heard(hearing: Hearing, event: Any) -> str:
     try:
         return hearing.take(event)
-    except (AttributeError, TypeError, ValueError, LookupError):
+    except (AttributeError, TypeError, ValueError, LookupError, RecursionError):
         raise Garbled from None
 
 
@@ -252,9 +297,10 @@ def _failures_of(sdk: Any) -> tuple[type[Exception], ...]:
         http.HTTPError,
         http.StreamError,
         TimeoutError,
-        JSONDecodeError,
-        UnicodeDecodeError,
+        ValueError,
+        RecursionError,
         Garbled,
+        Exceeded,
     )
 
 
@@ -266,5 +312,7 @@ def _settings(sdk: Any, url: str, key: str | None, timeout: float) -> dict[str, 
         "base_url": url,
         "timeout": patience,
         "max_retries": 0,
-        "http_client": sdk.DefaultAsyncHttpxClient(timeout=patience, follow_redirects=False),
+        "http_client": sdk.DefaultAsyncHttpxClient(
+            timeout=patience, follow_redirects=False, event_hooks={"response": [bound]}
+        ),
     }

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Final
 
+from keepthread.delegation import CUT
 from keepthread.errors import KeepthreadError
 from keepthread.orchestrator.abreast import side_by_side
 from keepthread.orchestrator.nouns import (
@@ -19,6 +21,9 @@ from keepthread.orchestrator.prompts import prompt
 from keepthread.orchestrator.specialist import Specialist
 from keepthread.protocols import ChatModel
 from keepthread.turn import Turn
+from keepthread.types import Message
+
+_CUT_OFF: Final = " (cut off: only the beginning)"
 
 
 class NotRun(Exception):
@@ -43,7 +48,8 @@ async def execute(
             tell(Began(subtask))
             try:
                 async with asyncio.timeout(limits.subtask_seconds):
-                    result = Result(subtask, await carried_out(subtask, needed))
+                    answer = await carried_out(subtask, needed)
+                result = Result(subtask, answer.content, cut=answer.meta.get(CUT) is True)
             except TimeoutError:
                 late = f"it took longer than {limits.subtask_seconds:g} seconds"
                 result = Result(subtask, failed=late)
@@ -52,7 +58,7 @@ async def execute(
         tell(Ended(result))
         return result
 
-    async def carried_out(subtask: Subtask, needed: Sequence[Result]) -> str:
+    async def carried_out(subtask: Subtask, needed: Sequence[Result]) -> Message:
         orders, snippet = prompt("specialist"), _snippet(subtask, needed)
         allowed = {name: tools[name] for name in subtask.tools}
         child = turn.delegate(subtask.task, agent=subtask.id, system_prompt=orders, snippet=snippet)
@@ -60,7 +66,7 @@ async def execute(
             if failed := [each.subtask.id for each in needed if each.failed]:
                 raise NotRun(f"it needs {', '.join(failed)}, which failed")
             specialist = Specialist(child, subtask, allowed, model, limits, tell)
-            return (child.answer or await child.finish(await specialist.work())).content
+            return child.answer or await specialist.work(child.finish)
 
     async with side_by_side() as group:
         for subtask in plan.subtasks:
@@ -71,5 +77,9 @@ async def execute(
 def _snippet(subtask: Subtask, needed: Sequence[Result]) -> str | None:
     """Return what a step is shown beside its task: of the conversation, and of earlier steps."""
     parts = [subtask.snippet] if subtask.snippet else []
-    parts += [f"Result of {each.subtask.id}:\n{each.text}" for each in needed if each.text]
+    parts += [
+        f"Result of {each.subtask.id}{_CUT_OFF if each.cut else ''}:\n{each.text}"
+        for each in needed
+        if each.text
+    ]
     return "\n\n".join(parts) or None

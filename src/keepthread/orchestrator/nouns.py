@@ -1,8 +1,10 @@
 """The nouns of a pipeline: routes, plans, results, and what is told while it runs."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from keepthread.errors import InvalidInput
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Message, Tool, Usage
 
@@ -46,6 +48,8 @@ class Result(NamedTuple):
     subtask: Subtask
     text: str = ""
     failed: str = ""
+    cut: bool = False
+    """Whether the model was cut off or refused to continue: the text is only a beginning."""
 
 
 class Answer(NamedTuple):
@@ -90,7 +94,8 @@ class Models(NamedTuple):
         return cls(model, model, model, model)
 
 
-class Limits(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Limits:
     """How much of everything; seconds are of wall time."""
 
     subtasks: int = 8
@@ -107,6 +112,17 @@ class Limits(NamedTuple):
     tool_seconds: float = 60.0
     prompt_tokens: int = 16_000
     """What a prompt of a specialist may cost."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing could ever run."""
+        for name in ("subtasks", "at_once", "calls", "prompt_tokens"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"Limits.{name} must be at least 1, not {getattr(self, name)}")
+        if self.rounds < 0:
+            raise InvalidInput(f"Limits.rounds must be 0 or more, not {self.rounds}")
+        for name in ("stage_seconds", "subtask_seconds", "tool_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidInput(f"Limits.{name} must be above 0, not {getattr(self, name)}")
 
 
 # --- what is told while it runs ---

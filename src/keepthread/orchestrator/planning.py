@@ -10,9 +10,12 @@ from keepthread.orchestrator.nouns import Limits, Plan, Subtask
 from keepthread.orchestrator.prompts import prompt
 from keepthread.orchestrator.structured import structured
 from keepthread.protocols import ChatModel
+from keepthread.templates import sanitize
 from keepthread.types import JSON, Tool
 
 TITLE: Final = "Conversation context:"
+BEGIN_TOOLS: Final = "[tools]"
+END_TOOLS: Final = "[end of tools]"
 _STRINGS: Final[JSON] = {"type": "array", "items": {"type": "string"}}
 SCHEMA: Final[dict[str, JSON]] = {
     "type": "object",
@@ -52,21 +55,29 @@ async def plan(
     """Write a plan; `context` is what was said before, as text."""
     limits = limits or Limits()
     check = partial(as_plan, tools=tools, limits=limits)
-    task = framed(TITLE, context, f"Request: {request}")
-    system = planning_prompt(tools, limits)
-    return await structured(model, task, check, system=system, schema=SCHEMA)
+    task = framed(TITLE, context, f"{tool_list(tools)}\n\nRequest: {request}")
+    return await structured(model, task, check, system=planning_prompt(limits), schema=SCHEMA)
 
 
-def planning_prompt(tools: Sequence[Tool], limits: Limits) -> str:
-    """Return the planner's orders, and the tools there are."""
-    listed = "\n".join(f"- {tool.name}: {_about(tool)}" for tool in tools) or "(none)"
-    return f"{prompt('planner')}\n\nAt most {limits.subtasks} steps.\n\nTools:\n{listed}"
+def planning_prompt(limits: Limits) -> str:
+    """Return the planner's orders. Nothing in them was written by a tool's author."""
+    return f"{prompt('planner')}\n\nAt most {limits.subtasks} steps."
+
+
+def tool_list(tools: Sequence[Tool]) -> str:
+    """Return the tools as a quotation, one on each line: their authors may write anything."""
+    lines = [f"> {_line(tool.name)}: {_about(tool)}" for tool in tools] or ["> (none)"]
+    return "\n".join(["Tools:", BEGIN_TOOLS, *lines, END_TOOLS])
 
 
 def _about(tool: Tool) -> str:
-    """Return a tool's description on one line; its author may have written anything."""
-    line = " ".join(tool.description.split())
+    line = _line(tool.description)
     return line if len(line) <= _LONGEST_ABOUT else f"{line[:_LONGEST_ABOUT]}…"
+
+
+def _line(text: str) -> str:
+    """Return a text on one line, without marks of a chat template."""
+    return sanitize(" ".join(text.split()))
 
 
 def as_plan(value: Any, *, tools: Sequence[Tool], limits: Limits) -> Plan:

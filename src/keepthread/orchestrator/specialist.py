@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
+from keepthread.derived import distinct_calls
 from keepthread.errors import InvalidInput, ModelRefused, ToolError, ToolUnavailable
 from keepthread.orchestrator.abreast import side_by_side
 from keepthread.orchestrator.nouns import Limits, Runnable, Subtask, Tell, Used
@@ -26,8 +27,8 @@ class Specialist(NamedTuple):
     limits: Limits
     tell: Tell
 
-    async def work(self) -> str:
-        """Return what the model says once it calls no more tools."""
+    async def work(self, finish: Callable[..., Awaitable[Message]]) -> Message:
+        """Finish with what the model says once it calls no more tools, and return that."""
         reply = await self._asked(tools=self.limits.rounds > 0)
         for left in range(self.limits.rounds - 1, -1, -1):
             if not reply.tool_calls:
@@ -39,12 +40,14 @@ class Specialist(NamedTuple):
             reply = await self._asked(tools=left > 0)
         if not reply.content.strip():
             raise ModelRefused(_NOTHING)
-        return reply.content
+        return await finish(reply.content, cut=reply.cut)
 
     async def _asked(self, *, tools: bool) -> Reply:
         context = await self.child.context(budget=self.limits.prompt_tokens)
         offered = [each.tool for each in self.tools.values()] if tools else []
-        return await self.model.complete(context.messages, system=context.system, tools=offered)
+        reply = await self.model.complete(context.messages, system=context.system, tools=offered)
+        calls = distinct_calls(reply.tool_calls)
+        return reply if calls is reply.tool_calls else reply._replace(tool_calls=calls, native=None)
 
     async def _call(self, call: ToolCall, number: int) -> None:
         """Run a tool and record its result; whatever goes wrong with it, the model is told."""

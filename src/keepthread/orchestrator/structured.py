@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 from keepthread.errors import ModelRefused
 from keepthread.protocols import ChatModel
+from keepthread.templates import sanitize
 from keepthread.types import JSON, Message
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ async def structured(
             problem = str(error)
         messages += [
             Message(role="assistant", content=reply.content or "(nothing)"),
-            Message(role="user", content=_MEND.format(problem=problem)),
+            Message(role="user", content=_MEND.format(problem=sanitize(problem))),
         ]
     raise ModelRefused(f"{model.name} twice wrote what cannot be used: {problem}")
 

@@ -18,6 +18,8 @@ from keepthread.types import Found
 
 _K: Final = 1.2
 _B: Final = 0.75
+_FAINT: Final = 1000
+"""Of a word that counts less than others, the last so many places will do."""
 
 
 class Word(NamedTuple):
@@ -25,17 +27,21 @@ class Word(NamedTuple):
 
     lists: Sequence[Sequence[int]]
     idf: float
+    share: float = 1.0
+    """What it counts beside other words; in `idf` already."""
 
 
-def word_of(word: str, found: Found, ground: Ground) -> Word:
-    """Return a word of a question, as it was found."""
+def word_of(word: str, found: Found, ground: Ground, share: float = 1.0) -> Word:
+    """Return a word of a question, as it was found; `share` is what it counts beside others."""
     lists = [found.places.get(word + mark, ()) for mark in ("", "²", "³")]
     df = len(lists[0])
     if df >= CUT:  # it is taken to be as frequent before the first place that is known
         known = ground.sittings[ground.at(lists[0][0] >> MESSAGE) :]
         df = max(df, df * ground.parts // max(1, sum(sitting.parts for sitting in known)))
     first = since(lists[0], ground)
-    return Word([_from(places, first) for places in lists], idf(ground.parts, df))
+    if share < 1 and df > _FAINT:
+        first = max(first, lists[0][-_FAINT])
+    return Word([_from(places, first) for places in lists], share * idf(ground.parts, df), share)
 
 
 def _from(places: Sequence[int], first: int) -> Sequence[int]:
@@ -70,7 +76,7 @@ def of_pieces(words: Iterable[Word], average: float) -> dict[int, float]:
     rises = _rises(round(average))
     scores: dict[int, float] = {}
     get = scores.get
-    for lists, rarity in words:
+    for lists, rarity, _ in words:
         for places, rise in zip(lists, rises, strict=True):
             if len(places) > MOST_LENGTH:  # then each length is worth weighing beforehand
                 gain = [rarity * each for each in rise]
@@ -88,7 +94,7 @@ def of_messages(words: Iterable[Word], places: Iterable[int]) -> dict[int, float
     wanted |= {message + 1 for message in wanted}
     whole: dict[int, float] = {}
     get = whole.get
-    for lists, rarity in words:
+    for lists, rarity, _ in words:
         held = [message for place in lists[0] if (message := place >> MESSAGE) in wanted]
         for message, times in Counter(held).items():
             whole[message] = get(message, 0.0) + rarity * _WHOLE_GAIN[min(times, _OFTEN)]
@@ -105,7 +111,7 @@ def of_sittings(words: Iterable[Word], ground: Ground) -> dict[int, float]:
         for places in word.lists:
             for sitting, count in ground.runs(places):
                 times[sitting] = times.get(sitting, 0) + count
-        rarity = idf(total, len(times))
+        rarity = word.share * idf(total, len(times))
         for sitting, count in times.items():
             length = ground.sittings[sitting].length / average
             themes[sitting] = themes.get(sitting, 0.0) + rarity * _saturated(count, length)

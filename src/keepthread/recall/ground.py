@@ -2,15 +2,39 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from keepthread.recall.places import MESSAGE, SEQ_BITS
+from keepthread.recall.places import MESSAGE, MOST_SEQ, SEQ_BITS, span
 from keepthread.types import Sitting
+
+PAUSE: Final = 6 * 3600.0
+"""Seconds of silence after which a new sitting begins."""
 
 
 def is_assisted(sittings: Sequence[Sitting]) -> bool:
     """Tell whether an assistant takes part in most sittings."""
     return 2 * sum([sitting.answers > 0 for sitting in sittings]) > len(sittings)
+
+
+def spans_within(sittings: Sequence[Sitting], since: float, until: float) -> list[tuple[int, int]]:
+    """Return the lowest and highest places between which messages of a time may be, in order.
+
+    What is between may be of another time: the times of messages need not rise. Inside a sitting a
+    message is up to `PAUSE` earlier than the one before.
+    """
+    spans: list[tuple[int, int]] = []
+    ordered = sorted(sittings, key=lambda sitting: (int(sitting.session), sitting.first))
+    for number, sitting in enumerate(ordered):
+        if sitting.ended_at < since or sitting.started_at - PAUSE >= until:
+            continue
+        following = ordered[number + 1] if number + 1 < len(ordered) else None
+        same = following is not None and following.session == sitting.session
+        last = following.first - 1 if following and same else MOST_SEQ
+        low, high = span(int(sitting.session), sitting.first, last)
+        if spans and spans[-1][1] + 1 == low:
+            low = spans.pop()[0]
+        spans.append((low, high))
+    return spans
 
 
 class Ground(NamedTuple):

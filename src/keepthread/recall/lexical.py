@@ -71,11 +71,14 @@ def candidates(
     most: int = 400,
     also: Sequence[int] = (),
     ground: Ground | None = None,
+    confined: bool = False,
 ) -> list[Candidate]:
     """Return the places that words, neighbours or a named time speak for, the best first.
 
     A small scope is returned whole, so that vectors can speak for what no word does. `also` are
-    places that something else speaks for; `ground` is that of what was found, if it is known.
+    places that something else speaks for; `ground` is that of what was found, if it is known. If
+    what was found is confined to some messages, their neighbours are not among the candidates of a
+    large scope: they may be others, and would take the place of some.
     """
     if not found.sittings:
         return []
@@ -84,7 +87,10 @@ def candidates(
     most = max(most, ground.parts) if everywhere else most
     dates = _dates(query, ground)
     own, near, whole, theme = _evidence(query, found, ground, most)
-    _add_wordless(near, range(len(ground.sittings)) if everywhere else dates, ground)
+    if confined and not everywhere:
+        near = {place: score for place, score in near.items() if place in own}
+    else:
+        _add_wordless(near, range(len(ground.sittings)) if everywhere else dates, ground)
     weights = _with_first(near, own) if ground.assisted else list(near.values())
     weights = _with_date(near, weights, dates, ground) if dates else weights
     weighed = _best(dict(zip(near, weights, strict=True)), weights, most)
@@ -108,7 +114,8 @@ def candidates(
 
 def _evidence(query: Query, found: Found, ground: Ground, most: int) -> _Evidence:
     """Weigh what holds a word, and what stands beside it."""
-    words = [word_of(word, found, ground) for word in query.words if found.places.get(word)]
+    there = [word for word in query.words if found.places.get(word)]
+    words = [word_of(word, found, ground, query.faint.get(word, 1.0)) for word in there]
     own = of_pieces(words, ground.length / max(1, ground.parts))
     if not ground.assisted:
         own = _best(own, list(own.values()), _MATCHED * most)

@@ -38,7 +38,7 @@ def meaning_of(
     """
     import numpy as np  # noqa: PLC0415 - an optional package, needed from here on
 
-    have = [n for n, key in enumerate(keys) if key in vectors and vectors[key].vectors]
+    have = [n for n, key in enumerate(keys) if _is_comparable(vectors.get(key), asked)]
     if not have:
         return Meaning([0.0] * len(keys), [0.0] * len(keys))
     pieces = [vectors[keys[n]] for n in have]
@@ -52,6 +52,11 @@ def meaning_of(
     every[have] = best
     weights = _rarity(asked.ids, [piece.ids for piece in pieces])
     return Meaning((every @ weights).tolist(), (_with_beside(every, beside) @ weights).tolist())
+
+
+def _is_comparable(piece: Embedding | None, asked: Embedding) -> bool:
+    """Return whether a piece has vectors of as many dimensions as the question's."""
+    return piece is not None and bool(piece.vectors) and piece.dimensions == asked.dimensions
 
 
 def _rarity(asked: Sequence[int], pieces: Sequence[Sequence[int]]) -> "NDArray[np.float32]":

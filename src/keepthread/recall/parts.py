@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from keepthread.recall.characters import characters_of
 from keepthread.recall.flags import (
     ASKS,
     ASSISTANT,
@@ -16,6 +17,7 @@ from keepthread.recall.flags import (
     TOOL,
     USER,
 )
+from keepthread.recall.ground import PAUSE
 from keepthread.recall.places import MOST_PARTS, length_of, place, seq_of
 from keepthread.recall.words import marked, words_of
 from keepthread.types import Message, Part, Sitting, Unread
@@ -24,8 +26,6 @@ WHOLE: Final = 250
 """Tokens of a user's message that is not parted."""
 GROUP: Final = 100
 """Tokens of a group of sentences."""
-PAUSE: Final = 6 * 3600.0
-"""Seconds of silence after which a new sitting begins."""
 
 _TOTAL: Final = 10
 _MOST_TOTAL: Final = (1 << 20) - 1
@@ -75,13 +75,24 @@ def parts_of(session: int, message: Message) -> list[Part]:
         parts.append(
             Part(
                 place=place(session, message.seq, number, len(words)),
-                words=marked(words),
+                words=_indexed(words, piece),
                 tokens=costs[number],
                 flags=common | _flags_of_text(piece) | (0 if number else FIRST),
                 speaker=speaker,
             )
         )
     return parts
+
+
+def _indexed(words: Sequence[str], piece: str) -> list[str]:
+    """Return what a piece is found by: its words, and single characters that may be words.
+
+    Characters count for nothing in the length, and are not marked if they are there twice: they say
+    little, and would double what a Chinese text takes.
+    """
+    found = marked(words)
+    characters = characters_of(piece)
+    return [*found, *(each for each in characters if each not in found)] if characters else found
 
 
 def sittings_of(

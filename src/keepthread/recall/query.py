@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
-from keepthread.recall.words import query_spelled, words_of
+from keepthread.recall.characters import holds_grammar, telling_characters
+from keepthread.recall.words import ends_of, query_forms, query_spelled, words_of
 
 _NAMES: Final = (
     "january february march april may june july august september october november december"
@@ -26,6 +27,10 @@ _WHEN: Final = re.compile(
     r"(?:date|day|month|year))\b",
     re.IGNORECASE,
 )
+FAINT: Final = 0.25
+"""What a single character counts, or a pair that holds grammar, beside a word."""
+_MOST_CHARACTERS: Final = 32
+"""Single characters of a question that are looked for."""
 _READ: Final = 2000
 """Characters of a question in which dates are looked for."""
 _FADE: Final = 10.0
@@ -51,6 +56,10 @@ class Query(NamedTuple):
     """The words to look for, as the index has them."""
     spelled: Mapping[str, str]
     """The same as they are written."""
+    forms: Mapping[str, Sequence[str]]
+    """By word, other words that count as the same where the index has them."""
+    faint: Mapping[str, float]
+    """By word, what it counts beside the others, where that is less than 1."""
     spoken: frozenset[str]
     """All its words, for names."""
     named: Named | None
@@ -61,10 +70,19 @@ class Query(NamedTuple):
 def query_of(text: str) -> Query:
     """Take a question apart."""
     short = text[:_READ]
-    spelled = query_spelled(text)
-    spoken = frozenset(words_of(short))
+    words = query_spelled(text)
+    single = [each for each in telling_characters(ends_of(text)) if each not in words]
+    characters = single[:_MOST_CHARACTERS]
+    faint = [*characters, *filter(holds_grammar, words)]
     return Query(
-        text, list(spelled), spelled, spoken, _named(short), _WHEN.match(short) is not None
+        text,
+        [*words, *characters],
+        {**words, **dict(zip(characters, characters, strict=True))},
+        query_forms(text, words),
+        dict.fromkeys(faint, FAINT),
+        frozenset(words_of(short)),
+        _named(short),
+        _WHEN.match(short) is not None,
     )
 
 

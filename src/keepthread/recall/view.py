@@ -2,5 +2,5 @@
 
 from typing import Final
 
-VIEW: Final = "words:1"
+VIEW: Final = "words:2"
 """The index of words. Another way of telling words apart gets another number."""

@@ -1,18 +1,23 @@
 """Words: what a text and a question have in common, whatever their spelling, case and endings."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 from unicodedata import normalize
 
+from keepthread.recall.german import forms_of, is_german
+from keepthread.recall.inflection import inflected_stem
 from keepthread.recall.stem import stem
+from keepthread.text_caches import register_cache
 
 LONGEST: Final = 64
 """Characters of a word that count."""
 MOST: Final = 64
 """Words of a question that are looked for."""
+MOST_INFLECTED: Final = 16
+"""Words of a question that are looked for in other forms."""
 _FAR: Final = 4000
 """Characters at either end of a long question that are read."""
 
@@ -32,6 +37,19 @@ _RUNS: Final = re.compile(rf"[{_DENSE}{_SIGNS}]+|[^{_DENSE}]+").findall
 _IS_DENSE: Final = re.compile(f"[{_DENSE}]").search
 _ACCENT: Final = re.compile("(?<=[a-z])[\u0300-\u036f]+")
 _SHORTENED: Final = re.compile(r"(?<=\w)'(?:s|d|m|ll|re|ve)\b")
+# Letters that are written in several ways, and signs that are often left out: the Russian io and
+# stress, the Arabic alef, ya, ta marbuta, vowels and tatweel, Hebrew points, the Hindi nukta.
+_SAME: Final = str.maketrans(
+    {
+        **dict.fromkeys("\u0300\u0301\u0640\u0670\u093c"),
+        **dict.fromkeys(map(chr, (*range(0x0591, 0x05BE), *range(0x064B, 0x0660)))),
+        **dict.fromkeys("\u0622\u0623\u0625\u0671", "\u0627"),
+        "\u0451": "\u0435",
+        "\u0649": "\u064a",
+        "\u0629": "\u0647",
+        "\u0901": "\u0902",
+    }
+)
 _APART: Final = str.maketrans({"\u2018": "'", "\u2019": "'", "\u02bc": "'", "\uff07": "'"})
 
 _SMALL: Final = """
@@ -42,7 +60,7 @@ _SMALL: Final = """
     what when where which who whom whose why will with wont would you your yours
 """
 STOP: Final = frozenset(_SMALL.split())
-"""Words that a question is not about."""
+"""English words that a question is not about."""
 
 
 def words_of(text: str) -> list[str]:
@@ -57,9 +75,7 @@ def query_words(text: str) -> list[str]:
 
 def query_spelled(text: str) -> dict[str, str]:
     """Return the words to look for, and each as it is written."""
-    if len(text) > 2 * _FAR:
-        text = f"{text[:_FAR]} {text[-_FAR:]}"
-    spelled = [word[:LONGEST] for word in _spelled(text)]
+    spelled = [word[:LONGEST] for word in _spelled(ends_of(text))]
     telling = [word for word in spelled if word not in STOP]
     words: dict[str, str] = {}
     for word in telling or spelled:
@@ -67,6 +83,24 @@ def query_spelled(text: str) -> dict[str, str]:
     found = list(words.items())
     # Of what is too long, the question itself is likely to be at one of the ends.
     return words if len(found) <= MOST else dict(found[: MOST // 2] + found[-MOST // 2 :])
+
+
+def query_forms(text: str, words: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return other stems by which words of a question may be in an index, if it is German."""
+    if not is_german(ends_of(text)):
+        return {}
+    some = list(words.items())[:MOST_INFLECTED]
+    alphabetic = [(key, word) for key, word in some if word.isascii() and word.isalpha()]
+    forms = {key: [_stem(form[:LONGEST]) for form in forms_of(word)] for key, word in alphabetic}
+    return {
+        key: [each for each in dict.fromkeys(stems) if each not in words]
+        for key, stems in forms.items()
+    }
+
+
+def ends_of(text: str) -> str:
+    """Return both ends of a long question, which is where it is most likely to ask something."""
+    return text if len(text) <= 2 * _FAR else f"{text[:_FAR]} {text[-_FAR:]}"
 
 
 def marked(words: Iterable[str]) -> list[str]:
@@ -84,7 +118,7 @@ def _spelled(text: str) -> list[str]:
         text = text.lower()
         return _PLAIN(_plain_marks(text) if "'" in text else text)
     text = normalize("NFKC", text.translate(_APART)).casefold()
-    text = normalize("NFC", _ACCENT.sub("", normalize("NFD", text)))
+    text = normalize("NFC", _ACCENT.sub("", normalize("NFD", text))).translate(_SAME)
     words: list[str] = []
     for word in _WORDS(_plain_marks(text)):
         if word.isascii() or not _IS_DENSE(word):
@@ -113,4 +147,9 @@ def _parted(word: str) -> list[str]:
 @lru_cache(maxsize=1 << 15)
 def _stem(word: str) -> str:
     """Return what a word is found by."""
-    return stem(word) if word.isascii() and word.isalpha() else word
+    if word.isascii():
+        return stem(word) if word.isalpha() else word
+    return inflected_stem(word)
+
+
+register_cache(_stem.cache_clear)

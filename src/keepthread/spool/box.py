@@ -12,18 +12,19 @@ from keepthread.codec import decode, guard_of
 from keepthread.errors import InvalidInput
 from keepthread.spool import statements as sql
 from keepthread.spool.file import SpoolFile
+from keepthread.spool.known import MAX_SESSIONS
 from keepthread.spool.nouns import Batch, Dropped, SetAside, Settled, Survey, Waiting
 from keepthread.stores.drafts import Draft
 from keepthread.stores.sqlite.cleaning import clean
 from keepthread.stores.sqlite.engine import CHECKPOINT_PAGES, Engine
 from keepthread.stores.sqlite.faults import translate
 from keepthread.stores.sqlite.file import Connect, connect
+from keepthread.stores.sqlite.uses import USES
 from keepthread.types import Cleaning, Durability, Message, SessionInfo, SessionKey
 
 Meant: TypeAlias = Callable[[SessionKey, Message], bool]
 """Tells whether a message of a session is meant."""
 
-_MOST_SESSIONS: Final = 10_000
 _ROW_BYTES: Final = 200  # what a message takes beside its text
 _ENOUGH: Final = CHECKPOINT_PAGES * 4096  # so much written makes the engine move its log
 
@@ -100,7 +101,8 @@ class Box:
 
     async def clean(self, probes: Sequence[bytes]) -> Cleaning:
         """Rewrite the file, so that nothing of what was taken out is left, and search it."""
-        return await asyncio.to_thread(clean, self._file, rewrite=True, probes=probes)
+        file = self._file
+        return await self._engine.maintain(lambda db: clean(db, file, rewrite=True, probes=probes))
 
     async def tidy(self) -> None:
         """Leave nothing of what was taken out, in the file or its log."""
@@ -131,7 +133,7 @@ def look(path: str | Path) -> Survey:
     file = SpoolFile(Path(path))
     if not file.path.is_file():
         raise InvalidInput(f"there is no spool at {file.path}")
-    with closing(file.open_for_reading()) as db:
+    with USES.during(file.path), closing(file.open_for_reading().db) as db:
         try:
             db.execute("BEGIN")
             return _survey(db, file.owner())
@@ -216,7 +218,7 @@ def _sessions(db: sqlite3.Connection) -> list[SessionInfo]:
 def _remember(db: sqlite3.Connection, session: SessionInfo) -> None:
     db.execute(sql.FORGET_SESSION, (session.id,))
     db.execute(sql.REMEMBER_SESSION, (session.id, session.key, session.owner, session.kind))
-    db.execute(sql.FORGET_OLD_SESSIONS, (_MOST_SESSIONS,))
+    db.execute(sql.FORGET_OLD_SESSIONS, (MAX_SESSIONS,))
 
 
 def _survey(db: sqlite3.Connection, owner: str) -> Survey:

@@ -44,10 +44,14 @@ _log: Final = logging.getLogger("keepthread.spool")
 
 
 class Courier:
-    """Stands between a box and its target; use it from one event loop."""
+    """Stands between a box and its target, in one event loop; others go through `Home`."""
 
     def __init__(self, box: Box, open_target: OpenTarget, name: str) -> None:
-        """Know how to open the target, which may be away already; `name` is for people."""
+        """Know how to open the target, which may be away already; `name` is for people.
+
+        It belongs to the running loop.
+        """
+        self.loop = asyncio.get_running_loop()
         self.box = box
         self.target: Store | None = None
         self._open = open_target
@@ -59,8 +63,34 @@ class Courier:
         self._deliveries: dict[SessionKey, asyncio.Task[None]] = {}
         self._reaching: asyncio.Task[None] | None = None
         self._working: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
+        self._has_begun = True
         self._delivered: Callable[[int], object] = lambda _: None
         self._closed = False
+
+    def moved(self) -> "Courier":
+        """Return one for the running loop that continues; the loop of this one has ended.
+
+        What waits is in the box. What was under way in the old loop is repeated: messages have ids.
+        """
+        other = Courier(self.box, self._open, self._name)
+        other.target, other._away, other._closed = self.target, self._away, self._closed
+        other._has_begun = False
+        return other
+
+    async def begun(self) -> None:
+        """Wait until it knows what waits."""
+        if self._has_begun:
+            return
+        if self._beginning is None or self._beginning.done():
+            self._beginning = asyncio.create_task(self._begin_again())
+            self._beginning.add_done_callback(_retrieve)
+        await asyncio.shield(self._beginning)
+
+    async def _begin_again(self) -> None:
+        self._waiting = await self.box.waiting()
+        self._has_begun = True
+        self._wake()
 
     async def begin(self) -> None:
         """Learn what waits, and open the target if it can be had soon."""
@@ -77,7 +107,7 @@ class Courier:
             with suppress(KeepthreadError, TimeoutError):
                 async with asyncio.timeout(_LITTLE_PATIENCE if self._away else _PATIENCE):
                     await self.deliver()
-        tasks = [task for task in (self._working, self._reaching) if task]
+        tasks = [task for task in (self._working, self._reaching, self._beginning) if task]
         tasks += self._deliveries.values()
         for task in tasks:
             task.cancel()
@@ -208,11 +238,11 @@ class Courier:
         gate = self._gates[session] = asyncio.Event()
         try:
             while session in self._waiting:
+                # Counted before the read: a batch that is added while it runs may not be in it.
+                committed = self._waiting[session] - len(self._adding.get(session, ()))
                 page = await self.box.oldest(session, _PAGE)
-                if not page and session in self._adding:
-                    await asyncio.wait(self._adding[session])
-                elif not page:
-                    del self._waiting[session]
+                if not page:
+                    await self._after_empty_page(session, committed)
                 await self._deliver_page(session, page)
                 if len(page) == _PAGE:
                     gate.set()
@@ -221,6 +251,17 @@ class Courier:
             del self._deliveries[session]
             del self._gates[session]
             gate.set()
+
+    async def _after_empty_page(self, session: SessionKey, committed: int) -> None:
+        """Wait for batches that are being added; the session stays busy until they are delivered.
+
+        `committed` is how many batches were in the box before it was read.
+        """
+        if committed > 0:  # the file was changed by something else, or is damaged
+            _log.error("%d batches are missing in the spool's file", committed)
+            self._settled(session, committed)
+        elif adding := self._adding.get(session):
+            await asyncio.wait(adding)
 
     async def _deliver_page(self, session: SessionKey, page: Sequence[Batch]) -> None:
         settled: list[Settled] = []

@@ -9,8 +9,9 @@ from typing import Final
 from keepthread.errors import Busy
 from keepthread.spool.statements import FORMAT, script
 from keepthread.stores.sqlite.faults import translate_os
-from keepthread.stores.sqlite.file import Connect, DatabaseFile, Format, connect
+from keepthread.stores.sqlite.file import Connect, DatabaseFile, connect
 from keepthread.stores.sqlite.lock import FileLock
+from keepthread.stores.sqlite.schema import Format
 from keepthread.types import Durability
 
 SPOOL: Final = Format("spool", 0x6B747370, FORMAT, script)  # "ktsp"

@@ -15,6 +15,8 @@ from keepthread.protocols import Progress, Searchable, Store, TokenCounter
 from keepthread.spool.awaited import AwaitedExchange
 from keepthread.spool.box import Box, Meant
 from keepthread.spool.courier import Courier, OpenTarget, exchange_of
+from keepthread.spool.home import Home
+from keepthread.spool.known import KnownSessions
 from keepthread.spool.nouns import Batch, Survey
 from keepthread.stores.drafts import Draft, as_stored, draft
 from keepthread.stores.levels import strength
@@ -37,21 +39,21 @@ from keepthread.types import (
 class Spool:
     """What waits beside a store; `memory.spool`."""
 
-    def __init__(self, courier: Courier) -> None:
+    def __init__(self, home: Home) -> None:
         """Look through who delivers."""
-        self._courier = courier
+        self._home = home
 
     async def survey(self) -> Survey:
         """Return what waits, what was dropped, and what was set aside and why."""
-        return await self._courier.box.survey()
+        return await self._home.courier.box.survey()
 
     async def deliver(self, *, progress: Progress | None = None) -> None:
         """Deliver now what waits; `Unavailable` if not all of it can be delivered."""
-        await self._courier.deliver(progress=progress)
+        await self._home.call(lambda courier: courier.deliver(progress=progress))
 
     async def clear(self) -> None:
         """Forget what was dropped and set aside."""
-        await self._courier.box.clear()
+        await self._home.courier.box.clear()
 
 
 class SpooledStore:
@@ -59,7 +61,7 @@ class SpooledStore:
 
     An append without `expect` is acknowledged by the target or, while that is away, by the spool.
     All else is the target's: it raises `Unavailable` while that is away, or as long as messages of
-    the session it is about wait to be delivered. Use it from one event loop.
+    the session it is about wait to be delivered.
     """
 
     def __init__(
@@ -72,14 +74,13 @@ class SpooledStore:
         known: Iterable[SessionInfo],
     ) -> None:
         """Stand on a courier that has begun; callers use `open`."""
-        self.spool = Spool(courier)
-        self._courier = courier
+        self._home = Home(courier)
+        self.spool = Spool(self._home)
+        self._box = courier.box
         self._durability: Durability = durability
         self._clock = clock
         self._ids = ids
-        self._known = {session.id: session for session in known}
-        self._names = {session.key: session.id for session in self._known.values()}
-        self._seen: set[SessionKey] = set()
+        self._known = KnownSessions(known)
         self._closed = False
 
     @classmethod
@@ -123,7 +124,7 @@ class SpooledStore:
     @property
     def durability(self) -> Durability:
         """Name what both give: an acknowledgement may be the target's or the spool's."""
-        target = self._courier.target
+        target = self._home.courier.target
         if target and strength(target.durability) < strength(self._durability):
             return target.durability
         return self._durability
@@ -136,7 +137,9 @@ class SpooledStore:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            await self._courier.close()
+            if self._home.is_forked:
+                return
+            await self._home.call(Courier.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,18 +152,20 @@ class SpooledStore:
         """Give the target, with all that was acknowledged of a session."""
         if self._closed:
             raise StoreClosed("the store is closed")
-        target = await self._courier.ready(session)
+        target = await self._home.call(lambda courier: courier.ready(session))
         try:
             yield target
         except Unavailable as error:
-            self._courier.note(error)
+            self._home.note(error)
             raise
 
     # --- sessions ---
 
-    async def put_session(self, session: SessionInfo) -> SessionInfo:
+    async def put_session(
+        self, session: SessionInfo, *, seen: SessionInfo | None = None
+    ) -> SessionInfo:
         async with self._target() as target:
-            return await self._remember(await target.put_session(session))
+            return await self._remember(await target.put_session(session, seen=seen))
 
     async def get_session(self, id: str) -> SessionInfo | None:
         """Return the session of that id; while the target is away, what is remembered of it."""
@@ -178,23 +183,20 @@ class SpooledStore:
 
     async def _remember(self, session: SessionInfo) -> SessionInfo:
         """Take note of a session once; that is a help in outages, and no reason to fail."""
-        if session.key not in self._seen and session.ready:
+        if session.ready and not self._known.is_written(session.key):
             bare = SessionInfo(
                 id=session.id, key=session.key, owner=session.owner, kind=session.kind
             )
-            self._known[session.id] = bare
-            self._names[session.key] = session.id
+            self._known.add(bare)
             with suppress(Unavailable):
-                await self._courier.box.remember(bare)
-                self._seen.add(session.key)
+                await self._box.remember(bare)
+                self._known.note_written(session.key)
         return session
 
     async def _forget(self, id: str) -> None:
-        if known := self._known.pop(id, None):
-            self._names.pop(known.key, None)
-            self._seen.discard(known.key)
+        if self._known.discard(id):
             with suppress(Unavailable):
-                await self._courier.box.forget(id)
+                await self._box.forget(id)
 
     async def describe(self, session: SessionKey) -> SessionInfo:
         async with self._target(session) as target:
@@ -212,11 +214,17 @@ class SpooledStore:
         async with self._target() as target:
             return await target.scan_sessions(after=after, limit=limit)
 
-    async def delete_session(self, session: SessionKey) -> None:
-        """Remove a session; what of it still waits in the spool is dropped, and reported."""
-        async with self._target() as target:
-            await target.delete_session(session)
-        if id := self._names.get(session):
+    async def delete_session(
+        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
+    ) -> None:
+        """Remove a session; what of it still waits in the spool is dropped, and reported.
+
+        With a condition, what waits is delivered first: it counts as activity.
+        """
+        conditional = unready or idle_since is not None
+        async with self._target(session if conditional else None) as target:
+            await target.delete_session(session, unready=unready, idle_since=idle_since)
+        if id := self._known.id_of(session):
             await self._forget(id)
 
     # --- the log ---
@@ -236,11 +244,24 @@ class SpooledStore:
                 return await _append(target, session, named, expect, exchange)
         if self._closed:
             raise StoreClosed("the store is closed")
-        if await self._courier.is_free(session):
-            with suppress(Unavailable):  # from here on nobody knows; their ids will tell
-                async with self._target() as target:
-                    return await _append(target, session, named, None, exchange)
-        return await self._put_in(session, named, exchange)
+        return await self._home.call(
+            lambda courier: self._append_or_put_in(courier, session, named, exchange)
+        )
+
+    async def _append_or_put_in(
+        self,
+        courier: Courier,
+        session: SessionKey,
+        messages: Sequence[Message],
+        exchange: int | None,
+    ) -> list[Message]:
+        if await courier.is_free(session):
+            target = await courier.ready()
+            try:
+                return await _append(target, session, messages, None, exchange)
+            except Unavailable as error:  # nobody knows whether they are stored; their ids tell
+                courier.note(error)
+        return await self._put_in(courier, session, messages, exchange)
 
     def _named(self, message: Message) -> Message:
         """Return a message with what must not change from attempt to attempt: id and time."""
@@ -252,7 +273,11 @@ class SpooledStore:
         return replace(message, id=id, created_at=at, state=state)
 
     async def _put_in(
-        self, session: SessionKey, messages: Sequence[Message], exchange: int | None
+        self,
+        courier: Courier,
+        session: SessionKey,
+        messages: Sequence[Message],
+        exchange: int | None,
     ) -> list[Message]:
         drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
         opened_by = exchange.opened_by if isinstance(exchange, AwaitedExchange) else None
@@ -260,8 +285,8 @@ class SpooledStore:
             exchange = None
         elif exchange is not None and check_count(exchange, "exchange") == 0:
             raise InvalidInput("exchange 0 was never opened")
-        name = self._names.get(session, session)
-        await self._courier.add(Batch(0, session, name, exchange, opened_by, ()), drafts)
+        name = self._known.id_of(session) or session
+        await courier.add(Batch(0, session, name, exchange, opened_by, ()), drafts)
         return [_spooled(each) for each in drafts]
 
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
@@ -376,7 +401,7 @@ class SpooledStore:
     ) -> Cleaning:
         async with self._target() as target:
             there = await target.clean(sessions=sessions, rewrite=rewrite, probes=probes)
-        here = await self._courier.box.clean(probes)
+        here = await self._box.clean(probes)
         return Cleaning(
             (*there.done, *here.done),
             (*there.searched, *here.searched),
@@ -387,7 +412,7 @@ class SpooledStore:
 
     async def erase_aside(self, meant: Meant) -> int:
         """Take out of the spool messages that were set aside and are meant; return how many."""
-        return await self._courier.box.erase(meant)
+        return await self._box.erase(meant)
 
     async def finder(self) -> Searchable | None:
         async with self._target() as target:

@@ -16,7 +16,7 @@ from keepthread.checks import (
 )
 from keepthread.codec import dumps, loads
 from keepthread.derived import derived_id
-from keepthread.errors import InvalidInput, Stale
+from keepthread.errors import Damaged, InvalidInput, Stale
 from keepthread.types import (
     JSON,
     ForkPoint,
@@ -54,16 +54,84 @@ def _time(given: object, now: float, what: str) -> float:
     return check_time(now if given == 0 else given, what)
 
 
-def with_changes(known: SessionInfo, given: SessionInfo) -> SessionInfo:
-    """Return a stored session with what an update may change of it."""
-    return replace(
-        known,
-        title=given.title,
-        tags=given.tags,
-        system_prompt=given.system_prompt,
-        meta=given.meta,
-        ready=given.ready,
-    )
+CHANGEABLE: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready")
+"""The fields of a session that an update may change."""
+
+
+def with_changes(
+    known: SessionInfo, given: SessionInfo, seen: SessionInfo | None = None
+) -> SessionInfo:
+    """Return a stored session with the changes of an update.
+
+    With `seen`, only fields that differ from it change, and a field that somebody else changed in
+    the meantime, or an erasure since then, is `Stale`.
+    """
+    wanted = {name: getattr(given, name) for name in CHANGEABLE}
+    if seen is None:
+        return replace(known, **wanted)
+    check_epoch(known.epoch, seen.epoch)
+    changes = {name: v for name, v in wanted.items() if not _alike(v, getattr(seen, name))}
+    for name, value in changes.items():
+        now = getattr(known, name)
+        # A repeated attempt whose first answer was lost finds its own change.
+        if not _alike(now, getattr(seen, name)) and not _alike(now, value):
+            raise Stale(f"the session's {name} was changed in the meantime")
+    return replace(known, **changes)
+
+
+def _alike(one: object, other: object) -> bool:
+    """Tell whether two values of a field are stored as the same JSON."""
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [*cast(Sequence[object], value)]
+    if isinstance(value, dict):  # as JSON, for Python takes 1 and True for the same
+        return dumps(plain(cast(object, value), "meta"), "meta")
+    return value
+
+
+NOT_DELETED: Final = {
+    "ready": "the session is ready",
+    "active": "the session was active in the meantime",
+}
+"""Why a session does not meet the condition of a delete."""
+
+
+class Condition(NamedTuple):
+    """When a session may be deleted: as long as it is not ready, or without recent activity."""
+
+    unready: bool = False
+    idle_since: float | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether anything is required at all."""
+        return self.unready or self.idle_since is not None
+
+    def check(self, session: SessionInfo) -> None:
+        """Refuse to delete a session that does not meet the condition."""
+        if not self:
+            return
+        if session.state == "damaged":
+            raise damaged_session(session.id)
+        if self.unready and session.ready:
+            raise Stale(NOT_DELETED["ready"])
+        if self.idle_since is not None and session.updated_at >= self.idle_since:
+            raise Stale(NOT_DELETED["active"])
+
+
+def condition(*, unready: bool, idle_since: float | None) -> Condition:
+    """Return a checked condition."""
+    if type(unready) is not bool:
+        raise InvalidInput(f"unready must be True or False, not {show(unready)}")
+    since = None if idle_since is None else check_time(idle_since, "idle_since")
+    return Condition(unready, since)
+
+
+def damaged_session(id: str) -> Damaged:
+    """Return the error for a session whose record is not what was written."""
+    return Damaged(f"the record of session {id!r} is damaged; run `verify`")
 
 
 def encode_details(session: SessionInfo) -> bytes:
@@ -87,6 +155,8 @@ def encode_details(session: SessionInfo) -> bytes:
         if fork is None
         else [check_id(fork.session, "forked_from"), check_count(fork.seq, "forked_from")],
     }
+    if title_seq := check_count(session.title_seq, "title_seq"):
+        details["title_seq"] = title_seq
     return dumps(details, "the session")
 
 
@@ -95,9 +165,10 @@ def _optional(value: object, what: str) -> str | None:
 
 
 def decode_details(details: bytes) -> dict[str, Any]:
-    """Return the fields of a session that `encode_details` wrote; old ones have no fence."""
+    """Return the fields of a session that `encode_details` wrote; some are left out."""
     fields: dict[str, Any] = loads(details)
     fields["tags"] = tuple(fields["tags"])
+    fields.setdefault("title_seq", 0)
     if fork := fields["forked_from"]:
         fields["forked_from"] = ForkPoint(session=fork[0], seq=fork[1])
     return fields

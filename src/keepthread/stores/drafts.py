@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from keepthread.checks import check_count, check_id, check_time, show
+from keepthread.checks import MAX_COUNT, check_count, check_date, check_id, check_time, show
 from keepthread.codec import (
     ROLES,
     USER,
@@ -59,8 +59,13 @@ def draft(message: Message, *, clock: Callable[[], float], ids: Callable[[], str
         encode(message, id),
         check_count(message.tokens, "tokens"),
         b"" if message.counter == "" else check_id(message.counter, "counter").encode(),
-        check_time(clock() if message.created_at == 0 else message.created_at, "created_at"),
+        _time(message.created_at, clock),
     )
+
+
+def _time(given: float, clock: Callable[[], float]) -> float:
+    """Return when a message was written: as the caller says, or now."""
+    return check_time(clock(), "created_at") if given == 0 else check_date(given, "created_at")
 
 
 def draft_copy(message: Message) -> Draft:
@@ -86,6 +91,12 @@ def check_exchange(exchange: int | None, head: Head) -> None:
     """Refuse an exchange that was never opened."""
     if exchange is not None and not 0 < check_count(exchange, "exchange") <= head.exchanges:
         raise InvalidInput(f"exchange {exchange} was never opened; there are {head.exchanges}")
+
+
+def check_total(total: int) -> None:
+    """Refuse messages whose tokens no log can count; copies and exports could not hold them."""
+    if total > MAX_COUNT:
+        raise InvalidInput(f"the log would count {total} tokens; it can count {MAX_COUNT} at most")
 
 
 def next_row(place: int, head: Head, draft: Draft, exchange: int | None) -> Row:
@@ -181,6 +192,8 @@ def recounted_row(
     place: int, row: Row, tokens: int, counter: bytes, total: int, guard_of: GuardOf = guard_of
 ) -> Row:
     """Return a row with another count; its digest, and so any damage, stays."""
+    check_count(tokens, "tokens")
+    check_total(total)
     numbers = (row.exchange, row.exchanges, total, row.created_at)
     guard = guard_of(place, row.seq, tokens, counter, *numbers, row.digest)
     return row._replace(tokens=tokens, counter=counter, total=total, guard=guard)

@@ -1,10 +1,11 @@
 """A store in the memory of one process: for tests, for trying things out, for what may be lost.
 
 It keeps the same rows as every other backend, so what it accepts, refuses and gives back is the
-same. Use it from one event loop.
+same.
 """
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from keepthread.stores.details import (
     check_scope,
     check_session,
     check_version,
+    condition,
     decode_details,
     decode_record,
     decode_spans,
@@ -44,6 +46,7 @@ from keepthread.stores.drafts import (
     as_stored,
     check_exchange,
     check_positions,
+    check_total,
     draft,
     draft_copy,
     erased_row,
@@ -54,7 +57,7 @@ from keepthread.stores.drafts import (
     same_body,
     same_place,
 )
-from keepthread.stores.ram_finding import RamFinder, RamIndex
+from keepthread.stores.ram_finding import RamFinder, RamIndex, exclusive
 from keepthread.types import (
     JSON,
     Cleaning,
@@ -130,6 +133,11 @@ class RamStore:
 
     durability: Durability = "memory"
 
+    @property
+    def lock(self) -> threading.RLock:
+        """Return what `exclusive` holds."""
+        return self._engine.index.lock
+
     def __init__(
         self,
         *,
@@ -166,19 +174,22 @@ class RamStore:
 
     # --- sessions ---
 
-    async def put_session(self, session: SessionInfo) -> SessionInfo:
+    @exclusive
+    async def put_session(
+        self, session: SessionInfo, *, seen: SessionInfo | None = None
+    ) -> SessionInfo:
         engine = self._open()
         now = engine.clock()
         session = check_session(session, now=now, ids=engine.ids)
         if session.key:
             thread = self._thread(session.key)
-            changed = with_changes(thread.described(), session)
+            changed = with_changes(thread.described(), session, seen)
             thread.details = encode_details(changed)
-            if not session.ready:
+            if not changed.ready:
                 engine.index.forget(session.key)
             thread.info = replace(
                 thread.info,
-                ready=session.ready,
+                ready=changed.ready,
                 updated_at=max(thread.info.updated_at, now if thread.info.ready else 0),
             )
             return thread.described()
@@ -192,13 +203,16 @@ class RamStore:
         engine.keys[self._tenant, session.id] = key
         return thread.described()
 
+    @exclusive
     async def get_session(self, id: str) -> SessionInfo | None:
         key = self._open().keys.get((self._tenant, check_id(id, "a session id")))
         return self._thread(key).described() if key else None
 
+    @exclusive
     async def describe(self, session: SessionKey) -> SessionInfo:
         return self._thread(session).described()
 
+    @exclusive
     async def list_sessions(
         self, *, owner: str | None = None, limit: int = 10
     ) -> list[SessionInfo]:
@@ -215,6 +229,7 @@ class RamStore:
         found.sort(key=lambda info: (info.updated_at, int(info.key)), reverse=True)
         return found[:limit]
 
+    @exclusive
     async def scan_sessions(
         self, *, after: SessionKey | None = None, limit: int = 100
     ) -> list[SessionInfo]:
@@ -229,9 +244,14 @@ class RamStore:
         ]
         return found[:limit]
 
-    async def delete_session(self, session: SessionKey) -> None:
+    @exclusive
+    async def delete_session(
+        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
+    ) -> None:
         engine = self._open()
+        required = condition(unready=unready, idle_since=idle_since)
         thread = self._thread(session)
+        required.check(thread.info)
         del engine.threads[session]
         del engine.keys[self._tenant, thread.info.id]
         engine.index.forget(session)
@@ -239,6 +259,7 @@ class RamStore:
 
     # --- the log ---
 
+    @exclusive
     async def append(
         self,
         session: SessionKey,
@@ -266,6 +287,7 @@ class RamStore:
                     raise Stale(f"the log ends at {thread.head.seq}, not at {expect}")
                 row = next_row(thread.place, head, one, exchange)
                 head = head_after(row)
+                check_total(head.total)
                 new[one.packed] = message = as_stored(one, row)
                 rows.append(row)
                 answers.append(message)
@@ -276,6 +298,7 @@ class RamStore:
             )
         return answers
 
+    @exclusive
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
         drafts = [draft_copy(m) for m in messages]
         thread = self._thread(session)
@@ -295,6 +318,7 @@ class RamStore:
         thread.rows, thread.seqs = rows, seqs
         return head.seq
 
+    @exclusive
     async def tail(
         self,
         session: SessionKey,
@@ -320,6 +344,7 @@ class RamStore:
         found.reverse()
         return found
 
+    @exclusive
     async def gather(
         self,
         session: SessionKey,
@@ -343,6 +368,7 @@ class RamStore:
             sources=await self.find(session, seqs=seqs),
         )
 
+    @exclusive
     async def read(
         self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
     ) -> list[Message]:
@@ -351,6 +377,7 @@ class RamStore:
         last = thread.head.seq if upto is None else min(thread.head.seq, upto)
         return [thread.message(seq) for seq in range(after + 1, min(last, after + limit) + 1)]
 
+    @exclusive
     async def find(
         self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
     ) -> list[Message]:
@@ -359,6 +386,7 @@ class RamStore:
         found.update(seq for seq in seqs if check_count(seq, "seq") <= thread.head.seq)
         return [thread.message(seq) for seq in sorted(found) if seq]
 
+    @exclusive
     async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
         thread = self._thread(session)
         positions = sorted(set(seqs))
@@ -376,6 +404,7 @@ class RamStore:
             self._engine.index.forget(session, erased)
         return thread.info.epoch
 
+    @exclusive
     async def recount(
         self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
     ) -> int:
@@ -397,6 +426,7 @@ class RamStore:
 
     # --- the shelf ---
 
+    @exclusive
     async def put(
         self,
         scope: Scope,
@@ -417,10 +447,12 @@ class RamStore:
         shelf[kind, key] = kept
         return kept.version
 
+    @exclusive
     async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
         kept = self._shelf(scope).get((check_id(kind, "kind"), check_id(key, "key")))
         return kept and decode_record(scope, kind, key, *kept)
 
+    @exclusive
     async def scan(
         self,
         scope: Scope,
@@ -430,8 +462,8 @@ class RamStore:
         before: str | None = None,
         limit: int | None = None,
     ) -> list[Record]:
-        shelf = self._shelf(scope)
         keys = check_keys(kind, after, before, limit)
+        shelf = self._shelf(scope)
         places = sorted(
             place
             for place in shelf
@@ -440,6 +472,7 @@ class RamStore:
         last = places[max(0, len(places) - keys.limit) :]
         return [decode_record(scope, *place, *shelf[place]) for place in last]
 
+    @exclusive
     async def owners(self) -> list[str]:
         shelves = self._open().shelves.items()
         return sorted(
@@ -448,6 +481,7 @@ class RamStore:
             if tenant == self._tenant and scope.owner and shelf
         )
 
+    @exclusive
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
         shelf = self._shelf(scope)
         _compare(shelf, check_id(kind, "kind"), check_id(key, "key"), version)
@@ -455,6 +489,7 @@ class RamStore:
 
     # --- integrity ---
 
+    @exclusive
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         engine = self._open()
         threads = [t for t in engine.threads.values() if t.tenant == self._tenant]
@@ -472,9 +507,11 @@ class RamStore:
             sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
         )
 
+    @exclusive
     async def finder(self) -> Searchable:
         return RamFinder(self, self._open().index)
 
+    @exclusive
     async def clean(
         self,
         *,

@@ -1,7 +1,11 @@
 """Finding in memory: words and vectors in dictionaries, for what `RamStore` holds."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
 from operator import mul
+from types import CoroutineType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from keepthread.checks import MAX_COUNT, check_count, check_id
 from keepthread.protocols import Store
@@ -17,6 +21,7 @@ from keepthread.stores.reading import (
 from keepthread.types import (
     Embedding,
     Found,
+    MessageFilter,
     Part,
     Placed,
     Record,
@@ -74,12 +79,37 @@ def _among(keys: Iterable[int], session: SessionKey, seqs: Collection[int] | Non
     ]
 
 
+class _Locked(Protocol):
+    @property
+    def lock(self) -> threading.RLock: ...
+
+
+S = TypeVar("S", bound=_Locked)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def exclusive(
+    method: "Callable[Concatenate[S, P], CoroutineType[Any, Any, T]]",
+) -> "Callable[Concatenate[S, P], CoroutineType[Any, Any, T]]":
+    """Let a method finish before a thread calls another one; it does not wait for anything."""
+
+    @wraps(method)
+    async def locked(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.lock:
+            return await method(self, *args, **kwargs)
+
+    return locked
+
+
 class RamIndex:
     """The views of one store."""
 
     def __init__(self) -> None:
         """Begin with nothing read."""
         self.views: dict[str, _View] = {}
+        self.lock = threading.RLock()
+        """Held by each call of the store and of its finders: event loops may share them."""
 
     def forget(self, session: SessionKey, seqs: Collection[int] | None = None) -> None:
         """Take some positions of a session out of every view, or all of it."""
@@ -90,11 +120,17 @@ class RamIndex:
 class RamFinder:
     """The `Searchable` of one tenant; its store tells what there is to read."""
 
+    @property
+    def lock(self) -> threading.RLock:
+        """Return what `exclusive` holds."""
+        return self._index.lock
+
     def __init__(self, store: Store, index: RamIndex) -> None:
         """Stand behind the wall of a store."""
         self._store = store
         self._index = index
 
+    @exclusive
     async def unread(
         self, view: str, *, owner: str | None = None, session: SessionKey | None = None
     ) -> list[Unread]:
@@ -102,6 +138,7 @@ class RamFinder:
         found = [_unread(known, info) for info in await self._scope(owner, session)]
         return [each for each in found if each.last > each.upto]
 
+    @exclusive
     async def index(
         self,
         view: str,
@@ -116,6 +153,7 @@ class RamFinder:
         known.marks[read.session] = upto
         known.add(parts, sittings)
 
+    @exclusive
     async def places(
         self,
         view: str,
@@ -123,6 +161,7 @@ class RamFinder:
         *,
         owner: str | None = None,
         session: SessionKey | None = None,
+        only: MessageFilter | None = None,
         most: int = 5000,
     ) -> Found:
         check_count(most, "most")
@@ -132,6 +171,7 @@ class RamFinder:
         found: dict[str, list[int]] = {}
         for word in words:
             places = sorted(p for p in known.words.get(word, ()) if session_of(p) in numbers)
+            places = places if only is None else await self._admitted(places, only)
             found[word] = places[max(0, len(places) - most) :]
         sittings = [
             sitting
@@ -140,6 +180,7 @@ class RamFinder:
         ]
         return Found(found, sittings)
 
+    @exclusive
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
         known = self._view(view).parts
         numbers = {int(info.key) for info in await self._scope(None, None)}
@@ -147,6 +188,7 @@ class RamFinder:
         found = [known[key] for key in keys if key in known]
         return [part._replace(words=()) for part in found if session_of(part.place) in numbers]
 
+    @exclusive
     async def fetch(
         self, places: Sequence[int], *, kinds: Sequence[str] = ()
     ) -> tuple[list[Placed], list[Record]]:
@@ -161,6 +203,7 @@ class RamFinder:
         shelves = [(Scope(session=key), kind) for key in keys for kind in kinds]
         return placed, [r for shelf in shelves for r in await self._store.scan(*shelf)]
 
+    @exclusive
     async def put_vectors(
         self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
     ) -> None:
@@ -171,6 +214,7 @@ class RamFinder:
             (place >> LENGTH_BITS, (place, each)) for place, each in vectors.items()
         )
 
+    @exclusive
     async def vectors(self, view: str, places: Sequence[int]) -> dict[int, Embedding]:
         known = self._view(view).vectors
         numbers = {int(info.key) for info in await self._scope(None, None)}
@@ -180,6 +224,7 @@ class RamFinder:
             if place >> LENGTH_BITS in known and session_of(place) in numbers
         }
 
+    @exclusive
     async def nearest(
         self,
         view: str,
@@ -187,6 +232,7 @@ class RamFinder:
         *,
         owner: str | None = None,
         session: SessionKey | None = None,
+        only: MessageFilter | None = None,
         limit: int = 300,
     ) -> list[int]:
         check_count(limit, "limit")
@@ -197,16 +243,30 @@ class RamFinder:
             for place, each in known
             if session_of(place) in numbers and each.dimensions == to.dimensions and not each.ids
         ]
-        return [place for _, place in sorted(near, reverse=True)[:limit]]
+        nearest = [place for _, place in sorted(near, reverse=True)]
+        return (nearest if only is None else await self._admitted(nearest, only))[:limit]
 
+    @exclusive
     async def drop_view(self, view: str) -> None:
         known = self._view(view)
         for info in await self._scope(None, None):
             known.forget(info.key, None)
 
+    async def _admitted(self, places: Sequence[int], only: MessageFilter) -> list[int]:
+        """Return the places of messages that a filter admits, in their order."""
+        seqs: dict[int, set[int]] = {}
+        for place in places:
+            seqs.setdefault(session_of(place), set()).add(seq_of(place))
+        admitted: set[int] = set()
+        for number, some in seqs.items():
+            found = await self._store.find(SessionKey(str(number)), seqs=some)
+            admitted.update(number << SEQ_BITS | m.seq for m in found if only.admits(m))
+        return [place for place in places if place >> MESSAGE in admitted]
+
     def _view(self, name: str) -> _View:
         return self._index.views.setdefault(check_id(name, "view"), _View())
 
+    @exclusive
     async def _scope(self, owner: str | None, session: SessionKey | None) -> list[SessionInfo]:
         """Return the sessions that are asked for and that views read, latest activity first."""
         check_filter(owner, "owner")
@@ -215,6 +275,7 @@ class RamFinder:
         info = await self._store.describe(session)
         return [info] if owner in (None, info.owner) and _is_read(info) else []
 
+    @exclusive
     async def _check_reading(
         self, view: str, read: Unread, upto: int, places: Iterable[int]
     ) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 
+from keepthread.codec import ROLES
 from keepthread.errors import InvalidInput, Stale
 from keepthread.recall.flags import ASSISTANT
 from keepthread.recall.places import length_of, span
 from keepthread.stores.details import check_epoch
-from keepthread.types import Sitting, Unread
+from keepthread.types import MessageFilter, Sitting, Unread
 
 
 def check_reading(read: Unread, upto: int, *, epoch: int, mark: int, last: int) -> None:
@@ -19,6 +20,12 @@ def check_reading(read: Unread, upto: int, *, epoch: int, mark: int, last: int) 
         raise Stale(f"the view has read to {mark}, not to {read.upto}")
     if not mark <= upto <= last:
         raise InvalidInput(f"there is nothing to read from {mark} to {upto}")
+
+
+def role_bits(only: MessageFilter) -> int:
+    """Return the roles that a filter admits: a bit for each, by its number in a row."""
+    roles = ROLES if only.roles is None else set(only.roles)
+    return sum(1 << ROLES.index(role) for role in roles)
 
 
 def check_readable(*, readable: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from keepthread.errors import (
     Conflict,
@@ -68,6 +68,19 @@ class Letters:
 
     def count(self, message: Message) -> int:
         return len(message.content)
+
+
+class Fixed(NamedTuple):
+    """A counter that takes every message for the same number of tokens."""
+
+    tokens: int
+
+    @property
+    def name(self) -> str:
+        return f"fixed-{self.tokens}"
+
+    def count(self, message: Message) -> int:  # noqa: ARG002 - every message alike
+        return self.tokens
 
 
 def on_store(test: Callable[[C, Store], Awaitable[None]]) -> Callable[[C, Path], None]:
@@ -172,6 +185,17 @@ class StoreContract:
         assert (await store.gather(made[0].key, tokens=0)).fence == made[0].fence
 
     @on_store
+    async def test_a_session_names_the_message_its_title_was_made_from(self, store: Store) -> None:
+        made = await store.put_session(SessionInfo(id="s", title="Made", title_seq=2))
+        assert (made.title, made.title_seq) == ("Made", 2)
+        changed = await store.put_session(replace(made, title="Other", title_seq=7))
+        assert (await store.describe(made.key)).title_seq == changed.title_seq == 7
+        assert (await store.put_session(replace(changed, title_seq=0))).title_seq == 0
+        for wrong in (-1, True, "1"):
+            with refused(InvalidInput):
+                await store.put_session(replace(made, title_seq=cast(Any, wrong)))
+
+    @on_store
     async def test_a_taken_id_is_refused_and_an_unknown_one_is_none(self, store: Store) -> None:
         await new_session(store)
         with refused(SessionExists):
@@ -267,12 +291,134 @@ class StoreContract:
         assert session.updated_at == self.clock.now + 3600
 
     @on_store
+    async def test_an_update_with_what_was_seen_writes_only_what_differs(
+        self, store: Store
+    ) -> None:
+        seen = await store.put_session(
+            SessionInfo(id="s", title="T", tags=["a"], system_prompt="P", meta={"n": 1})
+        )
+        await store.put_session(replace(seen, title="", system_prompt=None), seen=seen)
+        await store.put_session(replace(seen, tags=["b"]), seen=seen)
+        now = await store.put_session(replace(seen, meta={"n": True}), seen=seen)
+        assert (now.title, now.tags, now.system_prompt) == ("", ("b",), None)
+        assert now.meta["n"] is True
+        assert now.ready
+        unready = await store.put_session(replace(now, ready=False), seen=now)
+        again = await store.put_session(replace(seen, tags=["b"]), seen=seen)
+        assert (unready.ready, again.ready, again.tags) == (False, False, ("b",))
+        assert again == await store.get_session("s")
+
+    @on_store
+    async def test_an_update_of_what_another_changed_is_refused(self, store: Store) -> None:
+        seen = await store.put_session(SessionInfo(id="s", title="T", tags=["a"]))
+        await store.put_session(replace(seen, title="theirs"), seen=seen)
+        with refused(Stale):
+            await store.put_session(replace(seen, title="mine", tags=["b"]), seen=seen)
+        now = await store.describe(seen.key)
+        assert (now.title, now.tags) == ("theirs", ("a",))
+
+    @on_store
+    async def test_an_update_from_before_an_erasure_is_refused(self, store: Store) -> None:
+        seen = await store.put_session(SessionInfo(id="s"))
+        await store.append(seen.key, [user("secret")])
+        await store.erase(seen.key, [1])
+        with refused(Stale):
+            await store.put_session(replace(seen, title="secret"), seen=seen)
+        assert (await store.describe(seen.key)).title == ""
+
+    @on_store
+    async def test_of_updates_at_once_none_is_lost(self, store: Store) -> None:
+        seen = await store.put_session(SessionInfo(id="s"))
+        changes: list[dict[str, Any]] = [
+            {"title": "T"},
+            {"tags": ("a",)},
+            {"system_prompt": "P"},
+            {"meta": {"n": 1}},
+        ]
+        await asyncio.gather(*(store.put_session(replace(seen, **c), seen=seen) for c in changes))
+        now = await store.describe(seen.key)
+        assert (now.title, now.tags, now.system_prompt) == ("T", ("a",), "P")
+        assert now.meta == {"n": 1}
+
+    @on_store
+    async def test_activity_through_an_update_never_goes_back_with_the_clock(
+        self, store: Store
+    ) -> None:
+        made = await store.put_session(SessionInfo(id="s"))
+        self.clock.advance(-3600)
+        changed = await store.put_session(replace(made, title="T"))
+        assert changed.updated_at == self.clock.now + 3600
+        assert (await store.describe(made.key)).updated_at == self.clock.now + 3600
+
+    @on_store
+    async def test_a_session_that_is_ready_is_not_deleted_as_unready(self, store: Store) -> None:
+        made = await store.put_session(SessionInfo(id="s", kind="fork", ready=False))
+        await store.append(made.key, [user("copied")])
+        await store.put_session(replace(made, ready=True), seen=made)
+        with refused(Stale):
+            await store.delete_session(made.key, unready=True)
+        assert said(await store.tail(made.key)) == ["copied"]
+        await store.put_session(replace(made, ready=False))
+        await store.delete_session(made.key, unready=True)
+        assert await store.get_session("s") is None
+        with refused(SessionGone):
+            await store.delete_session(made.key, unready=True)
+
+    @on_store
+    async def test_a_session_with_activity_is_not_deleted_as_idle(self, store: Store) -> None:
+        made = await store.put_session(SessionInfo(id="s"))
+        self.clock.advance(100)
+        since = self.clock.now
+        await store.append(made.key, [user("I am back", id="m")])
+        self.clock.advance(100)
+        with refused(Stale):
+            await store.delete_session(made.key, idle_since=since)
+        assert said(await store.tail(made.key)) == ["I am back"]
+        for wrong in (-1.0, float("nan"), cast(float, "yesterday")):
+            with refused(InvalidInput):
+                await store.delete_session(made.key, idle_since=wrong)
+        await store.delete_session(made.key, idle_since=since + 1)
+        assert await store.get_session("s") is None
+
+    @on_store
+    async def test_a_retry_does_not_hide_the_activity_that_follows_it(self, store: Store) -> None:
+        made = await store.put_session(SessionInfo(id="s"))
+        await store.append(made.key, [user("hi", id="m")])
+        self.clock.advance(100)
+        since = self.clock.now
+        await store.append(made.key, [user("hi", id="m")])
+        self.clock.advance(0.5)
+        await store.append(made.key, [user("new", id="n")])
+        with refused(Stale):
+            await store.delete_session(made.key, idle_since=since)
+
+    @on_store
+    async def test_a_delete_of_an_idle_session_loses_no_append_at_the_same_moment(
+        self, store: Store
+    ) -> None:
+        for n in range(8):
+            key = await new_session(store, f"s{n}")
+            self.clock.advance(100)
+            append = store.append(key, [user("I am back")])
+            delete = store.delete_session(key, idle_since=self.clock.now)
+            pair = (append, delete) if n % 2 else (delete, append)
+            outcomes = await asyncio.gather(*pair, return_exceptions=True)
+            failed = [type(each) for each in outcomes if isinstance(each, BaseException)]
+            there = await store.get_session(f"s{n}")
+            # Either the append came first and is kept, or it was refused.
+            assert failed == ([Stale] if there else [SessionGone])
+            assert there is None or there.messages == 1
+
+    @on_store
     async def test_a_deleted_session_is_gone_with_all_it_had(self, store: Store) -> None:
+        before = await store.verify()
         key = await new_session(store)
         await store.append(key, [user("hi", id="m")])
         await store.put(Scope(session=key), "pin", "m", 1)
         await store.delete_session(key)
         assert await store.get_session("s") is None
+        after = await store.verify()
+        assert (after.messages, after.records) == (before.messages, before.records)
         again = await new_session(store)
         assert again != key
         assert await store.tail(again) == []
@@ -298,7 +444,10 @@ class StoreContract:
             store.scan(Scope(session=key)),
             store.drop(Scope(session=key), "k", "k"),
             store.put_session(SessionInfo(id="s", key=key)),
+            store.put_session(SessionInfo(id="s", key=key), seen=SessionInfo(id="s", key=key)),
             store.delete_session(key),
+            store.delete_session(key, unready=True),
+            store.delete_session(key, idle_since=0),
             store.tail(SessionKey("no key at all")),
         ):
             with refused(SessionGone):
@@ -346,6 +495,30 @@ class StoreContract:
         session = await store.get_session("s")
         assert session is not None
         assert (session.messages, session.exchanges, session.tokens) == (5, 2, 15)
+
+    @on_store
+    async def test_tokens_that_no_log_can_count_are_refused(self, store: Store) -> None:
+        most = 2**53 - 1
+        key = await new_session(store)
+        await store.append(key, [user("a", id="a", tokens=most - 5)])
+        for batch in (
+            [user("b", tokens=6)],
+            [user("b", tokens=most)],
+            [user("b", tokens=3), user("c", tokens=3)],
+            [user("b", tokens=most), user("c", tokens=most), user("d", tokens=most)],
+        ):
+            with refused(InvalidInput):
+                await store.append(key, batch)
+        (known,) = await store.append(key, [user("a", id="a", tokens=most - 5)])
+        assert known.seq == 1
+        await store.append(key, [user("b", tokens=5)])
+        assert (await store.describe(key)).tokens == most
+        copy = await new_session(store, "copy")
+        assert await store.load(copy, await store.read(key)) == 2
+        with refused(InvalidInput):
+            await store.recount(key, Fixed(2**52))
+        assert (await store.describe(key)).tokens == most
+        assert await store.recount(key, Fixed(2**51)) == 2
 
     @on_store
     async def test_a_turn_writes_into_its_own_exchange(self, store: Store) -> None:
@@ -511,6 +684,20 @@ class StoreContract:
         assert said(list(found.messages)) == ["6", "7"]
         assert [record.value for record in found.records] == ["marks", "pin"]
         assert (await store.gather(key, tokens=0)).records == []
+
+    @on_store
+    async def test_a_context_of_four_kinds_is_gathered_kind_by_kind(self, store: Store) -> None:
+        key, other = await new_session(store), await new_session(store, "other")
+        await store.append(key, [user("a"), user("b")])
+        for kind in ("a", "b", "c", "d", "e"):
+            for name in ("2", "1"):
+                await store.put(Scope(session=key), kind, name, kind + name, made_of=[span(key, 2)])
+            await store.put(Scope(session=other), kind, "1", "another session's")
+        found = await store.gather(key, tokens=9, kinds=["d", "a"], follow=["c", "b"])
+        assert [record.value for record in found.records] == [
+            *("d1", "d2", "a1", "a2", "c1", "c2", "b1", "b2"),
+        ]
+        assert said(list(found.sources)) == ["b"]
 
     @on_store
     async def test_what_followed_records_are_made_of_is_gathered_with_them(
@@ -922,6 +1109,25 @@ class StoreContract:
         assert report.sound, report.damages
         assert (report.sessions, report.messages, report.records) == (1, 3, 1)
         assert seen[-1] == (3, 3)
+
+    @on_store
+    async def test_a_sound_store_is_found_sound_while_others_write(self, store: Store) -> None:
+        async def write(name: str) -> None:
+            for number in range(10):
+                key = await new_session(store, f"{name}{number}")
+                await store.append(key, [user("a"), user("b")])
+                await store.put(Scope(session=key), "pin", "1", 1)
+                await store.erase(key, [1])
+                if number % 2:
+                    await store.delete_session(key)
+
+        writers = [asyncio.create_task(write(name)) for name in "abc"]
+        while not all(writer.done() for writer in writers):
+            report = await store.verify()
+            assert report.sound, report.damages
+            await asyncio.sleep(0)  # the store in memory never waits
+        await asyncio.gather(*writers)
+        assert (await store.verify()).sessions == 15
 
     @on_store
     async def test_a_closed_store_says_so(self, store: Store) -> None:

@@ -7,6 +7,7 @@ values behind a failed assertion, call `pytest.register_assert_rewrite` with thi
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,7 +19,15 @@ from keepthread.recall.view import VIEW
 from keepthread.recall.words import words_of
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.contract import assistant, new_session, refused, said, span, user
-from keepthread.types import Embedding, Part, Scope, SessionKey, Sitting, Unread
+from keepthread.types import (
+    Embedding,
+    MessageFilter,
+    Part,
+    Scope,
+    SessionKey,
+    Sitting,
+    Unread,
+)
 
 F = TypeVar("F", bound="FinderContract")
 
@@ -211,6 +220,64 @@ class FinderContract:
         assert await where(finder, "tea", most=2, session=first) == [[2, 3]]
         assert await where(finder, "tea", most=1, owner="bea") == [[2]]
         assert await where(finder, "tea", most=0, session=second) == [[]]
+
+    @on_finder
+    async def test_a_filter_is_applied_before_the_last_places_are_taken(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await new_session(store, "s", owner="ana")
+        # An import may bring any time in any order; the first hours are one sitting.
+        hours = [10, 11, 12, 8, 13, 300, 301, 302, 5, 6]
+        made = [assistant, user]
+        await store.append(
+            key, [made[n % 2]("tea tea", created_at=at * _HOUR) for n, at in enumerate(hours)]
+        )
+        other = await new_session(store, "t", owner="bea")
+        await store.append(other, [user("tea", created_at=11 * _HOUR)])
+        await read_on(store)
+        filters = (
+            MessageFilter(until=12 * _HOUR),
+            MessageFilter(until=9 * _HOUR),
+            MessageFilter(since=300 * _HOUR),
+            MessageFilter(301 * _HOUR, 302 * _HOUR),
+            MessageFilter(5 * _HOUR, 11 * _HOUR, ("user",)),
+            MessageFilter(roles=("assistant", "tool")),
+            MessageFilter(roles=("system",)),
+            MessageFilter(since=400 * _HOUR),
+        )
+        scopes: list[dict[str, Any]] = [{"session": key}, {"owner": "ana"}]
+        log = await store.read(key, limit=_MANY)
+        for only, scope, most in product(filters, scopes, (0, 1, 3, 5000)):
+            seqs = [message.seq for message in log if only.admits(message)]
+            last = seqs[max(0, len(seqs) - most) :]
+            found = await finder.places(VIEW, ["tea", "tea²"], only=only, most=most, **scope)
+            places = [[seq_of(p) for p in found.places[word]] for word in ("tea", "tea²")]
+            assert places == [last, last]
+            assert {sitting.session for sitting in found.sittings} == {key}
+        everywhere = await finder.places(VIEW, ["tea"], only=MessageFilter(until=12 * _HOUR))
+        assert len(everywhere.places["tea"]) == 6
+        with refused(SessionGone):
+            await finder.places(VIEW, ["tea"], session=NEVER.session, only=MessageFilter(since=1.0))
+
+    @on_finder
+    async def test_a_filter_is_applied_before_the_nearest_are_taken(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        key = await new_session(store, "s", owner="ana")
+        texts = [user(f"tea {n}", created_at=n * _HOUR) for n in range(1, 6)]
+        await store.append(key, [*texts, assistant("no", created_at=6 * _HOUR)])
+        await embed(store)
+        near = vector(0)
+        scopes: list[dict[str, Any]] = [{}, {"owner": "ana"}, {"session": key}]
+        for only, seqs in (
+            (MessageFilter(since=3 * _HOUR), [3, 4]),
+            (MessageFilter(since=3 * _HOUR, until=4 * _HOUR), [3]),
+            (MessageFilter(roles=("assistant",)), [6]),
+            (MessageFilter(roles=("tool",)), []),
+        ):
+            for scope in scopes:
+                found = await finder.nearest(VECTORS, near, only=only, limit=2, **scope)
+                assert [seq_of(place) for place in found] == seqs
 
     @on_finder
     async def test_sittings_grow_and_begin(self, store: Store, finder: Searchable) -> None:

@@ -390,7 +390,10 @@ _FIELDS: Final = (
     _message("a time that never comes", REFUSED, created_at=math.inf),
     _message("a time too large for a float", REFUSED, created_at=10**400),
     _message("a time that is text", REFUSED, created_at="2026-01-01"),
-    _message("a whole number as time", STORED, created_at=2**40),
+    _message("a whole number as time", STORED, created_at=2**30),
+    _message("the last time of the year 9999", STORED, created_at=253_402_300_799.5),
+    _message("the first time of the year 10000", REFUSED, created_at=253_402_300_800),
+    _message("a time in milliseconds", REFUSED, created_at=1_700_000_000_000),
     _message(
         "arguments that are not JSON",
         STORED,

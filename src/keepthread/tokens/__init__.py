@@ -1,4 +1,4 @@
-"""Token counters: exact through tiktoken, or a calibrated estimate that needs nothing."""
+"""Token counters: exact through tiktoken, or an estimate that needs nothing and is not too low."""
 
 import functools
 import importlib.util
@@ -32,14 +32,16 @@ VOCABULARIES: Final = ("o200k", "cl100k")
 
 
 class Estimator:
-    """Estimates what tiktoken would count, seldom below it; its name is the vocabulary's with ~."""
+    """Estimates what tiktoken would count, not below it; its name is the vocabulary's with ~."""
 
     def __init__(self, vocabulary: str = "o200k") -> None:
-        """Take one of the two vocabularies it is calibrated for."""
+        """Take one of the two vocabularies of which it has a part."""
         _check(vocabulary)
-        # Its tables cost 5 ms to build, and whoever counts exactly never needs them.
-        from keepthread.tokens.estimator import estimate  # noqa: PLC0415
+        # Its module is read only where it is needed: who counts exactly never needs it.
+        from keepthread.tokens.estimator import estimate, vocabulary_of  # noqa: PLC0415
 
+        # Read here, once: threads that count at the same time would each read a table of their own.
+        vocabulary_of(f"{vocabulary}_base")
         self.name = f"~{vocabulary}"
         self.measure = functools.partial(estimate, vocabulary=f"{vocabulary}_base")
 

@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from keepthread.types import JSON, Message, ToolCall
+from keepthread.templates import marks
+from keepthread.tokens.attachments import image
+from keepthread.types import JSON, Attachment, Message, Origin, ToolCall
 
 MESSAGE_FRAME: Final = 6
 """Tokens for a message's role, label and separators."""
@@ -18,11 +20,17 @@ CALL_FRAME: Final = 8
 AUTHOR_FRAME: Final = 2
 """Tokens for the parentheses around an author."""
 ATTACHMENT_COST: Final = 1600
-"""Tokens for one attachment, whatever it is: about what a large image takes."""
+"""Tokens for one image that a model is shown: about what a large one takes."""
+NOTE_FRAME: Final = 5
+"""Tokens for the line of an attachment that is only named, beside its text."""
+ORIGIN_FRAME: Final = 5
+"""Tokens for the origin in parentheses after a speaker."""
 QUOTE_FRAME: Final = 6
 """Tokens for what introduces a quotation."""
 ID_COST: Final = 8
 """Tokens for the id that stands for one that a provider would refuse."""
+MARK_COST: Final = 4
+"""Tokens that one mark of a chat template may take more once it is escaped."""
 MOST_DEPTH: Final = 64
 """How deep arguments may be nested before they are sent as text; parsers give up at 128."""
 
@@ -31,6 +39,14 @@ _BAD_IN_LABEL: Final = r"(?:[^\w.:/@+-]|[\u115f\u1160\u3164\uffa0])+"  # some le
 _LONGEST_LABEL: Final = 64
 _FOREIGN: Final = ("tool", "web", "import")
 """Origins of what nobody said here."""
+
+_OWN_ORIGINS: Final = {
+    "system": ("operator",),
+    "user": ("operator", "user"),
+    "assistant": ("operator", "user", "assistant"),
+    "tool": ("operator", "user", "assistant", "tool"),
+}
+"""The origins that a role does not have to name; any other is less trusted than the role."""
 
 Measure: TypeAlias = Callable[[str], int]
 
@@ -45,21 +61,25 @@ def count_message(message: Message, measure: Measure) -> int:
     total = MESSAGE_FRAME + _count_text(text, measure, quoted=quoted)
     if message.name and not named:
         total += _name(message.name, measure)
+    if named_origin(message):
+        total += ORIGIN_FRAME
     if message.author:
         total += AUTHOR_FRAME + _name(message.author, measure)
     if message.tool_call_id is not None:
         total += max(ID_COST, _lines(message.tool_call_id, measure))
+    if quoted or message.role == "assistant":  # what a chat template would obey is escaped
+        shown = (message.content, *(call.arguments for call in message.tool_calls))
+        total += MARK_COST * sum(len(marks(text)) for text in shown)
     if quoted and message.role != "tool":
-        total += QUOTE_FRAME + 3 * _breaks(message.content) + _harmless_cost(message.content)
+        total += QUOTE_FRAME + 3 * _breaks(message.content)
         if message.tool_calls:  # they stand apart from the quotation
-            total += MESSAGE_FRAME + sum(_harmless_cost(c.arguments) for c in message.tool_calls)
+            total += MESSAGE_FRAME
     for call in message.tool_calls:
         total += _count_call(call, measure)
     if message.native:
         items = json.dumps(list(message.native.items), ensure_ascii=False, separators=(",", ":"))
         total += measure(items)
-    labels = (_name(a.name or a.media_type, measure) for a in message.attachments)
-    return total + sum(max(ATTACHMENT_COST, label) for label in labels)
+    return total + sum(_count_attachment(message, a, measure) for a in message.attachments)
 
 
 def is_quoted(message: Message) -> bool:
@@ -70,6 +90,26 @@ def is_quoted(message: Message) -> bool:
     if message.role == "system":
         return message.origin not in ("operator", None)
     return message.role == "tool" or message.origin in _FOREIGN
+
+
+def is_shown(message: Message, attachment: Attachment) -> bool:
+    """Tell whether an attachment is an image that goes along with its message; else it is named.
+
+    No wire takes images from an assistant, and what is quoted is shown as text alone.
+    """
+    role = message.role == "tool" or (message.role == "user" and not is_quoted(message))
+    return role and image(attachment) is not None
+
+
+def attachment_note(attachment: Attachment) -> str:
+    """Return the text that names an attachment which a model is not shown."""
+    return f"[attached: {label(attachment.name or attachment.media_type)}]"
+
+
+def named_origin(message: Message) -> Origin | None:
+    """Return the origin to name after the speaker: one that the role alone would hide."""
+    origin = message.origin
+    return None if origin is None or origin in _OWN_ORIGINS[message.role] else origin
 
 
 def indented(text: str, *, quoted: bool) -> str:
@@ -115,6 +155,11 @@ def _count_call(call: ToolCall, measure: Measure) -> int:
     )
 
 
+def _count_attachment(message: Message, attachment: Attachment, measure: Measure) -> int:
+    named = NOTE_FRAME + _lines(attachment_note(attachment), measure)
+    return max(ATTACHMENT_COST, named) if is_shown(message, attachment) else named
+
+
 def wire_name(name: str) -> str:
     """Return the name of a tool as every provider takes it."""
     return re.sub(_BAD_IN_NAME, "_", name)[:64] or "tool"
@@ -153,11 +198,6 @@ def _too_deep(value: JSON, left: int = MOST_DEPTH) -> bool:
 def _name(name: str, measure: Measure) -> int:
     """Measure a name, as it is or as a label."""
     return max(_lines(form, measure) for form in {name, label(name)})
-
-
-def _harmless_cost(text: str) -> int:
-    """Return what it may cost to make a text harmless."""
-    return 2 * (text.count("<") + text.count("["))
 
 
 def _lines(text: str, measure: Measure) -> int:

@@ -1,31 +1,29 @@
-"""Files that take a conversation while its store is away, and how they come home.
+"""Files that hold a conversation while its store is away; `delivery` brings them into it.
 
 Each is a store of its own, owned by one process at a time. Which store it belongs to is in its
-folder's name, so that nothing is ever delivered to another.
+folder's name, so that nothing is ever delivered to another. A `forget` brings them home first. If
+a running chat owns a file, it leaves a request beside it, and the process that delivers the file
+forgets too.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final
 
-from keepthread.checks import MAX_COUNT
-from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
+from keepthread.cli.config import Config
 from keepthread.ids import new_id
-from keepthread.memory import Memory, Opening
-from keepthread.session import Session
+from keepthread.opening import scheme_of
+from keepthread.private_files import private_file
+from keepthread.spool.target import target_of
 from keepthread.stores.sqlite.lock import FileLock
-from keepthread.types import Message
 
-Open: TypeAlias = Callable[[str], Opening]
-"""Opens a memory by its address."""
-
+STATE_VARIABLE: Final = "KEEPTHREAD_STATE"
 _SUFFIX: Final = ".db"
 _BESIDE: Final = ("-wal", "-shm", "-lock", "-owner", "")
-_PAGE: Final = 500
+_REQUEST: Final = "-forget-"
 
 
 class Aside:
@@ -44,9 +42,13 @@ class Aside:
     def remove(self) -> None:
         """Take it away with all that stands beside it, once it is closed and delivered."""
         self._lock.release()
-        for suffix in _BESIDE:
+        for path in (*_requests(self.path), *(_beside(self.path, each) for each in _BESIDE)):
             with suppress(OSError):
-                self.path.with_name(self.path.name + suffix).unlink()
+                path.unlink()
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return what others asked to forget while this process owned the file."""
+        return [json.loads(path.read_bytes()) for path in _requests(self.path)]
 
     def leave(self) -> None:
         """Let another process have it."""
@@ -65,7 +67,7 @@ class Asides:
         """Return a file that is not there yet; `OSError` if there is no place for it."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / f"{new_id()}{_SUFFIX}"
-        lock = FileLock(path.with_name(f"{path.name}-owner"))
+        lock = FileLock(_beside(path, "-owner"))
         lock.take()
         return Aside(path, lock)
 
@@ -75,7 +77,7 @@ class Asides:
 
     def take(self, path: Path) -> Aside | None:
         """Own one of them, unless another process does or it is gone."""
-        lock = FileLock(path.with_name(f"{path.name}-owner"))
+        lock = FileLock(_beside(path, "-owner"))
         with suppress(OSError):
             if lock.take():
                 aside = Aside(path, lock)
@@ -84,48 +86,32 @@ class Asides:
                 aside.remove()  # its owner delivered it at this moment
         return None
 
-
-async def deliver(aside: Memory, store: Memory) -> int:
-    """Bring what was said elsewhere into its store, each message once; return how many were new."""
-    count = 0
-    for info in reversed(await aside.list_sessions(limit=MAX_COUNT)):
-        here = await aside.get_session(info.id)
-        there = await store.session(
-            info.id, owner=info.owner, system_prompt=info.system_prompt, title=info.title
-        )
-        async for said in _pages(here):
-            count += await _bring(said, there, store)
-    return count
+    def request(self, path: Path, forget: Mapping[str, Any]) -> None:
+        """Ask the process that delivers a file to forget; takes what `Memory.forget` takes."""
+        with private_file(_beside(path, f"{_REQUEST}{new_id()}")) as write:
+            write(json.dumps(forget).encode())
 
 
-async def _pages(session: Session) -> AsyncIterator[Sequence[Message]]:
-    """Give a session's messages, no exchange in two parts."""
-    messages = await session.messages(limit=_PAGE)
-    while messages:
-        rest = await session.messages(after=messages[-1].seq, limit=_PAGE)
-        cut = len(messages)
-        while rest and cut > 1 and messages[cut - 1].exchange == rest[0].exchange:
-            cut -= 1
-        yield messages[:cut]
-        messages = [*messages[cut:], *rest]
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
-async def _bring(messages: Sequence[Message], session: Session, store: Memory) -> int:
-    ids = [message.id for message in messages]
-    known = {m.id for m in await store.store.find(session.key, ids=ids)}
-    for _, exchange in groupby(messages, key=lambda message: message.exchange):
-        user, *answers = exchange
-        if {user.id, *(answer.id for answer in answers)} <= known:
-            continue
-        if user.id not in known:
-            await session.append(_bare(user))
-        async with session.exchange(user.content, id=user.id, author=user.author) as turn:
-            for answer in answers:
-                await turn.finish(_bare(answer))
-    return len(ids) - len(known)
+def _requests(path: Path) -> list[Path]:
+    found = path.parent.glob(f"{path.name}{_REQUEST}*")
+    return sorted(each for each in found if each.suffix != ".part")
 
 
-def _bare(message: Message) -> Message:
-    """Return a message as it was said; positions it names are those of the file it comes from."""
-    meta = {k: v for k, v in message.meta.items() if k not in (WRITTEN_FROM, RECALLED_FROM)}
-    return replace(message, meta=meta, seq=0, exchange=0, total=0, digest=b"")
+def asides_of(config: Config, environ: Mapping[str, str]) -> Asides | None:
+    """Return the files that help out while the store is away; none for a store in memory."""
+    settings = config.settings
+    if scheme_of(settings.address) == "ram":
+        return None
+    return Asides(_state(environ) / "asides", target_of(settings.address), settings.memory.tenant)
+
+
+def _state(environ: Mapping[str, str]) -> Path:
+    if named := environ.get(STATE_VARIABLE):
+        return Path(named).expanduser()
+    import platformdirs  # noqa: PLC0415 - what the extra brings
+
+    return platformdirs.user_state_path("keepthread", appauthor=False)

@@ -53,6 +53,8 @@ class Chat:
     """How requests are planned and carried out, if they are."""
     listed: Sequence[str] = ()
     """The sessions that were listed last, by which a number means one."""
+    waiting: list[str] = field(default_factory=list[str])
+    """The keys of facts that wait to be confirmed, in the order of the numbers they were given."""
 
     def here(self) -> None:
         """Raise while the store is away: what is changed meanwhile would not come home."""

@@ -7,9 +7,10 @@ The store is tried again and again, and once it is back everything is brought in
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
-from keepthread.cli.chat.asides import Aside, Asides, Open, deliver
+from keepthread.cli.chat.asides import Aside, Asides
+from keepthread.cli.chat.delivery import Delivered, Open, bring_home, deliver, deliver_file
 from keepthread.errors import Damaged, KeepthreadError, StoreClosed, Unavailable, WrongFormat
 from keepthread.memory import Memory
 from keepthread.types import Message, SessionInfo
@@ -36,11 +37,13 @@ class Keeping:
         self._address = address
         self._opened = opened
         self._asides = asides
-        self._tell = tell
+        self.tell = tell
+        """Shows a notice to the user."""
         self._memory: Memory | None = None
         self._aside: Aside | None = None
         self._watching: asyncio.Task[None] | None = None
         self._using = asyncio.Lock()
+        self._reason = ""
         self.away = ""
         """Why the store cannot be used now; nothing if it can."""
         self.kept = asides is not None
@@ -63,7 +66,7 @@ class Keeping:
             await self._go_aside(error)
             return
         with suppress(*AWAY):
-            await self._fetch(self._asides, self._memory)
+            await bring_home(self._asides, self._opened, self._memory, self.tell)
 
     async def close(self) -> None:
         """Bring home what can be brought, and close."""
@@ -91,14 +94,27 @@ class Keeping:
     ) -> None:
         """Go on elsewhere, with what was said so far; there `session` has the same id."""
         await self._go_aside(error)
-        if session is not None:
-            other = await self.memory.session(
-                session.id,
-                owner=session.owner,
-                system_prompt=session.system_prompt,
-                title=session.title,
-            )
-            await other.append(*said)
+        if session is None:
+            return
+        try:
+            await self._copy(session, said)
+        except AWAY as another:
+            if not self.kept:
+                raise
+            await self._go_aside(another)  # the disk of the file is full, for example
+            await self._copy(session, said)
+
+    async def _copy(self, session: SessionInfo, said: Sequence[Message]) -> None:
+        other = await self.memory.session(
+            session.id,
+            owner=session.owner,
+            system_prompt=session.system_prompt,
+            title=None if session.title_seq else session.title,
+        )
+        await other.append(*said)
+        made_from = [message for message in said if message.seq == session.title_seq]
+        if made_from:
+            await other.update(title=session.title, title_from=made_from[0].id)
 
     async def _go_aside(self, error: Exception) -> None:
         """Open a file of our own; if that fails or has failed, a memory in this process."""
@@ -111,7 +127,7 @@ class Keeping:
         if self._memory is None:
             self._memory = await self._opened("ram://")
         where = "in a file until it is back" if self.kept else "nowhere but in this program"
-        self._tell(f"memory is away: {self.away}; what is said is kept {where}")
+        self.tell(f"memory is away: {self.away}; what is said is kept {where}")
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
 
@@ -142,41 +158,50 @@ class Keeping:
                 await self.come_back()
 
     async def come_back(self) -> int:
-        """Bring into the store what was kept elsewhere, and go on there; return how much it was."""
+        """Bring into the store what was kept elsewhere, and go on there; return how much it was.
+
+        If the store refuses it, the chat continues in its file and says so once.
+        """
         async with self._using:
             if not self.away or self._asides is None:
                 return 0
             store = await self._opened(self._address)
             try:
-                await self._fetch(self._asides, store)
-                count = await deliver(self.memory, store)
+                await bring_home(self._asides, self._opened, store, self.tell)
+                done = await self._deliver(store)
             except BaseException:
                 await store.close()
                 raise
+            if done.failed:
+                await store.close()
+                self._refused(done.failed)
+                return done.messages
             await self.memory.close()
             if self._aside:
                 self._aside.remove()
             self._memory, self._aside, self.away, self.kept = store, None, "", True
-        self._tell(f"memory is back: {count:,} messages were brought home")
-        return count
+        self.tell(f"memory is back: {done.messages:,} messages were brought home")
+        return done.messages
 
-    async def _fetch(self, asides: Asides, store: Memory) -> None:
-        """Bring home what chats that ended could not."""
-        for path in await asyncio.to_thread(asides.left):
-            aside = await asyncio.to_thread(asides.take, path)
-            if aside is None:
-                continue
-            try:
-                memory = await self._opened(aside.address)
-            except AWAY:
-                aside.leave()
-                self._tell(f"{aside.path} cannot be read; an earlier chat is in it")
-                continue
-            try:
-                async with memory:
-                    count = await deliver(memory, store)
-            except BaseException:
-                aside.leave()
-                raise
-            aside.remove()
-            self._tell(f"{count:,} messages of an earlier chat were brought home")
+    async def _deliver(self, store: Memory) -> Delivered:
+        """Deliver the file of this chat, and what is kept in this process since it failed."""
+        if self.kept or self._aside is None:
+            return await deliver(self.memory, store, self._aside)
+        file = await deliver_file(self._aside, self._opened, store)
+        rest = await deliver(self.memory, store)
+        if file.failed and not rest.failed:  # the chat itself is home; a later one tries the file
+            self.tell(f"{self._aside.path} cannot be delivered: {file.failed}; it is kept there")
+            self._aside.leave()
+            self._aside = None
+        return rest._replace(messages=file.messages + rest.messages)
+
+    def _refused(self, reason: str) -> None:
+        if reason != self._reason:
+            where = str(self._aside.path) if self.kept and self._aside else "this program alone"
+            self.tell(f"memory is back, but refuses this chat: {reason}; it is kept in {where}")
+        self._reason = reason
+
+    async def before_forget(self, **forget: Any) -> None:
+        """Bring home what other chats keep in files, or ask them to forget it too."""
+        if self._asides is not None:
+            await bring_home(self._asides, self._opened, self.memory, self.tell, forget=forget)

@@ -14,7 +14,7 @@ from keepthread.cli.chat.talk import Answered, Talk
 from keepthread.errors import InvalidInput
 
 CUT: Final = 1
-"""The exit status if the answer is not whole."""
+"""The exit status if the answer is not whole, or empty."""
 
 
 def question_of(given: str | None) -> str | None:
@@ -69,7 +69,10 @@ async def answer_once(
         call.write(_record(talk, answered))
     if answered.cut:
         call.warn(f"the answer was cut short: {answered.failure or 'it was stopped'}")
-    return signals.status or stopped or (CUT if answered.cut else 0)
+    elif not answered.text.strip():
+        call.warn("the model said nothing; the question is kept")
+    whole = answered.text.strip() and not answered.cut
+    return signals.status or stopped or (0 if whole else CUT)
 
 
 def _let_go_of_the_output() -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import signal
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Final
 
 INTERRUPTED: Final = 130
@@ -25,11 +26,10 @@ class Signals:
 
     def listen(self) -> None:
         """Begin to hear, in the running loop."""
-        loop = asyncio.get_running_loop()
-        with suppress(NotImplementedError):  # elsewhere than on Unix
-            loop.add_signal_handler(signal.SIGINT, self._interrupted)
-            for name, status in _ENDING.items():
-                loop.add_signal_handler(getattr(signal, name), partial(self._ended, status))
+        _handle(signal.SIGINT, self._interrupted)
+        for name, status in _ENDING.items():
+            if hasattr(signal, name):  # Windows has no SIGHUP
+                _handle(getattr(signal, name), partial(self._ended, status))
 
     @contextmanager
     def during(self, stop: Callable[[], object]) -> Generator[None]:
@@ -47,3 +47,18 @@ class Signals:
     def _ended(self, status: int) -> None:
         self.status = self.status or status
         self._stop()
+
+
+def _handle(number: signal.Signals, handler: Callable[[], object]) -> None:
+    """Let a signal call a handler in the running loop, also where loops have no such handlers."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(number, handler)
+    except NotImplementedError:
+        # As on Windows. Without this, Ctrl-C would cancel whatever runs and end the program.
+        def received(number: int, frame: FrameType | None) -> None:
+            if loop.is_closed():
+                signal.default_int_handler(number, frame)
+            loop.call_soon_threadsafe(handler)
+
+        signal.signal(number, received)

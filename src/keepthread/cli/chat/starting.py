@@ -2,21 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from keepthread.cli.call import Call
-from keepthread.cli.chat.asides import Asides
+from keepthread.cli.chat.asides import asides_of
 from keepthread.cli.chat.counter import chat_counter
 from keepthread.cli.chat.keeping import AWAY, Keeping
 from keepthread.cli.chat.talk import Talk
 from keepthread.cli.config import Config
 from keepthread.cli.wiring import memory_arguments, model_of
 from keepthread.memory import Memory, Opening
-from keepthread.opening import scheme_of
-from keepthread.spool.target import target_of
 
-STATE_VARIABLE: Final = "KEEPTHREAD_STATE"
 PATIENCE: Final = 2.0
 """For how many seconds a store may be busy or silent before a chat goes on without it."""
 
@@ -47,29 +43,14 @@ def talk_of(
             config.make_room()
         return Memory.open(address, patience=PATIENCE, counter=counter, **arguments())
 
+    asides = asides_of(config, environ) if settings.memory.enabled else None
     return Talk(
-        Keeping(settings.address, opened, asides_of(config, environ), tell=tell),
+        Keeping(settings.address, opened, asides, tell=tell),
         model,
         owner=settings.memory.owner,
         system=settings.chat.system or "",
         id=wanted.resume or wanted.session or "",
     )
-
-
-def asides_of(config: Config, environ: Mapping[str, str]) -> Asides | None:
-    """Return the files that help out while the store is away; none where nothing is kept."""
-    settings = config.settings
-    if not settings.memory.enabled or scheme_of(settings.address) == "ram":
-        return None
-    return Asides(_state(environ) / "asides", target_of(settings.address), settings.memory.tenant)
-
-
-def _state(environ: Mapping[str, str]) -> Path:
-    if named := environ.get(STATE_VARIABLE):
-        return Path(named).expanduser()
-    import platformdirs  # noqa: PLC0415 - what the extra brings
-
-    return platformdirs.user_state_path("keepthread", appauthor=False)
 
 
 async def begin(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], object]) -> None:
@@ -80,6 +61,7 @@ async def begin(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], ob
         found = await talk.known_session()
         if found is not None and wanted.system is not None:
             await found.update(system_prompt=wanted.system)
+        await talk.mark_used()
     except AWAY as error:
         tell(f"the session could not be looked up: {error}")
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from keepthread.cli.chat.keeping import AWAY, Keeping
 from keepthread.context.render import Context
-from keepthread.errors import KeepthreadError, ModelCut, ModelError
+from keepthread.errors import KeepthreadError, ModelCut, ModelError, SessionGone
 from keepthread.ids import new_id
 from keepthread.protocols import ChatModel
 from keepthread.session import Session
@@ -25,6 +25,8 @@ Answering: TypeAlias = Callable[[Turn, Context], AsyncIterator[str | Reply]]
 
 VIEW: Final = "chat"
 _LONGEST_TITLE: Final = 60
+_IDLE: Final = 3600.0
+"""Seconds without activity after which resuming a session is noted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +102,17 @@ class Talk:
         self._session = self.last = self.unanswered = None
         self._said.clear()
 
+    async def mark_used(self) -> None:
+        """Note activity in a session that was idle for long, so that no program prunes it.
+
+        Prune deletes what is idle, decided when it deletes. So this also holds if another program
+        prunes, or if this chat prunes before its session was shown.
+        """
+        session = await self.known_session()
+        if session is not None and session.info.updated_at < time.time() - _IDLE:
+            with suppress(*AWAY):  # a store that cannot be written cannot be pruned either
+                await session.update()
+
     def unsay(self, ids: Collection[str] | None = None) -> None:
         """Let go of messages that were hidden or erased, or of all: they shall not come up again.
 
@@ -143,6 +156,10 @@ class Talk:
                 session = await self.session()
                 turn = await stack.enter_async_context(session.exchange(text, id=id))
                 return turn, await turn.context(VIEW)
+            except SessionGone:
+                self.keeping.tell(f"session {self.id} was deleted elsewhere; it begins again")
+                self._session = None
+                self.unsay()
             except AWAY as error:
                 await self._leave(error)
 
@@ -194,7 +211,7 @@ class Talk:
         except AWAY as error:
             answered.answer = await self._finish_elsewhere(error, answered.question, message)
         self._said.append(answered.answer)
-        await self._entitle(answered.question.content)
+        await self._entitle(answered.question)
 
     async def _finish_elsewhere(
         self, error: Exception, question: Message, message: Message
@@ -203,13 +220,14 @@ class Talk:
         async with (await self.session()).exchange(question.content, id=question.id) as turn:
             return await turn.finish(message)
 
-    async def _entitle(self, text: str) -> None:
+    async def _entitle(self, question: Message) -> None:
         """Name a new session by what was asked first; that is a help, and no reason to fail."""
         session = await self.session()
-        title = _title(text)
+        title = _title(question.content)
         if title and not session.info.title:
             with suppress(KeepthreadError):
-                await session.update(title=title)
+                if not (await session.refresh()).title:  # nobody renamed it in the meantime
+                    await session.update(title=title, title_from=question.id)
 
 
 def new_session_id(now: Callable[[], datetime] = datetime.now) -> str:
@@ -250,11 +268,13 @@ async def _until(
             try:
                 await asyncio.wait({step, end}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                if not step.done():
+                whole = step.done()
+                if not whole:
                     step.cancel()
-            if stopped.is_set() and not step.done():
+                    await _ended(step)  # a stream that is still running cannot be closed
+            if not whole:
                 with suppress(asyncio.CancelledError):
-                    await step
+                    step.result()
                 return
             try:
                 yield step.result()
@@ -264,3 +284,15 @@ async def _until(
         end.cancel()
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()
+
+
+async def _ended(task: "asyncio.Future[Any]") -> None:
+    """Wait for the end of a task that was cancelled, also if this one is cancelled as well."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -12,6 +12,7 @@ import keepthread
 from keepthread.cli.chat import advice
 from keepthread.cli.chat.chat import Chat
 from keepthread.cli.chat.commands import is_command, run
+from keepthread.cli.chat.commands.knowing import tell_waiting
 from keepthread.cli.chat.completing import Completing
 from keepthread.cli.chat.lines import Lines
 from keepthread.cli.chat.plain import DRAWN, drawing_of, draws, is_dumb
@@ -148,6 +149,7 @@ class Terminal:
             self._chat.again = None
             await self._ask(again.content, again)
         await self._look()
+        await self._tell_waiting()
 
     async def _do(
         self, work: Coroutine[Any, Any, object], stop: Callable[[], object] | None = None
@@ -297,14 +299,23 @@ class Terminal:
                 await self._prune()
                 # The first context of a process is slow; what it needs is loaded by a search.
                 await talk.keeping.memory.search(talk.id, owner=talk.owner, limit=1)
+            await self._tell_waiting()
+
+    async def _tell_waiting(self) -> None:
+        """Say which facts wait for the person: models draw them from what they were shown."""
+        keeping = self._chat.talk.keeping
+        if self._opening.done() and keeping.kept and not keeping.away:
+            with suppress(KeepthreadError, OSError):
+                await tell_waiting(self._chat, self.tell)
 
     async def _prune(self) -> None:
         days = self._chat.config.settings.memory.auto_prune_days
         keeping = self._chat.talk.keeping
         if days is None or keeping.away or not keeping.kept:
             return
-        if self._info and self._info.updated_at < time.time() - days * DAY:
-            return  # the one that goes on here would be among them
+        session = await self._chat.talk.known_session()
+        if session and session.info.updated_at < time.time() - days * DAY:
+            return  # it could not be marked as used, and would be among them
         if pruned := await keeping.memory.prune(days):
             many = "1 session" if pruned == 1 else f"{pruned:,} sessions"
             self.tell(f"deleted {many} without activity for {days} days")

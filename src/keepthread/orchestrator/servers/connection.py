@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mcp import Client, types
 
 _PATIENCE: Final = 10.0
+_CLOSING: Final = 10.0  # seconds for a server to end, and as many again once it is cancelled
 """Seconds in which a server that let a call wait must answer something else, at the most."""
 
 
@@ -68,7 +69,12 @@ class Connection:
             self._task.cancel()
         if self._proof:
             self._proof.cancel()
-        await asyncio.wait({self._task, *filter(None, [self._proof])})
+        ending = {self._task, *filter(None, [self._proof])}
+        _, left = await asyncio.wait(ending, timeout=_CLOSING)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_CLOSING)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> "types.CallToolResult":
         """Call a tool; raise `Gone` if the server is no longer there."""

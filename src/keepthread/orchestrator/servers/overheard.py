@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import selectors
+import sys
 import threading
 from typing import Final, TextIO
 
@@ -25,10 +27,12 @@ class Overheard:
     def __exit__(self, *error: object) -> None:
         if self._file:
             self._file.close()
+            os.close(self._stop)  # whoever listens sees the end of that pipe
 
     def open(self) -> TextIO:
         """Return a file to write to, and begin to read it."""
         self._reading, writing = os.pipe()
+        self._stopped, self._stop = os.pipe()
         self._file = os.fdopen(writing, "w")
         self._listening.start()
         return self._file
@@ -42,6 +46,20 @@ class Overheard:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def _listen(self) -> None:
-        with os.fdopen(self._reading, "rb", buffering=0) as pipe:
-            while data := pipe.read(_MOST):
+        """Read to the end, or until nobody listens: a child of the program may keep the pipe."""
+        with (
+            os.fdopen(self._stopped, "rb", buffering=0) as stopped,
+            os.fdopen(self._reading, "rb", buffering=0) as pipe,
+            selectors.DefaultSelector() as selector,
+        ):
+            if sys.platform != "win32":  # there, pipes cannot be waited for
+                selector.register(stopped, selectors.EVENT_READ)
+                selector.register(pipe, selectors.EVENT_READ)
+            while not any(key.fileobj is stopped for key, _ in _ready(selector)):
+                if not (data := pipe.read(_MOST)):
+                    break
                 self._heard = (self._heard + data)[-_MOST:]
+
+
+def _ready(selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
+    return selector.select() if selector.get_map() else []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from keepthread.errors import ToolError, ToolUnavailable
 from keepthread.orchestrator.servers import web
 from keepthread.orchestrator.servers.heard import Heard, Listener
+from keepthread.orchestrator.servers.lines import ENCODING
 from keepthread.orchestrator.servers.nouns import Server
 from keepthread.orchestrator.servers.overheard import Overheard
 from keepthread.orchestrator.servers.results import reason
@@ -71,6 +72,7 @@ def _started(server: Server, overheard: Overheard) -> AbstractAsyncContextManage
         args=list(server.args),
         env=dict(server.env),
         cwd=server.cwd,
+        encoding=ENCODING,
         encoding_error_handler="replace",
     )
     return stdio_client(program, overheard.open())

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import psycopg
 
 from keepthread.errors import ReadOnly, StoreClosed, Unavailable
+from keepthread.loops import PerLoop
 from keepthread.stores.postgres.faults import is_lost, is_undone, translate
 from keepthread.stores.postgres.link import Link, Rows
 from keepthread.stores.postgres.pool import Connect, Pool
@@ -21,12 +22,14 @@ T = TypeVar("T")
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 _ASK_EVERY: Final = 1.0  # seconds after which a server's settings are read anew
+MAX_TENANTS: Final = 10_000
+"""How many tenants' numbers are remembered."""
 
 Work: TypeAlias = Callable[[Link], Awaitable[T]]
 
 
 class Engine:
-    """The connections to one database, shared by every tenant on it."""
+    """The connections to one database, shared by every tenant on it; each loop has its own."""
 
     def __init__(
         self,
@@ -41,14 +44,14 @@ class Engine:
 
         `declare` is told now and then which settings decide what writes survive.
         """
-        self._pool = Pool(connect, size, timeout)
+        self._pools = PerLoop(lambda: Pool(connect, size, timeout), Pool.close)
         self._declare = declare
         self._ask_at = time.monotonic() + _ASK_EVERY
         self._timeout = timeout
         self._several = several
         self._pid = os.getpid()
         self._closed = False
-        self.tenants: dict[str, int] = {}
+        self._tenants: dict[str, int] = {}
         self.vectors_put = 0
 
     async def call(
@@ -76,33 +79,44 @@ class Engine:
 
         return await self._do(run, again)
 
+    def tenant_number(self, name: str) -> int:
+        """Return the number of a tenant, 0 if this process does not know it."""
+        return self._tenants.get(name, 0)
+
+    def note_tenant(self, name: str, number: int) -> None:
+        """Remember the number of a tenant, which never changes."""
+        if len(self._tenants) >= MAX_TENANTS:
+            self._tenants.clear()  # at worst a number is asked for once more
+        self._tenants[name] = number
+
     async def close(self) -> None:
         """Let go of all connections."""
         self._closed = True
         if os.getpid() == self._pid:
-            await self._pool.close()
+            await self._pools.close()
 
     async def _do(self, work: Work[T], again: bool) -> T:
         self._check_open()
+        pool = self._pools.current()
         deadline = time.monotonic() + self._timeout
         pause = _FIRST_PAUSE
         while True:
             sent = False
             try:
-                link = await self._take(deadline)
+                link = await self._take(pool, deadline)
                 try:
                     if time.monotonic() > self._ask_at or not (again or link.is_quiet()):
                         await self._ask(link)
                     sent = True
                     return await work(link)
                 finally:
-                    await self._pool.give_back(link)
+                    await pool.give_back(link)
             except psycopg.Error as error:
                 fault = translate(error)
                 if time.monotonic() + pause > deadline:
                     raise fault from error
                 if (is_lost(error) and (again or not sent)) or self._is_no_primary(fault):
-                    await self._pool.drop_idle()
+                    await pool.drop_idle()
                 elif not is_undone(error):
                     raise fault from error
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
@@ -114,12 +128,12 @@ class Engine:
         self._declare(*settings)
         self._ask_at = time.monotonic() + _ASK_EVERY
 
-    async def _take(self, deadline: float) -> Link:
-        if self._pool.is_ready:
-            return await self._pool.take()
+    async def _take(self, pool: Pool, deadline: float) -> Link:
+        if pool.is_ready:
+            return await pool.take()
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return await self._pool.take()
+                return await pool.take()
         except TimeoutError:
             raise Unavailable(
                 f"PostgreSQL: no connection was to be had within {self._timeout:g} seconds"

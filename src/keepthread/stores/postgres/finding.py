@@ -11,10 +11,11 @@ from keepthread.stores.postgres.engine import Engine
 from keepthread.stores.postgres.link import Rows
 from keepthread.stores.postgres.rows import decode
 from keepthread.stores.postgres.statements import SQL
-from keepthread.stores.reading import check_places, check_sittings
+from keepthread.stores.reading import check_places, check_sittings, role_bits
 from keepthread.types import (
     Embedding,
     Found,
+    MessageFilter,
     Part,
     Placed,
     Record,
@@ -73,6 +74,7 @@ class PostgresFinder:
         *,
         owner: str | None = None,
         session: SessionKey | None = None,
+        only: MessageFilter | None = None,
         most: int = 5000,
     ) -> Found:
         check_count(most, "most")
@@ -80,9 +82,12 @@ class PostgresFinder:
         name = _name(view)
         tenant = await self._number()
         asked = list(dict.fromkeys(words))
-        rows = await self._engine.call(
-            SQL["places"], (tenant, name, *_asked((tenant, view), asked), *scope, most)
-        )
+        values = (tenant, name, *_asked((tenant, view), asked), *scope, most)
+        if only is None:
+            rows = await self._engine.call(SQL["places"], values)
+        else:
+            condition = (only.since, only.until, role_bits(only))
+            rows = await self._engine.call(SQL["places_within"], (*values, *condition))
         await self._check_session(scope, rows)
         return _found(asked, rows, most)
 
@@ -134,12 +139,13 @@ class PostgresFinder:
         *,
         owner: str | None = None,
         session: SessionKey | None = None,
+        only: MessageFilter | None = None,
         limit: int = 300,
     ) -> list[int]:
         check_count(limit, "limit")
         scope = _scope(owner, session)
         tenant = await self._number()
-        found = await points.nearest(self._engine, tenant, _name(view), scope, to, limit)
+        found = await points.nearest(self._engine, tenant, _name(view), scope, to, only, limit)
         await self._check_session(scope, found)
         return found
 

@@ -4,8 +4,8 @@ import asyncio
 import os
 import selectors
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -30,7 +30,7 @@ class Link:
     async def run(self, statement: bytes, values: Sequence[Any] = ()) -> Rows:
         """Return the rows of one statement."""
         cursor = self._cursor
-        timer = asyncio.get_running_loop().call_later(self._patience, self._hang_up)
+        timer = asyncio.get_running_loop().call_later(self._patience, _hang_up, self._connection)
         try:
             await cursor.execute(statement, values)
         finally:
@@ -53,10 +53,23 @@ class Link:
         """Let go of the connection."""
         await self._connection.close()
 
-    def _hang_up(self) -> None:
-        """Wake whoever waits for an answer that does not come: for them the line is closed."""
-        with (
-            suppress(OSError, psycopg.Error),
-            socket.socket(fileno=os.dup(self._connection.fileno())) as line,
-        ):
-            line.shutdown(socket.SHUT_RDWR)
+
+@contextmanager
+def hung_up_after(connection: Connection, seconds: float) -> Generator[None]:
+    """Close a line on which no answer comes within some seconds: whoever waits gets an error.
+
+    Canceling the task would not do: psycopg then waits for the server to confirm it.
+    """
+    timer = asyncio.get_running_loop().call_later(seconds, _hang_up, connection)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _hang_up(connection: Connection) -> None:
+    with (
+        suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as line,
+    ):
+        line.shutdown(socket.SHUT_RDWR)

@@ -11,7 +11,8 @@ from keepthread.errors import InvalidInput, Unavailable
 from keepthread.stores.postgres.engine import Engine
 from keepthread.stores.postgres.statements import SQL
 from keepthread.stores.postgres.words import at_of, place_of
-from keepthread.types import Embedding
+from keepthread.stores.reading import role_bits
+from keepthread.types import Embedding, MessageFilter
 
 _PAGE: Final = 5000
 _LOOK_EVERY: Final = 1000
@@ -59,18 +60,23 @@ async def nearest(
     view: bytes,
     scope: tuple[bytes | None, int | None],
     to: Embedding,
+    only: MessageFilter | None,
     limit: int,
 ) -> list[int]:
-    """Return the places whose single vectors are nearest."""
+    """Return the places whose single vectors are nearest; with a filter each one is looked at."""
     if len(to.vectors) != to.dimensions:
         raise InvalidInput("what is near is told of one vector, not of one for each token")
     asked = (tenant, view, *scope, to.dimensions)
-    found = await engine.call(SQL["nearest"], (*asked, to.vectors, limit))
-    if found != [(None, None)]:
-        return [place_of(*row) for row in found]
+    if only is None:
+        found = await engine.call(SQL["nearest"], (*asked, to.vectors, limit))
+        if found != [(None, None)]:
+            return [place_of(*row) for row in found]
+    statement, condition = SQL["points_behind"], tuple[float, ...]()
+    if only is not None:
+        statement, condition = SQL["points_within"], (only.since, only.until, role_bits(only))
     best: list[tuple[float, int]] = []
     last = (_FIRST, 0, 0)
-    while rows := await engine.call(SQL["points_behind"], (*asked, *last, _PAGE)):
+    while rows := await engine.call(statement, (*asked, *last, _PAGE, *condition)):
         best = nlargest(limit, (*best, *_compared(rows, to)))
         last = rows[-1][:3]
     return [place for _, place in best]

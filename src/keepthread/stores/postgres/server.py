@@ -8,10 +8,10 @@ from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
-from keepthread.errors import DurabilityTooLow, InvalidInput, WrongFormat
+from keepthread.errors import DurabilityTooLow, InvalidInput, NotIsolated, WrongFormat
 from keepthread.stores.levels import strength
 from keepthread.stores.postgres.faults import translate
-from keepthread.stores.postgres.link import Connection
+from keepthread.stores.postgres.link import Connection, hung_up_after
 from keepthread.stores.postgres.statements import FORMAT, SQL, migration
 from keepthread.types import Durability
 
@@ -38,6 +38,7 @@ class Server:
         shares = 1 if not self.several else 1 + len(str(given["host"]).split(","))
         given.setdefault("connect_timeout", max(_LEAST_TIMEOUT, round(timeout / shares)))
         self._given = given
+        self._seconds = timeout
         self._milliseconds = str(max(1, round(timeout * 1000)))
         self._least: Durability = least or "memory"
         self.durability: Durability = self._least
@@ -48,20 +49,43 @@ class Server:
         try:
             db = await self.connect_plainly()
             try:
-                known = await _make_ready(db, migrate=migrate, partitions=partitions)
-                await self._check_durability(db)
+                known = await self._make_ready(db, migrate=migrate, partitions=partitions)
+                with hung_up_after(db, self._seconds):
+                    await self._settle(db)
             finally:
                 await db.close()
         except psycopg.Error as error:
             raise translate(error) from error
         return known
 
+    async def _make_ready(self, db: Connection, *, migrate: bool, partitions: int) -> int:
+        """Bring a database to our format, or say what is to be done; return the format it had."""
+        with hung_up_after(db, self._seconds):
+            known = await _format(db)
+        if known > FORMAT:
+            raise WrongFormat(
+                f"the database has format {known}, of a newer keepthread; this one knows {FORMAT}"
+            )
+        if known == FORMAT:
+            return known
+        if not migrate:
+            raise WrongFormat(
+                f"the database has format {known}, not {FORMAT}: run `keepthread migrate`"
+            )
+        try:
+            return await _migrate(db, partitions)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise WrongFormat(
+                f"the database has format {known}, not {FORMAT}, and this role may not change that"
+                f" ({error.diag.message_primary}): run `keepthread migrate` as its owner"
+            ) from error
+
     async def connect(self) -> Connection:
         """Return a connection behind the walls; after a failover it may be to another server."""
         db = await self.connect_plainly()
         try:
-            await db.execute(SQL["settle"], (self._milliseconds, self._milliseconds))
-            await self._check_durability(db)
+            with hung_up_after(db, self._seconds):
+                await self._settle(db)
         except BaseException:
             await db.close()
             raise
@@ -88,6 +112,12 @@ class Server:
         if "hostaddr" not in self._given:  # which goes with the hosts, and is hardly ever given
             self._given["host"], self._given["port"] = map(",".join, zip(*places, strict=True))
 
+    async def _settle(self, db: Connection) -> None:
+        """Take the role and settings of our statements, and check what the connection gives."""
+        await db.execute(SQL["settle"], (self._milliseconds, self._milliseconds))
+        await _check_isolation(db)
+        await self._check_durability(db)
+
     async def _check_durability(self, db: Connection) -> None:
         cursor = await db.execute(SQL["durability"])
         settings = await cursor.fetchone()
@@ -105,33 +135,33 @@ class Server:
             )
 
 
+async def _check_isolation(db: Connection) -> None:
+    """Refuse a connection on which row-level security is off, or could be off later."""
+    cursor = await db.execute(SQL["isolation"])
+    row = await cursor.fetchone()
+    assert row
+    role_is_held, login_is_held, process = row
+    if not role_is_held:
+        raise NotIsolated(
+            f"row-level security does not hold for the role {db.info.user!r}: create the role"
+            " keepthread_app and grant it to this role, or connect as a role that is neither"
+            " superuser nor BYPASSRLS"
+        )
+    # A pooler may give any later statement another server connection, which has the rights of the
+    # login instead of the role that we took on this one.
+    if not login_is_held and process != db.info.backend_pid:
+        raise NotIsolated(
+            f"a connection pooler is in between, and {db.info.user!r} is a superuser or has"
+            " BYPASSRLS: row-level security would be lost when the pooler changes the server"
+            " connection. Connect as a role that is neither, or without the pooler"
+        )
+
+
 def durability_of(fsync: str, synchronous_commit: str, standbys: str) -> Durability:
     """Return what an acknowledged write survives under these settings of a server."""
     if fsync != "on" or synchronous_commit == "off":
         return "process"
     return "replicated" if standbys and synchronous_commit in _WAITS_FOR_STANDBY else "power"
-
-
-async def _make_ready(db: Connection, *, migrate: bool, partitions: int) -> int:
-    """Bring a database to our format, or say what is to be done; return the format it had."""
-    known = await _format(db)
-    if known > FORMAT:
-        raise WrongFormat(
-            f"the database has format {known}, of a newer keepthread; this one knows {FORMAT}"
-        )
-    if known == FORMAT:
-        return known
-    if not migrate:
-        raise WrongFormat(
-            f"the database has format {known}, not {FORMAT}: run `keepthread migrate`"
-        )
-    try:
-        return await _migrate(db, partitions)
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise WrongFormat(
-            f"the database has format {known}, not {FORMAT}, and this role may not change that"
-            f" ({error.diag.message_primary}): run `keepthread migrate` as its owner"
-        ) from error
 
 
 async def _format(db: Connection) -> int:

@@ -3,10 +3,19 @@
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from keepthread.errors import Damaged, SessionExists, SessionGone
-from keepthread.stores.details import KINDS, decode_details, encode_details, with_changes
+from keepthread.errors import SessionExists, SessionGone, Stale
+from keepthread.stores.details import (
+    KINDS,
+    NOT_DELETED,
+    Condition,
+    damaged_session,
+    decode_details,
+    encode_details,
+    with_changes,
+)
 from keepthread.stores.postgres.engine import Engine
 from keepthread.stores.postgres.statements import SQL
+from keepthread.text_caches import register_cache
 from keepthread.types import SessionInfo, SessionKey
 
 _KEY_DIGITS: Final = 19
@@ -32,21 +41,29 @@ async def create(engine: Engine, tenant: int, session: SessionInfo) -> SessionIn
 
 
 async def update(
-    engine: Engine, tenant: int, sid: int, session: SessionInfo, now: float
+    engine: Engine,
+    tenant: int,
+    sid: int,
+    session: SessionInfo,
+    seen: SessionInfo | None,
+    now: float,
 ) -> SessionInfo:
     """Replace title, tags, system prompt, meta and readiness."""
-    known = await by_sid(engine, tenant, sid)
-    if known.state == "damaged":
-        raise _damaged(known.id)
-    # What is taken over from the known one never changes, so nobody need be kept from it meanwhile.
-    details = encode_details(with_changes(known, session))
-    values = (tenant, sid, session.ready, details, now)
-    ((intact,),) = await engine.call(SQL["update_session"], values)
-    if intact is None:
-        raise SessionGone("the session was deleted")
-    if not intact:
-        raise _damaged(known.id)
-    return await by_sid(engine, tenant, sid)
+    while True:
+        row = await _row(engine, tenant, sid)
+        known = _decode(row)
+        if known.state == "damaged":
+            raise damaged_session(known.id)
+        changed = with_changes(known, session, seen)
+        values = (tenant, sid, changed.ready, encode_details(changed), now)
+        read = (known.epoch, known.ready, row[8])
+        ((outcome,),) = await engine.call(SQL["update_session"], (*values, *read))
+        if outcome == "gone":
+            raise SessionGone("the session was deleted")
+        if outcome == "damaged":
+            raise damaged_session(known.id)
+        if outcome == "updated":
+            return await by_sid(engine, tenant, sid)
 
 
 async def by_id(engine: Engine, tenant: int, id: str) -> SessionInfo | None:
@@ -57,10 +74,14 @@ async def by_id(engine: Engine, tenant: int, id: str) -> SessionInfo | None:
 
 async def by_sid(engine: Engine, tenant: int, sid: int) -> SessionInfo:
     """Return the session of a key."""
+    return _decode(await _row(engine, tenant, sid))
+
+
+async def _row(engine: Engine, tenant: int, sid: int) -> tuple[Any, ...]:
     rows = await engine.call(SQL["session_by_sid"], (tenant, sid))
     if not rows:
         raise SessionGone("the session was deleted")
-    return _decode(rows[0])
+    return rows[0]
 
 
 async def latest(engine: Engine, tenant: int, owner: str | None, limit: int) -> list[SessionInfo]:
@@ -78,11 +99,16 @@ async def behind(engine: Engine, tenant: int, after: int, limit: int) -> list[Se
     ]
 
 
-async def delete(engine: Engine, tenant: int, sid: int) -> None:
-    """Remove a session with all it has."""
-    ((was_there,),) = await engine.call(SQL["delete_session"], (tenant, sid), again=False)
-    if not was_there:
+async def delete(engine: Engine, tenant: int, sid: int, required: Condition) -> None:
+    """Remove a session with all it has, if it meets the condition."""
+    values = (tenant, sid, *required)
+    ((outcome,),) = await engine.call(SQL["delete_session"], values, again=False)
+    if outcome == "gone":
         raise SessionGone("the session was deleted")
+    if outcome == "damaged":
+        raise damaged_session((await by_sid(engine, tenant, sid)).id)
+    if outcome != "deleted":
+        raise Stale(NOT_DELETED[outcome])
 
 
 @lru_cache(maxsize=1024)
@@ -91,11 +117,6 @@ def prompt_and_fence(details: bytes) -> tuple[str | None, str]:
     # Every context asks for it, and it hardly ever changes.
     fields = decode_details(details)
     return fields["system_prompt"], fields.get("fence", "")
-
-
-def _damaged(id: str) -> Damaged:
-    """Say why a damaged record is not written over: a new guard would make it look sound."""
-    return Damaged(f"the record of session {id!r} is damaged; run `verify`")
 
 
 def _decode(row: tuple[Any, ...]) -> SessionInfo:
@@ -126,3 +147,6 @@ def _decode(row: tuple[Any, ...]) -> SessionInfo:
         tokens=tokens,
         **decode_details(details),
     )
+
+
+register_cache(prompt_and_fence.cache_clear)

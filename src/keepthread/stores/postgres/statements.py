@@ -18,6 +18,8 @@ MIGRATIONS: Final = (
     "0011_searching",
     "0012_nearest",
     "0013_cleaning",
+    "0014_conditions",
+    "0015_filters",
 )
 FORMAT: Final = len(MIGRATIONS)
 """The newest format this keepthread reads and writes."""

@@ -9,10 +9,10 @@ SELECT keepthread.tenant_number(%s, %s)
 SELECT keepthread.create_session(%s::integer, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: update_session
-SELECT keepthread.update_session(%s::integer, %s, %s, %s, %s)
+SELECT keepthread.update_session(%s::integer, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: delete_session
-SELECT keepthread.delete_session(%s::integer, %s)
+SELECT keepthread.delete_session(%s::integer, %s, %s, %s)
 
 -- name: session_by_id
 SELECT * FROM keepthread.session_by_id(%s::integer, %s)
@@ -75,6 +75,9 @@ SELECT keepthread.index_words(
 -- name: places
 SELECT * FROM keepthread.places(%s::integer, %s, %s::text[], %s::bigint[], %s, %s, %s)
 
+-- name: places_within
+SELECT * FROM keepthread.places_within(%s::integer, %s, %s::text[], %s::bigint[], %s, %s, %s, %s, %s, %s::integer)
+
 -- name: parts
 SELECT * FROM keepthread.parts(%s::integer, %s, %s::bigint[], %s::bigint[])
 
@@ -93,6 +96,9 @@ SELECT * FROM keepthread.nearest(%s::integer, %s, %s, %s, %s, %s, %s)
 
 -- name: points_behind
 SELECT * FROM keepthread.points_behind(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: points_within
+SELECT * FROM keepthread.points_within(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::integer)
 
 -- name: index_nearest
 SELECT keepthread.index_nearest(%s::integer, %s, %s)
@@ -213,6 +219,12 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('idle_in_transaction_session_timeout', %s, false),
        (SELECT set_config('role', 'keepthread_app', false) FROM pg_roles
         WHERE rolname = 'keepthread_app' AND pg_has_role(session_user, oid, 'MEMBER'))
+
+-- name: isolation
+-- Whether the policies hold for the role now and for the login, and the process that answers: a
+-- pooler in between reports another one than it announced.
+SELECT row_security_active('keepthread.sessions'), NOT (rolsuper OR rolbypassrls), pg_backend_pid()
+FROM pg_roles WHERE rolname = session_user
 
 -- name: durability
 SELECT current_setting('fsync'), current_setting('synchronous_commit'),

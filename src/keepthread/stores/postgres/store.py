@@ -13,6 +13,7 @@ from keepthread.stores.details import (
     check_keys,
     check_scope,
     check_session,
+    condition,
     encode_spans,
     encode_value,
 )
@@ -43,10 +44,7 @@ _PARTITIONS: Final = 16  # enough on one server; each is a lock more in every st
 
 
 class PostgresStore:
-    """The `Store` in a PostgreSQL database; open it with `await PostgresStore.open(url)`.
-
-    Use it from one event loop.
-    """
+    """The `Store` in a PostgreSQL database; open it with `await PostgresStore.open(url)`."""
 
     def __init__(
         self,
@@ -124,24 +122,25 @@ class PostgresStore:
 
     async def _number(self, *, make: bool = False) -> int:
         """Return the tenant's number, 0 as long as it has none."""
-        known = self._engine.tenants
-        number = known.get(self._tenant, 0)
+        number = self._engine.tenant_number(self._tenant)
         if not number:
             values = (self._tenant.encode(), make)
             ((number,),) = await self._engine.call(SQL["tenant_number"], values)
             if number:
-                known[self._tenant] = number
+                self._engine.note_tenant(self._tenant, number)
         return number
 
     # --- sessions ---
 
-    async def put_session(self, session: SessionInfo) -> SessionInfo:
+    async def put_session(
+        self, session: SessionInfo, *, seen: SessionInfo | None = None
+    ) -> SessionInfo:
         now = self._clock()
         session = check_session(session, now=now, ids=self._ids)
         if not session.key:
             return await sessions.create(self._engine, await self._number(make=True), session)
         sid = sid_of(session.key)
-        return await sessions.update(self._engine, await self._number(), sid, session, now)
+        return await sessions.update(self._engine, await self._number(), sid, session, seen, now)
 
     async def get_session(self, id: str) -> SessionInfo | None:
         check_id(id, "a session id")
@@ -165,9 +164,12 @@ class PostgresStore:
         check_count(limit, "limit")
         return await sessions.behind(self._engine, await self._number(), sid, limit)
 
-    async def delete_session(self, session: SessionKey) -> None:
+    async def delete_session(
+        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
+    ) -> None:
+        required = condition(unready=unready, idle_since=idle_since)
         sid = sid_of(session)
-        await sessions.delete(self._engine, await self._number(), sid)
+        await sessions.delete(self._engine, await self._number(), sid, required)
 
     # --- the log ---
 

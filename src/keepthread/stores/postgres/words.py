@@ -10,6 +10,7 @@ from sys import byteorder
 from typing import Any, Final
 
 from keepthread.recall.places import SESSION
+from keepthread.text_caches import register_cache
 from keepthread.types import Part, SessionKey, Sitting
 
 _LETTERS: Final = 5  # thirty bits: two words of an owner are hardly ever taken for one
@@ -70,3 +71,6 @@ def sittings_in(sid: int, data: bytes) -> Iterator[Sitting]:
     numbers: tuple[Any, ...]
     for numbers in _sittings(data):
         yield Sitting(session, *numbers)
+
+
+register_cache(letters_of.cache_clear)

@@ -14,6 +14,7 @@ from keepthread.stores.drafts import (
     Head,
     as_stored,
     check_exchange,
+    check_total,
     head_after,
     next_row,
     same_body,
@@ -93,6 +94,7 @@ def _judge(
 ) -> None:
     """Refuse what must not be stored, for the first reason there is."""
     check_exchange(exchange, head)
+    total = head.total
     new: dict[PackedId, Draft] = {}
     for one in drafts:
         if message := known.get(one.packed):
@@ -100,6 +102,8 @@ def _judge(
         elif one.packed not in new:
             if expect is not None and expect != head.seq:
                 raise Stale(f"the log ends at {head.seq}, not at {expect}")
+            total += one.tokens
+            check_total(total)
             new[one.packed] = one
         elif new[one.packed].body.digest != one.body.digest:
             raise Conflict(f"message id {show(one.id)} is given twice, with two bodies")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from keepthread.errors import Busy, StoreClosed
+from keepthread.loops import PerLoop
 from keepthread.stores.redis.driver import Client, close_client, drop_idle, exceptions
 from keepthread.stores.redis.faults import KNOWN, passes, translate
 from keepthread.stores.redis.scripts import Script
@@ -33,19 +34,40 @@ class Timeouts(NamedTuple):
 DEFAULT_TIMEOUTS: Final = Timeouts()
 
 
+class _Line(NamedTuple):
+    """A client and the places on it, of one event loop."""
+
+    client: Client
+    room: asyncio.Semaphore
+
+    async def close(self) -> None:
+        await close_client(self.client)
+
+
 class Link:
-    """A client, shared by every tenant of a store; use it from one event loop."""
+    """A client for each event loop, shared by every tenant of a store."""
 
     def __init__(
-        self, client: Client, *, timeouts: Timeouts, connections: int, replicas: int = 0
+        self,
+        make: Callable[[], Client],
+        *,
+        timeouts: Timeouts,
+        connections: int,
+        replicas: int = 0,
     ) -> None:
-        """Take a client over; `replicas` must have a write before it is acknowledged."""
-        self.client = client
+        """Make clients when they are needed; `replicas` must have a write to acknowledge it."""
         self.replicas = replicas
         self._timeouts = timeouts
-        self._room = asyncio.Semaphore(connections)
+        self._lines = PerLoop(
+            lambda: _Line(make(), asyncio.Semaphore(connections)), lambda line: line.close()
+        )
         self._pid = os.getpid()
         self._closed = False
+
+    @property
+    def client(self) -> Client:
+        """Return the client of the running loop."""
+        return self._lines.current().client
 
     async def run(
         self,
@@ -77,7 +99,7 @@ class Link:
         """Let go of every connection."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
-            await close_client(self.client)
+            await self._lines.close()
 
     async def _send(self, *command: Argument) -> Any:
         return await self.client.execute_command(*command)
@@ -91,20 +113,21 @@ class Link:
         """Attempt something until it succeeds, fails for good, or time is up."""
         self._check()
         deadline = asyncio.get_running_loop().time() + self._timeouts.again
-        await self._enter(deadline)
+        room = self._lines.current().room
+        await self._enter(room, deadline)
         try:
             return await self._attempt(attempt, deadline)
         finally:
-            self._room.release()
+            room.release()
 
-    async def _enter(self, deadline: float) -> None:
+    async def _enter(self, room: asyncio.Semaphore, deadline: float) -> None:
         """Wait for one of the connections."""
-        if not self._room.locked():
-            await self._room.acquire()
+        if not room.locked():
+            await room.acquire()
             return
         try:
             async with asyncio.timeout_at(deadline):
-                await self._room.acquire()
+                await room.acquire()
         except TimeoutError:
             raise Busy("all connections to Redis were in use for too long") from None
 

@@ -63,10 +63,17 @@ class Index(NamedTuple):
     sessions: str
     active: str
     owners: str
+    ends: str
+    """When sessions with a time to live may end, each with the tag of its owner."""
 
     def active_of(self, owner: str) -> str:
         """Name the sorted set of one owner's sessions."""
-        return f"{self.active}:{_tag(owner)}"
+        return f"{self.active}:{owner_tag(owner)}"
+
+
+def owner_tag(owner: str) -> str:
+    """Return what stands for an owner in the index."""
+    return _tag(owner)
 
 
 def tag_of(id: str) -> str:

@@ -5,9 +5,10 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from keepthread.checks import MAX_COUNT
 from keepthread.codec import Row, decode
 from keepthread.protocols import Progress, TokenCounter
-from keepthread.stores.drafts import recounted_row
+from keepthread.stores.drafts import check_total, recounted_row
 from keepthread.stores.redis.heads import sound_head
 from keepthread.stores.redis.link import Link
 from keepthread.stores.redis.places import Place
@@ -31,7 +32,9 @@ async def recount(
         revisions = (state.revision, state.next_revision)
         args = (*who, *revisions, done.rows, done.last, moved)
         reply = await link.run(LUA["recount"], beside, (*args, 0), again=(*args, 1))
-        if alive(reply):
+        if alive(reply) < 0:  # messages that arrived in the meantime are counted as well
+            check_total(MAX_COUNT + 1)
+        if reply:
             return done.counted
 
 

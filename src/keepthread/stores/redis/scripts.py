@@ -29,11 +29,12 @@ _WRITING: Final = (
     *("append", "create", "delete", "drop", "erase", "extend", "mend", "put"),
     *("recount", "settle", "stage", "update"),
 )
-_INDEXING: Final = ("announce", "clear", "list", "register")
+_INDEXING: Final = ("announce", "clear", "list", "register", "sweep")
 _COMMON: Final = _read("common")
 
 LUA: Final = (
     {name: _script(_COMMON + _read(name), writes=False) for name in _READING}
     | {name: _script(_COMMON + _read(name), writes=True) for name in _WRITING}
     | {name: _script(_read(f"index/{name}"), writes=True) for name in _INDEXING}
+    | {"due": _script(_read("index/due"), writes=False)}
 )

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from keepthread.errors import Damaged, SessionGone
-from keepthread.stores.details import with_changes
+from keepthread.errors import Damaged, SessionGone, Stale
+from keepthread.stores.details import NOT_DELETED, Condition, damaged_session, with_changes
 from keepthread.stores.drafts import Head
 from keepthread.stores.redis.heads import find_head
 from keepthread.stores.redis.link import Link
@@ -15,6 +15,7 @@ from keepthread.stores.redis.state import (
     alive,
     pack_active,
     pack_record,
+    pack_time,
     read_state,
     state_of,
     undamaged,
@@ -36,24 +37,37 @@ async def create(link: Link, place: Place, tenant: str, info: SessionInfo, ttl: 
 
 
 async def update(
-    link: Link, place: Place, tenant: str, given: SessionInfo, now: float
+    link: Link,
+    place: Place,
+    tenant: str,
+    given: SessionInfo,
+    seen: SessionInfo | None,
+    now: float,
 ) -> SessionInfo:
     """Replace title, tags, system prompt, meta and readiness."""
     while True:
         state = await read_state(link, place)
         known = await describe_state(link, place, state)
         ttl = undamaged(place, state.record).ttl
-        record = pack_record(place, tenant, with_changes(known, given), ttl)
+        record = pack_record(place, tenant, with_changes(known, given, seen), ttl)
         active = pack_active(place, now) if known.ready else b""
         args = (place.life, place.mark, state.revision, state.next_revision, record, active)
         if alive(await link.run(LUA["update"], place.keys, args)):
             return await describe(link, place)
 
 
-async def delete(link: Link, place: Place) -> None:
-    """Remove a session with all it has."""
-    args = (place.life, place.mark)
-    alive(await link.run(LUA["delete"], place.keys, (*args, 0), again=(*args, 1)))
+async def delete(link: Link, place: Place, required: Condition) -> None:
+    """Remove a session with all it has, if it meets the condition."""
+    unready, since = required
+    args = (int(unready), b"" if since is None else pack_time(since))
+    keyed = (place.life, place.mark)
+    again = (*keyed, 1, *args)
+    outcome = alive(await link.run(LUA["delete"], place.keys, (*keyed, 0, *args), again=again))
+    reason = outcome.decode()
+    if reason == "damaged":
+        raise damaged_session((await describe(link, place)).id)
+    if reason != "deleted":
+        raise Stale(NOT_DELETED[reason])
 
 
 async def by_id(link: Link, tenant: str, id: str) -> SessionInfo | None:

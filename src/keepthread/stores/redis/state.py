@@ -14,6 +14,7 @@ from keepthread.types import SessionInfo
 _SEAL: Final = 8
 _fixed = struct.Struct("<qBBdqHHH")
 _time = struct.Struct("<d")
+pack_time = _time.pack
 
 
 class State(NamedTuple):

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final, Self
 
 from keepthread.checks import MAX_COUNT, check_count, check_id
@@ -15,9 +16,11 @@ from keepthread.stores.details import (
     check_keys,
     check_scope,
     check_session,
+    condition,
     encode_details,
     encode_spans,
     encode_value,
+    with_changes,
 )
 from keepthread.stores.drafts import check_positions, draft, draft_copy
 from keepthread.stores.redis import gathering, listing, reading, sessions
@@ -94,13 +97,16 @@ class RedisStore:
 
         `durability` is the least that is accepted of what the server's settings give; None takes
         what there is. `replicas` is how many must have a write before it is acknowledged. Sessions
-        made here live for `ttl` seconds from their latest activity, or for ever. Use the store in
-        the event loop it was opened in.
+        made here live for `ttl` seconds from their latest activity, or for ever.
         """
-        client = make_client(
-            url, connect=timeouts.connect, answer=timeouts.answer, connections=connections
+        make = partial(
+            make_client,
+            url,
+            connect=timeouts.connect,
+            answer=timeouts.answer,
+            connections=connections,
         )
-        link = Link(client, timeouts=timeouts, connections=connections, replicas=replicas)
+        link = Link(make, timeouts=timeouts, connections=connections, replicas=replicas)
         try:
             return cls(
                 link,
@@ -140,17 +146,19 @@ class RedisStore:
 
     # --- sessions ---
 
-    async def put_session(self, session: SessionInfo) -> SessionInfo:
+    async def put_session(
+        self, session: SessionInfo, *, seen: SessionInfo | None = None
+    ) -> SessionInfo:
         now = self._clock()
         session = check_session(session, now=now, ids=self._ids)
         if not session.key:
             return await self._create(replace(session, epoch=0, state="live"))
         place = self._place(session.key)
         known = await sessions.describe(self._link, place)
-        if session.ready and known.state == "live":
+        if known.state == "live" and with_changes(known, session, seen).ready:
             at = max(known.updated_at, now) if known.ready else known.updated_at
             await self._tell(replace(known, ready=True, updated_at=at))
-        changed = await sessions.update(self._link, place, self._tenant, session, now)
+        changed = await sessions.update(self._link, place, self._tenant, session, seen, now)
         if not changed.ready:
             await self._tell(changed)
         return changed
@@ -160,9 +168,11 @@ class RedisStore:
 
     async def _create(self, session: SessionInfo) -> SessionInfo:
         encode_details(session)  # refuse it before anybody hears of it
-        key = await listing.register(self._link, self._tenant, session)
+        key = await listing.register(self._link, self._tenant, session, self._ttl)
         place = self._place(key)
         if await sessions.create(self._link, place, self._tenant, session, self._ttl):
+            if self._ttl:
+                await self._sweep()
             return await sessions.describe(self._link, place)
         await self._withdraw(key, session.owner)
         raise SessionExists(f"session {session.id!r} is there already")
@@ -188,11 +198,19 @@ class RedisStore:
             self._place(after)
         return await listing.scan(self._link, self._tenant, after, limit)
 
-    async def delete_session(self, session: SessionKey) -> None:
+    async def delete_session(
+        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
+    ) -> None:
+        required = condition(unready=unready, idle_since=idle_since)
         place = self._place(session)
         known = await sessions.describe(self._link, place)
-        await sessions.delete(self._link, place)
+        await sessions.delete(self._link, place, required)
         await self._withdraw(session, known.owner)
+
+    async def _sweep(self) -> None:
+        with suppress(Unavailable):  # the session is made; whoever makes the next one tries again
+            most = listing.SWEPT_BY_A_NEW_SESSION
+            await listing.sweep(self._link, self._tenant, most=most)
 
     async def _withdraw(self, session: SessionKey, owner: str) -> None:
         with suppress(Unavailable):  # it is gone, and whoever meets its entry clears it away

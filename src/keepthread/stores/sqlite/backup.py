@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import InvalidInput
+from keepthread.private_files import private_copy
 from keepthread.protocols import Progress
 from keepthread.stores.sqlite.faults import translate, translate_os
 
@@ -20,21 +21,17 @@ _PAGES: Final = 1000
 def copy_file(db: sqlite3.Connection, target: Path, progress: Progress | None) -> None:
     """Copy the file behind a connection; the copy gets its name once it is whole."""
     target = target.absolute()
-    if target.exists():
-        raise InvalidInput(f"{target} is there already; a backup overwrites nothing")
-    part = target.with_name(f"{target.name}.part")
     try:
-        part.unlink(missing_ok=True)
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL, 0o600))
-        _copy(db, part, progress)
-        part.rename(target)
+        if os.path.lexists(target):
+            raise FileExistsError  # before anything is copied
+        with private_copy(target) as part:
+            _copy(db, part, progress)
+    except FileExistsError:
+        raise InvalidInput(f"{target} exists already; a backup overwrites nothing") from None
     except OSError as error:
         raise translate_os(error, target) from error
     except sqlite3.Error as error:
         raise translate(error, target) from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _copy(db: sqlite3.Connection, part: Path, progress: Progress | None) -> None:

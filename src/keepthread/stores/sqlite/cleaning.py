@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
+import sys
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from keepthread.stores.sqlite.faults import translate_os
 from keepthread.stores.sqlite.file import DatabaseFile
+from keepthread.stores.sqlite.uses import USES
 from keepthread.types import Cleaning, Residue
 
 if TYPE_CHECKING:
@@ -25,13 +27,17 @@ _CHUNK: Final = 8 << 20
 _HAS_WORDS: Final = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'words'"
 
 
-def clean(file: DatabaseFile, *, rewrite: bool, probes: Sequence[bytes]) -> Cleaning:
-    """Merge the index of words, rewrite the file, empty its log, and search both."""
+def clean(
+    db: sqlite3.Connection, file: DatabaseFile, *, rewrite: bool, probes: Sequence[bytes]
+) -> Cleaning:
+    """Merge the index of words, rewrite the file, empty its log, and search both.
+
+    The connection is one that may write and is in no transaction.
+    """
     done: list[str] = []
     residues: list[Residue] = []
-    with closing(file.open_for_writing()) as db:
-        rewritten = not rewrite or _rewrite(db, file.path, done, residues)
-        emptied = file.empty_log(db, _PATIENCE)
+    rewritten = not rewrite or _rewrite(db, file.path, done, residues)
+    emptied = file.empty_log(db, _PATIENCE)
     name = file.path.name
     log = file.path.with_name(f"{name}-wal")
     if emptied:
@@ -44,7 +50,7 @@ def clean(file: DatabaseFile, *, rewrite: bool, probes: Sequence[bytes]) -> Clea
     return Cleaning(
         done,
         [path.name for path in files],
-        search(files, probes),
+        search(file.path, log, probes),
         [*residues, Residue(f"backups of {name}", "they are not looked at", "they are deleted")],
         again=not (emptied and rewritten),
     )
@@ -66,34 +72,40 @@ def _rewrite(db: sqlite3.Connection, path: Path, done: list[str], residues: list
 
 # --- searching ---
 
+if sys.platform == "win32":  # pragma: no cover
 
-def search(files: Iterable[Path], probes: Sequence[bytes]) -> int:
-    """Return how many of these pieces are in one of the files."""
+    def _read_at(descriptor: int, offset: int) -> bytes:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, _CHUNK)
+
+else:
+
+    def _read_at(descriptor: int, offset: int) -> bytes:
+        return os.pread(descriptor, _CHUNK, offset)
+
+
+def search(path: Path, log: Path, probes: Sequence[bytes]) -> int:
+    """Return how many of these pieces are in a file that is in use, or in its log."""
+    try:
+        with ExitStack() as stack:
+            descriptors = [USES.descriptor(path)]
+            if log.exists() and log.stat().st_size:
+                # SQLite has no locks on a log, so that closing it again drops none.
+                descriptors.append(os.open(log, os.O_RDONLY | os.O_CLOEXEC))
+                stack.callback(os.close, descriptors[-1])
+            return _count_found(descriptors, probes)
+    except OSError as error:
+        raise translate_os(error, path) from error
+
+
+def _count_found(descriptors: Iterable[int], probes: Sequence[bytes]) -> int:
     left = set(probes)
     overlap = max(map(len, probes), default=0)
-    for path in files:
-        with suppress(FileNotFoundError), _LOCK:
-            descriptor, before = _held(path), b""
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            while left and (data := os.read(descriptor, _CHUNK)):
-                seen = before + data
-                left -= {probe for probe in left if probe in seen}
-                before = seen[-overlap:]
+    for descriptor in descriptors:
+        offset, before = 0, b""
+        while left and (data := _read_at(descriptor, offset)):
+            offset += len(data)
+            seen = before + data
+            left -= {probe for probe in left if probe in seen}
+            before = seen[-overlap:]
     return len(probes) - len(left)
-
-
-_DESCRIPTORS: Final[dict[tuple[int, int], int]] = {}
-_LOCK: Final = threading.Lock()
-
-
-def _held(path: Path) -> int:
-    """Return a descriptor that is never closed: closing one would drop SQLite's locks on the file.
-
-    There is one for each file that was ever searched.
-    """
-    facts = path.stat()
-    known = _DESCRIPTORS.get((facts.st_dev, facts.st_ino))
-    if known is None:
-        known = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        _DESCRIPTORS[facts.st_dev, facts.st_ino] = known
-    return known

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from keepthread.errors import Unavailable
 from keepthread.recall.places import span
+from keepthread.stores.reading import role_bits
 from keepthread.stores.sqlite import marks
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.marks import Scope
 from keepthread.stores.sqlite.statements import SQL
-from keepthread.types import Embedding, Unread
+from keepthread.types import Embedding, MessageFilter, Unread
 
 _AT_ONCE: Final = 10_000
 
@@ -51,20 +52,29 @@ def get(
 
 
 def nearest(
-    db: sqlite3.Connection, scope: Scope, view: str, to: Embedding, limit: int
+    db: sqlite3.Connection,
+    scope: Scope,
+    view: str,
+    to: Embedding,
+    only: MessageFilter | None,
+    limit: int,
 ) -> list[int]:
     """Return the places whose vectors are nearest; every one in the scope is looked at."""
     if scope.sid is not None:
         check_session(db, scope.tenant, scope.sid)
-    cursor = _single(db, scope, marks.number_of(db, view), to.dimensions)
+    cursor = _single(db, scope, (marks.number_of(db, view), to.dimensions, *_condition(only)))
     pages = iter(lambda: cursor.fetchmany(_AT_ONCE), [])
     best = nlargest(limit, chain.from_iterable(_compared(page, to) for page in pages))
     return [place for _, place in best]
 
 
-def _single(db: sqlite3.Connection, scope: Scope, view: int, dimensions: int) -> sqlite3.Cursor:
+def _condition(only: MessageFilter | None) -> tuple[bool, float, float, int]:
+    """Return whether any message will do, and else of which times and roles."""
+    return (True, 0.0, 0.0, 0) if only is None else (False, *only[:2], role_bits(only))
+
+
+def _single(db: sqlite3.Connection, scope: Scope, which: tuple[float, ...]) -> sqlite3.Cursor:
     tenant, owner, sid = scope
-    which = (view, dimensions)
     if sid is not None:
         return db.execute(SQL["single_vectors_of_session"], (sid, tenant, owner, *which))
     if owner is None:

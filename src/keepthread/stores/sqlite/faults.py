@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import (
     Busy,
@@ -41,7 +41,11 @@ _BY_ERRNO = {
 }
 
 
-def translate(error: sqlite3.Error, path: Path) -> KeepthreadError:
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises. Its message may name a damaged table, which cannot be decoded then."""
+
+
+def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> KeepthreadError:
     """Return our error for one of SQLite's; its own words stay readable behind ours."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # no room for the shared memory beside the file

@@ -5,33 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from keepthread.errors import Busy, Damaged, KeepthreadError, WrongFormat
-from keepthread.stores.sqlite.faults import translate, translate_os
+from keepthread.stores.sqlite.faults import SQLITE_ERRORS, translate, translate_os
 from keepthread.stores.sqlite.lock import FileLock
-from keepthread.stores.sqlite.statements import FORMAT, migration
+from keepthread.stores.sqlite.schema import STORE, Format, difference, named
+from keepthread.stores.sqlite.uses import USES
 
 if TYPE_CHECKING:
     from pathlib import Path  # its import costs a twentieth of ours
 
+PAGE: Final = 4096
+LOG_LIMIT: Final = 1000 * PAGE
+"""Bytes of the write-ahead log beyond which it is checkpointed, and to which it is cut."""
+_GUARD_WAIT: Final = 1.0
+"""Seconds that a checkpoint waits for another process to end its transaction."""
+
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 """Opens a connection by URI, in autocommit mode; a test may put faults behind it."""
-
-
-class Format(NamedTuple):
-    """What kind of file it is; `script` gives what leads to a format from the one before."""
-
-    what: str
-    application_id: int
-    newest: int
-    script: Callable[[int], str]
-
-
-STORE: Final = Format("store", 0x6B707464, FORMAT, migration)  # "kptd"
 
 
 def connect(uri: str) -> sqlite3.Connection:
@@ -50,6 +44,34 @@ class FileFacts(NamedTuple):
     sqlite_version: str
     format: int
     writable: bool
+
+
+Stamp: TypeAlias = tuple[int, int, int]
+
+
+class Reading(NamedTuple):
+    """A connection to read with."""
+
+    db: sqlite3.Connection
+    live: bool
+    """Whether it sees later writes; otherwise use it once and open another."""
+    stamp: Stamp | None
+    """The file's stamp if it is read without locks: results are valid while it stays the same."""
+
+
+class _Way(NamedTuple):
+    """A way to open a file for reading."""
+
+    query: str
+    pragmas: tuple[str, ...] = ()
+
+
+# Every connection shares an index of the log; a full or write-protected disk has no room for it.
+_SHARED = _Way("mode=ro")
+# Without a log, the file can be read as it is, without locks and without that index.
+_STILL = _Way("immutable=1")
+# With a log, the index can be in this connection's memory while no other process has the file open.
+_ALONE = _Way("mode=rw", ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA query_only = ON"))
 
 
 class DatabaseFile:
@@ -74,6 +96,7 @@ class DatabaseFile:
 
     def open_for_writing(self) -> sqlite3.Connection:
         """Open, create or migrate the file; one process at a time."""
+        USES.check(self.path)
         try:
             if not self._lock.take(timeout=self._timeout):
                 raise Busy(f"{self.path}: another process keeps it from being opened")
@@ -85,40 +108,76 @@ class DatabaseFile:
                 if not self._writable():
                     raise PermissionError(errno.EACCES, "the file is write-protected")
                 return self._prepared(self._connect(self._uri("mode=rw")))
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *SQLITE_ERRORS) as error:
             raise self._ours(error) from error
 
-    def open_for_reading(self) -> sqlite3.Connection:
-        """Open the file as it is, even on a disk that cannot be written."""
-        # Without a log to read, a still picture will do where shared memory has no place; and
-        # beside a write-protected file SQLite would leave files that stay write-protected.
-        still = not self.path.with_name(f"{self.path.name}-wal").exists()
-        modes = ["mode=ro", "immutable=1"] if still else ["mode=ro"]
-        if still and not self._writable():
-            modes.reverse()
-        failure: OSError | sqlite3.Error | None = None
-        for mode in modes:
+    def open_for_reading(self) -> Reading:
+        """Open the file as it is, even on a disk that is full or write-protected."""
+        USES.check(self.path)
+        log_size = self.log_size()
+        ways = [_SHARED, _ALONE if log_size else _STILL]
+        # Beside a write-protected file SQLite would leave files that stay write-protected.
+        if log_size is None and not self._writable():
+            ways.reverse()
+        failure: OSError | sqlite3.Error | UnicodeDecodeError | None = None
+        for way in ways:
             try:
-                return self._readable(mode)
-            except (OSError, sqlite3.Error) as error:
+                stamp = self._stamp() if way is _STILL else None
+                return Reading(self._readable(way), live=way is _SHARED, stamp=stamp)
+            except (OSError, *SQLITE_ERRORS) as error:
                 failure = failure or error
+                if isinstance(self._ours(error), (Damaged, Busy)):
+                    break  # another way would show what is damaged, or half of what is written
         assert failure is not None
         raise self._ours(failure) from failure
+
+    def log_size(self) -> int | None:
+        """Return the bytes of the write-ahead log, or None if there is no log."""
+        try:
+            return self.path.with_name(f"{self.path.name}-wal").stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def is_unchanged(self, stamp: Stamp) -> bool:
+        """Tell whether nobody wrote to the file since it had this stamp."""
+        try:
+            return self._stamp() == stamp
+        except OSError:
+            return False
+
+    def _stamp(self) -> Stamp:
+        found = self.path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _writable(self) -> bool:
         return os.access(self.path, os.W_OK)
 
     def checkpoint(self, db: sqlite3.Connection) -> None:
-        """Move the write-ahead log into the file unless another process is at it.
+        """Move the write-ahead log into the file unless another process is writing.
 
-        SQLite 3.7.0 to 3.51.2 may lose a write when two connections reset the log at once; so
-        automatic checkpoints are off, and ours hold a lock. A failure costs nothing but a longer
-        log: the next one tries again.
+        SQLite 3.7.0 to 3.51.2 may lose writes if another connection commits while a log is
+        checkpointed that was checkpointed before. So automatic checkpoints are off, and ours run
+        while nobody can commit. A failure costs nothing but a longer log: the next one tries again.
         """
         with suppress(OSError, sqlite3.Error):
             if self._lock.take():
-                with self._lock:
+                with self._lock, self._without_commits():
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @contextmanager
+    def _without_commits(self) -> Generator[None]:
+        """Hold SQLite's own write lock, which other programs respect too.
+
+        A checkpoint in mode FULL would take it, but runs without it if another connection has it,
+        and would keep everyone from writing while it waits for readers.
+        """
+        with closing(self._connect(self._uri("mode=rw"))) as guard:
+            guard.execute(f"PRAGMA busy_timeout = {round(min(self._timeout, _GUARD_WAIT) * 1000)}")
+            guard.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                guard.execute("ROLLBACK")
 
     def empty_log(self, db: sqlite3.Connection, patience: float) -> bool:
         """Move the whole log into the file and cut it to nothing; tell whether that worked.
@@ -134,11 +193,10 @@ class DatabaseFile:
 
     def facts(self, db: sqlite3.Connection) -> FileFacts:
         """Return what the file is like, asked over any connection to it."""
-        log = self.path.with_name(f"{self.path.name}-wal")
         return FileFacts(
             path=self.path,
             size=self.path.stat().st_size,
-            wal_size=log.stat().st_size if log.exists() else 0,
+            wal_size=self.log_size() or 0,
             journal_mode=db.execute("PRAGMA journal_mode").fetchone()[0],
             synchronous=self._synchronous,
             sqlite_version=sqlite3.sqlite_version,
@@ -150,13 +208,14 @@ class DatabaseFile:
         try:
             self._configure(db)
             found = self._format(db)  # before anything is changed in a file that is not ours
-            if found == self._kind.newest:
-                self._check_schema(db)
+            if found:
+                self._check_schema(db, found)
             db.execute("PRAGMA journal_mode = WAL").fetchall()
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
             db.execute("PRAGMA fullfsync = ON")  # on macOS, fsync alone does not reach the disk
             db.execute("PRAGMA checkpoint_fullfsync = ON")
             db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+            db.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}").fetchall()
             db.execute("PRAGMA secure_delete = ON").fetchall()
             for number in range(found + 1, self._kind.newest + 1):
                 db.executescript(
@@ -169,16 +228,18 @@ class DatabaseFile:
             raise
         return db
 
-    def _readable(self, mode: str) -> sqlite3.Connection:
-        db = self._connect(self._uri(mode))
+    def _readable(self, way: _Way) -> sqlite3.Connection:
+        db = self._connect(self._uri(way.query))
         try:
             self._configure(db)
+            for pragma in way.pragmas:
+                db.execute(pragma).fetchall()
             if (found := self._format(db)) != self._kind.newest:
                 raise WrongFormat(
                     f"{self.path} has format {found} and cannot be written; open it once where it"
                     f" can, to bring it to format {self._kind.newest}"
                 )
-            self._check_schema(db)
+            self._check_schema(db, found)
         except BaseException:
             db.close()
             raise
@@ -186,6 +247,7 @@ class DatabaseFile:
 
     def _configure(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1000)}").fetchall()
+        db.execute("PRAGMA trusted_schema = OFF")  # a file may come from somebody else
         db.text_factory = _lenient
 
     def _format(self, db: sqlite3.Connection) -> int:
@@ -205,31 +267,25 @@ class DatabaseFile:
             )
         return found
 
-    def _check_schema(self, db: sqlite3.Connection) -> None:
-        """Refuse a file whose tables are not those that the migrations made."""
-        if not schema(self._kind) <= set(db.execute(_SCHEMA)):
+    def _check_schema(self, db: sqlite3.Connection, number: int) -> None:
+        """Refuse a file whose schema is not exactly what the migrations create."""
+        missing, foreign = difference(db, self._kind, number)
+        if missing:
             raise Damaged(f"{self.path}: the file's schema is damaged; restore it from a backup")
+        if foreign:
+            raise WrongFormat(
+                f"{self.path} contains {', '.join(map(named, foreign[:3]))}, which keepthread did"
+                " not create. It was not opened, because such a file can run SQL of its own; drop"
+                " them with the sqlite3 program if you trust the file"
+            )
 
     def _uri(self, query: str) -> str:
         return f"{self.path.as_uri()}?{query}"
 
-    def _ours(self, error: OSError | sqlite3.Error) -> KeepthreadError:
+    def _ours(self, error: OSError | sqlite3.Error | UnicodeDecodeError) -> KeepthreadError:
         if isinstance(error, OSError):
             return translate_os(error, self.path)
         return translate(error, self.path)
-
-
-# What FTS5 keeps its index in is its own business, and may differ from one SQLite to the next.
-_SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT GLOB 'words_*'"
-
-
-@cache
-def schema(kind: Format) -> set[tuple[Any, ...]]:
-    """Return the tables and indexes of a sound file of the newest format."""
-    with closing(connect(":memory:")) as db:
-        for number in range(1, kind.newest + 1):
-            db.executescript(kind.script(number))
-        return set(db.execute(_SCHEMA))
 
 
 def _lenient(data: bytes) -> str:

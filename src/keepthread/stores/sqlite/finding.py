@@ -21,6 +21,7 @@ from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import (
     Embedding,
     Found,
+    MessageFilter,
     Part,
     Placed,
     Record,
@@ -73,13 +74,20 @@ class SQLiteFinder:
         *,
         owner: str | None = None,
         session: SessionKey | None = None,
+        only: MessageFilter | None = None,
         most: int = 5000,
     ) -> Found:
         check_id(view, "view")
         check_count(most, "most")
         scope = self._scope(owner, session)
         known = self._sittings
-        work = self._at_one_moment(lambda db: index.places(db, known, scope, view, words, most))
+        work = self._at_one_moment(
+            lambda db: (
+                index.places(db, known, scope, view, words, most)
+                if only is None
+                else index.places_within(db, known, scope, view, words, only, most)
+            )
+        )
         return await self._or_anew(work)
 
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
@@ -112,12 +120,15 @@ class SQLiteFinder:
         *,
         owner: str | None = None,
         session: SessionKey | None = None,
+        only: MessageFilter | None = None,
         limit: int = 300,
     ) -> list[int]:
         check_id(view, "view")
         check_count(limit, "limit")
         scope = self._scope(owner, session)
-        return await self._engine.read(lambda db: embeddings.nearest(db, scope, view, to, limit))
+        return await self._engine.read(
+            lambda db: embeddings.nearest(db, scope, view, to, only, limit)
+        )
 
     async def drop_view(self, view: str) -> None:
         check_id(view, "view")

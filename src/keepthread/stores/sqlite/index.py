@@ -15,19 +15,23 @@ from typing import Final
 
 from keepthread.codec import decode
 from keepthread.recall.dense import since
+from keepthread.recall.ground import spans_within
 from keepthread.recall.places import MESSAGE, MOST_SEQ, seq_of, span
 from keepthread.recall.view import VIEW
-from keepthread.stores.reading import without
+from keepthread.stores.reading import role_bits, without
 from keepthread.stores.sqlite import marks
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.marks import Scope
 from keepthread.stores.sqlite.sittings import KnownSittings
 from keepthread.stores.sqlite.statements import SQL
-from keepthread.types import Found, Part, Sitting, Unread
+from keepthread.types import Found, MessageFilter, Part, Sitting, Unread
 
 _EVERYWHERE: Final = (0, (1 << 63) - 1)
 _MANY: Final = 1000
 _PLACES = SQL["places"]
+_PLACES_WITHIN = SQL["places_within"]
+_SPANS: Final = 200
+"""Stretches of a log that a word is looked for in, each by itself."""
 _LESS: Final = {"²": "", "³": "²"}
 # FTS5 would cut a word where one of these stands, and its rest would have no number before it.
 _NO_WORD: Final = re.compile("[\0-/:-`{-\x7f\ud800-\udfff]").search
@@ -110,6 +114,55 @@ def places(
             lately.keep(word, most, places)
         found[word] = places
     return Found(found, sittings)
+
+
+def places_within(
+    db: sqlite3.Connection,
+    known: KnownSittings,
+    scope: Scope,
+    view: str,
+    words: Sequence[str],
+    only: MessageFilter,
+    most: int,
+) -> Found:
+    """Return where words stand in messages of some times and roles, the last places of each."""
+    if scope.sid is not None:
+        check_session(db, scope.tenant, scope.sid)
+    if not marks.number_of(db, view):
+        return Found(dict.fromkeys(words, ()), ())
+    sittings = known.of(db, scope, view).sittings
+    spans = spans_within(sittings, only.since, only.until)
+    if len(spans) > _SPANS:  # then what is between two of them is passed over one by one
+        spans = [(spans[0][0], spans[-1][1])]
+    scopes = _scopes(db, scope)
+    condition = (only.since, only.until, role_bits(only))
+    found: dict[str, list[int]] = {}
+    for word in words:
+        less = found.get(_once_less(word))
+        nowhere = less is not None and not less and word[-1:] in _LESS
+        found[word] = [] if nowhere else _places_in(db, scopes, word, spans, condition, most)
+    return Found(found, sittings)
+
+
+def _places_in(
+    db: sqlite3.Connection,
+    scopes: Sequence[int],
+    word: str,
+    spans: Sequence[tuple[int, int]],
+    condition: tuple[float, float, int],
+    most: int,
+) -> list[int]:
+    if not word or _NO_WORD(word):
+        return []
+    found: list[int] = []
+    for between in reversed(spans):  # the last first, until there are enough
+        if len(found) >= most:
+            break
+        for scope in scopes:
+            asked = (f'"{scope}x{word}"', *between, *condition, most)
+            found += loads(db.execute(_PLACES_WITHIN, asked).fetchone()[0])
+    found.sort()
+    return found[max(0, len(found) - most) :]
 
 
 def _once_less(word: str) -> str:

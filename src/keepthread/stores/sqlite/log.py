@@ -12,6 +12,7 @@ from keepthread.stores.drafts import (
     Head,
     as_stored,
     check_exchange,
+    check_total,
     erased_row,
     head_after,
     next_copy,
@@ -73,8 +74,11 @@ def append(
     expect: int | None,
     exchange: int | None,
     active_at: float | None,
-) -> list[Message]:
-    """Store what is new at the end, answer what is known, note activity if it is time to."""
+) -> tuple[list[Message], bool]:
+    """Store what is new at the end, answer what is known, note activity if it is time to.
+
+    Also return whether the log grew; only then was the activity noted.
+    """
     start = head = head_of(db, tenant, sid)
     check_exchange(exchange, head)
     answers: list[Message] = []
@@ -88,10 +92,12 @@ def append(
         if expect is not None and expect != start.seq:
             raise Stale(f"the log ends at {start.seq}, not at {expect}")
         head = head_after(row)
+        check_total(head.total)
         answers.append(as_stored(draft, row))
-    if active_at is not None and head is not start:
+    grown = head is not start
+    if active_at is not None and grown:
         touch(db, sid, active_at)
-    return answers
+    return answers, grown
 
 
 def _known(db: sqlite3.Connection, sid: int, draft: Draft) -> Message:
@@ -185,7 +191,7 @@ def find(
     check_session(db, tenant, sid)
     rows = [db.execute(SQL["message_by_id"], (sid, pack_id(id))).fetchone() for id in ids]
     rows += [db.execute(SQL["message_by_seq"], (sid, seq)).fetchone() for seq in seqs]
-    found = {row[1]: decode(sid, row) for row in rows if row is not None}
+    found = {row[:2]: decode(sid, row) for row in rows if row is not None}
     return sorted(found.values(), key=lambda message: message.seq)
 
 

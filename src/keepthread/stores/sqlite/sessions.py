@@ -6,13 +6,21 @@ from functools import lru_cache
 from typing import Any, cast
 
 from keepthread.codec import value_check
-from keepthread.errors import Damaged, SessionExists, SessionGone
+from keepthread.errors import SessionExists, SessionGone
 from keepthread.recall.places import MOST_SEQ
-from keepthread.stores.details import KINDS, decode_details, encode_details, with_changes
+from keepthread.stores.details import (
+    KINDS,
+    Condition,
+    damaged_session,
+    decode_details,
+    encode_details,
+    with_changes,
+)
 from keepthread.stores.sqlite import embeddings, index, marks
 from keepthread.stores.sqlite.log import check_session, erase, known_head_of, touch
 from keepthread.stores.sqlite.shelf import drop_made_of
 from keepthread.stores.sqlite.statements import SQL
+from keepthread.text_caches import register_cache
 from keepthread.types import SessionInfo, SessionKey
 
 
@@ -32,14 +40,20 @@ def create(db: sqlite3.Connection, tenant: str, session: SessionInfo) -> Session
 
 
 def update(
-    db: sqlite3.Connection, tenant: str, sid: int, session: SessionInfo, now: float
+    db: sqlite3.Connection,
+    tenant: str,
+    sid: int,
+    session: SessionInfo,
+    seen: SessionInfo | None,
+    now: float,
 ) -> SessionInfo:
     """Replace title, tags, system prompt, meta and readiness."""
     known = _undamaged(by_sid(db, tenant, sid))
-    details = encode_details(with_changes(known, session))
-    if known.ready and not session.ready:
+    changed = with_changes(known, session, seen)
+    details = encode_details(changed)
+    if known.ready and not changed.ready:
         _forget_views(db, known)
-    db.execute(SQL["update_session"], (session.ready, details, sid))
+    db.execute(SQL["update_session"], (changed.ready, details, sid))
     _seal(db, sid)
     if known.ready:
         touch(db, sid, now)
@@ -86,7 +100,7 @@ def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str
 def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
     # Every context asks for it, and it hardly ever changes.
     if row[9] != value_check(*row[:9]):
-        raise Damaged(f"the record of session {row[2]!r} is damaged; run `verify`")
+        raise damaged_session(row[2])
     details = decode_details(row[8])
     return details["system_prompt"], details.get("fence", "")
 
@@ -106,9 +120,10 @@ def scan(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[Se
     return [_decode(db, row) for row in rows]
 
 
-def delete(db: sqlite3.Connection, tenant: str, sid: int) -> None:
-    """Remove a session with all it has."""
+def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -> None:
+    """Remove a session with all it has, if it meets the condition."""
     session = by_sid(db, tenant, sid)
+    required.check(session)
     _forget_views(db, session)
     db.execute(SQL["delete_messages"], (sid,))
     db.execute(SQL["delete_shelf"], (tenant, sid))
@@ -157,7 +172,7 @@ def _seal(db: sqlite3.Connection, sid: int) -> None:
 def _undamaged(session: SessionInfo) -> SessionInfo:
     """Refuse to write over a damaged record: a new guard would make the damage look sound."""
     if session.state == "damaged":
-        raise Damaged(f"the record of session {session.id!r} is damaged; run `verify`")
+        raise damaged_session(session.id)
     return session
 
 
@@ -189,3 +204,6 @@ def _decode(db: sqlite3.Connection, row: tuple[Any, ...]) -> SessionInfo:
         tokens=total,
         **decode_details(details),
     )
+
+
+register_cache(_id_and_owner.cache_clear, _prompt_and_fence.cache_clear)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from keepthread.recall.ground import Ground
 from keepthread.stores.sqlite.marks import Scope
 from keepthread.stores.sqlite.statements import SQL
+from keepthread.text_caches import register_object
 from keepthread.types import Sitting
 
 _MOST: Final = 100_000
@@ -63,6 +64,11 @@ class KnownSittings:
         self._known: dict[int, tuple[int, list[Sitting]]] = {}
         self._words: dict[Scope, Words] = {}
         self._size = 0
+        register_object(self)
+
+    def clear_texts(self) -> None:
+        """Let go of the words that were looked for."""
+        self._words = {}
 
     def of(self, db: sqlite3.Connection, scope: Scope, view: str) -> Known:
         """Return the sittings of a scope, by session and position; read what is new of them."""

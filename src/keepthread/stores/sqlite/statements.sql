@@ -271,6 +271,16 @@ INSERT INTO words (words) VALUES ('delete-all')
 SELECT json_group_array(rowid)
 FROM (SELECT rowid FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?)
 
+-- name: places_within
+SELECT json_group_array(rowid)
+FROM (
+    SELECT w.rowid
+    FROM words w CROSS JOIN messages m ON m.sid = w.rowid >> 41 AND m.seq = w.rowid >> 19 & 4194303
+    WHERE w.words MATCH ? AND w.rowid BETWEEN ? AND ?
+        AND m.created_at >= ? AND m.created_at < ? AND 1 << m.role & ?
+    ORDER BY w.rowid DESC LIMIT ?
+)
+
 -- name: insert_piece
 INSERT INTO pieces (place, tokens, flags, speaker) VALUES (?, ?, ?, ?)
 
@@ -325,17 +335,29 @@ CROSS JOIN vectors v ON v.place BETWEEN (j.value | 255) - 255 AND j.value | 255 
 SELECT v.place, v.data
 FROM sessions s CROSS JOIN vectors v ON v.place BETWEEN s.sid << 41 AND (s.sid + 1 << 41) - 1
 WHERE s.tenant = ? AND s.ready AND s.kind <> 2 AND v.view = ? AND v.dimensions = ? AND v.tokens = x''
+    AND (? OR EXISTS (
+        SELECT 1 FROM messages m
+        WHERE m.sid = v.place >> 41 AND m.seq = v.place >> 19 & 4194303
+            AND m.created_at >= ? AND m.created_at < ? AND 1 << m.role & ?))
 
 -- name: single_vectors_of_owner
 SELECT v.place, v.data
 FROM sessions s CROSS JOIN vectors v ON v.place BETWEEN s.sid << 41 AND (s.sid + 1 << 41) - 1
 WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2 AND v.view = ? AND v.dimensions = ? AND v.tokens = x''
+    AND (? OR EXISTS (
+        SELECT 1 FROM messages m
+        WHERE m.sid = v.place >> 41 AND m.seq = v.place >> 19 & 4194303
+            AND m.created_at >= ? AND m.created_at < ? AND 1 << m.role & ?))
 
 -- name: single_vectors_of_session
 SELECT v.place, v.data
 FROM sessions s CROSS JOIN vectors v ON v.place BETWEEN s.sid << 41 AND (s.sid + 1 << 41) - 1
 WHERE s.sid = ? AND s.tenant = ? AND s.owner = coalesce(?, s.owner)
     AND v.view = ? AND v.dimensions = ? AND v.tokens = x''
+    AND (? OR EXISTS (
+        SELECT 1 FROM messages m
+        WHERE m.sid = v.place >> 41 AND m.seq = v.place >> 19 & 4194303
+            AND m.created_at >= ? AND m.created_at < ? AND 1 << m.role & ?))
 
 -- name: delete_vectors
 DELETE FROM vectors WHERE place BETWEEN ? AND ?

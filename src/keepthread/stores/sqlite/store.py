@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from keepthread.stores.details import (
     check_keys,
     check_scope,
     check_session,
+    condition,
     encode_spans,
     encode_value,
 )
@@ -94,6 +94,7 @@ class SQLiteStore:
         `process` is faster and survives the death of the process alone. `busy_timeout` is how many
         seconds to wait for another process. A file that cannot be written is opened for reading.
         """
+        check_id(tenant, "tenant")  # before any thread is started
         level: Durability = "power" if durability is None else durability
         if level == "memory":
             level = "process"  # the least a file gives
@@ -154,14 +155,16 @@ class SQLiteStore:
 
     # --- sessions ---
 
-    async def put_session(self, session: SessionInfo) -> SessionInfo:
+    async def put_session(
+        self, session: SessionInfo, *, seen: SessionInfo | None = None
+    ) -> SessionInfo:
         now = self._clock()
         session = check_session(session, now=now, ids=self._ids)
         if not session.key:
             return await self._engine.write(lambda db: sessions.create(db, self._tenant, session))
         sid = sid_of(session.key)
         return await self._engine.write(
-            lambda db: sessions.update(db, self._tenant, sid, session, now)
+            lambda db: sessions.update(db, self._tenant, sid, session, seen, now)
         )
 
     async def get_session(self, id: str) -> SessionInfo | None:
@@ -186,9 +189,12 @@ class SQLiteStore:
         check_count(limit, "limit")
         return await self._engine.read(lambda db: sessions.scan(db, self._tenant, sid, limit))
 
-    async def delete_session(self, session: SessionKey) -> None:
+    async def delete_session(
+        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
+    ) -> None:
+        required = condition(unready=unready, idle_since=idle_since)
         sid = sid_of(session)
-        await self._engine.write(lambda db: sessions.delete(db, self._tenant, sid))
+        await self._engine.write(lambda db: sessions.delete(db, self._tenant, sid, required))
 
     # --- the log ---
 
@@ -205,10 +211,10 @@ class SQLiteStore:
         drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
         now = self._activity(sid)
         tenant = self._tenant
-        answers = await self._engine.write(
+        answers, grown = await self._engine.write(
             lambda db: log.append(db, tenant, sid, drafts, expect, exchange, now), _size(drafts)
         )
-        if now is not None:
+        if now is not None and grown:
             if len(self._touched) >= _MOST_TOUCHED:
                 self._touched.clear()
             self._touched[sid] = now
@@ -381,10 +387,11 @@ class SQLiteStore:
         probes: Sequence[bytes] = (),
     ) -> Cleaning:
         await self._engine.read(_nothing)  # refuses if it is closed
+        file = self._engine.file
         from keepthread.stores.sqlite.cleaning import clean  # noqa: PLC0415 - hardly ever needed
 
         anew = rewrite or bool(sessions)
-        return await asyncio.to_thread(clean, self._engine.file, rewrite=anew, probes=probes)
+        return await self._engine.maintain(lambda db: clean(db, file, rewrite=anew, probes=probes))
 
     # --- the file ---
 

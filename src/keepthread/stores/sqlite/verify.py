@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from keepthread.codec import decode
 from keepthread.protocols import Progress
 from keepthread.stores.sqlite import sessions, shelf
+from keepthread.stores.sqlite.faults import SQLITE_ERRORS
 from keepthread.stores.sqlite.statements import SQL
 from keepthread.types import Damage, Verification
 
@@ -60,18 +61,28 @@ class Inspection:
         self.records = 0
 
     def run(self) -> Verification:
-        """Check everything, and name each damaged row once."""
-        for check in (self._sessions, self._messages, self._records, self._words, self._file):
-            try:
-                check()
-            except sqlite3.Error as error:  # a page that cannot be read at all
-                self.damages.append(Damage(what=f"the file cannot be read: {error}"))
+        """Check everything at one moment, and name each damaged row once."""
+        # In one transaction: a session that another process adds between two of the checks would
+        # look like damage.
+        self.db.execute("BEGIN")
+        try:
+            self._check_all()
+        finally:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
         return Verification(
             sessions=sum(log.mine for log in self.logs.values()),
             messages=self.messages,
             records=self.records,
             damages=tuple(self.damages),
         )
+
+    def _check_all(self) -> None:
+        for check in (self._sessions, self._messages, self._records, self._words, self._file):
+            try:
+                check()
+            except SQLITE_ERRORS as error:  # a page that cannot be read at all
+                self.damages.append(Damage(what=f"the file cannot be read: {error}"))
 
     def _sessions(self) -> None:
         for row in self.db.execute(SQL["every_session"]):
@@ -141,7 +152,10 @@ class Inspection:
 
     def _former_place(self, stray: _Stray) -> tuple[int, int] | None:
         own = self.logs.get(stray.sid)
-        places = [(sid, log.last + 1) for sid, log in self.logs.items() if log.mine]
+        mine = [sid for sid, log in self.logs.items() if log.mine]
+        places = [(sid, self.logs[sid].last + 1) for sid in mine]
+        if isinstance(stray.row[0], int):  # if only its session is damaged, this was its position
+            places += [(sid, stray.row[0]) for sid in mine]
         if own is not None and own.mine:
             places += [(stray.sid, seq) for seq in range(own.last, 0, -1)[:_MOST_TRIED]]
         return next((place for place in places if stray.belongs_to(*place)), None)

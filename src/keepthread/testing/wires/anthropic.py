@@ -90,7 +90,7 @@ def _text(text: Any, where: str) -> list[str]:
 
 def _block(block: Any, allowed: tuple[str, ...], where: str) -> list[str]:
     kind = block.get("type") if is_object(block) else None
-    if kind not in FIELDS:
+    if not isinstance(kind, str) or kind not in FIELDS:
         # “Input tag 'input_text' found using 'type' does not match any of the expected tags”
         return [f"{where}: Input tag {kind!r} does not match any of the expected tags"]
     if kind not in allowed:

@@ -62,7 +62,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "/history": Command(looking.history, "[N]"),
     "/search": Command(knowing.search, "WORDS"),
     "/remember": Command(knowing.remember, "TEXT"),
-    "/facts": Command(knowing.facts),
+    "/facts": Command(knowing.facts, "[confirm N]"),
     "/context": Command(looking.context),
     "/why": Command(looking.why, "[N]"),
     "/status": Command(looking.status),

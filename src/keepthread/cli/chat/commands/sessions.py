@@ -48,6 +48,7 @@ async def resume(chat: Chat, rest: str) -> None:
     id = await _meant(chat, rest)
     session = await chat.call.session(memory, id, owner=chat.talk.owner, lists="/sessions")
     chat.talk.move(session.id)
+    await chat.talk.mark_used()
     latest = await newest(chat, session, lambda message: message.role == "user")
     chat.person.screen.transcript(session.info, latest, more="")
     if await unanswered(chat, session):
@@ -149,6 +150,7 @@ async def _forget_all(chat: Chat) -> None:
         chat.person.say("Nothing was forgotten")
         return
     chat.talk.unsay()  # also if it is broken off
+    await chat.talk.keeping.before_forget(session=session.id)
     with chat.call.progress("Forgetting", "messages") as progress:
         done = await memory.forget(session=session.id, progress=progress)
     chat.talk.move(new_session_id())
@@ -168,10 +170,13 @@ async def _forget_last(chat: Chat) -> None:
         chat.person.say("Nothing was forgotten")
         return
     chat.talk.unsay(ids)  # also if it is broken off
+    for id in ids:
+        await chat.talk.keeping.before_forget(session=session.id, message=id)
     with chat.call.progress("Forgetting", "messages") as progress:
         done = [
             await memory.forget(session=session.id, message=id, progress=progress) for id in ids
         ]
+    await session.refresh()  # its title may have been made from what is gone
     _tell(chat, done)
 
 

@@ -1,7 +1,7 @@
 -- Appending: one call stores a message, or answers that it is known.
 --
 -- What is refused has a code of ours: KT001 the session is gone, KT002 something moved,
--- KT003 another body under a known id, KT004 an exchange that was never opened.
+-- KT003 another body under a known id, KT004 an exchange that was never opened or too many tokens.
 
 -- What a row's guard must be; Python computes the same when it reads.
 CREATE FUNCTION keepthread.guard_of(
@@ -125,6 +125,10 @@ BEGIN
         _extra, _content
     ) ON CONFLICT (id, sid, tenant) WHERE messages.seq > 0 DO NOTHING;
     IF FOUND THEN
+        IF total > 9007199254740991 THEN
+            RAISE EXCEPTION USING ERRCODE = 'KT004', MESSAGE = format(
+                'the log would count %s tokens; it can count %s at most', total, 9007199254740991);
+        END IF;
         IF _now >= active + 1 THEN
             PERFORM keepthread.touch(_tenant, _sid, _now);
         END IF;

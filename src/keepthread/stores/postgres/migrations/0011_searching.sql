@@ -148,7 +148,7 @@ BEGIN
         LATERAL (
             SELECT w.sid, w.at, w.tokens, w.flags, w.speaker FROM keepthread.words w
             WHERE w.tenant = _tenant AND w.view = number AND w.whose = o.whose AND w.sid = o.sid
-              AND w.at >= o.at AND w.at <= o.at + 255 AND w.at > 0
+              AND w.at >= o.at AND w.at <= o.last AND w.at > 0
             OFFSET 0  -- one by one, never the other way round
         ) w;
 END
@@ -167,15 +167,15 @@ BEGIN
         LATERAL (
             SELECT v.sid, v.at, v.dims, v.ids, v.data FROM keepthread.vectors v
             WHERE v.tenant = _tenant AND v.view = number AND v.whose = o.whose AND v.sid = o.sid
-              AND v.at >= o.at AND v.at <= o.at + 255 AND v.at > 0
+              AND v.at >= o.at AND v.at <= o.last AND v.at > 0
             OFFSET 0
         ) v;
 END
 $$;
 
--- Places, and whose they are; a session is looked up once, however many of its places there are.
+-- Places, the last place that each piece may have, and whose they are; a session is looked up once, however many of its places there are.
 CREATE FUNCTION keepthread.owned(_tenant integer, _sids bigint[], _ats bigint[])
-RETURNS TABLE (sid bigint, at bigint, whose bigint)
+RETURNS TABLE (sid bigint, at bigint, last bigint, whose bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     n     integer;
@@ -189,6 +189,7 @@ BEGIN
             WHERE s.tenant = _tenant AND s.sid = owned.sid;
             known := sid;
         END IF;
+        last := at + 255;  -- computed here: beside a policy some planners make no index bound of it
         RETURN NEXT;
     END LOOP;
 END

@@ -60,7 +60,7 @@ BEGIN
         WHERE h.guard = keepthread.guard_of(
             _sid, h.seq, h.tokens, h.counter, h.exchange, h.exchanges, h.total, h.created_at, h.digest)
           AND coalesce(_exchange BETWEEN 1 AND h.exchanges, true) AND coalesce(_expect = h.seq, true)
-          AND epoch = 0
+          AND epoch = 0 AND h.total + _tokens <= 9007199254740991
     ) n
     RETURNING false, new.seq, new.exchange, new.total INTO known, seq, exchange, total;
     IF NOT FOUND THEN

@@ -17,7 +17,9 @@ local fits = ARGV[5] == '1' and (ARGV[3] == '' or tonumber(ARGV[3]) == seq)
 if exchange and (exchange < 1 or exchange > exchanges) then
     fits = false
 end
+local sum = number(total)
 for i = 8, #ARGV, 2 do
+    sum = sum + number(ARGV[i + 1])
     local at = redis.call('HGET', ids, ARGV[i])
     if at then
         fits = false
@@ -26,7 +28,7 @@ for i = 8, #ARGV, 2 do
         reply[#reply + 1] = redis.call('HGET', messages, at) or ''
     end
 end
-if not fits then
+if not fits or sum > MOST then
     return reply
 end
 

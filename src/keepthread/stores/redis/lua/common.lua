@@ -31,6 +31,14 @@ local function add(a, b)
     return struct.pack('<I4I4', low, high % 4294967296)
 end
 
+-- Return a number of 64 bits as one of Lua's own, to compare it with the most that a log counts.
+local MOST = 9007199254740991
+
+local function number(bytes)
+    local low, high = struct.unpack('<I4I4', bytes)
+    return high * 4294967296 + low
+end
+
 -- A head is 8 bytes each of position, exchanges, total and time to live, and their seal.
 local function open_head(head)
     if head and #head == 40 and seal(string.sub(head, 1, 32)) == string.sub(head, 33) then
@@ -41,6 +49,11 @@ end
 local function close_head(seq, exchanges, total, ttl)
     local numbers = struct.pack('<i8i8', seq, exchanges) .. total .. struct.pack('<i8', ttl)
     return numbers .. seal(numbers)
+end
+
+-- A session's record is a seal, then the epoch (8 bytes), the kind, whether it is ready, and the rest.
+local function sound_record(record)
+    return #record > 18 and seal(string.sub(record, 9)) == string.sub(record, 1, 8)
 end
 
 -- Let all that a session has live on together.

@@ -14,6 +14,11 @@ for i = 7, #ARGV, 2 do
     seqs[#seqs + 1] = tonumber(ARGV[i])
 end
 redis.call('HSET', session, 'revision', ARGV[4], 'record', ARGV[5])
+-- Whoever removes the only row of a log removes its time to live with it.
+local left = redis.call('PTTL', session)
+if left > 0 then
+    redis.call('PEXPIRE', messages, left)
+end
 
 local function erased_between(first, last)
     local low, high = 1, #seqs + 1

@@ -2,7 +2,7 @@
 -- for appends: what came behind keeps its count, and its totals run on from the new ones.
 -- ARGV: 3 the revision seen, 4 the next one, 5 how many rows are staged at KEYS[6], 6 the last
 -- position among them, 7 by how much its total moved, 8 whether this repeats an attempt of unknown
--- outcome. Returns whether it did.
+-- outcome. Returns whether it did; -1 if the log would count too many tokens.
 if gone() then
     return false
 end
@@ -13,6 +13,9 @@ if ARGV[8] == '1' and state[1] == ARGV[4] then
 end
 if state[1] ~= ARGV[3] or not seq or redis.call('HLEN', KEYS[6]) ~= tonumber(ARGV[5]) then
     return 0
+end
+if number(add(total, ARGV[7])) > MOST then
+    return -1
 end
 for at = tonumber(ARGV[6]) + 1, seq do
     local row = redis.call('HGET', messages, at)

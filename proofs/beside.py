@@ -1,0 +1,117 @@
+"""P9 beside the log: titles, files that chats keep aside, and the memory of the process."""
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from keepthread import Memory, Message
+from keepthread.cli.chat.asides import Asides
+from keepthread.cli.chat.delivery import bring_home
+from keepthread.forgetting.following import every_session
+from keepthread.forgetting.repeats import details_of
+from keepthread.protocols import Store
+from keepthread.tokens import Estimator
+from proofs.grounds import Ground
+from proofs.marked import NOON, Marker, new_markers
+from proofs.process_memory import Masked, held_by_objects
+
+if TYPE_CHECKING:
+    from proofs.p09_forget import Tally
+
+_ASIDE: Final = NOON + 7_200
+WISHES: Final[Sequence[dict[str, Any]]] = (
+    {"session": "aside"},
+    {"owner": "kim"},
+    {"author": "lee"},
+    {"since": _ASIDE, "until": _ASIDE + 60},
+)
+"""What is forgotten while chats keep messages aside; each chat's messages match all of it."""
+
+
+async def titles(store: Store, markers: Sequence[Marker]) -> list[str]:
+    """Return the markers that a title, tag, prompt or meta of a session has."""
+    infos = (await every_session(store)).values()
+    texts = [detail.text for info in infos for detail in details_of(info)]
+    return [marker.text for marker in markers if any(marker.text in text for text in texts)]
+
+
+# --- files that chats keep aside ---
+
+
+async def asides(ground: Ground, tally: "Tally", rng: random.Random) -> None:
+    """Forget what ended chats and a running chat keep aside, by each selector."""
+    gone: list[Marker] = []
+    for number, wish in enumerate(WISHES):
+        gone += await _one_aside(ground, tally, rng, wish, running=number % 2 == 1)
+    tally.gone(ground, gone, "after files of chats were forgotten")
+
+
+async def _one_aside(
+    ground: Ground, tally: "Tally", rng: random.Random, wish: dict[str, Any], *, running: bool
+) -> list[Marker]:
+    markers = new_markers(rng, 3)
+    files = Asides(ground.folders[0] / "asides", ground.url, "default")
+    aside = files.new()
+    said = [
+        Message(role="user", content=m.text, author="lee", created_at=_ASIDE + 1) for m in markers
+    ]
+    async with _opened(aside.address) as there:
+        session = await there.session("aside", owner="kim")
+        stored = await session.append(*said)
+        await session.update(title=markers[0].text, title_from=stored[0].id)
+    if not running:
+        aside.leave()
+    tally.expect(len(ground.found(markers)) == len(markers), f"{wish}: nothing was kept aside")
+    async with ground.opened() as memory:
+        asked = {**wish, "rewrite": True}
+        stayed = await bring_home(files, _opened, memory, _quiet, forget=asked)
+        tally.expect(bool(stayed) == running, f"{wish}: {stayed} stayed")
+        await memory.forget(**asked)
+        if running:
+            aside.leave()  # the chat ends, and the next one delivers its file
+            await bring_home(files, _opened, memory, _quiet)
+        back = await titles(memory.store, markers)
+        tally.expect(not back, f"{wish}: {back} is in a title")
+        states = {m.state for m in await (await memory.get_session("aside")).messages()}
+        tally.expect(states == {"erased"}, f"{wish}: messages kept aside are {states}")
+    tally.expect(not files.left(), f"{wish}: a file is left")
+    tally.asides += 1
+    return markers
+
+
+def _opened(address: str) -> Any:
+    return Memory.open(address, counter=Estimator())
+
+
+def _quiet(_: str) -> None:
+    """Say nothing."""
+
+
+# --- the memory of the process ---
+
+
+async def process(ground: Ground, tally: "Tally", rng: random.Random) -> None:
+    """Forget, and search every object of this process while the memory stays open."""
+    async with ground.opened(embeds=False) as memory:
+        masked = await _used_and_forgotten(memory, ground, rng)
+        left = held_by_objects(masked)
+        tally.expect(not left, f"objects of the process hold {len(left)} of {len(masked)} markers")
+        tally.process += len(masked)
+
+
+async def _used_and_forgotten(memory: Memory, ground: Ground, rng: random.Random) -> list[Masked]:
+    markers = new_markers(rng, 12)
+    masked = [Masked.of(marker) for marker in markers]
+    session = await memory.session(
+        "process", owner="pat", title=markers[0].text, tags=[markers[1].text]
+    )
+    for marker in markers[2:]:
+        async with session.exchange(f"{marker.text} " * 9) as turn:
+            await turn.context()
+            await turn.tool("look", {"for": marker.text}, lambda **_: "x", lifetime=3)
+            await turn.finish("Noted. " * 20)
+        if ground.finds:
+            await memory.search(marker.text, owner="pat")
+    await memory.idle()
+    await memory.forget(session="process", answers=True, rewrite=True)
+    return masked

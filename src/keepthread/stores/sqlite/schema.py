@@ -1,0 +1,90 @@
+"""The schema a file must have: the tables and indexes that the migrations create, nothing else.
+
+A trigger or a view runs its own SQL whenever we read or write, so a file that somebody else
+prepared could copy messages, change them or keep what `forget` removes.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from typing import Final, NamedTuple, TypeAlias
+
+from keepthread.stores.sqlite.statements import FORMAT, migration
+
+Entry: TypeAlias = tuple[str, str, str, str | None]
+"""A row of `sqlite_schema`: type, name, table and SQL."""
+
+
+class Format(NamedTuple):
+    """A kind of file; `script` returns the migration that leads to a format number."""
+
+    what: str
+    application_id: int
+    newest: int
+    script: Callable[[int], str]
+
+
+STORE: Final = Format("store", 0x6B707464, FORMAT, migration)  # "kptd"
+
+
+class Difference(NamedTuple):
+    """How the schema of a file differs from the one that the migrations create."""
+
+    missing: list[Entry]
+    foreign: list[Entry]
+
+
+def difference(db: sqlite3.Connection, kind: Format, number: int) -> Difference:
+    """Compare a file's schema with that of format `number`."""
+    found = {entry for entry in db.execute(_SCHEMA) if not _allowed(entry)}
+    expected = _expected(kind, number)
+    return Difference(sorted(expected - found, key=str), sorted(found - expected, key=str))
+
+
+def named(entry: Entry) -> str:
+    """Return an entry as people know it: `trigger 'copy' on 'messages'`."""
+    kind, name, table, _ = entry
+    return f"{kind} {name!r}" if name == table else f"{kind} {name!r} on {table!r}"
+
+
+_SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+
+# The tables of FTS5 may differ from one SQLite version to the next, so they are not compared; but
+# they must be plain tables, without defaults, checks or computed columns.
+_INDEX_TABLE: Final = re.compile(r"words_(?:data|idx|content|docsize|config)")
+_PLAIN: Final = re.compile(
+    r"CREATE TABLE '?words_\w+'?\((?:, |\w+|"
+    r" INTEGER| BLOB| PRIMARY KEY|PRIMARY KEY\(\w+(?:, \w+)*\))*\)(?: WITHOUT ROWID)?"
+)
+_STATISTICS: Final = frozenset(  # ANALYZE creates them
+    {
+        ("table", "sqlite_stat1", "sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
+        (
+            "table",
+            "sqlite_stat4",
+            "sqlite_stat4",
+            "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
+        ),
+    }
+)
+
+
+def _allowed(entry: Entry) -> bool:
+    kind, name, table, sql = entry
+    if entry in _STATISTICS:
+        return True
+    if kind != "table" or name != table or not _INDEX_TABLE.fullmatch(name):
+        return False
+    return bool(_PLAIN.fullmatch(sql or ""))
+
+
+@cache
+def _expected(kind: Format, number: int) -> frozenset[Entry]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        for step in range(1, number + 1):
+            db.executescript(kind.script(step))
+        return frozenset(entry for entry in db.execute(_SCHEMA) if not _allowed(entry))

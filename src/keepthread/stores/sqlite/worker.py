@@ -1,0 +1,260 @@
+"""A thread with a connection of its own, which runs work for any event loop.
+
+Every job gets an answer: whatever goes wrong in a job, in SQLite or in this module ends that
+batch, not the thread; and what is handed over after the end is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from keepthread.errors import StoreClosed, Unavailable
+from keepthread.stores.sqlite.bell import Bell
+from keepthread.stores.sqlite.faults import SQLITE_ERRORS, translate
+from keepthread.stores.sqlite.file import DatabaseFile
+from keepthread.stores.sqlite.uses import USES, Use
+
+if TYPE_CHECKING:
+    from pathlib import Path  # its import costs a twentieth of ours
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[sqlite3.Connection], T]
+
+MAX_BATCH: Final = 256
+
+
+class Job(NamedTuple):
+    """Work, and the caller that waits for its result."""
+
+    bell: Bell[list[Answer]]
+    future: asyncio.Future[Any]
+    work: Work[Any]
+    size: int
+
+
+class Answer(NamedTuple):
+    """What came of a job."""
+
+    job: Job
+    result: Any
+    error: Exception | None
+
+
+class Worker:
+    """A thread with a connection of its own and a queue of work."""
+
+    def __init__(self, file: DatabaseFile, name: str, *, once: bool = False) -> None:
+        """Start the thread; one that is used once saves the descriptors of a pipe."""
+        self.file = file
+        self._once = once
+        self.closed = False
+        self._jobs: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._bells: dict[asyncio.AbstractEventLoop, Bell[list[Answer]]] = {}
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._use = Use(file.path, lambda: self._jobs.put([]))
+        self._ended = False
+        self._end: Future[None] = Future()
+        self._end.set_running_or_notify_cancel()  # who waits for it cannot cancel it
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def do(self, work: Work[T], size: int = 0) -> T:
+        """Run work on the connection and return what it returns."""
+        if os.getpid() != self._pid:
+            raise StoreClosed("the store was opened before a fork; open it again in this process")
+        if self.closed:
+            raise StoreClosed("the store is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self.send(Job(self._bells.get(loop) or self._new_bell(loop), future, work, size))
+        return await future
+
+    def send(self, job: Job) -> None:
+        """Hand a job to the thread."""
+        self.hand_over([job])
+
+    def hand_over(self, jobs: list[Job]) -> None:
+        """Put jobs into the queue; after the thread's end they are refused."""
+        self._jobs.put(jobs)
+        if self._ended:  # nobody takes them any more
+            self._refuse_rest()
+
+    def stop(self) -> None:
+        """Have the thread end after what is in its queue."""
+        self.closed = True
+        self._jobs.put(None)
+
+    async def close(self) -> None:
+        """Finish what waits, then end the thread."""
+        if os.getpid() != self._pid:  # a forked process has no such thread
+            return
+        self.stop()
+        await asyncio.wrap_future(self._end)
+        self._thread.join()
+        with self._lock:
+            bells = list(self._bells.values())
+        for bell in bells:
+            bell.close_in_its_loop()
+
+    def _new_bell(self, loop: asyncio.AbstractEventLoop) -> Bell[list[Answer]]:
+        bell: Bell[list[Answer]] = Bell(loop, settle, with_pipe=not self._once)
+        with self._lock:
+            for old in [old for old in self._bells if old.is_closed()]:
+                self._bells.pop(old).close()
+            self._bells[loop] = bell
+        return bell
+
+    # --- in the thread ---
+
+    def _run(self) -> None:
+        db: sqlite3.Connection | None = None
+        try:
+            while (batch := self._next_batch()) is not None:
+                if USES.forks:  # the next batch connects again, after the fork
+                    db = self._disconnect(db)
+                if batch:
+                    db = self._attempt_batch(db, batch)
+            self._disconnect(db)
+        except Forked:
+            # This is the child of a fork inside a job. Closing the connection here would
+            # checkpoint and delete the log that the parent uses.
+            _INHERITED.append(db)
+        finally:
+            self.closed = self._ended = True
+            self._refuse_rest()
+            self._end.set_result(None)
+
+    def _next_batch(self) -> list[Job] | None:
+        """Return all that waits, or nothing to look for a fork; None when the end has come."""
+        batch: list[Job] = []
+        jobs = self._jobs.get()
+        while jobs is not None:
+            batch += jobs
+            if self._jobs.empty() or len(batch) >= MAX_BATCH:
+                return batch
+            jobs = self._jobs.get()
+        if not batch:
+            return None
+        self._jobs.put(None)  # come back to the end after this batch
+        return batch
+
+    def _attempt_batch(
+        self, db: sqlite3.Connection | None, batch: list[Job]
+    ) -> sqlite3.Connection | None:
+        """Serve a batch; after an unexpected failure answer it and return no connection."""
+        try:
+            if db is None:
+                USES.begin(self._use)
+                db = self.connect()
+            self.serve(db, batch)
+        except Forked:
+            raise
+        except BaseException as error:  # noqa: BLE001 - everyone who waits gets an answer
+            failure = _ours(error, self.file.path)
+            deliver(Answer(job, None, failure) for job in batch)
+            return self._disconnect(db)
+        # One that sees no later writes may also keep others from the file: it serves one batch.
+        return db if self.is_current() else self._disconnect(db)
+
+    def _disconnect(self, db: sqlite3.Connection | None) -> None:
+        """Close the connection, which also ends a transaction that could not be rolled back."""
+        if db:
+            with suppress(sqlite3.Error, OSError, MemoryError):
+                self.before_closing(db)
+            with suppress(sqlite3.Error):
+                db.close()
+        USES.end(self._use)
+
+    def _refuse_rest(self) -> None:
+        error = StoreClosed("the store is closed")
+        with suppress(Empty):
+            while True:
+                jobs = self._jobs.get_nowait() or []
+                deliver(Answer(job, None, error) for job in jobs)
+                for job in jobs:
+                    job.bell.close_in_its_loop()
+
+    # --- what kind of worker it is ---
+
+    def connect(self) -> sqlite3.Connection:
+        raise NotImplementedError
+
+    def is_current(self) -> bool:
+        """Tell whether the connection sees what was written since it was opened."""
+        return True
+
+    def before_closing(self, db: sqlite3.Connection) -> None:
+        """Do what is left to do on the connection."""
+
+    def serve(self, db: sqlite3.Connection, batch: list[Job]) -> None:
+        raise NotImplementedError
+
+
+class Forked(BaseException):
+    """The process was forked inside a job, and this is the child."""
+
+
+_SUSPENDABLE: Final = 0x20 | 0x80 | 0x200  # generators and coroutines, as `inspect` knows them
+_INHERITED: Final[list[sqlite3.Connection | None]] = []
+
+
+def attempt(job: Job, db: sqlite3.Connection, path: Path) -> Answer:
+    """Run one job; its own errors belong to its caller."""
+    pid = os.getpid()
+    try:
+        answer = Answer(job, job.work(db), None)
+    except BaseException as error:  # noqa: BLE001 - it is the caller's
+        _drop_cursors(error)
+        answer = Answer(job, None, _ours(error, path))
+    if os.getpid() != pid:
+        raise Forked
+    return answer
+
+
+def _drop_cursors(error: BaseException) -> None:
+    """Clear the frames of a traceback: a cursor in one would keep the file open after `close`."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if not frame.f_code.co_flags & _SUSPENDABLE:
+            with suppress(RuntimeError):  # it is still running
+                frame.clear()
+
+
+def _ours(error: BaseException, path: Path) -> Exception:
+    if isinstance(error, SQLITE_ERRORS):
+        return translate(error, path)
+    if isinstance(error, MemoryError):
+        return Unavailable(f"{path}: memory ran out")
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    # A future refuses StopIteration, and the others would end the caller's event loop or task.
+    return RuntimeError(f"work on the store raised {type(error).__name__}")
+
+
+def deliver(answers: Iterable[Answer]) -> None:
+    """Wake each waiting event loop once for all its answers."""
+    by_bell: dict[Bell[list[Answer]], list[Answer]] = {}
+    for answer in answers:
+        by_bell.setdefault(answer.job.bell, []).append(answer)
+    for bell, mine in by_bell.items():
+        bell.ring(mine)
+
+
+def settle(answers: Iterable[Answer]) -> None:
+    """Give callers their answers, in their own event loop."""
+    for job, result, error in answers:
+        if job.future.done():
+            continue  # the caller went away
+        if error is None:
+            job.future.set_result(result)
+        else:
+            job.future.set_exception(error)

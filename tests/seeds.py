@@ -1,0 +1,7 @@
+"""The seed of this run of the tests: new each time, printed, and set to replay a failure."""
+
+import os
+import secrets
+
+SEED = int(os.environ.get("KEEPTHREAD_SEED") or secrets.randbits(32))
+"""What proofs and randomized tests draw from. `KEEPTHREAD_SEED=N scripts/test …` repeats a run."""

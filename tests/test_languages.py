@@ -1,0 +1,111 @@
+"""Messages in eight languages are found again by questions that people would ask."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bench.languages import BARS, BEFORE, Table, ask, tables
+from keepthread import Hybrid, Memory, View
+from keepthread.recall.query import query_of
+
+TABLES = {table.language: table for table in tables()}
+
+
+@pytest.mark.parametrize("language", sorted(BARS))
+def test_twenty_questions_in_each_language_find_their_messages(language: str) -> None:
+    table = TABLES[language]
+    found = asyncio.run(ask(table))
+    print(f"{language}: {BEFORE[language]} of 20 before, {found.among} now")
+    assert len(table.questions) == 20
+    assert found.among >= BARS[language] >= BEFORE[language], found.missed
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_every_store_finds_the_same_messages_in_every_language(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "sqlite":
+        url = f"sqlite:///{tmp_path}/chat.db"
+    else:
+        url = request.getfixturevalue("postgres").empty()
+    for table in tables():
+        assert asyncio.run(ask(table, url)) == asyncio.run(ask(table)), table.language
+
+
+async def _hits(texts: list[str], question: str) -> list[str]:
+    async with Memory.open("ram://") as memory:
+        session = await memory.session("s", owner="ann")
+        for text in texts:
+            await session.add_turn("user", text)
+        return [hit.message.content for hit in await memory.search(question, owner="ann")]
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("狗的名字是旺财", "我的狗叫什么？"),
+        ("我喜欢喝茶", "茶"),
+        ("車は赤いトヨタです", "車"),
+        ("우리 집은 서울에 있어요", "집이 어디예요?"),
+        ("𠮷野家に行く", "𠮷"),
+        ("Мою собаку зовут Шарик", "собака"),
+        ("Он купил ёлку", "елка"),
+        ("Meine Bücher liegen hier", "Wo ist mein Buch?"),
+        ("هذا كِتَابٌ قديم", "الكتاب"),
+        ("मेरी किताबें यहाँ हैं", "किताब"),
+    ],
+)
+def test_a_word_is_found_as_one_character_or_in_another_form(text: str, question: str) -> None:
+    others = [
+        "今天天气很好",
+        "来週会議があります",
+        "회의가 있어요",
+        "Сегодня дождь",
+        "It rains today",
+    ]
+    assert asyncio.run(_hits([*others, text], question))[:1] == [text]
+
+
+def test_a_pair_of_characters_counts_more_than_its_single_characters() -> None:
+    texts = ["水果很新鲜", "果然下雨了，水很深", "他喝水"]
+    assert asyncio.run(_hits(texts, "水果"))[0] == "水果很新鲜"
+
+
+def test_a_context_recalls_a_message_by_a_word_of_one_character() -> None:
+    async def shown() -> str:
+        views = {"chat": View(budget=1500, strategy=Hybrid())}
+        async with Memory.open("ram://", views=views) as memory:
+            old = await memory.session("old", owner="ann")
+            for text in TABLES["chinese"].messages:
+                await old.add_turn("user", text)
+            session = await memory.session("s", owner="ann")
+            async with session.exchange("我的狗叫什么？") as turn:
+                return (await turn.context()).text
+
+    assert "狗的名字是旺财" in asyncio.run(shown())
+
+
+def test_a_fact_is_found_by_a_word_of_one_character() -> None:
+    async def found() -> list[str]:
+        async with Memory.open("ram://") as memory:
+            facts = memory.facts("ann")
+            await facts.remember("养了一只狗")
+            await facts.remember("住在杭州")
+            return [fact.text for fact in await facts.search("狗")]
+
+    assert asyncio.run(found()) == ["养了一只狗"]
+
+
+def test_an_english_question_is_asked_by_its_own_words_alone() -> None:
+    for question in ("What did Melanie paint in the den?", "Where is MIT, and was it von Braun?"):
+        asked = query_of(question)
+        assert not asked.forms
+        assert not asked.faint
+
+
+def test_a_table_has_twenty_questions_and_distractors() -> None:
+    def enough(table: Table) -> bool:
+        return len(table.questions) == 20 and len(table.messages) >= 35
+
+    assert all(enough(table) for table in tables())

@@ -1,0 +1,51 @@
+"""P30 at a small size, and that its laws notice what they are for."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from keepthread import Message, Window
+from keepthread.context.marks import Marks
+from keepthread.context.strategies import Plan
+from keepthread.protocols import Material
+from keepthread.thread import Thread
+from proofs.p30_laws import PROOF, play
+from proofs.playing import Broken
+from tests.seeds import SEED
+
+
+def test_a_context_shows_what_the_laws_say() -> None:
+    outcome = PROOF.run(PROOF.small, SEED, lambda done, of: None)
+    assert outcome.held, f"seed {SEED}: {outcome.broken}"
+
+
+def played(size: int, *steps: tuple[str, int]) -> None:
+    asyncio.run(play(size, list(steps), Counter(), []))
+
+
+def test_the_laws_see_a_question_that_is_hidden_from_its_own_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [("look", n) for n in range(8)]
+    played(10, ("ask", 1), ("clear", 1), *looks)
+
+    def hidden(marks: Marks, message: Message, before: int) -> Marks:
+        return marks
+
+    monkeypatch.setattr(Marks, "showing", hidden)
+    with pytest.raises(Broken, match="is shown, not"):
+        played(10, ("ask", 1), ("clear", 1), *looks)
+
+
+def test_the_laws_see_a_budget_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [(name, n) for n in range(30) for name in ("note", "ask")]
+    steps = [*turns, *[("look", n) for n in range(8)]]
+    played(90, *steps)
+
+    async def once(self: Thread, strategy: Window, material: Material, budget: int) -> Plan:
+        return strategy.plan(material, budget)
+
+    monkeypatch.setattr(Thread, "_planned", once)
+    with pytest.raises(Broken):
+        played(90, *steps)

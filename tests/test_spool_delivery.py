@@ -1,0 +1,176 @@
+"""Delivery from the spool at chosen moments: nothing is left behind, nothing is overtaken."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepthread import Message, SessionInfo
+from keepthread.errors import Unavailable
+from keepthread.spool.box import Box
+from keepthread.spool.courier import Courier
+from keepthread.spool.known import KnownSessions
+from keepthread.spool.nouns import Batch
+from keepthread.spool.store import SpooledStore
+from keepthread.stores.drafts import Draft
+from keepthread.stores.sqlite import SQLiteStore
+from keepthread.types import SessionKey
+
+PATIENCE = 20.0
+
+
+class Target:
+    """A real store on a file that can be away; `fails` decides for each append."""
+
+    durability = "process"
+
+    def __init__(self, store: SQLiteStore) -> None:
+        self.store = store
+        self.away = False
+        self.fails: Callable[[Message], Awaitable[bool]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self.store, name)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            if name == "append" and self.fails and await self.fails(args[1][0]):
+                raise Unavailable("it took too long")
+            if self.away and name != "close":
+                raise Unavailable("away")
+            return await real(*args, **options)
+
+        return call
+
+
+class SlowBox(Box):
+    """A box whose reads and writes can be stretched to meet each other."""
+
+    empty_page_read: asyncio.Event
+    added: asyncio.Event
+    stretched = False
+
+    async def oldest(self, session: SessionKey, limit: int) -> list[Batch]:
+        page = await super().oldest(session, limit)
+        if self.stretched and not page:
+            self.empty_page_read.set()
+            await self.added.wait()
+        return page
+
+    async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
+        if self.stretched:
+            await self.empty_page_read.wait()
+        await super().add(batch, drafts)
+        if self.stretched:
+            # The reader of the empty page continues after the whole add is done.
+            asyncio.get_running_loop().call_later(0.05, self.added.set)
+
+
+@pytest.fixture
+async def target(tmp_path: Path) -> AsyncIterator[Target]:
+    async with await SQLiteStore.open(tmp_path / "target.db", durability="process") as store:
+        yield Target(store)
+
+
+async def spooled(target: Target, box: Box) -> SpooledStore:
+    async def open_target() -> Any:
+        return target
+
+    courier = Courier(box, open_target, "target")
+    await courier.begin()
+    return SpooledStore(
+        courier, durability="process", clock=lambda: 1.0, ids=iter_ids().__next__, known=()
+    )
+
+
+def iter_ids() -> Any:
+    return (f"id{number}" for number in range(1_000_000))
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+async def texts(target: Target, key: SessionKey) -> list[str]:
+    return [message.content for message in await target.store.read(key, limit=1000)]
+
+
+async def test_a_batch_added_while_an_empty_page_is_read_is_delivered_before_later_messages(
+    target: Target, tmp_path: Path
+) -> None:
+    box = await SlowBox.open(tmp_path / "s.spool", target="t", durability="process")
+    box.empty_page_read, box.added = asyncio.Event(), asyncio.Event()
+    under_way, ends = asyncio.Event(), asyncio.Event()
+
+    async def b_fails_once(message: Message) -> bool:
+        if message.content != "B" or under_way.is_set():
+            return False
+        under_way.set()
+        await ends.wait()
+        return True
+
+    target.fails = b_fails_once
+    async with asyncio.timeout(PATIENCE), await spooled(target, box) as store:
+        key = (await store.put_session(SessionInfo(id="s"))).key
+        b = asyncio.create_task(store.append(key, [user("B")]))
+        await under_way.wait()
+        target.away = True
+        (a,) = await store.append(key, [user("A")])
+        box.stretched, target.away = True, False
+        ends.set()
+        (second,) = await b
+        assert (a.state, second.state) == ("spooled", "spooled")
+        await store.append(key, [user("C")])
+        await store.spool.deliver()
+        assert await texts(target, key) == ["A", "B", "C"]
+        assert (await store.spool.survey()).messages == 0
+
+
+async def test_what_was_delivered_before_a_failure_inside_a_page_leaves_the_spool(
+    target: Target, tmp_path: Path
+) -> None:
+    box = await Box.open(tmp_path / "s.spool", target="t", durability="process")
+    store = await spooled(target, box)
+    key = (await store.put_session(SessionInfo(id="s"))).key
+    target.away = True
+    for text in ("A", "B", "C"):
+        await store.append(key, [user(text)])
+    stuck = True
+
+    async def c_fails(message: Message) -> bool:
+        return stuck and message.content == "C"
+
+    target.fails, target.away = c_fails, False
+    async with asyncio.timeout(PATIENCE):
+        while (await texts(target, key)) != ["A", "B"]:
+            with pytest.raises(Unavailable):
+                await store.spool.deliver()
+        assert (await store.spool.survey()).messages == 1
+        stuck = False
+        with suppress(Unavailable):  # an attempt that began before may still fail
+            await store.spool.deliver()
+        await store.spool.deliver()
+        assert await texts(target, key) == ["A", "B", "C"]
+    await store.close()
+
+
+def test_the_sessions_an_outbox_knows_are_bounded() -> None:
+    known = KnownSessions((), limit=3)
+    for number in range(10):
+        known.add(SessionInfo(id=f"s{number}", key=SessionKey(f"k{number}")))
+        known.note_written(SessionKey(f"k{number}"))
+    assert len(known) == 3
+    assert [known.get(f"s{n}") is not None for n in range(10)] == [False] * 7 + [True] * 3
+    assert known.id_of(SessionKey("k0")) is None
+    assert not known.is_written(SessionKey("k0"))
+    assert known.is_written(SessionKey("k9"))
+
+
+def test_a_session_made_again_under_its_id_leaves_nothing_of_the_old_one() -> None:
+    known = KnownSessions([SessionInfo(id="s", key=SessionKey("old"))])
+    known.add(SessionInfo(id="s", key=SessionKey("new")))
+    assert (known.id_of(SessionKey("old")), known.id_of(SessionKey("new"))) == (None, "s")
+    assert known.discard("s")
+    assert len(known) == 0

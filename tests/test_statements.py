@@ -1,0 +1,251 @@
+"""Every SQL statement, function and Lua script of the stores is run by a test.
+
+Coverage tools measure Python alone. Here some tests of the contract run on each backend, and what
+the backend ran is recorded. A statement that is missing is dead, or has no test: delete it, or add
+the test that runs it to the names below.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from keepthread.protocols import Store
+from keepthread.stores.postgres import PostgresStore
+from keepthread.stores.postgres import statements as postgres_statements
+from keepthread.stores.redis import RedisStore
+from keepthread.stores.redis.places import index_of, session_place
+from keepthread.stores.redis.scripts import LUA
+from keepthread.stores.sqlite import SQLiteStore
+from keepthread.stores.sqlite import statements as sqlite_statements
+from keepthread.testing.contract import StoreContract, new_session, user
+from keepthread.testing.finding import FinderContract
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer
+
+HERE: Final = Path(__file__).parent
+PATIENCE: Final = 20.0
+MIGRATED: Final = "migrated"
+"""A database that the test of PostgreSQL's functions migrates."""
+
+ELSEWHERE: Final = {
+    "count_pieces": "test_finding.py::test_the_largest_session_goes_with_the_whole_index",
+    "points_behind": "test_postgres_finding.py::test_without_pgvector_all_vectors_are_compared",
+}
+"""What runs only under conditions that are costly to make, and the test that makes them."""
+
+IN_SQLITE: Final = (
+    "test_a_filter_is_applied_before_the_last_places_are_taken",
+    "test_a_context_of_four_kinds_is_gathered_kind_by_kind",
+    "test_a_damaged_source_is_gathered_as_it_is",
+    "test_a_dropped_view_is_read_again",
+    "test_a_message_comes_back_byte_for_byte",
+    "test_delegates_and_what_is_not_ready_are_in_no_index",
+    "test_every_session_is_scanned_in_the_order_of_making",
+    "test_keys_are_ordered_by_code_point",
+    "test_messages_are_fetched_once_with_their_sessions_records",
+    "test_owners_are_those_who_have_something_on_their_shelf",
+    "test_owners_sessions_and_tenants_are_walls",
+    "test_recounting_counts_what_another_counted",
+    "test_the_list_is_by_owner_without_delegates_and_what_is_unready",
+    "test_the_nearest_single_vectors_are_found_in_a_scope",
+    "test_two_tenants_see_nothing_of_each_other",
+    "test_what_is_erased_before_it_is_read_is_passed_over",
+    "test_what_was_never_read_is_unread_from_the_start",
+)
+IN_POSTGRES: Final = (
+    "test_a_damaged_source_is_gathered_as_it_is",
+    "test_a_filter_is_applied_before_the_last_places_are_taken",
+    "test_a_filter_is_applied_before_the_nearest_are_taken",
+    "test_a_retry_does_not_hide_the_activity_that_follows_it",
+    "test_a_session_has_a_fence_of_its_own_for_life",
+    "test_a_dropped_view_is_read_again",
+    "test_cleaning_lets_go_of_nothing_that_is_there",
+    "test_delegates_and_what_is_not_ready_are_in_no_index",
+    "test_no_place_leads_behind_another_tenants_wall",
+    "test_owners_are_those_who_have_something_on_their_shelf",
+    "test_owners_sessions_and_tenants_are_walls",
+    "test_recounting_counts_what_another_counted",
+    "test_two_tenants_see_nothing_of_each_other",
+)
+IN_REDIS: Final = (
+    "test_a_copy_has_no_gaps_and_no_strangers",
+    "test_an_update_of_what_another_changed_is_refused",
+    "test_every_session_is_scanned_in_the_order_of_making",
+    "test_recounting_counts_what_another_counted",
+    "test_two_tenants_see_nothing_of_each_other",
+    "test_what_was_made_before_an_erasure_is_refused",
+)
+
+OpenStore = Callable[[Path, Callable[[], float]], Awaitable[Store]]
+
+
+def run_contract(names: Collection[str], open_store: OpenStore, folder: Path) -> None:
+    """Run some tests of the contracts on stores that `open_store` opens."""
+
+    class OnStore(StoreContract):
+        async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
+            return await open_store(folder, clock)
+
+    class OnFinder(FinderContract):
+        async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
+            return await open_store(folder, clock)
+
+    for name in names:
+        place = folder / name
+        place.mkdir()
+        contract = OnStore() if hasattr(OnStore, name) else OnFinder()
+        getattr(contract, name)(place)
+
+
+def missing(names: Collection[str], ran: Collection[str]) -> list[str]:
+    return sorted(set(names) - set(ran) - ELSEWHERE.keys())
+
+
+def test_what_runs_elsewhere_has_a_test_there() -> None:
+    for place in ELSEWHERE.values():
+        file, _, name = place.partition("::")
+        assert f"def {name}(" in (HERE / file).read_text(), place
+
+
+# --- SQLite ---
+
+
+def test_every_statement_of_sqlite_is_run(tmp_path: Path) -> None:
+    ran: set[str] = set()
+
+    class Recording(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            ran.add(sql)
+            return super().execute(sql, *values)
+
+        def executemany(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            ran.add(sql)
+            return super().executemany(sql, *values)
+
+    def connect(uri: str) -> sqlite3.Connection:
+        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0, factory=Recording)
+
+    async def open_store(folder: Path, clock: Callable[[], float] = time.time) -> Store:
+        return await SQLiteStore.open(folder / "store.db", clock=clock, connect=connect)
+
+    async def damage() -> None:
+        store = await open_store(tmp_path)
+        key = await new_session(store)
+        await store.append(key, [user("a"), user("b"), user("c")])
+        with sqlite3.connect(tmp_path / "store.db") as db:
+            db.execute("UPDATE messages SET guard = 0 WHERE seq = 3")
+        assert (await store.append(key, [user("d")]))[0].seq == 4
+        with sqlite3.connect(tmp_path / "store.db") as db:
+            db.execute("DELETE FROM messages WHERE seq = 2")
+        assert len((await store.verify()).damages) == 2
+        await store.close()
+
+    run_contract(IN_SQLITE, open_store, tmp_path)
+    asyncio.run(damage())
+    names = {name for name, sql in sqlite_statements.SQL.items() if sql in ran}
+    assert missing(sqlite_statements.SQL, names) == []
+
+
+# --- PostgreSQL ---
+
+
+@pytest.fixture
+def counting(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """Give the shared server, which counts the calls of functions for as long."""
+    postgres.execute("ALTER DATABASE keepthread SET track_functions = 'all'")
+    postgres.execute("SELECT pg_stat_reset()")
+    yield postgres
+    postgres.execute("ALTER DATABASE keepthread RESET track_functions")
+
+
+def test_every_statement_and_function_of_postgres_is_run(
+    counting: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: set[bytes] = set()
+    execute = psycopg.AsyncCursor.execute
+
+    async def recording(self: Any, query: Any, *values: Any, **options: Any) -> Any:
+        if isinstance(query, bytes):
+            ran.add(query)
+        return await execute(self, query, *values, **options)
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", recording)
+
+    async def open_store(folder: Path, clock: Callable[[], float] = time.time) -> Store:
+        return await PostgresStore.open(counting.empty(), clock=clock)
+
+    async def damage() -> None:
+        store = await open_store(tmp_path)
+        key = await new_session(store)
+        await store.append(key, [user("a"), user("b")])
+        counting.execute("UPDATE keepthread.messages SET guard = '' WHERE seq = 2")
+        assert (await store.append(key, [user("c")]))[0].seq == 3
+        await store.close()
+        migrated = counting.create_database(MIGRATED)
+        counting.execute(f"ALTER DATABASE {MIGRATED} SET track_functions = 'all'")
+        await (await PostgresStore.open(migrated)).close()
+
+    run_contract(IN_POSTGRES, open_store, tmp_path)
+    asyncio.run(damage())
+    names = {name for name, sql in postgres_statements.SQL.items() if sql in ran}
+    assert missing(postgres_statements.SQL, names) == []
+    deadline = time.monotonic() + PATIENCE
+    while (left := functions_not_run(counting)) and time.monotonic() < deadline:
+        time.sleep(0.2)  # a server counts what a connection did once that is closed
+    assert left == []
+
+
+def functions_not_run(server: PostgresServer) -> list[str]:
+    """Return the functions that were not called, neither by a statement nor by another function."""
+    called = {
+        name
+        for database in ("keepthread", MIGRATED)  # the shared one may have been migrated before
+        for (name,) in server.execute(
+            "SELECT funcname FROM pg_stat_user_functions", database=database
+        )
+    }
+    functions = server.execute(
+        "SELECT p.proname, l.lanname, p.prosrc"
+        " FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang"
+        " WHERE p.pronamespace = 'keepthread'::regnamespace"
+    )
+    # Functions in plain SQL become part of the statement that calls them, and are not counted.
+    texts = [text for name, _, text in functions if name in called]
+    inlined = {name for name, language, _ in functions if language == "sql"}
+    while new := {
+        name for name in inlined - called if any(f"keepthread.{name}(" in text for text in texts)
+    }:
+        called |= new
+        texts += [text for name, _, text in functions if name in new]
+    return missing({name for name, _, _ in functions}, called)
+
+
+# --- Redis ---
+
+
+def test_every_script_of_redis_is_run(redis_server: RedisServer, tmp_path: Path) -> None:
+    async def open_store(folder: Path, clock: Callable[[], float] = time.time) -> Store:
+        redis_server.ask("FLUSHALL")
+        return await RedisStore.open(redis_server.url, ttl=1000, clock=clock)
+
+    async def damage() -> None:
+        store = await open_store(tmp_path)
+        key = await new_session(store)
+        await store.append(key, [user("a")])
+        redis_server.ask("HSET", session_place("default", key).session, "head", b"damaged")
+        assert (await store.append(key, [user("b")]))[0].seq == 2
+        redis_server.ask("ZADD", index_of("default").ends, 1, f"{key} owner")
+        await new_session(store, "another")
+        await store.close()
+
+    redis_server.ask("SCRIPT", "FLUSH")  # from here on, the server knows those that were run
+    run_contract(IN_REDIS, open_store, tmp_path)
+    asyncio.run(damage())
+    known = redis_server.ask("SCRIPT", "EXISTS", *(script.sha for script in LUA.values()))
+    assert missing(LUA, {name for name, ran in zip(LUA, known, strict=True) if ran}) == []
