@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from keepthread.errors import Unavailable
-from keepthread.tokens import Estimator, Tiktoken
+from keepthread.models.tokens import Estimator, Tiktoken
 
 Counter: TypeAlias = Tiktoken | Estimator
 

@@ -15,9 +15,9 @@ from bench import Run
 from bench.corpus import COUNTER, SESSION, messages, texts, tokens_of
 from bench.ours import Inside
 from keepthread import Hybrid, Memory, Message, Session, View, Window
-from keepthread.context import told
+from keepthread.context import summary as told
 from keepthread.context.sections import HYBRID
-from keepthread.past import FOLD, position_key
+from keepthread.memory.material import FOLD, position_key
 from keepthread.types import Scope, Span
 
 STRATEGIES = {

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from bench.corpus import session_names
-from keepthread.ids import new_id
-from keepthread.stores.drafts import draft
+from keepthread.stores.ids import new_id
+from keepthread.stores.rows import draft
 from keepthread.stores.sqlite import SQLiteStore, engine, log
 from keepthread.stores.sqlite.file import DatabaseFile, connect
-from keepthread.stores.sqlite.sittings import KnownSittings
+from keepthread.stores.sqlite.index import KnownSittings
 from keepthread.stores.sqlite.store import _size
 from keepthread.types import Message, SessionInfo, SessionKey
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from bench.corpus import COUNTER, SESSION, tokens_of
 from bench.ours import Inside, result
-from keepthread import Context, Memory, Message, Session, gather, sync
+from keepthread import Context, Memory, Message, Session, sync
+from keepthread.memory import material as gather
 from keepthread.types import Gathered
 
 
@@ -102,7 +103,7 @@ class OnTheSpot:
             self.gathered(budget)
 
     def gathered(self, budget: int) -> Gathered:
-        """Return what a context is chosen from, as `keepthread.gather` asks for it."""
+        """Return what a context is chosen from, as `keepthread.memory.material` asks for it."""
         what = self._store.gather(
             self._key,
             tokens=budget,

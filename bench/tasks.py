@@ -8,7 +8,7 @@ from bench.corpus import messages, tokens_of
 from bench.furnished import Quarters
 from bench.rates import TASKS, together
 from keepthread import Memory, Session
-from keepthread.gather import LEAST
+from keepthread.memory.material import LEAST
 from keepthread.protocols import Store
 
 READ = 64

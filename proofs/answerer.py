@@ -11,7 +11,7 @@ from keepthread import Memory, Session
 from keepthread.errors import KeepthreadError, ToolError
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.orchestrator import Limits, Models, Routed, Runnable, orchestrate
-from keepthread.orchestrator.servers import Server, Servers
+from keepthread.orchestrator.mcp import Server, Servers
 from keepthread.types import JSON, Tool
 from proofs.errands import FACT, SYSTEM, Errand, errand
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from keepthread import Memory, Message
-from keepthread.cli.chat.asides import Asides
-from keepthread.cli.chat.delivery import bring_home
-from keepthread.forgetting.following import every_session
-from keepthread.forgetting.repeats import details_of
+from keepthread.apps.cli.chat.asides import Asides
+from keepthread.apps.cli.chat.delivery import bring_home
+from keepthread.memory.forgetting.follow import every_session
+from keepthread.memory.forgetting.repeats import details_of
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
-from keepthread.tokens import Estimator
 from proofs.grounds import Ground
 from proofs.marked import NOON, Marker, new_markers
 from proofs.process_memory import Masked, held_by_objects

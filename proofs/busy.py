@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from keepthread.errors import Busy, Conflict, MessageNotFound, SessionGone, Stale
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
-from keepthread.tokens import Estimator
 from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span
 from proofs import Progress
 from proofs.places import opened

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from keepthread.stores.sqlite.lock import FileLock
+from keepthread.stores.sqlite.file import FileLock
 
 GARBAGE = b"this is not a database; " * 400
 

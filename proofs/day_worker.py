@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from keepthread import Memory, Message
 from keepthread.errors import KeepthreadError, SessionGone, SessionNotFound, Stale, Unavailable
+from keepthread.models.tokens import Estimator
 from keepthread.sync import Memory as BlockingMemory
-from keepthread.tokens import Estimator
 
 ROLES: Final = ("threads", "loops", "forks", "killed", "outbox", "keeper")
 LASTING: Final = tuple(f"lasting-{n}" for n in range(4))

@@ -1,6 +1,7 @@
 """A plain model of which facts hold, written from the rules in `docs/how-to/facts.md` alone.
 
-It shares no code with `keepthread.facts`: it looks at every pair of statements, for one moment.
+It shares no code with `keepthread.memory.facts`: it looks at every pair of statements, for one
+moment.
 """
 
 from dataclasses import dataclass, field

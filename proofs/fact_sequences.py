@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from keepthread import Memory, Message, Session, ToolCall
+from keepthread.models.tokens import Estimator
 from keepthread.testing.clock import ManualClock
-from keepthread.tokens import Estimator
 from proofs import Progress
 from proofs.fact_model import RANKS, Shelf, Statement
 

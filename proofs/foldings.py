@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from keepthread import Folding
 from keepthread.errors import Unavailable
+from keepthread.models.summarizers import Extractive
 from keepthread.protocols import Store, Summarizer
-from keepthread.summarizers import Extractive
 from keepthread.types import Shortened, Usage
 
 Random = random.Random

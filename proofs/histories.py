@@ -24,10 +24,10 @@ from keepthread import (
     Turn,
 )
 from keepthread.errors import InvalidInput, Unavailable
-from keepthread.leases import SECONDS
+from keepthread.models.tokens import Estimator, Tiktoken
 from keepthread.protocols import Store
+from keepthread.stores.leases import SECONDS
 from keepthread.testing.clock import ManualClock
-from keepthread.tokens import Estimator, Tiktoken
 from keepthread.types import JSON, Origin, Role, Wire
 from proofs.foldings import Dying, Fickle, folding
 from proofs.views import VIEWS

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from keepthread import Message
-from keepthread.derived import is_derived, result_ids
+from keepthread.context.ids import is_derived, result_ids
 
 FRAME: Final = 16
 """Tokens of every budget that are set aside for what a wire adds."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from keepthread import Folding, Hybrid, Memory, Message, Scope, Session, Span, View
-from keepthread.facts.extracting import Extraction
+from keepthread.memory.facts.extraction import Extraction
+from keepthread.models.tokens import Estimator
 from keepthread.recall.words import words_of
 from keepthread.testing.embeddings import ScriptedEmbedder
-from keepthread.tokens import Estimator
 from keepthread.types import JSON, Attachment, Reply, Shortened, Tool
 
 MARKERS: Final = 50

@@ -27,7 +27,7 @@ from keepthread.errors import SessionGone, Unavailable
 from keepthread.protocols import Store
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.redis import RedisStore
-from keepthread.stores.redis.link import Timeouts
+from keepthread.stores.redis.engine import Timeouts
 from keepthread.types import Message, Scope, SessionInfo, SessionKey
 from proofs import Outcome, Progress, Proof
 from servers import hold_port

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keepthread import Memory, Session
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 from keepthread.types import Message, SessionInfo, SessionKey
 from proofs import Outcome, Progress, Proof
 from proofs.places import file_url, new_place, opened

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from keepthread import Context, Memory, Message, Session, ToolCall, Turn, sync
-from keepthread.calls import INTERRUPTED
 from keepthread.errors import KeepthreadError
-from keepthread.tokens import Estimator
+from keepthread.memory.tool_calls import INTERRUPTED
+from keepthread.models.tokens import Estimator
 from proofs import Outcome, Progress, Proof
 
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -24,10 +24,9 @@ from psycopg.types.string import StrBinaryDumper
 
 from keepthread.errors import KeepthreadError, SessionGone
 from keepthread.protocols import Searchable, Store
-from keepthread.recall.places import session_of
-from keepthread.recall.view import VIEW
+from keepthread.recall.positions import VIEW, session_of
 from keepthread.stores.postgres import PostgresStore
-from keepthread.stores.postgres.statements import SQL
+from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.words import letters_of
 from keepthread.stores.redis import RedisStore
 from keepthread.testing.finding import VECTORS, embed, first_place, read_on, vector

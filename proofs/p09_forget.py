@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from keepthread import Memory, Message, Scope, Session
-from keepthread.codec import dumps
 from keepthread.errors import Unavailable
-from keepthread.forgetting.following import every_session
-from keepthread.forgetting.receipt import Receipt
-from keepthread.interchange.exporting import export
-from keepthread.interchange.importing import import_lines
-from keepthread.leases import FORGET
-from keepthread.opening import store_at
+from keepthread.interchange.export import export
+from keepthread.interchange.import_ import import_lines
+from keepthread.memory.forgetting.follow import every_session
+from keepthread.memory.forgetting.receipt import Receipt
+from keepthread.memory.search.vectors import view_of
 from keepthread.protocols import Store
-from keepthread.recall.parts import parts_of
-from keepthread.recall.view import VIEW
-from keepthread.spool.store import SpooledStore
-from keepthread.vectors import view_of
+from keepthread.recall.chunks import parts_of
+from keepthread.recall.positions import VIEW
+from keepthread.stores.codec import dumps
+from keepthread.stores.leases import FORGET
+from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.url import store_at
 from proofs import Outcome, Progress, Proof, beside
 from proofs.forgetter import BEGUN, DONE, MEANT
 from proofs.grounds import GROUNDS, Ground

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from keepthread import Context, Message, Turn, Window
-from keepthread.context.harmless import sendable
+from keepthread.context.quoting import sendable
 from keepthread.errors import BudgetTooSmall
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.types import Choice, Scope, SessionKey

@@ -24,15 +24,15 @@ from urllib.parse import urlsplit
 
 from keepthread import Memory, Message
 from keepthread.errors import KeepthreadError, Unavailable
+from keepthread.memory.session import Session
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
-from keepthread.session import Session
-from keepthread.spool.box import look
-from keepthread.spool.store import SpooledStore
-from keepthread.spool.target import target_of
+from keepthread.stores.outbox.file import look
+from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.redis import RedisStore
-from keepthread.stores.redis.link import Timeouts
-from keepthread.tokens import Estimator
+from keepthread.stores.redis.engine import Timeouts
+from keepthread.stores.url import target_of
 from proofs import Outcome, Progress, Proof
 from proofs.places import Place, new_place
 from servers import free_port

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from keepthread import Memory, Message, Session, ToolCall, Turn
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 from proofs import Outcome, Progress, Proof
 
 OWNER: Final = "ana"

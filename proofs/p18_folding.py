@@ -30,10 +30,10 @@ from typing import Any, Final
 
 from keepthread import Folding, Hybrid, Memory, Message, Scope, Session, SQLiteStore, View, Window
 from keepthread.errors import KeepthreadError
-from keepthread.leases import LEASE, SECONDS
-from keepthread.past import DIGEST, FOLD, newest_summary, summary_of
+from keepthread.memory.material import DIGEST, FOLD, newest_summary, summary_of
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
-from keepthread.tokens import Estimator
+from keepthread.stores.leases import LEASE, SECONDS
 from keepthread.types import Shortened, Summary
 from proofs import Outcome, Progress, Proof
 from proofs.laws import HYBRID

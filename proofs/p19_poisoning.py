@@ -35,10 +35,10 @@ from typing import Any, Final
 
 from keepthread import Context, Folding, Hybrid, Memory, Recall, Summarized, View, Window
 from keepthread.errors import BudgetTooSmall
-from keepthread.facts.extracting import Extraction
-from keepthread.interchange.exporting import export
-from keepthread.summarizers import ByModel
-from keepthread.tokens import Estimator
+from keepthread.interchange.export import export
+from keepthread.memory.facts.extraction import Extraction
+from keepthread.models.summarizers import ByModel
+from keepthread.models.tokens import Estimator
 from proofs import Outcome, Progress, Proof, gullible
 from proofs.attacks import DRESSES, Known, attack
 from proofs.persuaded import Persuaded

@@ -25,11 +25,11 @@ from typing import Any, Final
 
 from keepthread import Memory, Message, Session, ToolCall
 from keepthread.errors import KeepthreadError
-from keepthread.facts.extracting import Extraction
-from keepthread.facts.nouns import Fact
-from keepthread.facts.profile import MOST, known
+from keepthread.memory.facts.extraction import Extraction
+from keepthread.memory.facts.profile import MOST, known
+from keepthread.memory.facts.types import Fact
+from keepthread.models.tokens import Estimator
 from keepthread.testing.clock import ManualClock
-from keepthread.tokens import Estimator
 from keepthread.types import Reply, Usage
 from proofs import Outcome, Progress, Proof, fact_model, fact_sequences
 from proofs.fact_model import RANKS, TAKEN

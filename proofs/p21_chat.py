@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 
 from keepthread import Memory, Message
 from keepthread.errors import KeepthreadError
-from keepthread.memory import Opening
+from keepthread.memory.memory import Opening
 from keepthread.testing.server import Gate, Received, Say, ScriptedServer
 from proofs import Outcome, Progress, Proof
 from proofs.chatters import PATIENCE, InPipes, InTerminal, environment

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from keepthread import Memory, Message
-from keepthread.channels.discord import DiscordBot, Pace
-from keepthread.channels.rules import Rules
-from keepthread.channels.talks import Talks
-from keepthread.cli.answering import chatting
-from keepthread.tokens import Estimator
+from keepthread.apps.cli.commands.discord import chatting
+from keepthread.apps.discord.bot import DiscordBot, Pace
+from keepthread.apps.discord.conversations import Talks
+from keepthread.apps.discord.rules import Rules
+from keepthread.models.tokens import Estimator
 from keepthread.types import Reply
 from proofs import Outcome, Progress, Proof
 from tests.discord_server import TOKEN, DiscordServer

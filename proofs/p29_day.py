@@ -28,7 +28,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from keepthread import Memory, Message
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 from proofs import Outcome, Progress, Proof
 from proofs.day_check import Line, Sample, Verdict, check_growth, check_logs
 from proofs.day_worker import LASTING, ROLES, SHORT, SHORT_TENANT, waiting_since

@@ -22,11 +22,11 @@ from keepthread import Context, Message, fit
 from keepthread.errors import BudgetTooSmall, ModelCut, ModelError
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.models.anthropic import Heard as AnthropicHeard
-from keepthread.models.asking import Question
 from keepthread.models.limits import bound
 from keepthread.models.openai import Heard as ChatHeard
+from keepthread.models.request import Question
+from keepthread.models.tokens import Estimator
 from keepthread.testing.wires import anthropic_request, openai_chat_request, openai_responses
-from keepthread.tokens import Estimator
 from keepthread.types import Reply, Wire
 from proofs import Outcome, Progress, Proof
 from proofs.responses_rules import refused

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from keepthread import Memory
+from keepthread.models.tokens import Estimator
 from keepthread.testing.script import Gate
 from keepthread.testing.server import ScriptedServer
-from keepthread.tokens import Estimator
 from proofs import Outcome, Progress, Proof
 from proofs.chat_ledger import ANSWER, MARK, Ledger, Row, rows_of
 from proofs.chat_outages import GARBAGE, OUTAGES, Outage

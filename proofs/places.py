@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from keepthread.errors import Unavailable
-from keepthread.opening import store_at
 from keepthread.protocols import Store
+from keepthread.stores.url import store_at
 from servers import postgres, redis
 from servers.redis import wait_for
 

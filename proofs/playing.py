@@ -20,7 +20,7 @@ from keepthread import (
     View,
     Window,
 )
-from keepthread.branching import recount
+from keepthread.memory.history import recount
 from keepthread.stores import RamStore
 from keepthread.testing.clock import ManualClock
 from keepthread.types import Role, Shortened

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from keepthread import Attachment, Memory, Message, Session, ToolCall, Turn
-from keepthread.facts.tools import MemoryTools
 from keepthread.interchange.chats import import_chats
+from keepthread.memory.facts.model_tools import MemoryTools
 from keepthread.types import Native, Origin, Role
 from proofs.attacks import Attack
 from proofs.persuaded import Persuaded

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from keepthread.errors import KeepthreadError, ReadOnly, StorageFull, Unavailable
-from keepthread.opening import store_at
 from keepthread.protocols import Store
+from keepthread.stores.url import store_at
 from keepthread.types import Message, SessionInfo, SessionKey
 
 T = TypeVar("T")

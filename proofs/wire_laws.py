@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from keepthread import Attachment, Context, Message, Native
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 from proofs.p12_contexts import leaves
 from proofs.wire_conversations import Provider
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from keepthread.errors import SessionExists
-from keepthread.opening import store_at
 from keepthread.protocols import Store
 from keepthread.stores.sqlite import engine, worker
 from keepthread.stores.sqlite.file import DatabaseFile
 from keepthread.stores.sqlite.uses import Uses
+from keepthread.stores.url import store_at
 from keepthread.types import Message, SessionInfo, SessionKey
 
 TASKS: Final = 8

@@ -24,7 +24,7 @@ from typing import Any
 
 import tiktoken
 
-from keepthread.tokens import estimator
+from keepthread.models.tokens import estimator
 
 # Every token below the first rank, and runs of one sign; up to the second rank, those in scripts
 # other than Latin. Within a script the merges end at one rank: a merge that is missing prevents

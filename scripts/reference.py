@@ -15,10 +15,10 @@ from typing import Any
 
 from typer.main import get_command
 
-from keepthread.cli.app import app
-from keepthread.cli.chat.commands import COMMANDS
-from keepthread.cli.kinds import Kind
-from keepthread.cli.settings import KEYS, VIEW_KEYS, Settings, variable_of
+from keepthread.apps.cli.app import app
+from keepthread.apps.cli.chat.commands import COMMANDS
+from keepthread.apps.cli.settings.fields import Kind
+from keepthread.apps.cli.settings.settings import KEYS, VIEW_KEYS, Settings, variable_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 BLOCK = re.compile(r"^<!-- begin: (.+) -->\n(.*?)^<!-- end: \1 -->\n", re.MULTILINE | re.DOTALL)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from smoke_server import NAME, Server, served
 
 from keepthread import Memory, Message
-from keepthread.context.render import Context
+from keepthread.context.context import Context
 from keepthread.errors import ModelCut, ModelRefused, ModelUnavailable
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.types import Reply

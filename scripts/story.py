@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 
 from keepthread import Memory, Session
+from keepthread.models.tokens import Estimator
 from keepthread.testing.clock import ManualClock
-from keepthread.tokens import Estimator
 
 STORY = Path(__file__).with_name("story.txt")
 DAY = 86_400.0

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from keepthread import Memory
-from keepthread.summaries import Folding
+from keepthread.memory.summaries import Folding
 from keepthread.testing.server import ScriptedServer
 from tests.terminal import Terminal
 

@@ -12,11 +12,11 @@ from typing import cast
 import pytest
 
 from keepthread import Folding, Hybrid, Memory, Message, Scope, Session, View, sync
-from keepthread.accounts import WHY
-from keepthread.checks import MAX_BYTES
 from keepthread.errors import InvalidInput
+from keepthread.memory.why_log import WHY
+from keepthread.models.summarizers import ByModel
 from keepthread.stores.ram import RamStore
-from keepthread.summarizers import ByModel
+from keepthread.stores.validation import MAX_BYTES
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.contract import Letters
 from keepthread.testing.model import ScriptedModel

@@ -21,7 +21,7 @@ from bench.prefix.held import hold
 from bench.prefix.prompts import Prompts, tail_length
 from bench.talks import KINDS, Kind, Talked, talk
 from keepthread import Memory, Message, View, fit
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 
 ROOT = Path(__file__).parents[1]
 SIZED = [f"{size:,} bytes" for size in SIZES]

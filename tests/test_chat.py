@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Memory, Message
-from keepthread.cli.chat.blocks import blocks_of
+from keepthread.apps.cli.chat.blocks import blocks_of
+from keepthread.models.tokens import Estimator
 from keepthread.testing.server import Gate, Say, ScriptedServer
-from keepthread.tokens import Estimator
 from tests.terminal import SHELL, Terminal
 
 KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
@@ -465,7 +465,7 @@ def test_blocks_are_the_same_however_a_text_arrives(text: str, data: st.DataObje
 
 STREAMED = """
 import asyncio, os, random, sys
-from keepthread.cli.chat.drawing import Drawn
+from keepthread.apps.cli.chat.drawing import Drawn
 text, seed = sys.argv[1], int(sys.argv[2])
 async def main():
     chance = random.Random(seed)

@@ -13,20 +13,20 @@ import pytest
 from rich.console import Console
 
 from keepthread import Memory, Message
-from keepthread.cli.call import Call
-from keepthread.cli.chat.asides import Asides
-from keepthread.cli.chat.chat import Chat
-from keepthread.cli.chat.commands import COMMANDS, is_command, run, table
-from keepthread.cli.chat.commands.knowing import tell_waiting
-from keepthread.cli.chat.keeping import Keeping
-from keepthread.cli.chat.signals import Signals
-from keepthread.cli.chat.starting import Wanted, begin
-from keepthread.cli.chat.talk import Talk
-from keepthread.cli.chat.terminal import Terminal
-from keepthread.cli.config import Config
-from keepthread.cli.screen import Screen
-from keepthread.cli.settings import settings_of
-from keepthread.cli.wiring import memory_arguments
+from keepthread.apps.cli.chat.asides import Asides
+from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.chat.commands import COMMANDS, is_command, run, table
+from keepthread.apps.cli.chat.commands.knowing import tell_waiting
+from keepthread.apps.cli.chat.keeping import Keeping
+from keepthread.apps.cli.chat.signals import Signals
+from keepthread.apps.cli.chat.starting import Wanted, begin
+from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.chat.terminal import Terminal
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.output import Screen
+from keepthread.apps.cli.settings.load import Config
+from keepthread.apps.cli.settings.settings import settings_of
+from keepthread.apps.cli.wiring import memory_arguments
 from keepthread.errors import (
     InvalidInput,
     KeepthreadError,
@@ -36,7 +36,7 @@ from keepthread.errors import (
     SessionNotFound,
     Unavailable,
 )
-from keepthread.memory import Opening
+from keepthread.memory.memory import Opening
 from keepthread.testing.contract import Letters
 from keepthread.testing.model import Line, ScriptedModel
 from keepthread.types import JSON, Reply, Usage

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 
 from keepthread import ForkPoint, Memory, Message, RamStore
 from keepthread.errors import InvalidInput, WrongFormat
-from keepthread.interchange.arrays import MAX_DEPTH, items_of
 from keepthread.interchange.chats import check_chats, import_chats
 from keepthread.interchange.conversations import Arrived
-from keepthread.interchange.exporting import export
-from keepthread.interchange.tree import ways_of
+from keepthread.interchange.export import export
+from keepthread.interchange.files import MAX_DEPTH, items_of
+from keepthread.interchange.foreign import ways_of
 from keepthread.protocols import Store
 from tests.test_interchange import places, with_change
 
@@ -249,7 +249,7 @@ async def test_another_owners_session_is_not_taken_over() -> None:
 
 
 def keepthread(*arguments: str | Path) -> list[str]:
-    code = "import sys; from keepthread.cli import main; sys.exit(main())"
+    code = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from keepthread.cli.chat.steps import Steps
+from keepthread.apps.cli.chat.steps import Steps
 from keepthread.orchestrator import (
     Began,
     Ended,

@@ -37,23 +37,24 @@ from keepthread import (
     ToolCall,
     View,
 )
-from keepthread.cli import doctor, main
-from keepthread.cli.chat.signals import Signals
-from keepthread.cli.chat.terminal import Terminal
-from keepthread.cli.harmless import harmless
-from keepthread.cli.screen import Screen
-from keepthread.cli.why import Drawn
+from keepthread.apps.cli import main
+from keepthread.apps.cli.chat.signals import Signals
+from keepthread.apps.cli.chat.terminal import Terminal
+from keepthread.apps.cli.commands import doctor
+from keepthread.apps.cli.commands.why import Drawn
+from keepthread.apps.cli.output import Screen
+from keepthread.apps.cli.sanitize import harmless
 from keepthread.context.why import Why
 from keepthread.errors import Unavailable
+from keepthread.memory.search.search import Hit
 from keepthread.protocols import Store
-from keepthread.searching import Hit
-from keepthread.stores.postgres.statements import FORMAT
+from keepthread.stores.postgres.schema import FORMAT
 from keepthread.testing.contract import FULL, Letters, new_session, user
 from keepthread.types import Selection
 from servers.postgres import PostgresServer
 from servers.redis import RedisCluster
 
-CODE = "import sys; from keepthread.cli import main; sys.exit(main())"
+CODE = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
 NASTY = "evil \x1b[31mred\x1b]0;owned\x07 \u202e\x9b2J\x7f\ud800"
 COMMANDS = (
     ["sessions"],
@@ -180,7 +181,7 @@ def test_help_costs_at_most_a_quarter_of_a_second() -> None:
     paths = [str(Path(keepthread_package.__file__).parents[1]), sysconfig.get_path("purelib")]
     code = (
         f"import sys; sys.path[:0] = {paths!r}; sys.argv = ['keepthread', '--help'];"
-        "from keepthread.cli import main; main()"
+        "from keepthread.apps.cli import main; main()"
     )
 
     def cpu() -> float:
@@ -198,9 +199,11 @@ def test_help_costs_at_most_a_quarter_of_a_second() -> None:
 
 def test_heavy_modules_are_loaded_only_when_needed() -> None:
     code = (
-        "import sys; from keepthread.cli.app import app; app(['--help'], standalone_mode=False);"
+        "import sys; from keepthread.apps.cli.app import app;"
+        "app(['--help'], standalone_mode=False);"
         "print(*{'rich', 'tiktoken', 'pydantic', 'psycopg', 'redis', 'yaml', 'platformdirs',"
-        "'openai', 'anthropic', 'prompt_toolkit', 'keepthread.cli.settings'} & set(sys.modules))"
+        "'openai', 'anthropic', 'prompt_toolkit',"
+        "'keepthread.apps.cli.settings.settings'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Attachment, Message, Native, ToolCall
-from keepthread.checks import plain
-from keepthread.codec import (
+from keepthread.errors import InvalidInput
+from keepthread.stores.codec import (
     ROLES,
     Row,
     decode,
@@ -20,9 +20,9 @@ from keepthread.codec import (
     pack_id,
     value_check,
 )
-from keepthread.errors import InvalidInput
-from keepthread.ids import new_id
-from keepthread.stores.drafts import Head, as_stored, draft, next_row
+from keepthread.stores.ids import new_id
+from keepthread.stores.rows import Head, as_stored, draft, next_row
+from keepthread.stores.validation import plain
 
 any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)
 printable = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40)

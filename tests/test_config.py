@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Hybrid, Memory, Recall, View, Window
-from keepthread.cli import services
-from keepthread.cli.config import PROJECT_FILE, Config, project_file, read_config
-from keepthread.cli.settings import (
+from keepthread.apps.cli.commands import config as services
+from keepthread.apps.cli.settings.load import PROJECT_FILE, Config, project_file, read_config
+from keepthread.apps.cli.settings.settings import (
     KEYS,
     EmbedderSettings,
     MemorySettings,
@@ -33,17 +33,17 @@ from keepthread.cli.settings import (
     settings_of,
     variable_of,
 )
-from keepthread.cli.wiring import cost_of, memory_arguments, model_of
-from keepthread.embedders import EndpointEmbedder, OnnxEmbedder
+from keepthread.apps.cli.wiring import cost_of, memory_arguments, model_of
 from keepthread.errors import InvalidInput, ModelDenied
 from keepthread.models import AnthropicModel, OpenAIModel
-from keepthread.summarizers import ByModel
+from keepthread.models.embedders import EndpointEmbedder, OnnxEmbedder
+from keepthread.models.summarizers import ByModel
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Usage
 from tests.test_cli import ask, keepthread
 
 DOCS = Path(__file__).parents[1] / "docs"
-CODE = "import sys; from keepthread.cli import main; sys.exit(main())"
+CODE = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
 SECRET = "sk-zq9-never-shown"
 
 
@@ -778,9 +778,9 @@ def test_reading_settings_costs_at_most_40_ms(folder: Path) -> None:
     (folder / PROJECT_FILE).write_text("memory: {strategy: recall}\n")
     environ = own(folder, nested({key: value[0] for key, value in EXAMPLES.items()}))
     code = (
-        "import keepthread.cli.app, keepthread.memory, os, pathlib, time;"
+        "import keepthread.apps.cli.app, keepthread.memory.memory, os, pathlib, time;"
         "before = time.process_time();"
-        "from keepthread.cli.config import read_config;"
+        "from keepthread.apps.cli.settings.load import read_config;"
         "config = read_config(os.environ, pathlib.Path.cwd());"
         "print(time.process_time() - before, config.settings.memory.strategy)"
     )

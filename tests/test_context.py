@@ -24,15 +24,15 @@ from keepthread import (
     fit,
 )
 from keepthread.context.blocks import NO_RESULT
+from keepthread.context.ids import derived_id, is_derived, result_ids
+from keepthread.context.rendering import MESSAGE_FRAME, count_message
 from keepthread.context.sections import SIMPLE, Shares
 from keepthread.context.trust import TRUST, lowest, rank
 from keepthread.context.window import CONTEXT_FRAME
-from keepthread.derived import derived_id, is_derived, result_ids
 from keepthread.errors import BudgetTooSmall, InvalidInput
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Material
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
-from keepthread.tokens import Estimator
-from keepthread.tokens.counting import MESSAGE_FRAME, count_message
 from tests.test_codec import messages as any_messages
 
 LABEL = re.compile(r"(User|Assistant|System|Tool)( [^\n]*)?:")

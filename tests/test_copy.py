@@ -23,17 +23,16 @@ import pytest
 
 from keepthread import Hybrid, Memory, Message, RamStore, Scope, SessionInfo, Span, View
 from keepthread.errors import SessionExists
-from keepthread.interchange.comparing import Comparison
-from keepthread.interchange.copying import Copied, Copying
-from keepthread.opening import store_at
+from keepthread.interchange.copy import Comparison, Copied, Copying
 from keepthread.protocols import Store
+from keepthread.stores.url import store_at
 from keepthread.testing.contract import FULL, Letters, new_session, user
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
 from tests.seeds import SEED
 
 SIZE = int(os.environ.get("KEEPTHREAD_COPY", "600"))
-CODE = "import sys; from keepthread.cli import main; sys.exit(main())"
+CODE = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
 WORDS = ("tea", "rain", "日本", "naïve", "harbour", "We decided on", "\ud83d", "\0", "train")
 
 

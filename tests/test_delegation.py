@@ -20,13 +20,13 @@ from keepthread import (
     ToolCall,
     Turn,
 )
-from keepthread.calls import INTERRUPTED
-from keepthread.checks import MAX_BYTES
-from keepthread.delegation import DELEGATED
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
+from keepthread.memory.delegation import DELEGATED
+from keepthread.memory.tool_calls import INTERRUPTED
+from keepthread.memory.turn import NO_ANSWER
+from keepthread.models.tokens import Estimator
+from keepthread.stores.validation import MAX_BYTES
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
-from keepthread.tokens import Estimator
-from keepthread.turn import NO_ANSWER
 from keepthread.types import SessionKey
 
 

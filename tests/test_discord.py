@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from keepthread import Memory
-from keepthread.channels.discord import DiscordBot, Pace
-from keepthread.channels.nouns import Answer, Asked, Heard, Person
-from keepthread.channels.rules import Rules
-from keepthread.channels.talks import BUSY, FAILED, NO_MEMORY, NO_MODEL, POSTED, Talks
-from keepthread.cli.answering import chatting, orchestrating
+from keepthread.apps.cli.commands.discord import chatting, orchestrating
+from keepthread.apps.discord.bot import DiscordBot, Pace
+from keepthread.apps.discord.conversations import BUSY, FAILED, NO_MEMORY, NO_MODEL, POSTED, Talks
+from keepthread.apps.discord.rules import Rules
+from keepthread.apps.discord.types import Answer, Asked, Heard, Person
 from keepthread.errors import InvalidInput, ModelBusy, ModelCut, ModelDenied, Unavailable
+from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import Models
 from keepthread.testing.model import ScriptedModel
-from keepthread.tokens import Estimator
 from keepthread.types import Attachment, Message, Reply, Scope
 from tests.discord_server import TOKEN, DiscordServer
 from tests.discord_world import Channel, User

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from keepthread.cli.config import read_config
-from keepthread.cli.kinds import numbers_of
+from keepthread.apps.cli.settings.fields import numbers_of
+from keepthread.apps.cli.settings.load import read_config
 from keepthread.errors import InvalidInput
 from keepthread.testing.server import ScriptedServer
 from tests.discord_server import TOKEN, DiscordServer
@@ -40,7 +40,7 @@ def test_what_is_missing_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert code == 2
     assert said.startswith("error: there is no token: export DISCORD_TOKEN=… with the token")
     without = "import sys; sys.modules['discord'] = None; sys.argv = ['keepthread', 'discord']\n"
-    without += "from keepthread.cli import main; sys.exit(main())"
+    without += "from keepthread.apps.cli import main; sys.exit(main())"
     code, said = outcome({**env, "DISCORD_TOKEN": TOKEN}, sys.executable, "-c", without)
     assert code == 2
     assert "needs discord: pip install 'keepthread[discord]'" in said

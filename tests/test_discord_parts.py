@@ -6,7 +6,7 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keepthread.channels.parts import LIMIT, parts
+from keepthread.apps.discord.split import LIMIT, parts
 
 LETTERS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="`"), max_size=12)
 CLUSTERS = st.sampled_from(["👨‍👩‍👧‍👦", "🇩🇪", "e\u0301", "한", "각", "क्षि", "👍🏽", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "\r\n"])

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from keepthread.cli.app import app
-from keepthread.cli.chat.commands import COMMANDS
+from keepthread.apps.cli.app import app
+from keepthread.apps.cli.chat.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

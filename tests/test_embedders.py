@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from keepthread.embedders import EndpointEmbedder, OnnxEmbedder
-from keepthread.embedders.projection import matrix
 from keepthread.errors import InvalidInput, Unavailable
+from keepthread.models.embedders import EndpointEmbedder, OnnxEmbedder
+from keepthread.models.embedders.onnx import matrix
 from keepthread.testing.embeddings import EmbeddingsServer, Fault, ScriptedEmbedder
 from keepthread.types import Embedding
 

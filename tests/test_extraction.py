@@ -11,17 +11,17 @@ import pytest
 
 from keepthread import Memory, Message, Scope, Session, ToolCall
 from keepthread.errors import InvalidInput, SessionNotFound
-from keepthread.facts.extracting import EXTRACTED, Extraction
-from keepthread.facts.nouns import Extracted
-from keepthread.facts.profile import known
-from keepthread.facts.proposals import SCHEMA, proposals
-from keepthread.facts.sources import NOTED, WAITS, exchange_of, news_in, trust_of
-from keepthread.facts.tools import MOST_HITS, TOOLS, MemoryTools
-from keepthread.gather import FACT
+from keepthread.memory.facts.extraction import EXTRACTED, Extraction
+from keepthread.memory.facts.model_tools import MOST_HITS, TOOLS, MemoryTools
+from keepthread.memory.facts.profile import known
+from keepthread.memory.facts.proposals import SCHEMA, proposals
+from keepthread.memory.facts.provenance import NOTED, WAITS, exchange_of, news_in, trust_of
+from keepthread.memory.facts.types import Extracted
+from keepthread.memory.material import FACT
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.model import ScriptedModel
-from keepthread.tokens import Estimator
 from keepthread.types import JSON, Reply, Usage
 
 OWNER = "ana"

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from keepthread import Memory, Message, Scope, Session, Span
 from keepthread.context.trust import rank
 from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Unsupported
-from keepthread.facts.facts import Facts
-from keepthread.facts.markdown import read, write
-from keepthread.facts.nouns import Fact, Noted
-from keepthread.facts.profile import MOST, MOST_CHARACTERS, known, known_of
-from keepthread.facts.truth import QUARANTINED, in_order, resolve, slot_of, standing
-from keepthread.gather import FACT
+from keepthread.memory.facts.facts import Facts
+from keepthread.memory.facts.markdown import read, write
+from keepthread.memory.facts.profile import MOST, MOST_CHARACTERS, known, known_of
+from keepthread.memory.facts.resolution import QUARANTINED, in_order, resolve, slot_of, standing
+from keepthread.memory.facts.types import Fact, Noted
+from keepthread.memory.material import FACT
+from keepthread.models.tokens import Estimator
 from keepthread.testing.clock import ManualClock
-from keepthread.tokens import Estimator
 from keepthread.types import JSON, Origin
 from proofs.fact_model import Shelf, Statement
 from servers.postgres import PostgresServer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keepthread import Memory, Message
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 from tests.test_cli import NASTY, ask, in_process, in_terminal, keepthread, plain
 
 ANA = ("--owner", "ana")

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from keepthread import SQLiteStore
 from keepthread.errors import Damaged, ReadOnly, Stale, Unavailable
 from keepthread.protocols import Searchable, Store
-from keepthread.recall.parts import parts_of
-from keepthread.recall.places import MOST_SEQ
-from keepthread.recall.view import VIEW
-from keepthread.stores.drafts import Head, draft, next_row
+from keepthread.recall.chunks import parts_of
+from keepthread.recall.positions import MOST_SEQ, VIEW
 from keepthread.stores.ram import RamStore
+from keepthread.stores.rows import Head, draft, next_row
 from keepthread.stores.sqlite import file as database_file
-from keepthread.stores.sqlite.statements import SQL
+from keepthread.stores.sqlite.schema import SQL
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.contract import assistant, user
 from keepthread.testing.finding import (

@@ -28,7 +28,7 @@ from keepthread import (
     View,
     sync,
 )
-from keepthread.cli import main
+from keepthread.apps.cli import main
 from keepthread.errors import (
     InvalidInput,
     MessageNotFound,
@@ -36,15 +36,13 @@ from keepthread.errors import (
     SessionNotFound,
     Unavailable,
 )
-from keepthread.forgetting.intents import Intent
-from keepthread.forgetting.plan import Plan
-from keepthread.forgetting.probes import Probes
-from keepthread.forgetting.wish import Wish
-from keepthread.interchange.exporting import export
-from keepthread.interchange.importing import import_lines
-from keepthread.leases import FORGET
+from keepthread.interchange.export import export
+from keepthread.interchange.import_ import import_lines
+from keepthread.memory.forgetting.plan import Intent, Plan, Wish
+from keepthread.memory.forgetting.probes import Probes
 from keepthread.protocols import Store
-from keepthread.spool.store import SpooledStore
+from keepthread.stores.leases import FORGET
+from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore
 from keepthread.stores.sqlite import SQLiteStore
@@ -61,21 +59,21 @@ from tests.conftest import started
 
 SOURCE = Path(keepthread.__file__).parent
 WITHOUT_TEXT = {
-    "cli/app.py:_loaded",
-    "cli/chat/starting.py:arguments",
-    "context/recalled.py:_bare",
-    "context/recalled.py:_day_tokens",
-    "embedders/endpoint.py:_opener",
+    "apps/cli/app.py:_loaded",
+    "apps/cli/chat/starting.py:arguments",
+    "context/recall.py:_bare",
+    "context/recall.py:_day_tokens",
+    "models/embedders/http.py:_opener",
     "orchestrator/prompts/__init__.py:prompt",
     "recall/bm25.py:_rises",
-    "stores/postgres/gather.py:_array",
-    "stores/redis/places.py:index_of",
-    "stores/redis/places.py:session_place",
-    "stores/redis/places.py:shelf_place",
+    "stores/postgres/log.py:_array",
+    "stores/redis/keys.py:index_of",
+    "stores/redis/keys.py:session_place",
+    "stores/redis/keys.py:shelf_place",
     "stores/sqlite/schema.py:_expected",
-    "templates.py:_read_sign",  # single characters
-    "templates.py:_table",
-    "tokens/__init__.py:counter",
+    "context/chat_templates.py:_read_sign",  # single characters
+    "context/chat_templates.py:_table",
+    "models/tokens/__init__.py:counter",
 }
 """Caches whose keys and values hold no text of messages: names, positions, settings."""
 VIEWS = {"chat": View(1000, Summarized())}
@@ -834,7 +832,7 @@ async def test_no_object_of_the_process_holds_what_was_forgotten(tmp_path: Path)
 async def test_the_search_of_the_process_sees_a_cache_that_is_not_emptied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keepthread.forgetting.forgetting.clear_text_caches", lambda: None)
+    monkeypatch.setattr("keepthread.memory.forgetting.forget.clear_text_caches", lambda: None)
     async with await on_file(tmp_path / "a.db", embedder=ScriptedEmbedder(), views=VIEWS) as memory:
         markers = await remembered_and_forgotten(memory)
         assert held_by_objects(markers) != []

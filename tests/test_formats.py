@@ -9,7 +9,7 @@ import pytest
 
 from keepthread import RamStore, Record, Scope, SessionInfo, SessionKey, SQLiteStore
 from keepthread.protocols import Store
-from keepthread.stores.sqlite.statements import FORMAT
+from keepthread.stores.sqlite.schema import FORMAT
 from tests.formats.content import HERE, fill, settled
 
 FILES = sorted(HERE.glob("format-*.db"))

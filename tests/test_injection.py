@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from keepthread import Context, Memory, Message, ProactiveTool, RamStore, Scope, Session
-from keepthread.checks import MAX_BYTES
-from keepthread.derived import derived_id
+from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, Unavailable
-from keepthread.gather import NOTE
+from keepthread.memory.material import NOTE
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
+from keepthread.stores.validation import MAX_BYTES
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
-from keepthread.tokens import Estimator
 from keepthread.types import JSON, SessionKey, Span
 
 MENU = ProactiveTool(name="menu", arguments={"of": "home"}, result={"items": 3}, lifetime=2)

@@ -40,8 +40,8 @@ from keepthread.errors import (
     SessionGone,
     WrongFormat,
 )
-from keepthread.interchange.exporting import Exported, export
-from keepthread.interchange.importing import Imported, import_lines
+from keepthread.interchange.export import Exported, export
+from keepthread.interchange.import_ import Imported, import_lines
 from keepthread.interchange.jsonl import MAX_LINE, decode_line, encode_line, lines_of
 from keepthread.protocols import Store
 from keepthread.testing.contract import FULL, new_session, user
@@ -423,7 +423,7 @@ async def test_whatever_stands_in_a_field_is_taken_exactly_or_refused_by_us() ->
 
 
 def keepthread(*arguments: str | Path) -> list[str]:
-    code = "import sys; from keepthread.cli import main; sys.exit(main())"
+    code = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 

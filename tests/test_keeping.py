@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepthread import Memory, Message
-from keepthread.cli.chat.asides import Asides
-from keepthread.cli.chat.keeping import Keeping
-from keepthread.cli.chat.orchestrating import Orchestrating
-from keepthread.cli.chat.talk import Answering, Talk, new_session_id
-from keepthread.context.render import Context
+from keepthread.apps.cli.chat.asides import Asides
+from keepthread.apps.cli.chat.keeping import Keeping
+from keepthread.apps.cli.chat.orchestrating import Orchestrating
+from keepthread.apps.cli.chat.talk import Answering, Talk, new_session_id
+from keepthread.context.context import Context
 from keepthread.errors import ModelCut, ModelUnavailable, StorageFull, Unavailable
-from keepthread.memory import Opening
+from keepthread.memory.memory import Opening
+from keepthread.memory.turn import Turn
 from keepthread.orchestrator import Runnable
 from keepthread.testing.model import ScriptedModel
-from keepthread.turn import Turn
 from keepthread.types import Reply, Tool, ToolCall, Usage
 
-_COMMAND = "import sys; from keepthread.cli import main; sys.exit(main())"
+_COMMAND = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
 SECRET = "the number is 555-0199, and nobody else has it"
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from keepthread import RamStore, Scope, SessionInfo
 from keepthread.errors import Unavailable
-from keepthread.leases import LEASE, Leases
 from keepthread.protocols import Store
+from keepthread.stores.leases import LEASE, Leases
 from keepthread.types import JSON
 
 

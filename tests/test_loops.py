@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from keepthread import Memory, Message, Session, sync
-from keepthread.background import Background
 from keepthread.errors import StoreClosed, Unavailable
-from keepthread.loops import LoopEnded, PerLoop, run_in
-from keepthread.spool.store import SpooledStore
+from keepthread.event_loops import LoopEnded, PerLoop, run_in
+from keepthread.memory.runtime import Background
+from keepthread.models.tokens import Estimator
+from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.sqlite import SQLiteStore
-from keepthread.tokens import Estimator
 
 if TYPE_CHECKING:
     from servers.postgres import PostgresServer

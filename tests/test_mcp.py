@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 from keepthread import Memory
 from keepthread.errors import InvalidInput, ToolError, ToolUnavailable
-from keepthread.orchestrator.servers import Rule, Server, Servers
-from keepthread.orchestrator.servers.lines import Lines
-from keepthread.orchestrator.servers.listing import named
-from keepthread.orchestrator.servers.overheard import Overheard
-from keepthread.orchestrator.servers.results import MOST_BYTES, cut
+from keepthread.orchestrator.mcp import Rule, Server, Servers
+from keepthread.orchestrator.mcp.listing import named
+from keepthread.orchestrator.mcp.results import MOST_BYTES, cut
+from keepthread.orchestrator.mcp.stdio import Lines, Overheard
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from keepthread.cli.mcpfile import McpFile, read_servers
+from keepthread.apps.cli.settings.mcp import McpFile, read_servers
 from keepthread.errors import InvalidInput
-from keepthread.orchestrator.servers import Rule
+from keepthread.orchestrator.mcp import Rule
 
 SECRET = "sk-very-secret"
 

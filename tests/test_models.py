@@ -33,12 +33,11 @@ from keepthread.errors import (
 )
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.models.anthropic import Heard as AnthropicHeard
-from keepthread.models.asking import Question, conversation
+from keepthread.models.base import _heard
 from keepthread.models.failures import Asked, Garbled, failure_of
 from keepthread.models.limits import MOST_TEXT
 from keepthread.models.openai import Heard as OpenAIHeard
-from keepthread.models.pieces import Pieces
-from keepthread.models.remote import _heard
+from keepthread.models.request import Pieces, Question, conversation
 from keepthread.testing.server import Gate, Line, Say, ScriptedServer
 from keepthread.types import Native, Reply, Tool, ToolCall, Usage
 

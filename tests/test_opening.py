@@ -8,8 +8,8 @@ import pytest
 
 from keepthread import Memory, sync
 from keepthread.errors import InvalidInput
+from keepthread.models.tokens import Estimator
 from keepthread.stores.postgres.engine import MAX_TENANTS, Engine
-from keepthread.tokens import Estimator
 from servers.redis import RedisServer
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from keepthread import Memory, Message, Session
 from keepthread.models import AnthropicModel, OpenAIModel
+from keepthread.models.tokens import counter
 from keepthread.orchestrator import (
     Answer,
     Began,
@@ -27,7 +28,6 @@ from keepthread.orchestrator import (
 from keepthread.protocols import ChatModel
 from keepthread.testing.script import Received, Say
 from keepthread.testing.server import ScriptedServer
-from keepthread.tokens import counter
 from tests.weather import Weather, mind, remembered, stage_of
 
 SEED = 20_261_115

@@ -21,6 +21,7 @@ from keepthread.errors import (
     ModelUnavailable,
     ToolError,
 )
+from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import (
     Answer,
     Ended,
@@ -40,14 +41,12 @@ from keepthread.orchestrator import (
     plan,
     route,
 )
-from keepthread.orchestrator.framing import BEGIN, END, framed
-from keepthread.orchestrator.planning import SCHEMA as PLAN_SCHEMA
-from keepthread.orchestrator.planning import as_plan, planning_prompt, tool_list
-from keepthread.orchestrator.prompts import prompt
-from keepthread.orchestrator.routing import as_route
+from keepthread.orchestrator.planner import SCHEMA as PLAN_SCHEMA
+from keepthread.orchestrator.planner import as_plan, planning_prompt, tool_list
+from keepthread.orchestrator.prompts import BEGIN, END, framed, prompt
+from keepthread.orchestrator.router import as_route
 from keepthread.protocols import ChatModel
 from keepthread.testing.model import Line, ScriptedModel
-from keepthread.tokens import Estimator
 from keepthread.types import JSON, Message, Reply, Tool, ToolCall
 
 DIRECT, PLAN = '{"kind": "direct", "why": "x"}', '{"kind": "plan", "why": "x"}'

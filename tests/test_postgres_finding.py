@@ -13,11 +13,11 @@ import pytest
 from keepthread import SessionKey
 from keepthread.errors import InvalidInput, Stale
 from keepthread.protocols import Searchable, Store
-from keepthread.recall.places import seq_of, session_of
-from keepthread.recall.view import VIEW
-from keepthread.stores.postgres import PostgresStore, points, server, words
+from keepthread.recall.positions import VIEW, seq_of, session_of
+from keepthread.stores.postgres import PostgresStore, server, words
+from keepthread.stores.postgres import vectors as points
+from keepthread.stores.postgres.schema import FORMAT, SQL
 from keepthread.stores.postgres.server import Server
-from keepthread.stores.postgres.statements import FORMAT, SQL
 from keepthread.stores.ram import RamStore
 from keepthread.testing.contract import assistant, user
 from keepthread.testing.finding import (

@@ -20,7 +20,7 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.stores.postgres import PostgresStore
-from keepthread.stores.postgres.statements import SQL
+from keepthread.stores.postgres.schema import SQL
 from keepthread.testing.contract import said, user
 from keepthread.types import Durability
 from servers.postgres import PostgresServer, new_server

@@ -18,10 +18,10 @@ from keepthread.errors import (
     Unavailable,
     WrongFormat,
 )
-from keepthread.recall.view import VIEW
+from keepthread.recall.positions import VIEW
 from keepthread.stores.postgres import PostgresStore
+from keepthread.stores.postgres.schema import FORMAT, SQL
 from keepthread.stores.postgres.server import Server, durability_of
-from keepthread.stores.postgres.statements import FORMAT, SQL
 from keepthread.stores.postgres.words import letters_of
 from keepthread.testing.contract import said, user
 from keepthread.testing.finding import VECTORS, embed, first_place, read_on, vector, where

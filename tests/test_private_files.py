@@ -13,11 +13,15 @@ import pytest
 from keepthread import SQLiteStore
 from keepthread.errors import InvalidInput, Unavailable
 from keepthread.interchange.transcripts import save_transcript, transcript_name
-from keepthread.private_files import private_copy, private_file
-from keepthread.stores.sqlite.lock import FileLock
+from keepthread.stores.private_files import private_copy, private_file
+from keepthread.stores.sqlite.file import FileLock
 from keepthread.testing.contract import new_session, user
 
-COMMAND = [sys.executable, "-c", "import sys; from keepthread.cli import main; sys.exit(main())"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from keepthread.apps.cli import main; sys.exit(main())",
+]
 
 
 @pytest.fixture

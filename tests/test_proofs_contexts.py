@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keepthread import Choice, Context, Hybrid, Memory, Message, ToolCall, View, Window
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 from keepthread.types import Selection
 from proofs.laws import HYBRID, WINDOW, Log, wrong_results
 from proofs.p12_contexts import PROOF, Asked, faults

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from keepthread.codec import decode
 from keepthread.errors import Damaged
-from keepthread.stores.sqlite import log, sessions, shelf, verify
+from keepthread.stores.codec import decode
+from keepthread.stores.sqlite import log, sessions, verify
+from keepthread.stores.sqlite import records as shelf
 from keepthread.types import Message, Verification
 from proofs.busy import verify_beside_writers
 from proofs.p11_damage import COLUMNS, Finding, flip_here

@@ -52,9 +52,9 @@ async def nothing(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("part", "planted", "bug"),
     [
-        (everything, "keepthread.forgetting.work.Work._blank", nothing),
-        (beside.asides, "keepthread.cli.chat.asides.Aside.requests", lambda _: ()),
-        (beside.process, "keepthread.forgetting.forgetting.clear_text_caches", lambda: None),
+        (everything, "keepthread.memory.forgetting.execute.Work._blank", nothing),
+        (beside.asides, "keepthread.apps.cli.chat.asides.Aside.requests", lambda _: ()),
+        (beside.process, "keepthread.memory.forgetting.forget.clear_text_caches", lambda: None),
     ],
     ids=["titles stay", "a running chat is not asked", "caches stay"],
 )

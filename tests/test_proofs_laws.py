@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from keepthread import Message, Window
-from keepthread.context.marks import Marks
+from keepthread.context.hidden import Marks
 from keepthread.context.strategies import Plan
+from keepthread.memory.conversation import Thread
 from keepthread.protocols import Material
-from keepthread.thread import Thread
 from proofs.p30_laws import PROOF, play
 from proofs.playing import Broken
 from tests.seeds import SEED

@@ -12,14 +12,14 @@ import pytest
 
 from keepthread import Memory, Message, SessionInfo
 from keepthread.errors import Conflict, Unavailable
-from keepthread.spool.box import Box
-from keepthread.spool.courier import Courier
-from keepthread.spool.nouns import Batch
-from keepthread.spool.store import SpooledStore
-from keepthread.stores.drafts import Draft
+from keepthread.models.tokens import Estimator
+from keepthread.stores.outbox.delivery import Courier
+from keepthread.stores.outbox.file import Box
+from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.types import Batch
 from keepthread.stores.ram import RamStore
+from keepthread.stores.rows import Draft
 from keepthread.stores.sqlite import SQLiteStore
-from keepthread.tokens import Estimator
 from keepthread.types import SessionKey
 from proofs import p04_order, p05_once, p14_outages
 

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from keepthread import Attachment, Folding, Memory, Message, Summarized, View
-from keepthread.context.fence import fenced
-from keepthread.context.harmless import harmless
-from keepthread.facts.tools import MemoryTools
-from keepthread.summarizers import ByModel
+from keepthread.context.quoting import fenced, harmless
+from keepthread.memory.facts.model_tools import MemoryTools
+from keepthread.models.summarizers import ByModel
+from keepthread.models.tokens import Estimator
 from keepthread.testing.model import ScriptedModel
-from keepthread.tokens import Estimator
 from keepthread.types import Native, Origin
 from proofs.attacks import STYLED, WIDE
 from proofs.gullible import Said, fold, forged_in_recalled, steered, steered_by_text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keepthread import Context, Message, ToolCall
-from keepthread.calls import INTERRUPTED
+from keepthread.memory.tool_calls import INTERRUPTED
 from keepthread.types import Selection
 from proofs import p06_turns
 from tests.seeds import SEED
@@ -39,7 +39,7 @@ def test_the_proof_sees_a_call_that_cancelling_left_open() -> None:
 async def test_the_proof_sees_turns_that_do_not_close_their_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keepthread.turn.Turn._closing", lambda turn: [])
+    monkeypatch.setattr("keepthread.memory.turn.Turn._closing", lambda turn: [])
     _, _, broken = await p06_turns.cancel_all(tmp_path, 40, random.Random(SEED))
     assert any("was left open" in line for line in broken)
 

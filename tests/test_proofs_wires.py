@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keepthread import Attachment, Message, Native, ToolCall, fit
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 from proofs.p31_wires import PROOF, request_for
 from proofs.responses_rules import refused
 from proofs.wire_conversations import PROVIDERS, Provider

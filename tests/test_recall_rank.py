@@ -14,16 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread.recall.bm25 import CUT
-from keepthread.recall.characters import characters_of
-from keepthread.recall.flags import ASKS, FIRST, NUMBERED, STANDING, TIMED, USER
-from keepthread.recall.lexical import Candidate, candidates
-from keepthread.recall.pack import LEAST, MISSES, pack
-from keepthread.recall.parts import parts_of, sittings_of
-from keepthread.recall.places import LENGTH_BITS, MESSAGE, SEQ_BITS, part_of, place, seq_of
+from keepthread.recall.candidates import Candidate, candidates
+from keepthread.recall.chunks import (
+    ASKS,
+    FIRST,
+    NUMBERED,
+    STANDING,
+    TIMED,
+    USER,
+    parts_of,
+    sittings_of,
+)
+from keepthread.recall.positions import LENGTH_BITS, MESSAGE, SEQ_BITS, part_of, place, seq_of
 from keepthread.recall.query import Named, nearness, query_of
 from keepthread.recall.rank import Ranked, rank
+from keepthread.recall.snippet import LEAST, MISSES, pack
 from keepthread.recall.weights import DEFAULT, Kind, Profile, Weights
-from keepthread.recall.words import words_of
+from keepthread.recall.words import characters_of, words_of
 from keepthread.types import Embedding, Found, Message, Part, Role, SessionKey, Sitting, Unread
 
 DAY = 86_400.0

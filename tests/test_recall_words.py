@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keepthread.recall import parts as flags
-from keepthread.recall.parts import PAUSE, parts_of, pieces_of, sittings_of, total_of
-from keepthread.recall.places import MOST_PARTS, length_of, part_of, seq_of, session_of
-from keepthread.recall.stem import stem
+from keepthread.recall import chunks as flags
+from keepthread.recall.chunks import PAUSE, parts_of, pieces_of, sittings_of, total_of
+from keepthread.recall.positions import MOST_PARTS, length_of, part_of, seq_of, session_of
+from keepthread.recall.stemming import stem
 from keepthread.recall.words import LONGEST, MOST, marked, query_words, words_of
 from keepthread.types import Message, SessionKey, Unread
 

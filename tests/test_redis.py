@@ -27,12 +27,10 @@ from keepthread.errors import (
 )
 from keepthread.protocols import Store
 from keepthread.stores.redis import RedisStore, Timeouts
-from keepthread.stores.redis.driver import make_client
-from keepthread.stores.redis.link import Link
-from keepthread.stores.redis.listing import _by_activity
-from keepthread.stores.redis.places import index_of, session_place
-from keepthread.stores.redis.scripts import LUA, Script
-from keepthread.stores.redis.shelf import Shelf
+from keepthread.stores.redis.engine import LUA, Link, Script, make_client
+from keepthread.stores.redis.keys import index_of, session_place
+from keepthread.stores.redis.records import Shelf
+from keepthread.stores.redis.sessions import _by_activity
 from keepthread.testing.contract import (
     FULL,
     Letters,

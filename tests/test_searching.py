@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from keepthread import Hybrid, Memory, Message, Recall, Session, Turn, View, Window, sync
 from keepthread.errors import InvalidInput, SessionNotFound, Unsupported
+from keepthread.memory.search.search import Hit
 from keepthread.recall.query import query_of
-from keepthread.searching import Hit
 from keepthread.stores.ram import RamStore
 
 DAY = 86_400.0
@@ -320,7 +320,7 @@ async def test_recalled_text_cannot_leave_its_fence(memory: Memory) -> None:
 async def test_a_long_backlog_is_said_and_read_in_the_background(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keepthread.searching._AT_ONCE", 10)
+    monkeypatch.setattr("keepthread.memory.search.search._AT_ONCE", 10)
     old = await memory.session("old", owner="ana")
     await fill(old, 30)
     session = await memory.session("s", owner="ana")

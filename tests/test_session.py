@@ -10,20 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepthread import (
-    Attachment,
-    Memory,
-    Message,
-    Scope,
-    Session,
-    ToolCall,
-    View,
-    Window,
-    tokens,
-)
-from keepthread.calls import INTERRUPTED
-from keepthread.context.marks import Marks
-from keepthread.derived import derived_id
+from keepthread import Attachment, Memory, Message, Scope, Session, ToolCall, View, Window
+from keepthread.context.hidden import Marks
+from keepthread.context.ids import derived_id
 from keepthread.errors import (
     Conflict,
     InvalidInput,
@@ -35,11 +24,13 @@ from keepthread.errors import (
     StoreClosed,
     Unavailable,
 )
+from keepthread.memory.tool_calls import INTERRUPTED
+from keepthread.memory.turn import FINISHED, Turn
+from keepthread.models import tokens
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
 from keepthread.stores.ram import RamStore
 from keepthread.testing.clock import ManualClock
-from keepthread.tokens import Estimator
-from keepthread.turn import FINISHED, Turn
 from keepthread.types import SessionKey
 
 DAY = 86_400.0

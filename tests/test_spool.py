@@ -28,17 +28,17 @@ from keepthread.errors import (
     Unavailable,
     WrongFormat,
 )
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
-from keepthread.spool.box import Box, look
-from keepthread.spool.store import SpooledStore
-from keepthread.spool.target import target_of
+from keepthread.stores.outbox.file import Box, look
+from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.redis import RedisStore
-from keepthread.stores.redis.link import Timeouts
+from keepthread.stores.redis.engine import Timeouts
 from keepthread.stores.sqlite import SQLiteStore
+from keepthread.stores.url import target_of
 from keepthread.testing.contract import FULL, StoreContract, said, user
 from keepthread.testing.hostile import CASES, try_hostile
-from keepthread.tokens import Estimator
 from keepthread.types import SessionKey
 from servers import free_port
 from servers.proxy import Proxy
@@ -472,7 +472,8 @@ async def test_one_process_owns_a_spool_and_others_may_look(redis_field: Field) 
         await store.append(key, [user("a")])
         with pytest.raises(Busy, match="process"):
             await redis_field.store()
-        code = f"from keepthread.spool.box import look; print(look({str(redis_field.path)!r}))"
+        path = str(redis_field.path)
+        code = f"from keepthread.stores.outbox.file import look; print(look({path!r}))"
         told = await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", code])
         assert b"messages=1" in told
         assert b"owner='process " in told
@@ -806,7 +807,7 @@ async def test_the_command_shows_delivers_and_clears(
 
 
 async def command(*arguments: str) -> tuple[int, str, str]:
-    code = "import sys; from keepthread.cli import main; sys.exit(main())"
+    code = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", code, *arguments], capture_output=True, text=True
     )

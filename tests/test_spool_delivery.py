@@ -10,12 +10,12 @@ import pytest
 
 from keepthread import Message, SessionInfo
 from keepthread.errors import Unavailable
-from keepthread.spool.box import Box
-from keepthread.spool.courier import Courier
-from keepthread.spool.known import KnownSessions
-from keepthread.spool.nouns import Batch
-from keepthread.spool.store import SpooledStore
-from keepthread.stores.drafts import Draft
+from keepthread.stores.outbox.delivery import Courier
+from keepthread.stores.outbox.file import Box
+from keepthread.stores.outbox.sessions import KnownSessions
+from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.types import Batch
+from keepthread.stores.rows import Draft
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import SessionKey
 

@@ -25,8 +25,8 @@ from keepthread.errors import (
     WrongFormat,
 )
 from keepthread.stores.sqlite import file as database_file
-from keepthread.stores.sqlite.lock import FileLock
-from keepthread.stores.sqlite.statements import SQL
+from keepthread.stores.sqlite.file import FileLock
+from keepthread.stores.sqlite.schema import SQL
 from keepthread.testing.contract import FULL, said, user
 
 

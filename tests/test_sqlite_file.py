@@ -15,7 +15,7 @@ from keepthread import SessionInfo, SessionKey, SQLiteStore
 from keepthread.errors import Busy, Damaged, ReadOnly, WrongFormat
 from keepthread.stores.sqlite import file as database_file
 from keepthread.stores.sqlite.file import DatabaseFile
-from keepthread.stores.sqlite.statements import migration
+from keepthread.stores.sqlite.schema import migration
 from keepthread.testing.contract import said, user
 
 

@@ -339,7 +339,7 @@ def test_an_outbox_stays_its_owners_over_a_fork(path: Path) -> None:
         path,
         """
 import asyncio
-from keepthread.spool.box import Box
+from keepthread.stores.outbox.file import Box
 
 async def main():
     box = await Box.open(path, tenant="t", target="x")

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from typer.main import get_command
 
-from keepthread.cli.app import app
-from keepthread.cli.commands import COMMANDS
+from keepthread.apps.cli.app import COMMANDS, app
 
-CODE = "from keepthread.cli import main; import sys; main(); print(*sys.modules)"
+CODE = "from keepthread.apps.cli import main; import sys; main(); print(*sys.modules)"
 
 
 def loaded(*arguments: str, folder: Path) -> set[str]:
@@ -26,15 +25,15 @@ def loaded(*arguments: str, folder: Path) -> set[str]:
 def test_the_help_loads_neither_an_engine_nor_a_command(tmp_path: Path) -> None:
     found = loaded("--help", folder=tmp_path)
     ours = {name for name in found if name.partition(".")[0] == "keepthread"}
-    listing = {"keepthread.cli.app", "keepthread.cli.commands", "keepthread.cli.harmless"}
-    assert ours == {"keepthread", "keepthread.cli", "keepthread.errors", *listing}
+    listing = {"keepthread.apps.cli.app", "keepthread.apps.cli.sanitize"}
+    assert ours == {"keepthread", "keepthread.apps.cli", "keepthread.errors", *listing}
     assert not found & {"asyncio", "sqlite3", "pydantic"}
 
 
 def test_a_command_is_loaded_alone_and_takes_texts_without_pydantic(tmp_path: Path) -> None:
     found = loaded("--json", "--store", "ram://", "config", folder=tmp_path)
-    modules = {f"keepthread.cli.{each.module}" for each in COMMANDS.values()}
-    assert found & modules == {"keepthread.cli.configuring"}
+    modules = {f"keepthread.apps.cli.{each.module}" for each in COMMANDS.values()}
+    assert found & modules == {"keepthread.apps.cli.commands.config"}
     assert "pydantic" not in found
 
 

@@ -17,12 +17,12 @@ import pytest
 
 from keepthread.protocols import Store
 from keepthread.stores.postgres import PostgresStore
-from keepthread.stores.postgres import statements as postgres_statements
+from keepthread.stores.postgres import schema as postgres_statements
 from keepthread.stores.redis import RedisStore
-from keepthread.stores.redis.places import index_of, session_place
-from keepthread.stores.redis.scripts import LUA
+from keepthread.stores.redis.engine import LUA
+from keepthread.stores.redis.keys import index_of, session_place
 from keepthread.stores.sqlite import SQLiteStore
-from keepthread.stores.sqlite import statements as sqlite_statements
+from keepthread.stores.sqlite import schema as sqlite_statements
 from keepthread.testing.contract import StoreContract, new_session, user
 from keepthread.testing.finding import FinderContract
 from servers.postgres import PostgresServer

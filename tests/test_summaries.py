@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from keepthread import Context, Folding, Hybrid, Memory, Message, Scope, Session, Summarized, View
-from keepthread.background import GRACE
 from keepthread.context.digest import size
 from keepthread.context.sections import HYBRID
-from keepthread.context.told import tell
+from keepthread.context.summary import tell
 from keepthread.errors import InvalidInput
-from keepthread.past import DIGEST, FOLD, summary_of
+from keepthread.memory.material import DIGEST, FOLD, summary_of
+from keepthread.memory.runtime import GRACE
+from keepthread.models.summarizers import ByModel
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Past, Store
-from keepthread.summarizers import ByModel
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.model import ScriptedModel
-from keepthread.tokens import Estimator
 from keepthread.types import Importance, Record, Reply, Shortened, Summary, Usage
 
 SMALL = Folding(exchanges=4, at_once=2)

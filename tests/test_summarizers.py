@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread.context.digest import digest, size
-from keepthread.context.fence import fenced
-from keepthread.context.harmless import harmless
+from keepthread.context.quoting import fenced, harmless
+from keepthread.models.summarizers import ByModel, Extractive, shortened
 from keepthread.protocols import ChatModel, Summarizer
-from keepthread.summarizers import ByModel, Extractive, shortened
 from keepthread.testing.hostile import CASES
 from keepthread.testing.model import Asked, ScriptedModel
 from keepthread.types import Message, Reply, Shortened, Tool, ToolCall, Usage

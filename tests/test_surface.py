@@ -26,8 +26,11 @@ def test_everything_public_is_documented() -> None:
         assert getattr(keepthread, name).__doc__, name
 
 
-def test_importing_costs_at_most_twice_what_its_engines_cost() -> None:
-    """Compare above an empty interpreter, which times itself from its first statement on."""
+def test_importing_costs_little_beside_its_engines() -> None:
+    """Compare CPU above an empty interpreter, in one run: a machine's speed cancels out.
+
+    `bench import` measures milliseconds; here twice as much as usual still passes.
+    """
 
     def cpu(modules: str) -> float:
         code = (
@@ -38,16 +41,16 @@ def test_importing_costs_at_most_twice_what_its_engines_cost() -> None:
         command = [sys.executable, "-I", "-S", "-c", code]
         return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
-    pairs = [(cpu("keepthread.memory"), cpu("asyncio, sqlite3")) for _ in range(9)]
+    pairs = [(cpu("keepthread; keepthread.Memory"), cpu("asyncio, sqlite3")) for _ in range(9)]
     ours, engines = map(min, zip(*pairs, strict=True))  # what other work disturbs least
     ratio = ours / engines
-    print(f"import keepthread.memory: {ratio:.2f} times import asyncio, sqlite3")
-    assert ratio <= 2
+    print(f"import keepthread; keepthread.Memory: {ratio:.2f} times import asyncio, sqlite3")
+    assert ratio <= 4
 
 
 def test_importing_pulls_in_nothing_but_the_standard_library() -> None:
     code = (
-        "import sys; before = set(sys.modules); import keepthread.memory;"
+        "import sys; before = set(sys.modules); import keepthread.memory.memory;"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
         "print(*sorted(new - set(sys.stdlib_module_names) - {'keepthread'}))"
     )

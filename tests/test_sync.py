@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 import keepthread
-from keepthread import Message, ProactiveTool, RamStore, ToolCall, Verification, View, hop, sync
-from keepthread.calls import INTERRUPTED
+from keepthread import Message, ProactiveTool, RamStore, ToolCall, Verification, View, sync
 from keepthread.errors import (
     BudgetTooSmall,
     InvalidInput,
@@ -26,11 +25,13 @@ from keepthread.errors import (
     StoreClosed,
     Unavailable,
 )
-from keepthread.facts.facts import Facts
+from keepthread.memory.facts.facts import Facts
+from keepthread.memory.tool_calls import INTERRUPTED
+from keepthread.memory.turn import NO_ANSWER
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Progress
 from keepthread.sync import Memory, Session
-from keepthread.tokens import Estimator
-from keepthread.turn import NO_ANSWER
+from keepthread.sync import loop as hop
 from keepthread.types import SessionKey
 
 TWINS = [
@@ -629,7 +630,7 @@ def run_program(text: str, tmp_path: Path) -> str:
     opening = (
         "import os, sys, threading\n"
         "from keepthread.sync import Memory\n"
-        "from keepthread.tokens import Estimator\n"
+        "from keepthread.models.tokens import Estimator\n"
         f"memory = Memory.open('sqlite:///{tmp_path}/chat.db', counter=Estimator())\n"
         "session = memory.session('x')\n"
     )

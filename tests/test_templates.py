@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepthread.context.harmless import harmless
-from keepthread.context.text import line
-from keepthread.templates import escaped, marks, read, reading
-from keepthread.tokens.counting import count_message
+from keepthread.context.chat_templates import escaped, marks, read, reading
+from keepthread.context.context import line
+from keepthread.context.quoting import harmless
+from keepthread.context.rendering import count_message
 from keepthread.types import Message, ToolCall
 
 MARKS = [

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepthread import Attachment, Message, Native, ToolCall, tokens
+from keepthread import Attachment, Message, Native, ToolCall
+from keepthread.context.rendering import indented
 from keepthread.errors import InvalidInput, Unavailable
-from keepthread.tokens import Estimator, Tiktoken, counter
-from keepthread.tokens.counting import indented
+from keepthread.models import tokens
+from keepthread.models.tokens import Estimator, Tiktoken, counter
 
 
 @pytest.fixture(autouse=True)

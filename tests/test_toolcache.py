@@ -12,19 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Memory, Message, Scope, Session, ToolCall
-from keepthread.calls import INTERRUPTED
-from keepthread.checks import MAX_BYTES
-from keepthread.codec import encode
-from keepthread.context.live import TOOL, Entry, live_of
+from keepthread.context.tool_results import TOOL, Entry, live_of
 from keepthread.errors import InvalidInput, SessionGone, Unavailable
-from keepthread.exchanges import current_exchange
-from keepthread.leases import LEASE
+from keepthread.memory.runtime import Shared
+from keepthread.memory.tool_cache import drop_ended
+from keepthread.memory.tool_calls import INTERRUPTED, ask, result_of, text_of
+from keepthread.memory.turns import current_exchange
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Live, Store
-from keepthread.results import ask, result_of, text_of
-from keepthread.shared import Shared
+from keepthread.stores.codec import encode
+from keepthread.stores.leases import LEASE
+from keepthread.stores.validation import MAX_BYTES
 from keepthread.testing.clock import ManualClock
-from keepthread.tokens import Estimator
-from keepthread.toolcache import drop_ended
 from keepthread.types import SessionKey
 
 LIMA = {"city": "Lima"}

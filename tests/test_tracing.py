@@ -14,8 +14,8 @@ from opentelemetry.trace import StatusCode
 import keepthread
 from keepthread import Folding, Hybrid, Memory, Message, View, sync
 from keepthread.errors import BudgetTooSmall
+from keepthread.memory.tracing import opentelemetry
 from keepthread.testing.contract import Letters
-from keepthread.tracing import opentelemetry
 
 SECRET = "swordfish"
 
@@ -159,7 +159,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     source = str(Path(keepthread.__file__).parents[1])
     code = (
         f"import sys; sys.path.insert(0, {source!r})\n"
-        "from keepthread.tracing import opentelemetry\n"
+        "from keepthread.memory.tracing import opentelemetry\n"
         "opentelemetry()\n"
     )
     command = [sys.executable, "-I", "-S", "-c", code]  # no installed package is seen

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from keepthread import Attachment, Memory, Message, RamStore, SessionInfo, SQLiteStore, ToolCall
 from keepthread.errors import InvalidInput, KeepthreadError, SessionNotFound, WrongFormat
 from keepthread.interchange.conversations import Arrived
-from keepthread.interchange.exporting import export
+from keepthread.interchange.export import export
 from keepthread.interchange.markdown import header_of, markdown_of, read_markdown
-from keepthread.interchange.seeding import import_transcript, newest_transcript, seed
 from keepthread.interchange.transcripts import (
+    import_transcript,
+    newest_transcript,
     save_transcript,
+    seed,
     transcript_name,
     write_transcript,
 )
@@ -320,7 +322,7 @@ async def test_an_export_of_an_owner_holds_what_is_theirs_and_no_more() -> None:
 
 def keepthread(*arguments: str | Path, status: int = 0) -> str:
     """Run the command as a program would, and return what it answered; errors if it failed."""
-    code = "import sys; from keepthread.cli import main; sys.exit(main())"
+    code = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == status, result.stderr

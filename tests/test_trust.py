@@ -10,12 +10,12 @@ import pytest
 from keepthread import Folding, Hybrid, Memory, Message, Session, Summarized, ToolCall, View
 from keepthread.context.digest import exchange_line
 from keepthread.context.trust import TRUST, lowest, rank, trust_in
-from keepthread.facts.extracting import Extraction
-from keepthread.facts.grounding import grounded, says
-from keepthread.facts.nouns import Noted
-from keepthread.facts.sources import NOTED, WAITS
+from keepthread.memory.facts.extraction import Extraction
+from keepthread.memory.facts.grounding import grounded, says
+from keepthread.memory.facts.provenance import NOTED, WAITS
+from keepthread.memory.facts.types import Noted
+from keepthread.models.tokens import Estimator
 from keepthread.testing.model import ScriptedModel
-from keepthread.tokens import Estimator
 from keepthread.types import Origin, Reply, Role
 
 BANK = {"text": "The user banks at Evil.", "attribute": "bank", "value": "Evil"}

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from keepthread import Memory, SessionInfo, SessionKey
-from keepthread.embedders import OnnxEmbedder
 from keepthread.errors import Unavailable
+from keepthread.memory.search.vectors import Vectors
+from keepthread.models.embedders import OnnxEmbedder
 from keepthread.protocols import Searchable, Store
-from keepthread.recall.parts import parts_of, pieces_of
+from keepthread.recall.chunks import parts_of, pieces_of
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.ram import RamStore
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.contract import user
 from keepthread.testing.embeddings import ScriptedEmbedder
 from keepthread.types import Embedding
-from keepthread.vectors import Vectors
 
 LONG = "Never mind what they said about it last year. " * 60
 

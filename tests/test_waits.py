@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keepthread.errors import StoreClosed, Unavailable
-from keepthread.hop import Loop
 from keepthread.stores.postgres import PostgresStore
+from keepthread.sync.loop import Loop
 from tests.waits import waits
 
 PATIENCE = 60.0

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from keepthread import Memory, Message, Session, Summarized, ToolCall, View, Window, fit
-from keepthread.ids import new_id
+from keepthread.context.rendering import count_message
 from keepthread.stores import RamStore
-from keepthread.tokens.counting import count_message
+from keepthread.stores.ids import new_id
 
 
 class Words:

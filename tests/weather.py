@@ -5,8 +5,7 @@ import re
 from typing import Any, Final
 
 from keepthread.orchestrator import Runnable
-from keepthread.orchestrator.framing import BEGIN, END
-from keepthread.orchestrator.prompts import prompt
+from keepthread.orchestrator.prompts import BEGIN, END, prompt
 from keepthread.testing.script import Received, Say
 from keepthread.types import Tool, ToolCall
 

@@ -12,9 +12,9 @@ from bench.chat.home import MODEL, Home
 from bench.chat.programs import Spent
 from bench.measure import median, middle_half, no_collection
 from keepthread import Context
-from keepthread.cli.chat.talk import VIEW, Talk
-from keepthread.ids import new_id
-from keepthread.models.remote import RemoteModel
+from keepthread.apps.cli.chat.talk import VIEW, Talk
+from keepthread.models.base import RemoteModel
+from keepthread.stores.ids import new_id
 
 Pieces: TypeAlias = AsyncGenerator[Any, None]
 _ADDED = Bar(10)

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from bench.recall.corpora import locomo
 from bench.search import Language
 from keepthread import Memory, Message
-from keepthread.cli.call import Call
-from keepthread.cli.chat.starting import Wanted, begin, talk_of
-from keepthread.cli.chat.talk import Talk
-from keepthread.cli.config import read_config
-from keepthread.cli.wiring import memory_arguments
-from keepthread.tokens import counter
+from keepthread.apps.cli.chat.starting import Wanted, begin, talk_of
+from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.settings.load import read_config
+from keepthread.apps.cli.wiring import memory_arguments
+from keepthread.models.tokens import counter
 from keepthread.types import Role
 
 MODEL = "scripted"

@@ -13,9 +13,9 @@ from bench.corpus import COUNTER, texts, tokens_of
 from bench.rates import TASKS
 from bench.tasks import EACH, Tasks
 from keepthread import SessionInfo
-from keepthread.codec import USER, digest
+from keepthread.stores.codec import USER, digest
 from keepthread.stores.postgres import PostgresStore
-from keepthread.stores.postgres.rows import guard_of
+from keepthread.stores.postgres.log import guard_of
 from servers.postgres import PostgresServer
 
 _SESSIONS = """

@@ -17,8 +17,8 @@ from bench.recall.asking import HYBRID, RECALL, WINDOW, Asked, Room, views
 from bench.recall.corpora import BEAM, LOCOMO, Talk, beam, locomo
 from bench.recall.prepared import Prepared
 from keepthread import Memory
-from keepthread.embedders import OnnxEmbedder
-from keepthread.ids import new_id
+from keepthread.models.embedders import OnnxEmbedder
+from keepthread.stores.ids import new_id
 
 WORDS, MEANING = "words alone", "with an embedder"
 _QUICK = 2

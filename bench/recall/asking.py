@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bench.counters import Counter
 from bench.recall.corpora import Question, Talk
 from keepthread import Context, Hybrid, Memory, Message, Recall, Session, View, Window
-from keepthread.recall.parts import pieces_of
+from keepthread.recall.chunks import pieces_of
 
 WINDOW, HYBRID, RECALL = "sliding window", "hybrid", "recall"
 BEST = 10

@@ -13,9 +13,9 @@ from bench.measure import Work, cpu_in_turn
 from bench.ours import TENANT, Awaited, Inside
 from bench.peer import INSTALLED, NAME, Peer
 from bench.speed.rows import microseconds, named, times
-from keepthread.checks import MAX_COUNT
-from keepthread.codec import digest, guard_of
-from keepthread.stores.sqlite.statements import SQL
+from keepthread.stores.codec import digest, guard_of
+from keepthread.stores.sqlite.schema import SQL
+from keepthread.stores.validation import MAX_COUNT
 
 GROUP = "tail of 4,096 tokens, CPU"
 TOKENS = 4096

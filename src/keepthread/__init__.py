@@ -4,24 +4,23 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from keepthread.accounts import KeptWhy
-    from keepthread.context.difference import Difference, difference
-    from keepthread.context.render import Context
+    from keepthread.context.context import Context
+    from keepthread.context.diff import Difference, difference
     from keepthread.context.sections import Section
-    from keepthread.context.strategies import Hybrid, Recall, Summarized, Window
-    from keepthread.context.view import View
+    from keepthread.context.strategies import Hybrid, Recall, Summarized, View, Window
     from keepthread.context.why import Why
     from keepthread.errors import KeepthreadError
-    from keepthread.facts.extracting import Extraction
-    from keepthread.facts.nouns import Fact
-    from keepthread.fitting import fit
-    from keepthread.forgetting.receipt import Receipt
-    from keepthread.memory import Memory
-    from keepthread.searching import Hit
-    from keepthread.session import Session, Status
+    from keepthread.memory.facts.extraction import Extraction
+    from keepthread.memory.facts.types import Fact
+    from keepthread.memory.fit import fit
+    from keepthread.memory.forgetting.receipt import Receipt
+    from keepthread.memory.memory import Memory
+    from keepthread.memory.search.search import Hit
+    from keepthread.memory.session import Session, Status
+    from keepthread.memory.summaries import Costs, Folding
+    from keepthread.memory.turn import Turn
+    from keepthread.memory.why_log import KeptWhy
     from keepthread.stores import PostgresStore, RamStore, RedisStore, SQLiteStore
-    from keepthread.summaries import Costs, Folding
-    from keepthread.turn import Turn
     from keepthread.types import (
         Attachment,
         CachedTool,
@@ -91,45 +90,45 @@ _LATER: typing.Final = {
     "Attachment": "keepthread.types",
     "CachedTool": "keepthread.types",
     "Choice": "keepthread.types",
-    "Context": "keepthread.context.render",
-    "Costs": "keepthread.summaries",
+    "Context": "keepthread.context.context",
+    "Costs": "keepthread.memory.summaries",
     "Damage": "keepthread.types",
-    "Difference": "keepthread.context.difference",
-    "Extraction": "keepthread.facts.extracting",
-    "Fact": "keepthread.facts.nouns",
-    "Folding": "keepthread.summaries",
+    "Difference": "keepthread.context.diff",
+    "Extraction": "keepthread.memory.facts.extraction",
+    "Fact": "keepthread.memory.facts.types",
+    "Folding": "keepthread.memory.summaries",
     "ForkPoint": "keepthread.types",
-    "Hit": "keepthread.searching",
+    "Hit": "keepthread.memory.search.search",
     "Hybrid": "keepthread.context.strategies",
     "KeepthreadError": "keepthread.errors",
-    "KeptWhy": "keepthread.accounts",
-    "Memory": "keepthread.memory",
+    "KeptWhy": "keepthread.memory.why_log",
+    "Memory": "keepthread.memory.memory",
     "Message": "keepthread.types",
     "Native": "keepthread.types",
     "PostgresStore": "keepthread.stores",
     "ProactiveTool": "keepthread.types",
     "RamStore": "keepthread.stores",
     "Recall": "keepthread.context.strategies",
-    "Receipt": "keepthread.forgetting.receipt",
+    "Receipt": "keepthread.memory.forgetting.receipt",
     "Record": "keepthread.types",
     "RedisStore": "keepthread.stores",
     "SQLiteStore": "keepthread.stores",
     "Scope": "keepthread.types",
     "Section": "keepthread.context.sections",
-    "Session": "keepthread.session",
+    "Session": "keepthread.memory.session",
     "SessionInfo": "keepthread.types",
     "SessionKey": "keepthread.types",
     "Span": "keepthread.types",
-    "Status": "keepthread.session",
+    "Status": "keepthread.memory.session",
     "Summarized": "keepthread.context.strategies",
     "ToolCall": "keepthread.types",
-    "Turn": "keepthread.turn",
+    "Turn": "keepthread.memory.turn",
     "Verification": "keepthread.types",
-    "View": "keepthread.context.view",
+    "View": "keepthread.context.strategies",
     "Why": "keepthread.context.why",
     "Window": "keepthread.context.strategies",
-    "difference": "keepthread.context.difference",
-    "fit": "keepthread.fitting",
+    "difference": "keepthread.context.diff",
+    "fit": "keepthread.memory.fit",
 }
 """Where each is. It is loaded when it is first asked for: nobody uses all of it."""
 

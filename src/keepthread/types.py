@@ -273,13 +273,13 @@ class Part(NamedTuple):
     """A message, or a piece of a long one, as an index has it."""
 
     place: int
-    """Where it stands; see `keepthread.recall.places`."""
+    """Where it stands; see `keepthread.recall.positions`."""
     words: Sequence[str]
     """Its words, each once; one that stands there again is there with `²` and `³` behind it too."""
     tokens: int
     """About what it costs to show."""
     flags: int
-    """What can be told of the text at a glance; see `keepthread.recall.parts`."""
+    """What can be told of the text at a glance; see `keepthread.recall.chunks`."""
     speaker: str = ""
 
 

@@ -8,7 +8,7 @@ import tiktoken
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from keepthread.tokens.estimator import VOCABULARIES, estimate, vocabulary_of
+from keepthread.models.tokens.estimator import VOCABULARIES, estimate, vocabulary_of
 from tests.estimator import corpus, kinds
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from keepthread.orchestrator.servers import Server, Servers
+from keepthread.orchestrator.mcp import Server, Servers
 
 
 async def main() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from keepthread.context.ids import is_derived, result_ids
 from keepthread.context.notes import has_ended, is_note
-from keepthread.derived import is_derived, result_ids
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message, ToolCall
 

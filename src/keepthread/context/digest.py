@@ -7,7 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from keepthread.context.blocks import is_answer
-from keepthread.context.quote import flat, speaker
+from keepthread.context.quoting import flat, speaker
 from keepthread.types import Message
 
 GAP: Final = " … "

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from keepthread.context.digest import sentences
-from keepthread.context.quote import flat
+from keepthread.context.quoting import flat
 from keepthread.types import Importance, Message
 
 

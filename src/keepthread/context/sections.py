@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from keepthread.context.account import Account
+from keepthread.context.why import Account
 from keepthread.errors import InvalidInput
 from keepthread.protocols import Live, Material
 from keepthread.types import Message

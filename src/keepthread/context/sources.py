@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from keepthread.context.marks import CLEARED, REWOUND
+from keepthread.context.hidden import CLEARED, REWOUND
 from keepthread.context.ranges import Range, merged, without
-from keepthread.context.told import BEHIND, IN_SHORT
+from keepthread.context.summary import BEHIND, IN_SHORT
 from keepthread.context.trust import lowest, trust_in
 from keepthread.types import Origin, Selection
 

@@ -9,11 +9,10 @@ newest user message and what came after it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
-from keepthread.context.account import Account
-from keepthread.context.known import profile_that_fits
-from keepthread.context.recalled import recollect
+from keepthread.context.facts import profile_that_fits
+from keepthread.context.recall import recollect
 from keepthread.context.sections import (
     HYBRID,
     PAST,
@@ -25,11 +24,12 @@ from keepthread.context.sections import (
     live_that_fit,
     newest_that_fit,
 )
-from keepthread.context.told import BEHIND, IN_SHORT, Told, tell
+from keepthread.context.summary import BEHIND, IN_SHORT, Told, tell
 from keepthread.context.trim import shorten
+from keepthread.context.why import Account
 from keepthread.context.window import CONTEXT_FRAME, OLDER, Pane, Reach
 from keepthread.errors import BudgetTooSmall, InvalidInput
-from keepthread.protocols import Material, Past, Recalled
+from keepthread.protocols import Material, Past, Recalled, Strategy
 from keepthread.types import Digest, Message, Selection
 
 Overflow: TypeAlias = Literal["trim", "keep", "raise"]
@@ -381,3 +381,21 @@ class Plan:
 
 def _only(message: Message | None) -> list[Message]:
     return [] if message is None else [message]
+
+
+class View(NamedTuple):
+    """A budget in tokens, and who chooses within it."""
+
+    budget: int
+    strategy: Strategy = Window()
+
+
+DEFAULT_VIEWS: Final = {"router": View(500), "planner": View(1000), "chat": View(4096)}
+
+STRATEGIES: Final = {
+    "simple": Window,
+    "summarization": Summarized,
+    "hybrid": Hybrid,
+    "recall": Recall,
+}
+"""Our strategies by the names that settings have for them."""

@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
-from keepthread.context.account import Account
 from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
 from keepthread.context.steps import Extent
 from keepthread.context.trim import cut_block, shorten
+from keepthread.context.why import Account
 from keepthread.protocols import Material
 from keepthread.types import Digest, Message
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from keepthread.derived import derived_call_id, derived_id, result_ids
+from keepthread.context.ids import derived_call_id, derived_id, result_ids
 from keepthread.errors import InvalidInput
 from keepthread.interchange.conversations import (
     Conversation,
@@ -18,21 +18,23 @@ from keepthread.interchange.conversations import (
     source_of,
     time_of,
 )
-from keepthread.interchange.formats import CHATGPT
-from keepthread.interchange.reading import (
+from keepthread.interchange.files import CHATGPT
+from keepthread.interchange.foreign import (
     Reading,
     Said,
     Told,
     attached,
     dicts,
     id_by_content,
+    leaves_of,
     listed,
     mapped,
+    mended,
     paragraphs,
     read_ways,
     text_in,
+    ways_of,
 )
-from keepthread.interchange.tree import leaves_of, mended, ways_of
 from keepthread.types import Message, Role, ToolCall
 
 _ROLES: Final[Mapping[str, Role]] = {

@@ -9,18 +9,16 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final, Protocol
 
-from keepthread.checks import check_id
 from keepthread.errors import InvalidInput, WrongFormat
-from keepthread.interchange.archives import parts_of
-from keepthread.interchange.arrays import Item, items_of
 from keepthread.interchange.chatgpt import read_chatgpt
 from keepthread.interchange.claude import read_claude
 from keepthread.interchange.conversations import Arrivals, Arrived, Conversation
-from keepthread.interchange.copying import abreast
-from keepthread.interchange.formats import CHATGPT, CLAUDE
-from keepthread.interchange.reading import Reading, mapped
+from keepthread.interchange.copy import abreast
+from keepthread.interchange.files import CHATGPT, CLAUDE, Item, items_of, parts_of
+from keepthread.interchange.foreign import Reading, mapped
+from keepthread.models.tokens import Estimator
 from keepthread.protocols import Progress, Store, TokenCounter
-from keepthread.tokens import Estimator
+from keepthread.stores.validation import check_id
 
 PROGRAMS: Final = (CHATGPT, CLAUDE)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from keepthread.derived import derived_call_id, derived_id
+from keepthread.context.ids import derived_call_id, derived_id
 from keepthread.errors import InvalidInput
 from keepthread.interchange.conversations import (
     Conversation,
@@ -20,20 +20,22 @@ from keepthread.interchange.conversations import (
     source_of,
     time_of,
 )
-from keepthread.interchange.formats import CLAUDE
-from keepthread.interchange.reading import (
+from keepthread.interchange.files import CLAUDE
+from keepthread.interchange.foreign import (
     Reading,
     Said,
     Told,
     attached,
     dicts,
     id_by_content,
+    leaves_of,
     listed,
+    mended,
     paragraphs,
     read_ways,
     text_in,
+    ways_of,
 )
-from keepthread.interchange.tree import leaves_of, mended, ways_of
 from keepthread.types import Message, Role, ToolCall
 
 _ROLES: Final[Mapping[str, Role]] = {

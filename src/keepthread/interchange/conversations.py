@@ -10,9 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from keepthread.checks import MAX_BYTES, MAX_ID
-from keepthread.codec import encode
-from keepthread.derived import derived_id, result_ids
+from keepthread.context.ids import derived_id, result_ids
 from keepthread.errors import (
     Conflict,
     KeepthreadError,
@@ -20,9 +18,11 @@ from keepthread.errors import (
     StoreClosed,
     Unavailable,
 )
-from keepthread.interchange.importing import same_conversation, taken
+from keepthread.interchange.import_ import same_conversation, taken
 from keepthread.interchange.markdown import LATEST
 from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.stores.codec import encode
+from keepthread.stores.validation import MAX_BYTES, MAX_ID
 from keepthread.types import JSON, ForkPoint, Message, SessionInfo
 
 NAMED: Final = 1000

@@ -14,9 +14,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
-from keepthread.checks import show
-from keepthread.codec import dumps
 from keepthread.errors import InvalidInput, WrongFormat
+from keepthread.stores.codec import dumps
+from keepthread.stores.validation import show
 from keepthread.types import JSON
 
 FORMAT: Final = "keepthread"

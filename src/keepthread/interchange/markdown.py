@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from keepthread.checks import check_time
 from keepthread.errors import InvalidInput, WrongFormat
-from keepthread.interchange.formats import TRANSCRIPT
+from keepthread.interchange.files import TRANSCRIPT
+from keepthread.stores.validation import check_time
 from keepthread.types import Attachment, Message, Role, SessionInfo, ToolCall
 
 LATEST: Final = 253_402_300_800

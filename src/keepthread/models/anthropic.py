@@ -4,12 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from keepthread.context.anthropic import render
-from keepthread.derived import distinct_calls
-from keepthread.models.asking import Question, native_of, parameters_of
-from keepthread.models.pieces import Pieces, count_of, text_of
-from keepthread.models.remote import RemoteModel
-from keepthread.tokens.counting import wire_name
+from keepthread.context.ids import distinct_calls
+from keepthread.context.rendering import wire_name
+from keepthread.context.wires.anthropic import render
+from keepthread.models.base import RemoteModel
+from keepthread.models.request import Pieces, Question, count_of, native_of, parameters_of, text_of
 from keepthread.types import Native, Reply, Tool, ToolCall, Usage
 
 _CUT: Final = ("max_tokens", "refusal", "model_context_window_exceeded")

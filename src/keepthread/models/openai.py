@@ -5,12 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
-from keepthread.context.openai_chat import render
-from keepthread.derived import distinct_calls
-from keepthread.models.asking import Question, native_of, parameters_of
-from keepthread.models.pieces import Pieces, count_of, text_of
-from keepthread.models.remote import RemoteModel
-from keepthread.tokens.counting import wire_name
+from keepthread.context.ids import distinct_calls
+from keepthread.context.rendering import wire_name
+from keepthread.context.wires.openai_chat import render
+from keepthread.models.base import RemoteModel
+from keepthread.models.request import Pieces, Question, count_of, native_of, parameters_of, text_of
 from keepthread.types import JSON, Native, Reply, Tool, ToolCall, Usage
 
 _CUT: Final = ("length", "content_filter", "error")

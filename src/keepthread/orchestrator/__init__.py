@@ -4,8 +4,11 @@ Plain functions, to be used as they are or to be read as an example of how memor
 pipeline; nothing of the library depends on them.
 """
 
-from keepthread.orchestrator.fallback import Fallback
-from keepthread.orchestrator.nouns import (
+from keepthread.orchestrator.models import Fallback
+from keepthread.orchestrator.pipeline import orchestrate, pursue
+from keepthread.orchestrator.planner import plan
+from keepthread.orchestrator.router import route
+from keepthread.orchestrator.types import (
     Answer,
     Began,
     Ended,
@@ -22,9 +25,6 @@ from keepthread.orchestrator.nouns import (
     Subtask,
     Used,
 )
-from keepthread.orchestrator.pipeline import orchestrate, pursue
-from keepthread.orchestrator.planning import plan
-from keepthread.orchestrator.routing import route
 
 __all__ = [
     "Answer",

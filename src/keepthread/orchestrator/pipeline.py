@@ -8,10 +8,15 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from keepthread.errors import ModelCut, ModelRefused, ModelUnavailable
-from keepthread.memory import Memory
-from keepthread.orchestrator.counted import Counted, Spent
-from keepthread.orchestrator.executing import execute
-from keepthread.orchestrator.nouns import (
+from keepthread.memory.memory import Memory
+from keepthread.memory.session import Session
+from keepthread.memory.turn import Turn
+from keepthread.orchestrator.executor import execute
+from keepthread.orchestrator.models import Counted, Spent
+from keepthread.orchestrator.planner import as_plan, plan
+from keepthread.orchestrator.prompts import prompt
+from keepthread.orchestrator.router import as_route, route
+from keepthread.orchestrator.types import (
     Answer,
     Limits,
     Models,
@@ -25,11 +30,6 @@ from keepthread.orchestrator.nouns import (
     Tell,
     untold,
 )
-from keepthread.orchestrator.planning import as_plan, plan
-from keepthread.orchestrator.prompts import prompt
-from keepthread.orchestrator.routing import as_route, route
-from keepthread.session import Session
-from keepthread.turn import Turn
 from keepthread.types import Attachment, Reply
 
 Decision = TypeVar("Decision", Route, Plan)

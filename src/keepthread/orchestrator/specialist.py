@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, cast
 
-from keepthread.derived import distinct_calls
+from keepthread.context.ids import distinct_calls
 from keepthread.errors import InvalidInput, ModelRefused, ToolError, ToolUnavailable
-from keepthread.orchestrator.abreast import side_by_side
-from keepthread.orchestrator.nouns import Limits, Runnable, Subtask, Tell, Used
+from keepthread.memory.turn import Turn
+from keepthread.orchestrator.types import Limits, Runnable, Subtask, Tell, Used
 from keepthread.protocols import ChatModel
-from keepthread.turn import Turn
 from keepthread.types import JSON, Message, Reply, Tool, ToolCall
 
 _NOTHING: Final = "the model said nothing"
@@ -127,3 +127,13 @@ async def _within(seconds: float, running: Awaitable[JSON]) -> JSON:
         if task is None or task.cancelling():
             raise
         raise ToolUnavailable("it was broken off") from None
+
+
+@asynccontextmanager
+async def side_by_side() -> AsyncGenerator[asyncio.TaskGroup]:
+    """Run tasks concurrently; if one fails, cancel the others and raise its error unchanged."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

@@ -4,17 +4,36 @@ Everything is a sum over packed numbers; a word's rarity and the lengths are tho
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from keepthread.recall.dense import CUT, since
-from keepthread.recall.ground import Ground
-from keepthread.recall.places import MESSAGE, MOST_LENGTH
+from keepthread.recall.corpus import Ground
+from keepthread.recall.positions import MESSAGE, MOST_LENGTH
+from keepthread.recall.query import Query
 from keepthread.types import Found
+
+CUT: Final = 5000
+"""So many places of a word mean that there may be more before them."""
+_SHARE: Final = 2
+"""A word is dense if it stands in one piece of so many, or more often."""
+_MANY: Final = 1000
+"""Fewer places are no trouble."""
+_LAST: Final = 500
+
+
+def since(places: Sequence[int], ground: Ground) -> int:
+    """Return from which place on a word is to be looked at; 0 if it stands nowhere."""
+    if len(places) <= _MANY:
+        return places[0] if places else 0
+    pieces: float = ground.parts
+    if len(places) >= CUT:  # it is taken to be as frequent before the first place that is known
+        pieces = ground.between(places[0] >> MESSAGE, places[-1] >> MESSAGE)
+    return places[-_LAST if _SHARE * len(places) >= pieces else 0]
+
 
 _K: Final = 1.2
 _B: Final = 0.75
@@ -116,3 +135,34 @@ def of_sittings(words: Iterable[Word], ground: Ground) -> dict[int, float]:
             length = ground.sittings[sitting].length / average
             themes[sitting] = themes.get(sitting, 0.0) + rarity * _saturated(count, length)
     return themes
+
+
+NOTHING: Final = (0, -1)
+"""The first and the last place where a context shows nothing of what is searched."""
+
+
+def worth(query: Query, found: Found, parts: int, shown: tuple[int, int] = NOTHING) -> float:
+    """Return what a piece of usual length would score that holds every word of a question once.
+
+    A word that stands nowhere in the scope, of so many parts, counts most: what lacks it lacks much
+    of the question. A pair of characters that stands nowhere counts nothing if its characters are
+    looked for: it is most likely the end of one word and the beginning of the next. `shown` are the
+    first and the last place that a context shows, where the question itself stands.
+    """
+    total = 0.0
+    for word in query.words:
+        places = found.places.get(word, ())
+        if not _is_made_of_others(word, query) or _is_outside(places, shown):
+            total += query.faint.get(word, 1.0) * idf(parts, len(places))
+    return total
+
+
+def _is_made_of_others(word: str, query: Query) -> bool:
+    """Return whether a word is a pair that is looked for by its characters too."""
+    return len(word) > 1 and (word in query.faint or not query.faint.keys().isdisjoint(word))
+
+
+def _is_outside(places: Sequence[int], shown: tuple[int, int]) -> bool:
+    """Return whether one of some places, in order, is not among those that are shown."""
+    first, last = shown
+    return len(places) > bisect_right(places, last) - bisect_left(places, first)

@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
-from keepthread.recall.characters import holds_grammar, telling_characters
-from keepthread.recall.words import ends_of, query_forms, query_spelled, words_of
+from keepthread.recall.words import (
+    ends_of,
+    holds_grammar,
+    query_forms,
+    query_spelled,
+    telling_characters,
+    words_of,
+)
 
 _NAMES: Final = (
     "january february march april may june july august september october november december"

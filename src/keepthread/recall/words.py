@@ -7,9 +7,7 @@ from itertools import pairwise
 from typing import Final
 from unicodedata import normalize
 
-from keepthread.recall.german import forms_of, is_german
-from keepthread.recall.inflection import inflected_stem
-from keepthread.recall.stem import stem
+from keepthread.recall.stemming import forms_of, inflected_stem, is_german, stem
 from keepthread.text_caches import register_cache
 
 LONGEST: Final = 64
@@ -153,3 +151,34 @@ def _stem(word: str) -> str:
 
 
 register_cache(_stem.cache_clear)
+
+
+_FOUND: Final = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]"
+).findall
+_PAIR: Final = 2
+_HIRAGANA: Final = map(chr, range(0x3041, 0x3097))
+_GRAMMAR: Final = frozenset(
+    "的了着过是在有和与也都就还又很太我你您他她它们这那哪谁什么怎吗呢吧啊呀把被给让对从到为以之其"
+    "不没要会能可些个還過們這誰麼嗎與給讓對從為沒會個何私達"
+    "은는이가을를의에도로와과만서께요다까니죠지예네나세습"
+).union(_HIRAGANA)
+"""Characters that are mostly grammar: small words, particles and endings."""
+
+
+def characters_of(text: str) -> list[str]:
+    """Return the Han and Hangul characters of a text, each once."""
+    if text.isascii():
+        return []
+    found = dict.fromkeys(_FOUND(normalize("NFKC", text)))
+    return [each for each in found if each.isalpha()]  # some are not assigned yet
+
+
+def telling_characters(text: str) -> list[str]:
+    """Return the characters of a question that may each be a word it is about."""
+    return [each for each in characters_of(text) if each not in _GRAMMAR]
+
+
+def holds_grammar(word: str) -> bool:
+    """Return whether a word is a pair of characters of which one is mostly grammar."""
+    return len(word) == _PAIR and (word[0] in _GRAMMAR or word[1] in _GRAMMAR)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Self, TypeAlias
 
-from keepthread.checks import check_count, check_id
-from keepthread.codec import PackedId, Row, decode, pack_id
 from keepthread.errors import (
     Conflict,
     DurabilityTooLow,
@@ -22,9 +20,11 @@ from keepthread.errors import (
     Stale,
     StoreClosed,
 )
-from keepthread.ids import new_id
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.details import (
+from keepthread.stores.codec import PackedId, Row, decode, pack_id
+from keepthread.stores.ids import new_id
+from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
+from keepthread.stores.records import (
     check_epoch,
     check_filter,
     check_keys,
@@ -41,7 +41,7 @@ from keepthread.stores.details import (
     touches,
     with_changes,
 )
-from keepthread.stores.drafts import (
+from keepthread.stores.rows import (
     Head,
     as_stored,
     check_exchange,
@@ -57,7 +57,7 @@ from keepthread.stores.drafts import (
     same_body,
     same_place,
 )
-from keepthread.stores.ram_finding import RamFinder, RamIndex, exclusive
+from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
     JSON,
     Cleaning,

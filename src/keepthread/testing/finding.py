@@ -13,9 +13,8 @@ from typing import Any, Final, TypeVar
 
 from keepthread.errors import InvalidInput, SessionGone, Stale
 from keepthread.protocols import Searchable, Store
-from keepthread.recall.parts import parts_of, sittings_of
-from keepthread.recall.places import length_of, part_of, place, seq_of
-from keepthread.recall.view import VIEW
+from keepthread.recall.chunks import parts_of, sittings_of
+from keepthread.recall.positions import VIEW, length_of, part_of, place, seq_of
 from keepthread.recall.words import words_of
 from keepthread.testing.clock import ManualClock
 from keepthread.testing.contract import assistant, new_session, refused, said, span, user

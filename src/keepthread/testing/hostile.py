@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from keepthread.checks import MAX_BYTES, MAX_DEPTH, MAX_ID
 from keepthread.errors import KeepthreadError
-from keepthread.ids import new_id
 from keepthread.protocols import Store
+from keepthread.stores.ids import new_id
+from keepthread.stores.validation import MAX_BYTES, MAX_DEPTH, MAX_ID
 from keepthread.types import Attachment, Message, Native, Scope, SessionInfo, ToolCall
 
 STORED: Final = "stored exactly"

@@ -3,19 +3,208 @@
 import asyncio
 import os
 import random
+import selectors
+import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
+from psycopg import AsyncConnection
+from psycopg.pq import TransactionStatus
 
-from keepthread.errors import ReadOnly, StoreClosed, Unavailable
-from keepthread.loops import PerLoop
-from keepthread.stores.postgres.faults import is_lost, is_undone, translate
-from keepthread.stores.postgres.link import Link, Rows
-from keepthread.stores.postgres.pool import Connect, Pool
-from keepthread.stores.postgres.statements import SQL
+from keepthread.errors import (
+    Busy,
+    Conflict,
+    Damaged,
+    InvalidInput,
+    KeepthreadError,
+    ReadOnly,
+    SessionGone,
+    Stale,
+    StorageFull,
+    StoreClosed,
+    Unavailable,
+    WrongFormat,
+)
+from keepthread.event_loops import PerLoop
+from keepthread.stores.postgres.schema import SQL
+
+
+class Taken(Unavailable):
+    """A key is in an index already; nobody but a store sees this."""
+
+
+_OURS: Final[dict[str, type[KeepthreadError]]] = {
+    "KT001": SessionGone,
+    "KT002": Stale,
+    "KT003": Conflict,
+    "KT004": InvalidInput,
+}
+
+_BY_CODE: Final[dict[str, tuple[type[KeepthreadError], str]]] = {
+    "23505": (Taken, "a key is there already"),
+    "25006": (ReadOnly, "the server can be read but not written"),
+    "40001": (Busy, "others changed the same rows for too long"),
+    "40P01": (Busy, "others waited for the same rows for too long"),
+    "42501": (Unavailable, "the role may not do this"),
+    "53100": (StorageFull, "the server's disk is full"),
+    "53200": (Unavailable, "the server's memory ran out"),
+    "53300": (Busy, "the server has too many connections"),
+    "55P03": (Busy, "another held the session for too long"),
+    "57014": (Busy, "the server did not answer in time"),
+    "58030": (Unavailable, "the server's disk failed to read or write"),
+    "3F000": (WrongFormat, "this is no keepthread database; run `keepthread migrate`"),
+    "42P01": (WrongFormat, "a table is missing; run `keepthread migrate`"),
+    "42883": (WrongFormat, "a function is missing; run `keepthread migrate`"),
+    "XX001": (Damaged, "the server's files are damaged"),
+    "XX002": (Damaged, "an index of the server is damaged"),
+}
+
+_BY_CLASS: Final[dict[str, tuple[type[KeepthreadError], str]]] = {
+    "28": (Unavailable, "the server refused the role or its password"),
+    "3D": (Unavailable, "there is no such database"),
+}
+
+_LOST: Final = ("08", "57P")
+_TRY_AGAIN: Final = ("40", "53300")
+
+
+def translate(error: psycopg.Error) -> KeepthreadError:
+    """Return our error for one of PostgreSQL's; its own words stay readable behind ours."""
+    code = error.sqlstate or ""
+    said = error.diag.message_primary or str(error).strip() or type(error).__name__
+    if kind := _OURS.get(code):
+        return kind(said)
+    known = _BY_CODE.get(code) or _BY_CLASS.get(code[:2])
+    kind, meaning = known or (Unavailable, "the server cannot be reached or failed")
+    return kind(f"PostgreSQL: {meaning} ({said})")
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Tell whether the connection broke, so that nobody knows what became of the statement."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate.startswith(_LOST)
+
+
+def is_undone(error: psycopg.Error) -> bool:
+    """Tell whether the server undid the work itself and asks to try again."""
+    return (error.sqlstate or "").startswith(_TRY_AGAIN)
+
+
+Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
+Rows: TypeAlias = list[tuple[Any, ...]]
+
+_GRACE: Final = 1.0  # the server ends what takes too long; if not even that arrives, we hang up
+
+
+class Link:
+    """A connection in use; each statement has a time limit of its own."""
+
+    def __init__(self, connection: Connection, timeout: float) -> None:
+        """Speak through a connection."""
+        self._connection = connection
+        self._cursor = connection.cursor(binary=True)  # one knows by now how to pass each type
+        self._patience = timeout + _GRACE
+
+    async def run(self, statement: bytes, values: Sequence[Any] = ()) -> Rows:
+        """Return the rows of one statement."""
+        cursor = self._cursor
+        timer = asyncio.get_running_loop().call_later(self._patience, _hang_up, self._connection)
+        try:
+            await cursor.execute(statement, values)
+        finally:
+            timer.cancel()
+        has_rows = cursor.pgresult is not None and cursor.pgresult.nfields
+        return await cursor.fetchall() if has_rows else []  # a description would be made anew
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether others may have it: it is neither broken nor in the middle of something."""
+        return self._connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def is_quiet(self) -> bool:
+        """Tell whether nothing came while idle; if something did, the server may have hung up."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ)
+            return not selector.select(0)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        await self._connection.close()
+
+
+@contextmanager
+def hung_up_after(connection: Connection, seconds: float) -> Generator[None]:
+    """Close a line on which no answer comes within some seconds: whoever waits gets an error.
+
+    Canceling the task would not do: psycopg then waits for the server to confirm it.
+    """
+    timer = asyncio.get_running_loop().call_later(seconds, _hang_up, connection)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _hang_up(connection: Connection) -> None:
+    with (
+        suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as line,
+    ):
+        line.shutdown(socket.SHUT_RDWR)
+
+
+Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+
+
+class Pool:
+    """At most so many connections, used from one event loop."""
+
+    def __init__(self, connect: Connect, size: int, timeout: float) -> None:
+        """Begin without any; a statement may take so many seconds."""
+        self._connect = connect
+        self._timeout = timeout
+        self._room = asyncio.Semaphore(size)
+        self._idle: list[Link] = []
+        self._closed = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether a connection can be had without waiting."""
+        return bool(self._idle) and not self._room.locked()
+
+    async def take(self) -> Link:
+        """Return a connection of one's own, a new one if need be."""
+        await self._room.acquire()
+        if self._idle:
+            return self._idle.pop()
+        try:
+            return Link(await self._connect(), self._timeout)
+        except BaseException:
+            self._room.release()
+            raise
+
+    async def give_back(self, link: Link) -> None:
+        """Let others have a connection, unless it is broken or left in the middle of something."""
+        self._room.release()
+        if link.is_idle and not self._closed:
+            self._idle.append(link)
+        else:
+            await link.close()
+
+    async def drop_idle(self) -> None:
+        """Close what waits to be used: the server it leads to went away, or is no primary now."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def close(self) -> None:
+        """Close everything; what is in use is closed when it is given back."""
+        self._closed = True
+        await self.drop_idle()
+
 
 T = TypeVar("T")
 

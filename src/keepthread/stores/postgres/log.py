@@ -1,19 +1,82 @@
 """Appending to and reading a log in PostgreSQL: each is one call of one function there."""
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any, Final
 
-from keepthread.codec import Row, pack_id
-from keepthread.errors import Conflict, SessionGone
-from keepthread.stores.drafts import Draft, Head, as_stored, check_exchange
-from keepthread.stores.gaps import without_gaps
+from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone
+from keepthread.stores import codec
+from keepthread.stores.codec import PackedId, Row, pack_id
+from keepthread.stores.postgres import records as shelf
 from keepthread.stores.postgres import sessions
-from keepthread.stores.postgres.engine import Engine
-from keepthread.stores.postgres.faults import Taken
-from keepthread.stores.postgres.link import Link
-from keepthread.stores.postgres.rows import decode, id_to_bytes
-from keepthread.stores.postgres.statements import SQL
-from keepthread.types import Message
+from keepthread.stores.postgres.engine import Engine, Link, Taken
+from keepthread.stores.postgres.schema import SQL
+from keepthread.stores.rows import (
+    Draft,
+    Head,
+    as_stored,
+    check_exchange,
+    erased_row,
+    head_after,
+    next_copy,
+    same_place,
+    without_gaps,
+)
+from keepthread.stores.validation import MAX_COUNT
+from keepthread.types import Gathered, Message, Record
+
+_PACKED: Final = 16  # bytes of an id that is 32 hexadecimal digits
+
+_pack_numbers = struct.Struct(">6qd").pack
+
+
+def guard_of(
+    place: int,
+    seq: int,
+    tokens: int,
+    counter: bytes,
+    exchange: int,
+    exchanges: int,
+    total: int,
+    created_at: float,
+    digest: bytes,
+) -> bytes:
+    """Return the check over a row's digest and the values around it, as `guard_of` in SQL does.
+
+    The position and the totals are given inside the server, and SHA-256 is what it knows there.
+    """
+    numbers = _pack_numbers(place, seq, tokens, exchange, exchanges, total, created_at)
+    return sha256(digest + numbers + counter).digest()[:8]
+
+
+def id_to_bytes(id: PackedId) -> bytes:
+    """Return an id as it is stored: a name of 16 bytes has a NUL behind it, to be told apart."""
+    if isinstance(id, bytes):
+        return id
+    data = id.encode()
+    return data if len(data) != _PACKED else data + b"\0"
+
+
+def id_from_bytes(data: bytes) -> PackedId:
+    """Return the id that `id_to_bytes` wrote, or a picture of what it did not write."""
+    return data if len(data) == _PACKED else data.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def decode(place: int, row: tuple[Any, ...]) -> Message:
+    """Return a row's message; its state is `damaged` if the row is not what was written."""
+    id = row[1]
+    if len(id) != _PACKED:
+        row = (row[0], id_from_bytes(id), *row[2:])
+    return codec.decode(place, row, guard_of)
+
+
+def columns(rows: Sequence[Row]) -> list[list[Any]]:
+    """Return the columns of rows, as one statement takes them all."""
+    stored = (row._replace(id=id_to_bytes(row.id), extra=row.extra or b"") for row in rows)
+    return [list(column) for column in zip(*stored, strict=True)]
+
 
 _APPEND: Final = SQL["append"]
 _TAIL: Final = SQL["tail"]
@@ -181,3 +244,133 @@ async def find(
 async def _end(link: Link, tenant: int, sid: int) -> int:
     (head,) = await link.run(SQL["head"], (tenant, sid))
     return head[0]
+
+
+async def lock(link: Link, tenant: int, sid: int) -> tuple[int, bool]:
+    """Keep others from a session until the end; return its epoch, and whether it is intact."""
+    rows = await link.run(SQL["lock_session"], (tenant, sid))
+    if not rows:
+        raise SessionGone("the session was deleted")
+    return rows[0][0], rows[0][1]
+
+
+async def load(link: Link, tenant: int, sid: int, drafts: Sequence[Draft]) -> int:
+    """Copy messages to the end, passing over what is there."""
+    await lock(link, tenant, sid)
+    (numbers,) = await link.run(SQL["head"], (tenant, sid))
+    head = Head._make(numbers)
+    seqs = [draft.message.seq for draft in drafts]
+    ids = [id_to_bytes(draft.packed) for draft in drafts]
+    found = [_row(row) for row in await link.run(SQL["find"], (tenant, sid, ids, seqs))]
+    by_seq = {row.seq: row for row in found}
+    taken = {row.id for row in found}
+    new: list[Row] = []
+    for draft in drafts:
+        if draft.message.seq <= head.seq:
+            known = by_seq.get(draft.message.seq)
+            if known is None:
+                raise Damaged(f"position {draft.message.seq} is missing; run `verify`")
+            same_place(draft, known.id, known.digest)
+            continue
+        row = next_copy(sid, head, draft, guard_of)
+        if row.id in taken:
+            raise Conflict(f"message id {draft.id!r} is at another position already")
+        head = head_after(row)
+        by_seq[row.seq] = row
+        taken.add(row.id)
+        new.append(row)
+    if new:
+        await link.run(SQL["insert_messages"], (tenant, sid, *columns(new)))
+    return head.seq
+
+
+async def erase(link: Link, tenant: int, sid: int, seqs: Iterable[int]) -> int:
+    """Erase messages and what is made of them; return the epoch in force behind that."""
+    epoch, intact = await lock(link, tenant, sid)
+    if not intact:  # a new guard would make the damage look sound
+        raise Damaged("the record of the session is damaged; run `verify`")
+    places = sorted(set(seqs))
+    found = {row[0]: _row(row) for row in await link.run(SQL["find"], (tenant, sid, [], places))}
+    for seq in places:
+        if seq not in found:
+            raise MessageNotFound(f"there is no message at position {seq}")
+    graves = [
+        erased_row(sid, row.seq, row, guard_of)
+        for row in (found[seq] for seq in places)
+        if row.content is not None or row.extra is not None
+    ]
+    if not graves:
+        return epoch
+    await link.run(SQL["replace_messages"], (tenant, sid, *columns(graves)))
+    erased = [row.seq for row in graves]
+    await link.run(SQL["drop_made_of"], (tenant, sid, erased))
+    await link.run(SQL["unindex"], (tenant, sid, erased))
+    ((epoch,),) = await link.run(SQL["next_epoch"], (tenant, sid))
+    await link.run(SQL["seal_session"], (tenant, sid))
+    return epoch
+
+
+def _row(row: tuple[Any, ...]) -> Row:
+    return Row._make((row[0], id_from_bytes(row[1]), *row[2:]))
+
+
+_GATHER: Final = SQL["gather"]
+_MESSAGE, _RECORD, _SOURCE = 1, 2, 3  # parts of what it returns
+
+
+async def gather(
+    engine: Engine,
+    tenant: int,
+    sid: int,
+    tokens: int,
+    least: int,
+    kinds: Sequence[str],
+    follow: Sequence[str],
+) -> Gathered:
+    """Return a session's prompt, tail, records and what those are made of."""
+    asked = (*kinds, *follow)
+    values = (tenant, sid, tokens, least, _array(asked), _array(tuple(follow)))
+    rows = await engine.call(_GATHER, values)
+    messages: list[Message] = []
+    records: dict[bytes, list[Record]] = {}
+    sources: dict[int, Message] = {}
+    session = None
+    for row in rows:
+        part = row[0]
+        if part == _MESSAGE:
+            messages.append(decode(sid, row[2:]))
+        elif part == _RECORD:
+            records.setdefault(row[8], []).append(_record(sid, row))
+        elif part == _SOURCE:
+            sources[row[2]] = decode(sid, row[2:])
+        else:
+            session = row
+    if session is None:
+        raise SessionGone("the session was deleted")
+    if not session[1]:
+        name = session[3].decode("utf-8", "replace")
+        raise Damaged(f"the record of session {name!r} is damaged; run `verify`")
+    prompt, fence = sessions.prompt_and_fence(session[5])
+    messages.reverse()
+    if any(message.state == "damaged" for message in messages):
+        messages = await careful_tail(engine, tenant, sid, tokens, None, MAX_COUNT, 0, least)
+    else:
+        messages = without_gaps(messages, session[2] - 1)
+    for found in records.values():
+        found.sort(key=lambda record: record.key)  # text sorts by code point, as keys do
+    chosen = [record for kind in asked for record in records.get(kind.encode(), ())]
+    return Gathered(prompt, messages, chosen, [sources[seq] for seq in sorted(sources)], fence)
+
+
+@lru_cache
+def _array(kinds: tuple[str, ...]) -> str:
+    """Return kinds as PostgreSQL writes an array, which costs less to pass than a list does."""
+    inside = ",".join(rf'"\\x{kind.encode().hex()}"' for kind in kinds)
+    return f"{{{inside}}}"
+
+
+def _record(sid: int, row: tuple[Any, ...]) -> Record:
+    _, intact, version, key, _, value, made_of, _, kind, *_ = row
+    if not intact:
+        raise shelf.damaged(kind, key)
+    return shelf.record(sid, b"", kind, key, value, version, made_of)

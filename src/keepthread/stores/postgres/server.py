@@ -9,10 +9,9 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
 from keepthread.errors import DurabilityTooLow, InvalidInput, NotIsolated, WrongFormat
-from keepthread.stores.levels import strength
-from keepthread.stores.postgres.faults import translate
-from keepthread.stores.postgres.link import Connection, hung_up_after
-from keepthread.stores.postgres.statements import FORMAT, SQL, migration
+from keepthread.stores.postgres.engine import Connection, hung_up_after, translate
+from keepthread.stores.postgres.schema import FORMAT, SQL, migration
+from keepthread.stores.records import strength
 from keepthread.types import Durability
 
 _WAITS_FOR_STANDBY: Final = frozenset(("on", "remote_apply", "remote_write"))

@@ -4,7 +4,9 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from keepthread.errors import SessionExists, SessionGone, Stale
-from keepthread.stores.details import (
+from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.schema import SQL
+from keepthread.stores.records import (
     KINDS,
     NOT_DELETED,
     Condition,
@@ -13,8 +15,6 @@ from keepthread.stores.details import (
     encode_details,
     with_changes,
 )
-from keepthread.stores.postgres.engine import Engine
-from keepthread.stores.postgres.statements import SQL
 from keepthread.text_caches import register_cache
 from keepthread.types import SessionInfo, SessionKey
 

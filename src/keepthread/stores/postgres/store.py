@@ -4,11 +4,33 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self
 
-from keepthread.checks import MAX_COUNT, check_count, check_id
 from keepthread.errors import SessionGone
-from keepthread.ids import new_id
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.details import (
+from keepthread.stores.ids import new_id
+from keepthread.stores.postgres import (
+    log,
+    sessions,
+)
+from keepthread.stores.postgres import (
+    log as changes,
+)
+from keepthread.stores.postgres import (
+    log as gather,
+)
+from keepthread.stores.postgres import (
+    maintenance as recount,
+)
+from keepthread.stores.postgres import (
+    records as shelf,
+)
+from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.maintenance import Touched, clean
+from keepthread.stores.postgres.schema import SQL
+from keepthread.stores.postgres.search import PostgresFinder
+from keepthread.stores.postgres.server import Server
+from keepthread.stores.postgres.sessions import sid_of
+from keepthread.stores.postgres.verify import Inspection
+from keepthread.stores.records import (
     check_filter,
     check_keys,
     check_scope,
@@ -17,15 +39,8 @@ from keepthread.stores.details import (
     encode_spans,
     encode_value,
 )
-from keepthread.stores.drafts import check_positions, draft, draft_copy
-from keepthread.stores.postgres import changes, gather, log, recount, sessions, shelf
-from keepthread.stores.postgres.cleaning import Touched, clean
-from keepthread.stores.postgres.engine import Engine
-from keepthread.stores.postgres.finding import PostgresFinder
-from keepthread.stores.postgres.server import Server
-from keepthread.stores.postgres.sessions import sid_of
-from keepthread.stores.postgres.statements import SQL
-from keepthread.stores.postgres.verify import Inspection
+from keepthread.stores.rows import check_positions, draft, draft_copy
+from keepthread.stores.validation import MAX_COUNT, check_count, check_id
 from keepthread.types import (
     JSON,
     Cleaning,

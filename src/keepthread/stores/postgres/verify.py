@@ -4,9 +4,9 @@ import asyncio
 from typing import Final
 
 from keepthread.protocols import Progress
-from keepthread.stores.postgres.link import Link
-from keepthread.stores.postgres.rows import decode
-from keepthread.stores.postgres.statements import SQL
+from keepthread.stores.postgres.engine import Link
+from keepthread.stores.postgres.log import decode
+from keepthread.stores.postgres.schema import SQL
 from keepthread.types import Damage, Verification
 
 _PAGE: Final = 1000

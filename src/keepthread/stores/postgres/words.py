@@ -9,7 +9,7 @@ from hashlib import blake2b
 from sys import byteorder
 from typing import Any, Final
 
-from keepthread.recall.places import SESSION
+from keepthread.recall.positions import SESSION
 from keepthread.text_caches import register_cache
 from keepthread.types import Part, SessionKey, Sitting
 

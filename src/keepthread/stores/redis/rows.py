@@ -8,9 +8,9 @@ import hashlib
 import struct
 from typing import Final
 
-from keepthread.codec import PackedId, Row, decode, missing
-from keepthread.stores.drafts import Draft, Head
-from keepthread.stores.redis.places import Place
+from keepthread.stores.codec import PackedId, Row, decode, missing
+from keepthread.stores.redis.keys import Place
+from keepthread.stores.rows import Draft, Head
 from keepthread.types import Message
 
 _ERASED: Final = 4

@@ -1,29 +1,187 @@
 """Sessions in Redis: each function is one operation."""
 
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import Damaged, SessionGone, Stale
-from keepthread.stores.details import NOT_DELETED, Condition, damaged_session, with_changes
-from keepthread.stores.drafts import Head
-from keepthread.stores.redis.heads import find_head
-from keepthread.stores.redis.link import Link
-from keepthread.stores.redis.places import Place, session_name, session_place, tag_of
-from keepthread.stores.redis.rows import pack_head, unpack_head
-from keepthread.stores.redis.scripts import LUA
-from keepthread.stores.redis.state import (
-    State,
-    alive,
-    pack_active,
-    pack_record,
-    pack_time,
-    read_state,
-    state_of,
-    undamaged,
-    unpack_active,
-    unpack_damaged,
-    unpack_record,
+from keepthread.stores.codec import decode
+from keepthread.stores.records import (
+    KINDS,
+    NOT_DELETED,
+    Condition,
+    damaged_session,
+    decode_details,
+    encode_details,
+    with_changes,
 )
+from keepthread.stores.redis.engine import LUA, Link
+from keepthread.stores.redis.keys import (
+    Place,
+    index_of,
+    owner_tag,
+    session_name,
+    session_place,
+    shelf_place,
+    tag_of,
+)
+from keepthread.stores.redis.rows import guard_of, pack_head, seal, unpack_head, unpack_row
+from keepthread.stores.rows import Head
+from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import SessionInfo, SessionKey
+
+_SEAL: Final = 8
+_fixed = struct.Struct("<qBBdqHHH")
+_time = struct.Struct("<d")
+pack_time = _time.pack
+
+
+class State(NamedTuple):
+    """The fields of a session's hash."""
+
+    life: bytes = b""
+    head: bytes = b""
+    active: bytes = b""
+    record: bytes = b""
+    revision: bytes = b""
+
+    @property
+    def next_revision(self) -> int:
+        """Return what tells a changed session from this one."""
+        return int(self.revision) + 1 if self.revision.isdigit() else 1
+
+
+class Description(NamedTuple):
+    """What a sound record holds."""
+
+    info: SessionInfo
+    ttl: int
+    """Milliseconds from the latest activity; 0: for ever."""
+
+
+async def read_state(link: Link, place: Place) -> State:
+    """Return the session's hash, or say that it is gone."""
+    state = state_of(await link.ask("HGETALL", place.session))
+    if state.life != place.life.encode():
+        raise SessionGone("the session was deleted")
+    return state
+
+
+def state_of(fields: Mapping[bytes, bytes]) -> State:
+    """Return a hash as it was read."""
+    return State(*(fields.get(name.encode(), b"") for name in State._fields))
+
+
+def alive(reply: Any) -> Any:
+    """Return a script's reply, or say that the session is gone."""
+    if reply is None:
+        raise SessionGone("the session was deleted")
+    return reply
+
+
+# --- activity ---
+
+
+def pack_active(place: Place, at: float) -> bytes:
+    """Return the time of the latest activity."""
+    return _time.pack(at) + seal(place.mark, _time.pack(at))
+
+
+def unpack_active(place: Place, data: bytes) -> float | None:
+    """Return the time of the latest activity, or None if that is damaged."""
+    at, check = data[: _time.size], data[_time.size :]
+    if len(at) < _time.size or check != seal(place.mark, at):
+        return None
+    return _time.unpack(at)[0]
+
+
+# --- the record: all of a session but what its messages change ---
+
+
+def pack_record(place: Place, tenant: str, info: SessionInfo, ttl: int) -> bytes:
+    """Return a session's record."""
+    texts = [text.encode() for text in (tenant, info.id, info.owner)]
+    lengths = [len(text) for text in texts]
+    kind = KINDS.index(info.kind)
+    fixed = _fixed.pack(info.epoch, kind, info.ready, info.created_at, ttl, *lengths)
+    body = b"".join((fixed, *texts, encode_details(info)))
+    return seal(place.mark, body) + body
+
+
+def unpack_record(place: Place, data: bytes) -> Description | None:
+    """Return a session as it was packed, or None if that is damaged."""
+    body = data[_SEAL:]
+    if len(body) < _fixed.size or data[:_SEAL] != seal(place.mark, body):
+        return None
+    epoch, kind, ready, created_at, ttl, *_ = _fixed.unpack_from(body)
+    _, id, owner, details = _texts(body)
+    info = SessionInfo(
+        id=id.decode(),
+        owner=owner.decode(),
+        kind=KINDS[cast(int, kind)],
+        ready=bool(ready),
+        epoch=epoch,
+        created_at=created_at,
+        **decode_details(details),
+    )
+    return Description(info, ttl)
+
+
+def unpack_damaged(data: bytes) -> SessionInfo:
+    """Return what can still be read of a damaged record, for a person's eye."""
+    body = data[_SEAL:]
+    if len(body) < _fixed.size:
+        return SessionInfo(id="")
+    id = _texts(body)[1].decode("utf-8", "replace")
+    return SessionInfo(id=id, epoch=_fixed.unpack_from(body)[0])
+
+
+def undamaged(place: Place, data: bytes) -> Description:
+    """Return a sound record, or say that it is damaged."""
+    described = unpack_record(place, data)
+    if described is None:
+        raise Damaged(f"the record of session {unpack_damaged(data).id!r} is damaged; run `verify`")
+    return described
+
+
+def _texts(body: bytes) -> list[bytes]:
+    texts: list[bytes] = []
+    start = _fixed.size
+    for length in _fixed.unpack_from(body)[-3:]:
+        texts.append(body[start : start + length])
+        start += length
+    return [*texts, body[start:]]
+
+
+async def sound_head(link: Link, place: Place, data: bytes) -> tuple[Head, int] | None:
+    """Return where a log ends and its time to live; mend what is damaged, and return None."""
+    head = unpack_head(place, data)
+    if head is None:
+        await _mend_head(link, place, data)
+    return head
+
+
+async def find_head(link: Link, place: Place) -> Head:
+    """Find where a log ends from its rows: on the last sound one, with damaged ones behind it."""
+    fields: list[bytes] = await link.ask("HKEYS", place.messages)
+    seqs = sorted((int(field) for field in fields if field.isdigit()), reverse=True)
+    last = seqs[0] if seqs else 0
+    for seq in seqs:
+        row = unpack_row(seq, await link.ask("HGET", place.messages, seq) or b"")
+        if decode(place.number, row, guard_of).state != "damaged":
+            return Head(last, row.exchanges, row.total)
+    return Head(last)
+
+
+async def _mend_head(link: Link, place: Place, damaged: bytes) -> None:
+    """Put what the rows say in the place of a damaged head, so that the log goes on."""
+    state = await read_state(link, place)
+    described = unpack_record(place, state.record)
+    head = await find_head(link, place)
+    whole = pack_head(place, head, described.ttl if described else 0)
+    alive(await link.run(LUA["mend"], place.keys, (place.life, place.mark, damaged, whole)))
 
 
 async def create(link: Link, place: Place, tenant: str, info: SessionInfo, ttl: int) -> bool:
@@ -110,3 +268,173 @@ async def describe_state(link: Link, place: Place, state: State) -> SessionInfo:
         exchanges=head.exchanges,
         tokens=head.total,
     )
+
+
+GRACE: Final = 60_000_000
+"""For how many microseconds what was announced may be about to be made: longer than any attempt."""
+
+_PAGE: Final = 100
+_SWEPT_BY_A_LIST: Final = 1000
+SWEPT_BY_A_NEW_SESSION: Final = 20
+"""More than one, so that the index gets shorter while sessions are made."""
+
+
+def is_listed(info: SessionInfo) -> bool:
+    """Tell whether a session belongs among those that people look through."""
+    return info.ready and info.kind != "delegate"
+
+
+async def register(link: Link, tenant: str, info: SessionInfo, ttl: int) -> SessionKey:
+    """Announce a session that is about to be made, and return its key."""
+    index = index_of(tenant)
+    keys = (index.last, index.sessions, index.active, index.active_of(info.owner), index.ends)
+    about = (tag_of(info.id), int(is_listed(info)), repr(info.updated_at))
+    key: bytes = await link.run(LUA["register"], keys, (*about, ttl, GRACE, owner_tag(info.owner)))
+    return SessionKey(key.decode())
+
+
+async def tell(link: Link, tenant: str, info: SessionInfo) -> None:
+    """Tell the index of a session's activity, and whether it is listed."""
+    index = index_of(tenant)
+    keys = (index.sessions, index.active, index.active_of(info.owner))
+    number = info.key.partition("-")[0]
+    args = (info.key, number, int(is_listed(info)), repr(info.updated_at))
+    await link.run(LUA["list"], keys, args)
+
+
+async def withdraw(link: Link, tenant: str, key: SessionKey, owner: str) -> None:
+    """Take a session out of the index."""
+    index = index_of(tenant)
+    keys = (index.sessions, index.active, index.active_of(owner))
+    await link.run(LUA["clear"], keys, (-GRACE, key))
+
+
+async def latest(link: Link, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
+    """Return listed sessions, latest activity first."""
+    index = index_of(tenant)
+    name = index.active if owner is None else index.active_of(owner)
+    found: list[SessionInfo] = []
+    gone = 0
+    if limit:
+        async for keys in _by_activity(link, name, min(_PAGE, max(10, limit))):
+            infos = await _there(link, tenant, keys, name)
+            gone += len(keys) - len(infos)
+            found += [s for s in infos if s.state == "damaged" or is_listed(s)]
+            if len(found) >= limit:
+                break
+    if gone:
+        await sweep(link, tenant, most=_SWEPT_BY_A_LIST)
+    found.sort(key=lambda info: (info.updated_at, info.key), reverse=True)
+    return found[:limit]
+
+
+async def _by_activity(link: Link, name: str, page: int) -> AsyncIterator[list[bytes]]:
+    """Yield the entries of a sorted set, latest activity first, each of them once.
+
+    They are read by score. Ranks shift whenever an entry is cleared away or becomes active, and a
+    page of ranks passes over as many others.
+    """
+    seen: set[bytes] = set()
+    top, last, tied = b"", b"+inf", 0
+    while True:
+        bounds = (last, b"-inf", b"WITHSCORES", b"LIMIT", 0, page + tied)
+        rows: list[bytes] = await link.ask("ZREVRANGEBYSCORE", name, *bounds)
+        keys, scores = rows[::2], rows[1::2]
+        new = [key for key in keys if key not in seen]
+        if not new:
+            break
+        top, last = top or scores[0], scores[-1]
+        tied = scores.count(last)
+        seen.update(new)
+        yield new
+    if top:  # what was active while the rest was read has moved to the front
+        newer: list[bytes] = await link.ask("ZREVRANGEBYSCORE", name, b"+inf", b"(" + top)
+        yield [key for key in newer if key not in seen]
+
+
+async def sweep(link: Link, tenant: str, *, most: int) -> None:
+    """Clear away up to `most` sessions whose time to live is over."""
+    index = index_of(tenant)
+    while most > 0:
+        entries: list[bytes] = await link.run(LUA["due"], (index.ends,), (min(most, _PAGE),))
+        if not entries:
+            return
+        left = await asyncio.gather(*(_time_left(link, tenant, entry) for entry in entries))
+        pairs = [part for pair in zip(entries, left, strict=True) for part in pair]
+        await link.run(LUA["sweep"], (index.sessions, index.active, index.ends), (GRACE, *pairs))
+        most -= len(entries)
+
+
+async def _time_left(link: Link, tenant: str, entry: bytes) -> int:
+    """Return for how many milliseconds a session lives on at least; -1 if it is gone."""
+    try:
+        place = session_place(tenant, SessionKey(entry.decode("utf-8", "replace").split()[0]))
+    except (SessionGone, IndexError):  # a damaged entry
+        return -1
+    left: int = await link.ask("PTTL", place.session)
+    life = await link.ask("HGET", place.session, "life")
+    return max(0, left) if life == place.life.encode() else -1
+
+
+async def scan(link: Link, tenant: str, after: SessionKey | None, limit: int) -> list[SessionInfo]:
+    """Return every session behind a key, in the order they were made."""
+    found: list[SessionInfo] = []
+    async for info in every(link, tenant, after=after, page=min(limit, _PAGE)):
+        if len(found) == limit:
+            break
+        found.append(info)
+    if len(found) < limit:  # it has walked over all that ended as well
+        await sweep(link, tenant, most=MAX_COUNT)
+    return found
+
+
+async def every(
+    link: Link, tenant: str, *, after: SessionKey | None = None, page: int = _PAGE
+) -> AsyncIterator[SessionInfo]:
+    """Yield every session behind a key, or from the first."""
+    name = index_of(tenant).sessions
+    last = f"({after.partition('-')[0]}" if after else "-inf"
+    while page > 0:
+        keys = await link.ask("ZRANGEBYSCORE", name, last, "+inf", "LIMIT", 0, page)
+        for info in await _there(link, tenant, keys, name):
+            yield info
+        if len(keys) < page:
+            return
+        last = f"({keys[-1].decode().partition('-')[0]}"
+
+
+async def _there(link: Link, tenant: str, keys: Sequence[bytes], met_in: str) -> list[SessionInfo]:
+    """Return the sessions of these keys that there are; clear away the others."""
+    found = await asyncio.gather(*(_describe(link, tenant, key) for key in keys))
+    gone = [key for key, info in zip(keys, found, strict=True) if info is None]
+    if gone:
+        index = index_of(tenant)
+        await link.run(LUA["clear"], (index.sessions, index.active, met_in), (GRACE, *gone))
+    return [info for info in found if info is not None]
+
+
+async def _describe(link: Link, tenant: str, key: bytes) -> SessionInfo | None:
+    try:
+        return await describe(link, session_place(tenant, SessionKey(key.decode())))
+    except SessionGone:
+        return None
+
+
+# --- owners of records ---
+
+
+async def announce_owner(link: Link, tenant: str, owner: str) -> None:
+    """Note that an owner is about to have a record."""
+    await link.run(LUA["announce"], (index_of(tenant).owners,), (owner,))
+
+
+async def owners(link: Link, tenant: str) -> list[str]:
+    """Return the owners who have a record."""
+    name = index_of(tenant).owners
+    known: list[bytes] = await link.ask("ZRANGE", name, 0, -1)
+    places = [shelf_place(tenant, owner.decode()) for owner in known]
+    asked: list[Any] = await asyncio.gather(*(link.ask("EXISTS", p.records) for p in places))
+    gone = [owner for owner, there in zip(known, asked, strict=True) if not there]
+    if gone:
+        await link.run(LUA["clear"], (name,), (GRACE, *gone))
+    return sorted(owner.decode() for owner in known if owner not in gone)

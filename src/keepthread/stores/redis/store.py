@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Self
 
-from keepthread.checks import MAX_COUNT, check_count, check_id
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
-from keepthread.ids import new_id
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.details import (
+from keepthread.stores.ids import new_id
+from keepthread.stores.records import (
     check_filter,
     check_keys,
     check_scope,
@@ -22,20 +21,20 @@ from keepthread.stores.details import (
     encode_value,
     with_changes,
 )
-from keepthread.stores.drafts import check_positions, draft, draft_copy
-from keepthread.stores.redis import gathering, listing, reading, sessions
-from keepthread.stores.redis.appending import append
-from keepthread.stores.redis.cleaning import clean
-from keepthread.stores.redis.driver import make_client
-from keepthread.stores.redis.durability import require
-from keepthread.stores.redis.erasing import erase
-from keepthread.stores.redis.link import DEFAULT_TIMEOUTS, Link, Timeouts
-from keepthread.stores.redis.loading import load
-from keepthread.stores.redis.places import Place, scope_place, session_place
-from keepthread.stores.redis.recount import recount
-from keepthread.stores.redis.shelf import Shelf
-from keepthread.stores.redis.state import unpack_record
+from keepthread.stores.redis import log as gathering
+from keepthread.stores.redis import log as reading
+from keepthread.stores.redis import sessions
+from keepthread.stores.redis import sessions as listing
+from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, Link, Timeouts, make_client
+from keepthread.stores.redis.keys import Place, scope_place, session_place
+from keepthread.stores.redis.log import append, erase, load
+from keepthread.stores.redis.maintenance import clean, recount
+from keepthread.stores.redis.records import Shelf
+from keepthread.stores.redis.server import require
+from keepthread.stores.redis.sessions import unpack_record
 from keepthread.stores.redis.verify import Inspection
+from keepthread.stores.rows import check_positions, draft, draft_copy
+from keepthread.stores.validation import MAX_COUNT, check_count, check_id
 from keepthread.types import (
     JSON,
     Cleaning,

@@ -4,14 +4,12 @@ from typing import Any, Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
 from keepthread.protocols import Progress
-from keepthread.stores.redis import listing
-from keepthread.stores.redis.heads import find_head
-from keepthread.stores.redis.link import Link
-from keepthread.stores.redis.places import Place, index_of, session_place, shelf_place
+from keepthread.stores.redis import sessions as listing
+from keepthread.stores.redis.engine import LUA, Link
+from keepthread.stores.redis.keys import Place, index_of, session_place, shelf_place
 from keepthread.stores.redis.records import unpack
 from keepthread.stores.redis.rows import id_field, message_at, unpack_head, unpack_row
-from keepthread.stores.redis.scripts import LUA
-from keepthread.stores.redis.state import read_state, unpack_active, unpack_record
+from keepthread.stores.redis.sessions import find_head, read_state, unpack_active, unpack_record
 from keepthread.types import Damage, Scope, SessionKey, Verification
 
 _PAGE: Final = 200

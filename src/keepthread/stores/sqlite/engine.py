@@ -11,8 +11,7 @@ import sqlite3
 from typing import Final, TypeVar
 
 from keepthread.errors import Busy, StoreClosed
-from keepthread.stores.sqlite.faults import SQLITE_ERRORS, translate
-from keepthread.stores.sqlite.file import LOG_LIMIT, PAGE, DatabaseFile
+from keepthread.stores.sqlite.file import LOG_LIMIT, PAGE, SQLITE_ERRORS, DatabaseFile, translate
 from keepthread.stores.sqlite.worker import Answer, Job, Work, Worker, attempt, deliver, settle
 
 T = TypeVar("T")

@@ -5,18 +5,162 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
 
-from keepthread.errors import Busy, Damaged, KeepthreadError, WrongFormat
-from keepthread.stores.sqlite.faults import SQLITE_ERRORS, translate, translate_os
-from keepthread.stores.sqlite.lock import FileLock
+from keepthread.errors import (
+    Busy,
+    Damaged,
+    KeepthreadError,
+    ReadOnly,
+    StorageFull,
+    Unavailable,
+    WrongFormat,
+)
 from keepthread.stores.sqlite.schema import STORE, Format, difference, named
 from keepthread.stores.sqlite.uses import USES
 
 if TYPE_CHECKING:
     from pathlib import Path  # its import costs a twentieth of ours
+
+_BY_CODE = {
+    sqlite3.SQLITE_BUSY: (Busy, "another process held the store for too long"),
+    sqlite3.SQLITE_LOCKED: (Busy, "another connection held the store for too long"),
+    sqlite3.SQLITE_FULL: (StorageFull, "the disk is full"),
+    sqlite3.SQLITE_READONLY: (ReadOnly, "the store cannot be written"),
+    sqlite3.SQLITE_PERM: (ReadOnly, "the store cannot be written"),
+    sqlite3.SQLITE_CANTOPEN: (Unavailable, "the file cannot be opened"),
+    sqlite3.SQLITE_IOERR: (Unavailable, "the disk failed to read or write"),
+    sqlite3.SQLITE_NOMEM: (Unavailable, "memory ran out"),
+    sqlite3.SQLITE_CORRUPT: (Damaged, "the file is damaged"),
+    sqlite3.SQLITE_NOTADB: (Damaged, "the file is no database any more"),
+    sqlite3.SQLITE_ERROR: (Damaged, "the file's schema is damaged"),
+}
+
+_BY_ERRNO = {
+    errno.EROFS: ReadOnly,
+    errno.EACCES: ReadOnly,
+    errno.EPERM: ReadOnly,
+    errno.ENOSPC: StorageFull,
+    errno.EDQUOT: StorageFull,
+}
+
+
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises. Its message may name a damaged table, which cannot be decoded then."""
+
+
+def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> KeepthreadError:
+    """Return our error for one of SQLite's; its own words stay readable behind ours."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # no room for the shared memory beside the file
+        code = sqlite3.SQLITE_FULL
+    kind, meaning = _BY_CODE.get(code & 0xFF, (Unavailable, "SQLite failed"))
+    return kind(f"{path}: {meaning} ({error})")
+
+
+def translate_os(error: OSError, path: Path) -> KeepthreadError:
+    """Return our error for one of the operating system's."""
+    kind = _BY_ERRNO.get(error.errno or 0, Unavailable)
+    return kind(f"{path}: {error.strerror or error}")
+
+
+if sys.platform == "win32":  # pragma: no cover
+    import msvcrt
+
+    def _try_lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+
+    def _unlock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _try_lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+_DESCRIPTORS: Final[set[int]] = set()
+"""Those of all locks that are held, or tried, in this process."""
+
+
+def _close_inherited() -> None:
+    """Close a forked child's copies: one left open would hold the lock for the child's life."""
+    for descriptor in _DESCRIPTORS:
+        with suppress(OSError):
+            os.close(descriptor)
+    _DESCRIPTORS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
+
+
+# A planted link must not make us create or change a file elsewhere; Windows has no O_NOFOLLOW.
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class FileLock:
+    """Held by at most one process, and let go by the system if that process dies."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the file; it is made when first needed and stays."""
+        self._path = path
+        self._descriptor = -1
+        self._pid = 0
+
+    def take(self, *, timeout: float = 0.0) -> bool:
+        """Take the lock within `timeout` seconds; tell whether that worked."""
+        deadline = time.monotonic() + timeout
+        descriptor = os.open(self._path, _FLAGS, 0o600)
+        _DESCRIPTORS.add(descriptor)
+        while True:
+            try:
+                _try_lock(descriptor)
+            except OSError:
+                if time.monotonic() >= deadline:
+                    _close(descriptor)
+                    return False
+                time.sleep(0.002)
+            else:
+                self._descriptor, self._pid = descriptor, os.getpid()
+                return True
+
+    def release(self) -> None:
+        """Let go; a forked child does not let go of its parent's lock."""
+        # First forgotten, then released: another thread may take the lock at once.
+        descriptor, self._descriptor = self._descriptor, -1
+        if os.getpid() == self._pid:
+            # Closing alone would leave the lock to a child that has a copy of the descriptor.
+            _unlock(descriptor)
+            _close(descriptor)
+
+    def __enter__(self) -> Self:
+        """Hold the lock that `take` took."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go."""
+        self.release()
+
+
+def _close(descriptor: int) -> None:
+    _DESCRIPTORS.discard(descriptor)
+    os.close(descriptor)
+
 
 PAGE: Final = 4096
 LOG_LIMIT: Final = 1000 * PAGE

@@ -4,10 +4,9 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from keepthread.checks import MAX_COUNT
-from keepthread.codec import Row, decode, guarded, pack_id, value_check
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
-from keepthread.stores.drafts import (
+from keepthread.stores.codec import Row, decode, guarded, pack_id, value_check
+from keepthread.stores.rows import (
     Draft,
     Head,
     as_stored,
@@ -19,9 +18,10 @@ from keepthread.stores.drafts import (
     next_row,
     same_body,
     same_place,
+    without_gaps,
 )
-from keepthread.stores.gaps import without_gaps
-from keepthread.stores.sqlite.statements import SQL
+from keepthread.stores.sqlite.schema import SQL
+from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import Message, Record, SessionKey
 
 _KEY_DIGITS = 19

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, cast
 
-from keepthread.codec import value_check
 from keepthread.errors import SessionExists, SessionGone
-from keepthread.recall.places import MOST_SEQ
-from keepthread.stores.details import (
+from keepthread.recall.positions import MOST_SEQ
+from keepthread.stores.codec import value_check
+from keepthread.stores.records import (
     KINDS,
     Condition,
     damaged_session,
@@ -16,10 +16,12 @@ from keepthread.stores.details import (
     encode_details,
     with_changes,
 )
-from keepthread.stores.sqlite import embeddings, index, marks
+from keepthread.stores.sqlite import index
+from keepthread.stores.sqlite import vectors as embeddings
+from keepthread.stores.sqlite import watermarks as marks
 from keepthread.stores.sqlite.log import check_session, erase, known_head_of, touch
-from keepthread.stores.sqlite.shelf import drop_made_of
-from keepthread.stores.sqlite.statements import SQL
+from keepthread.stores.sqlite.records import drop_made_of
+from keepthread.stores.sqlite.schema import SQL
 from keepthread.text_caches import register_cache
 from keepthread.types import SessionInfo, SessionKey
 

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
-from keepthread.checks import MAX_COUNT, check_count, check_id
 from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, StorageFull
-from keepthread.ids import new_id
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.details import (
+from keepthread.stores.ids import new_id
+from keepthread.stores.records import (
     check_filter,
     check_keys,
     check_scope,
@@ -20,15 +19,18 @@ from keepthread.stores.details import (
     encode_spans,
     encode_value,
 )
-from keepthread.stores.drafts import Draft, check_positions, draft, draft_copy
-from keepthread.stores.sqlite import log, recount, sessions, shelf
-from keepthread.stores.sqlite.backup import copy_file
+from keepthread.stores.rows import Draft, check_positions, draft, draft_copy
+from keepthread.stores.sqlite import log, sessions
+from keepthread.stores.sqlite import maintenance as recount
+from keepthread.stores.sqlite import records as shelf
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.file import Connect, DatabaseFile, FileFacts, connect
-from keepthread.stores.sqlite.finding import SQLiteFinder
+from keepthread.stores.sqlite.index import KnownSittings
 from keepthread.stores.sqlite.log import sid_of
-from keepthread.stores.sqlite.sittings import KnownSittings
+from keepthread.stores.sqlite.maintenance import copy_file
+from keepthread.stores.sqlite.search import SQLiteFinder
 from keepthread.stores.sqlite.verify import Inspection
+from keepthread.stores.validation import MAX_COUNT, check_count, check_id
 from keepthread.types import (
     JSON,
     Cleaning,
@@ -388,7 +390,7 @@ class SQLiteStore:
     ) -> Cleaning:
         await self._engine.read(_nothing)  # refuses if it is closed
         file = self._engine.file
-        from keepthread.stores.sqlite.cleaning import clean  # noqa: PLC0415 - hardly ever needed
+        from keepthread.stores.sqlite.maintenance import clean  # noqa: PLC0415 - hardly ever needed
 
         anew = rewrite or bool(sessions)
         return await self._engine.maintain(lambda db: clean(db, file, rewrite=anew, probes=probes))

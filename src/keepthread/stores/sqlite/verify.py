@@ -8,11 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from keepthread.codec import decode
 from keepthread.protocols import Progress
-from keepthread.stores.sqlite import sessions, shelf
-from keepthread.stores.sqlite.faults import SQLITE_ERRORS
-from keepthread.stores.sqlite.statements import SQL
+from keepthread.stores.codec import decode
+from keepthread.stores.sqlite import records as shelf
+from keepthread.stores.sqlite import sessions
+from keepthread.stores.sqlite.file import SQLITE_ERRORS
+from keepthread.stores.sqlite.schema import SQL
 from keepthread.types import Damage, Verification
 
 _STRIDE = 10_000

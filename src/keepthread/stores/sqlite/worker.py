@@ -18,10 +18,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from keepthread.errors import StoreClosed, Unavailable
-from keepthread.stores.sqlite.bell import Bell
-from keepthread.stores.sqlite.faults import SQLITE_ERRORS, translate
-from keepthread.stores.sqlite.file import DatabaseFile
+from keepthread.stores.sqlite.file import SQLITE_ERRORS, DatabaseFile, translate
 from keepthread.stores.sqlite.uses import USES, Use
+from keepthread.stores.sqlite.waker import Bell
 
 if TYPE_CHECKING:
     from pathlib import Path  # its import costs a twentieth of ours

@@ -1,0 +1,1 @@
+"""Programs built on the library: the command line and the Discord bot."""

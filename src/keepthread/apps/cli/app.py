@@ -1,0 +1,276 @@
+"""The commands put together, and what becomes of their errors."""
+
+import inspect
+import json
+import sys
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+import keepthread
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.errors import KeepthreadError
+
+if TYPE_CHECKING:
+    from keepthread.apps.cli.invocation import Call
+
+
+class Listed(NamedTuple):
+    """Where a command is, and the first line of what it says of itself."""
+
+    module: str
+    function: str
+    about: str
+
+
+COMMANDS: Final = {
+    "chat": Listed("chat", "chat", "Chat with a model that remembers."),
+    "discord": Listed("discord", "discord", "Be a bot on Discord that remembers, until Ctrl-C."),
+    "init": Listed("config", "init", "Ask four questions, and write your settings."),
+    "config": Listed("config", "config", "Show every setting and where its value comes from."),
+    "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),
+    "show": Listed(
+        "sessions",
+        "show",
+        "Show a session's messages, oldest first, hidden ones included.",
+    ),
+    "search": Listed(
+        "search",
+        "search",
+        "Find the messages that bear most on a question, in every session or some.",
+    ),
+    "why": Listed("why", "why", "Draw a context: what is in, what is out, and why."),
+    "export": Listed(
+        "export",
+        "export",
+        "Write sessions as JSON lines, lossless, or as Markdown that people can read.",
+    ),
+    "import": Listed("import_", "import_file", "Read conversations into the store."),
+    "facts": Listed(
+        "facts",
+        "facts",
+        "See what is known of an owner beyond one session, and correct it.",
+    ),
+    "copy": Listed(
+        "copy", "copy", "Copy everything of a tenant into another store, and compare both."
+    ),
+    "backup": Listed(
+        "export",
+        "backup",
+        "Copy the whole store, every tenant in it, while it stays in use.",
+    ),
+    "prune": Listed("maintenance", "prune", "Delete sessions without activity for so many days."),
+    "forget": Listed(
+        "forget",
+        "forget",
+        "Erase messages, their copies and all that was made from them, for ever.",
+    ),
+    "index": Listed(
+        "maintenance",
+        "index",
+        "Read what was written since into the index, and into vectors.",
+    ),
+    "fold": Listed(
+        "maintenance", "fold", "Fold old exchanges into summaries, and keep every message."
+    ),
+    "verify": Listed("maintenance", "verify", "Check every row, and the file itself."),
+    "recount": Listed(
+        "maintenance", "recount", "Count tokens anew where another counter counted them."
+    ),
+    "migrate": Listed("copy", "migrate", "Bring a store to this keepthread's format."),
+    "spool": Listed(
+        "outbox",
+        "spool",
+        "Show what waits in a spool, what was dropped, and what was set aside and why.",
+    ),
+    "doctor": Listed(
+        "doctor",
+        "doctor",
+        "Look at the store, its settings, what is below it and the token counter.",
+    ),
+}
+
+
+STORE_VARIABLE: Final = "KEEPTHREAD_STORE"
+Store: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="The store: sqlite:///path, postgresql://…, redis://…."
+        f" Else {STORE_VARIABLE} or the settings name it.",
+    ),
+]
+Tenant: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="The tenant; else the settings name it."),
+]
+Json: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Answer in JSON, for programs; errors too.")
+]
+Version: TypeAlias = Annotated[bool, typer.Option("--version", help="Show the version and exit.")]
+
+INTERRUPTED: Final = 130
+
+
+class _AsItIs:
+    """Takes a text or a truth as it is. Typer would load pydantic to do so, and for `None`, too."""
+
+    def coerce(self, value: object, **_: object) -> object:
+        return value
+
+    def take(self, parameters: list[Any]) -> list[Any]:
+        """Return the parameters, of which those that need no more are taken so."""
+        for each in parameters:
+            if each.type_descriptor.annotation in (str, bool) and not each.multiple:
+                each._runtime_param = self  # noqa: SLF001 - there is no other way to say so
+        return parameters
+
+
+_AS_IT_IS: Final = _AsItIs()
+
+
+class Command(TyperCommand):
+    """One command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return what it takes."""
+        return _AS_IT_IS.take(super().get_params(ctx))
+
+
+class Program(TyperGroup):
+    """All commands, each of them loaded when it is asked for."""
+
+    def __init__(self, **given: Any) -> None:
+        """Know where the commands are."""
+        super().__init__(**given)
+        self.commands = Loading()  # type: ignore[assignment]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return what it takes before the name of a command."""
+        return _AS_IT_IS.take(super().get_params(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's
+        """Return their names, in the order of the help."""
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's
+        """Write what each is about."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.about) for name, each in COMMANDS.items()])
+
+
+class Loading(Mapping[str, Any]):
+    """The commands by their names, loaded as they are looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _loaded(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+app = typer.Typer(
+    name="keepthread",
+    cls=Program,
+    help="Chat with a model that remembers, and look after what was said.\n\n"
+    "Begin with `keepthread init`, then `keepthread chat`.",
+    rich_markup_mode=None,  # help in colour would cost as much again as all else at the start
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    context: typer.Context,
+    *,
+    store: Store = None,
+    tenant: Tenant = None,
+    json: Json = False,
+    version: Version = False,
+) -> None:
+    """Take the options that hold for every command, before its name."""
+    if version:
+        typer.echo(f"keepthread {keepthread.__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+    from keepthread.apps.cli.invocation import Call  # noqa: PLC0415 - not for the help
+
+    context.obj = Call(json=json).with_flags({"memory.url": store, "memory.tenant": tenant})
+
+
+@cache
+def _loaded(name: str) -> Any:
+    """Make a function a command that takes these options behind its name as well."""
+    listed = COMMANDS[name]
+    function = getattr(
+        import_module(f"keepthread.apps.cli.commands.{listed.module}"), listed.function
+    )
+    _, *own = inspect.signature(function).parameters.values()
+    common = list(inspect.signature(options).parameters.values())
+    parameters = [common[0], *own, *common[1:-1]]
+
+    def run_command(**given: Any) -> int | None:
+        call: Call = given.pop("context").obj
+        flags = {"memory.url": given.pop("store"), "memory.tenant": given.pop("tenant")}
+        call = replace(call.with_flags(flags), json=given.pop("json") or call.json)
+        answer: Awaitable[int | None] | int | None = function(call, **given)
+        return _awaited(answer) if isinstance(answer, Awaitable) else answer
+
+    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {p.name: p.annotation for p in parameters}
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    about = inspect.getdoc(function)
+    alone.command(name, cls=Command, help=about, short_help=listed.about)(run_command)
+    return get_command(alone)
+
+
+def _awaited(answer: Awaitable[int | None]) -> int | None:
+    import asyncio  # noqa: PLC0415 - not for the help
+
+    async def finish() -> int | None:
+        return await answer
+
+    return asyncio.run(finish())
+
+
+def run() -> int:
+    """Run what the command line says and return the exit status."""
+    try:
+        status = app(prog_name="keepthread", standalone_mode=False) or 0
+    except KeepthreadError as error:
+        return _fail(type(error).__name__, "; ".join([str(error), *_notes(error)]))
+    except typer.TyperException as error:
+        return _fail("Usage", error.format_message())
+    except OSError as error:
+        return _fail(type(error).__name__, f"{error.filename or 'a file'}: {error.strerror}")
+    except typer.Abort:
+        return _fail("Aborted", "stopped before anything was done")
+    if status == INTERRUPTED:
+        _fail("Interrupted", "stopped")
+    return status
+
+
+def _notes(error: Exception) -> list[str]:
+    return getattr(error, "__notes__", [])
+
+
+def _fail(kind: str, message: str) -> int:
+    """Say what went wrong in one line, and never with a traceback."""
+    if "--json" in sys.argv:
+        typer.echo(json.dumps({"error": kind, "message": message}), err=True)
+    else:
+        typer.secho(f"error: {harmless(message)}", err=True, fg="red")
+    return 2

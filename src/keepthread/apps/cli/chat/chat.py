@@ -1,0 +1,77 @@
+"""A chat as its commands see it: the conversation, the settings, and somebody to tell."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.invocation import Call
+from keepthread.errors import InvalidInput, Unavailable
+from keepthread.memory.session import Session
+from keepthread.types import Message
+
+if TYPE_CHECKING:
+    from keepthread.apps.cli.chat.orchestrating import Orchestrating
+    from keepthread.apps.cli.output import Screen
+    from keepthread.apps.cli.settings.load import Config
+
+
+class Person(Protocol):
+    """Whoever sits at the other end."""
+
+    @property
+    def screen(self) -> "Screen":
+        """Return what draws for them."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Tell one thing."""
+        ...
+
+    async def agrees(self, question: str) -> bool:
+        """Ask before something that cannot be undone."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Chat:
+    """What a command of a chat is given."""
+
+    call: Call
+    config: "Config"
+    talk: Talk
+    person: Person
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    over: bool = False
+    """Whether it is to end."""
+    again: Message | None = None
+    """A stored question that is to be asked again, next."""
+    offer: str = ""
+    """A text to put into the next prompt, for the person to change and send."""
+    orchestrating: "Orchestrating | None" = None
+    """How requests are planned and carried out, if they are."""
+    listed: Sequence[str] = ()
+    """The sessions that were listed last, by which a number means one."""
+    waiting: list[str] = field(default_factory=list[str])
+    """The keys of facts that wait to be confirmed, in the order of the numbers they were given."""
+
+    def here(self) -> None:
+        """Raise while the store is away: what is changed meanwhile would not come home."""
+        if self.talk.keeping.away:
+            raise Unavailable(
+                f"memory is away: {self.talk.keeping.away}; try again when it is back"
+            )
+
+    def at_home(self) -> None:
+        """Raise unless the store itself can be used now."""
+        self.here()
+        if not self.config.settings.memory.enabled:
+            raise InvalidInput("memory is switched off: set memory.enabled to true, and start anew")
+
+    async def session(self) -> Session:
+        """Return the session, which must have begun."""
+        found = await self.talk.known_session()
+        if found is None:
+            raise InvalidInput("nothing was said here yet: ask something first")
+        return found

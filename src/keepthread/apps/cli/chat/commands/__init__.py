@@ -1,0 +1,126 @@
+"""What can be asked of a chat beside the model: each command by its name."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from difflib import get_close_matches
+from inspect import getdoc
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.chat.commands import (
+    asking,
+    changing,
+    costs,
+    files,
+    knowing,
+    looking,
+    planning,
+    sessions,
+)
+from keepthread.errors import InvalidInput
+
+Run: TypeAlias = Callable[[Chat, str], Awaitable[None]]
+
+
+class Command(NamedTuple):
+    """One command; its function's docstring is its help."""
+
+    run: Run
+    usage: str = ""
+    """What comes behind its name, such as `[N]`; in brackets, it may be left out."""
+    completes: Literal["", "session", "file", "command", "model"] = ""
+    """What Tab offers for it."""
+    stays: bool = True
+    """Whether the memory must stay the same meanwhile, and not come home."""
+
+    @property
+    def about(self) -> str:
+        """Say in a line what it does."""
+        return (getdoc(self.run) or "").partition("\n")[0]
+
+
+async def help(chat: Chat, rest: str) -> None:  # noqa: A001 - what people write
+    """List the commands, or tell more about one."""
+    if not rest:
+        chat.person.screen.rows(table(), "", "")
+        chat.person.say("Everything else is said to the model; Tab completes, Ctrl-D leaves")
+        return
+    word = rest if rest.startswith(("/", "memory:")) else f"/{rest}"
+    command = _found(word)
+    lines = [f"{word} {command.usage}".strip(), *(getdoc(command.run) or "").splitlines()]
+    chat.person.say("\n".join(lines))
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "/help": Command(help, "[COMMAND]", "command"),
+    "/sessions": Command(sessions.sessions, "[N]"),
+    "/resume": Command(sessions.resume, "[ID]", "session"),
+    "/load": Command(sessions.resume, "[ID]", "session"),
+    "/rename": Command(sessions.rename, "TITLE"),
+    "/fork": Command(sessions.fork, "[ID]"),
+    "/save": Command(sessions.save, stays=False),
+    "/history": Command(looking.history, "[N]"),
+    "/search": Command(knowing.search, "WORDS"),
+    "/remember": Command(knowing.remember, "TEXT"),
+    "/facts": Command(knowing.facts, "[confirm N]"),
+    "/context": Command(looking.context),
+    "/why": Command(looking.why, "[N]"),
+    "/status": Command(looking.status),
+    "memory:status": Command(looking.status),
+    "/cost": Command(costs.cost),
+    "/plan": Command(planning.plan),
+    "/tools": Command(planning.tools),
+    "/pin": Command(changing.pin, "[N]"),
+    "/rewind": Command(changing.rewind, "[N]"),
+    "/compact": Command(changing.compact),
+    "/clear": Command(changing.clear),
+    "memory:clear": Command(changing.clear),
+    "/forget": Command(sessions.forget, "[last]"),
+    "/export": Command(files.export, "[FILE]", "file"),
+    "/import": Command(files.import_file, "FILE", "file"),
+    "/model": Command(asking.model, "[NAME]", "model"),
+    "/retry": Command(asking.retry),
+    "/quit": Command(asking.quit),
+    "/exit": Command(asking.quit),
+}
+
+
+def table() -> list[tuple[str, str]]:
+    """Return each command as it is written, its other names with it, and what it does."""
+    names: dict[Run, list[str]] = {}
+    for name, command in COMMANDS.items():
+        names.setdefault(command.run, []).append(f"{name} {command.usage}".strip())
+    return [(", ".join(written), Command(run).about) for run, written in names.items()]
+
+
+def is_command(line: str) -> bool:
+    """Tell whether a line is meant for the chat itself, though perhaps misspelt.
+
+    One that begins with a blank is not: so everything can be said to the model.
+    """
+    word = line.split(maxsplit=1)[0] if line.strip() and not line[0].isspace() else ""
+    return word.startswith(("/", "memory:")) and "/" not in word[1:]
+
+
+async def run(chat: Chat, line: str) -> None:
+    """Do what a line asks for; a wrong name names the nearest right one."""
+    word, *others = line.split(maxsplit=1)
+    command, rest = _found(word), others[0].strip() if others else ""
+    if rest and not command.usage:
+        raise InvalidInput(f"{word} takes nothing behind its name; write {word} alone")
+    if not rest and command.usage and not command.usage.startswith("["):
+        raise InvalidInput(f"something is missing: write {word} {command.usage}")
+    async with AsyncExitStack() as stack:
+        if command.stays:
+            await stack.enter_async_context(chat.talk.keeping.using())
+        await command.run(chat, rest)
+
+
+def _found(word: str) -> Command:
+    found = COMMANDS.get(word)
+    if found is not None:
+        return found
+    begun = [name for name in COMMANDS if name.startswith(word)] if len(word) > 1 else []
+    near = begun or get_close_matches(word, COMMANDS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "/help lists them."
+    raise InvalidInput(f"there is no command {word}; {hint} A blank before it asks the model")

@@ -1,0 +1,80 @@
+"""Commands that write a session to a file, and bring conversations in from one."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.chat.commands import arguments
+from keepthread.apps.cli.chat.commands.log import counted, place
+from keepthread.apps.cli.commands.export import writing
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.errors import InvalidInput
+from keepthread.interchange.export import export as export_lines
+from keepthread.interchange.files import JSONL, format_of
+from keepthread.interchange.transcripts import transcript_name, write_transcript
+
+_LINES: Final = ".jsonl"
+
+
+async def export(chat: Chat, rest: str) -> None:
+    """Write this session to a file, as Markdown, or lossless as .jsonl.
+
+    The name's end decides; without a name, a Markdown file is made here.
+    """
+    chat.here()
+    session = await chat.session()
+    info = await session.refresh()
+    file = arguments.path(rest or ".")
+    with _named(file):
+        file = file / transcript_name(info) if file.is_dir() else file
+        there = file.exists()
+    asked = f"{harmless(str(file))} is there already: write over it?"
+    if there and not await chat.person.agrees(asked):
+        chat.person.say("Nothing was written")
+        return
+    store = chat.talk.keeping.memory.store
+    with (
+        _named(file),
+        writing(file) as write,
+        chat.call.progress("Exporting", "messages") as progress,
+    ):
+        if file.suffix == _LINES:
+            done = await export_lines(store, write, sessions=[info.id], progress=progress)
+        else:
+            done = await write_transcript(store, info, write, progress=progress)
+    for what in done.damaged:
+        chat.person.say(f"Damaged: {harmless(what)}")
+    chat.person.say(f"Wrote {counted(done.messages, 'message')} to {harmless(str(file))}")
+
+
+async def import_file(chat: Chat, rest: str) -> None:
+    """Bring in conversations from a file: ours, ChatGPT's, Claude's.
+
+    Its format is known by its content; an archive of theirs or a transcript is taken as well.
+    """
+    # Loaded when something comes, lest every chat wait for it.
+    from keepthread.apps.cli.commands.import_ import Wanted, look_into, told  # noqa: PLC0415
+
+    chat.at_home()
+    file = arguments.path(rest)
+    memory = chat.talk.keeping.memory
+    with _named(file), file.open("rb") as opened:
+        form = format_of(opened.peek(1))
+        owner = None if form == JSONL else chat.talk.owner
+        arrival = look_into(opened, Wanted(form, file.stat().st_size, "", owner, False))
+        with chat.call.progress("Importing", arrival.unit) as progress:
+            done = await arrival.read(memory.store, memory.counter, progress)
+    for line in (line for lines in told(done, place(chat)) for line in lines):
+        chat.person.say(harmless(line))
+    chat.person.say("/sessions lists them")
+
+
+@contextmanager
+def _named(file: Path) -> Generator[None]:
+    """Say of a file that cannot be used which it is, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(f"{file}: {error.strerror or error}; name another file") from error

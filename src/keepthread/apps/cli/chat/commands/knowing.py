@@ -1,0 +1,98 @@
+"""Commands about what is known: find it in all sessions, note it, list it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.commands.facts import told_of
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from keepthread.memory.facts.types import Fact
+
+_TOLD: Final = 3
+"""Facts that are told one by one when they begin to wait."""
+_SHORTEST_KEY: Final = 4
+"""Digits at the end of a key that name a fact; a number that was given goes before them."""
+
+
+async def search(chat: Chat, rest: str) -> None:
+    """Find the messages that bear most on some words, in all your sessions."""
+    chat.at_home()
+    with chat.call.progress("Reading", "messages") as progress:
+        hits = await chat.talk.keeping.memory.search(rest, owner=chat.talk.owner, progress=progress)
+    chat.person.screen.hits(hits)
+
+
+async def remember(chat: Chat, rest: str) -> None:
+    """Note a fact about you that all your sessions know from now on."""
+    chat.at_home()
+    fact = await chat.talk.keeping.memory.facts(chat.talk.owner).remember(rest)
+    key, told, _ = told_of(fact)
+    chat.person.say(harmless(f"Remembered: {told} (`keepthread facts forget {key}` undoes it)"))
+
+
+async def facts(chat: Chat, rest: str) -> None:
+    """List what is known of you, or `confirm N` so that a waiting fact is used.
+
+    A fact that a model drew from anything but your own words waits, and no prompt shows it. A
+    number keeps its meaning as long as the chat runs; the end of a fact's key will do as well.
+    """
+    chat.at_home()
+    word, _, which = rest.partition(" ")
+    if not rest:
+        await _list(chat)
+    elif word == "confirm":
+        await _confirm(chat, which.strip())
+    else:
+        raise InvalidInput(f"/facts lists facts, and /facts confirm N confirms one; not {word!r}")
+
+
+async def _list(chat: Chat) -> None:
+    found = await chat.talk.keeping.memory.facts(chat.talk.owner).list()
+    if not found:
+        chat.person.say("Nothing is known yet; /remember TEXT notes something")
+        return
+    rows = [(_number(chat, fact), *told_of(fact)) for fact in found]
+    chat.person.screen.rows(rows, "", "", "", "")
+    if waiting := sum(fact.state == "quarantined" for fact in found):
+        chat.person.say(f"{waiting:,} waiting for you: /facts confirm N lets one be used")
+
+
+async def _confirm(chat: Chat, which: str) -> None:
+    book = chat.talk.keeping.memory.facts(chat.talk.owner)
+    waiting = [fact for fact in await book.list() if fact.state == "quarantined"]
+    if not which and len(waiting) == 1:
+        which = waiting[0].key
+    key = chat.waiting[int(which) - 1] if _is_number(chat, which) else which.lower()
+    found = [f for f in waiting if len(key) >= _SHORTEST_KEY and f.key.endswith(key)]
+    if len(found) != 1:
+        raise InvalidInput(f"no waiting fact is {which!r}; /facts lists them with their numbers")
+    fact = await book.confirm(found[0].key)
+    chat.person.say(harmless(f"Confirmed: {told_of(fact)[1]}"))
+
+
+def _is_number(chat: Chat, word: str) -> bool:
+    return word.isascii() and word.isdigit() and 0 < int(word) <= len(chat.waiting)
+
+
+def _number(chat: Chat, fact: "Fact") -> str:
+    """Return the number of a waiting fact; once given, it never means another."""
+    if fact.state != "quarantined":
+        return ""
+    if fact.key not in chat.waiting:
+        chat.waiting.append(fact.key)
+    return str(chat.waiting.index(fact.key) + 1)
+
+
+async def tell_waiting(chat: Chat, tell: Callable[[str], object]) -> None:
+    """Say which facts began to wait for confirmation since this was last looked at."""
+    found = await chat.talk.keeping.memory.facts(chat.talk.owner).list()
+    new = [f for f in found if f.state == "quarantined" and f.key not in chat.waiting]
+    for fact in new[:_TOLD]:
+        number, told = _number(chat, fact), told_of(fact)[1]
+        tell(f"waits for you to confirm it ({fact.trust}): {told} · /facts confirm {number}")
+    if len(new) > _TOLD:
+        chat.waiting += [fact.key for fact in new[_TOLD:]]
+        tell(f"{len(new) - _TOLD:,} more wait for you to confirm them; /facts lists them")

@@ -1,0 +1,66 @@
+"""Looking back into the session's log, and what to call what is there."""
+
+from collections.abc import Callable
+from typing import Final
+
+from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.stores import place_of
+from keepthread.context.hidden import Marks
+from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.session import Session
+from keepthread.types import Message, Scope
+
+_PAGE: Final = 50
+_BRIEF: Final = 60
+
+
+async def marks(chat: Chat, session: Session) -> Marks:
+    """Return what is hidden in a session."""
+    store = chat.talk.keeping.memory.store
+    return marks_of(await store.scan(Scope(session=session.key), MARKS))
+
+
+async def newest(chat: Chat, session: Session, until: Callable[[Message], bool]) -> list[Message]:
+    """Return the visible messages from the latest one of a kind on, or all; oldest first."""
+    store = chat.talk.keeping.memory.store
+    hidden = await marks(chat, session)
+    before = (await session.refresh()).messages + 1
+    found: list[Message] = []
+    while span := hidden.visible_before(before):
+        first, last = span
+        page = await store.tail(session.key, limit=_PAGE, before=last + 1, after=first - 1)
+        for message in reversed(page):
+            if message.state == "live":
+                found.append(message)
+                if until(message):
+                    return found[::-1]
+        before = page[0].seq if page else first
+    return found[::-1]
+
+
+async def unanswered(chat: Chat, session: Session) -> Message | None:
+    """Return the latest question, if nothing came of it."""
+    found = await newest(chat, session, lambda m: m.role in ("user", "assistant"))
+    return found[0] if found and found[0].role == "user" else None
+
+
+def brief(text: str) -> str:
+    """Return the beginning of a text in quotation marks, on one line."""
+    line = " ".join(text[: 4 * _BRIEF].split())
+    return harmless(f"“{line}”" if len(line) <= _BRIEF else f"“{line[:_BRIEF].rstrip()}…”")
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def place(chat: Chat) -> str:
+    """Say where the chat is kept now."""
+    keeping = chat.talk.keeping
+    if not keeping.kept:
+        return "nowhere but in this program"
+    if keeping.away:
+        return "in a file of its own, until the store is back"
+    return harmless(place_of(chat.config.settings.address))

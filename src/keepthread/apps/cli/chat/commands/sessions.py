@@ -1,0 +1,207 @@
+"""Commands about whole sessions: list, resume, name, copy, save and forget them."""
+
+from typing import TYPE_CHECKING, Final
+
+from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.chat.commands import arguments
+from keepthread.apps.cli.chat.commands.log import brief, counted, newest, place, unanswered
+from keepthread.apps.cli.chat.keeping import AWAY
+from keepthread.apps.cli.chat.talk import new_session_id
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.errors import InvalidInput, SessionExists, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keepthread.memory.forgetting.receipt import Receipt
+
+_LISTED: Final = 20
+_LATEST: Final = 10
+_SHOWN: Final = 5
+_LONGEST: Final = 200
+
+
+async def sessions(chat: Chat, rest: str) -> None:
+    """List your sessions, the latest first; 20 of them, or N."""
+    await _list(chat, arguments.number(rest, _LISTED, what="a number of sessions"))
+
+
+async def _list(chat: Chat, limit: int) -> None:
+    chat.at_home()
+    memory = chat.talk.keeping.memory
+    found = await memory.list_sessions(owner=chat.talk.owner, limit=limit)
+    chat.listed = [session.id for session in found]
+    chat.person.screen.sessions(found, current=chat.talk.id)
+
+
+async def resume(chat: Chat, rest: str) -> None:
+    """Go on in another session, by its id or its number in the list.
+
+    Without either, the latest ones are listed. An id goes before a number.
+    """
+    if not rest:
+        await _list(chat, _LATEST)
+        chat.person.say("/resume N or /resume ID goes on in one of them")
+        return
+    chat.at_home()
+    memory = chat.talk.keeping.memory
+    id = await _meant(chat, rest)
+    session = await chat.call.session(memory, id, owner=chat.talk.owner, lists="/sessions")
+    chat.talk.move(session.id)
+    await chat.talk.mark_used()
+    latest = await newest(chat, session, lambda message: message.role == "user")
+    chat.person.screen.transcript(session.info, latest, more="")
+    if await unanswered(chat, session):
+        chat.person.say("The latest question has no answer; /retry asks it again")
+
+
+async def _meant(chat: Chat, word: str) -> str:
+    """Return the id that is meant; a number is one of the list unless it is an id itself."""
+    store = chat.talk.keeping.memory.store
+    if not word.isdigit() or await store.get_session(word) is not None:
+        return word
+    listed = chat.listed or [
+        session.id for session in await store.list_sessions(owner=chat.talk.owner, limit=_LATEST)
+    ]
+    place = arguments.number(word, 1)
+    if place > len(listed):
+        raise InvalidInput(
+            f"{counted(len(listed), 'session')} listed, and {place} is none of them;"
+            " /sessions lists more"
+        )
+    return listed[place - 1]
+
+
+async def rename(chat: Chat, rest: str) -> None:
+    """Give this session a title."""
+    chat.here()
+    title = " ".join(rest.split())
+    if len(title) > _LONGEST:
+        raise InvalidInput(
+            f"a title has at most {_LONGEST} characters, and this has {len(title):,}"
+        )
+    info = await (await chat.session()).update(title=title)
+    chat.person.say(f"This session is called {brief(info.title)} now")
+
+
+async def fork(chat: Chat, rest: str) -> None:
+    """Go on in a copy of this session, which itself stays as it is.
+
+    The copy gets the id that is given, or a new one.
+    """
+    chat.at_home()
+    session = await chat.session()
+    try:
+        copy = await session.fork(id=rest or new_session_id())
+    except SessionExists:
+        raise SessionExists(
+            f"there is a session {rest!r} already; give another id, or none"
+        ) from None
+    chat.talk.move(copy.id)
+    chat.person.say(
+        f"This is {harmless(copy.id)} now, a copy; /resume {harmless(session.id)} goes back"
+    )
+
+
+async def save(chat: Chat, _: str) -> None:
+    """Tell what is saved, and where; everything is, as it is said.
+
+    If the store was away, what waits is brought home first.
+    """
+    keeping = chat.talk.keeping
+    if keeping.away:
+        try:
+            await keeping.come_back()
+        except AWAY as error:
+            raise Unavailable(
+                f"memory is still away: {' '.join(str(error).split())};"
+                f" what is said is kept {place(chat)}"
+            ) from error
+    chat.at_home()
+    await keeping.memory.idle()
+    session = await chat.session()
+    info = await session.refresh()
+    chat.person.say(
+        f"Saved: {counted(info.messages, 'message')} of session {harmless(info.id)} in"
+        f" {place(chat)}; everything is saved as it is said"
+    )
+
+
+# --- forgetting ---
+
+
+async def forget(chat: Chat, rest: str) -> None:
+    """Erase this session for ever, or with `last` its latest exchange.
+
+    It asks first. Copies in forks go as well, and all that was made from it: summaries, facts,
+    the index. After a whole session another begins.
+    """
+    if rest not in ("", "last"):
+        raise InvalidInput(f"/forget {rest} means nothing: write /forget, or /forget last")
+    chat.at_home()
+    await (_forget_last(chat) if rest else _forget_all(chat))
+
+
+async def _forget_all(chat: Chat) -> None:
+    memory = chat.talk.keeping.memory
+    session = await chat.session()
+    planned = await memory.forget(session=session.id, dry_run=True)
+    if not await chat.person.agrees(f"Forget this session for good, {_what([planned])}?"):
+        chat.person.say("Nothing was forgotten")
+        return
+    chat.talk.unsay()  # also if it is broken off
+    await chat.talk.keeping.before_forget(session=session.id)
+    with chat.call.progress("Forgetting", "messages") as progress:
+        done = await memory.forget(session=session.id, progress=progress)
+    chat.talk.move(new_session_id())
+    _tell(chat, [done])
+    chat.person.say(f"This is a new session, {chat.talk.id}")
+
+
+async def _forget_last(chat: Chat) -> None:
+    memory = chat.talk.keeping.memory
+    session = await chat.session()
+    found = await newest(chat, session, lambda message: message.role == "user")
+    if not found or found[0].role != "user":
+        raise InvalidInput("there is nothing to forget: nothing was asked here since the start")
+    ids = [message.id for message in found if message.exchange == found[0].exchange]
+    question = f"Forget {brief(found[0].content)} and its answer for good"
+    if not await chat.person.agrees(f"{question}, {counted(len(ids), 'message')}?"):
+        chat.person.say("Nothing was forgotten")
+        return
+    chat.talk.unsay(ids)  # also if it is broken off
+    for id in ids:
+        await chat.talk.keeping.before_forget(session=session.id, message=id)
+    with chat.call.progress("Forgetting", "messages") as progress:
+        done = [
+            await memory.forget(session=session.id, message=id, progress=progress) for id in ids
+        ]
+    await session.refresh()  # its title may have been made from what is gone
+    _tell(chat, done)
+
+
+def _what(receipts: "Sequence[Receipt]") -> str:
+    """Say in short what receipts are about."""
+    counts = (
+        (sum(r.messages + r.derived for r in receipts), "message", "messages", ""),
+        (sum(r.copies for r in receipts), "copy", "copies", " in forks"),
+        (sum(sum(r.records.values()) for r in receipts), "record", "records", " made from them"),
+    )
+    told = [f"{counted(n, one, many)}{rest}" for n, one, many, rest in counts if n]
+    return ", ".join(told) or "nothing"
+
+
+def _tell(chat: Chat, receipts: "Sequence[Receipt]") -> None:
+    chat.person.say(f"Forgotten: {_what(receipts)}")
+    kept = sorted({answer for receipt in receipts for answer in receipt.answers})
+    if kept:
+        places = ", ".join(f"{session} {seq:,}" for session, seq in kept[:_SHOWN])
+        more = ", …" if len(kept) > _SHOWN else ""
+        chat.person.say(
+            f"{counted(len(kept), 'answer')} written from it stayed, at {harmless(places)}{more}"
+        )
+    residues = {residue for receipt in receipts for residue in receipt.residues}
+    for where, why, until in sorted(residues):
+        chat.person.say(harmless(f"Bytes of it may be left in {where}: {why}; until {until}"))
+    if any(receipt.found for receipt in receipts):
+        chat.person.say("Some of it was still found there just now")

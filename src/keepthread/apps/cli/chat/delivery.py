@@ -1,0 +1,312 @@
+"""Bring the files of an outage into their store: each message once, in order.
+
+A file that cannot be delivered is reported, kept and passed over: it must stop neither the chat
+that finds it nor the files after it. Only a store that is away itself ends a delivery.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from time import time
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+from keepthread.apps.cli.chat.asides import Aside, Asides
+from keepthread.context.blocks import is_answer
+from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
+from keepthread.errors import (
+    Damaged,
+    KeepthreadError,
+    MessageNotFound,
+    SessionExists,
+    SessionNotFound,
+    StoreClosed,
+    Unavailable,
+)
+from keepthread.memory.delegation import DELEGATED
+from keepthread.memory.memory import Memory, Opening
+from keepthread.memory.session import Session
+from keepthread.stores.validation import MAX_COUNT
+from keepthread.types import JSON, Message, Scope, SessionInfo, SessionKey, Span
+
+T = TypeVar("T")
+
+Open: TypeAlias = Callable[[str], Opening]
+"""Opens a memory by its address."""
+Tell: TypeAlias = Callable[[str], object]
+
+_STORE_AWAY: Final = (Unavailable, StoreClosed, OSError)
+_PAGE: Final = 500
+
+
+class Delivered(NamedTuple):
+    """The result of a delivery."""
+
+    messages: int = 0
+    """How many messages were new to the store."""
+    sessions: Sequence[str] = ()
+    """The sessions that the store now has completely."""
+    failed: str = ""
+    """Why others were not delivered; empty if all were."""
+
+
+class _Undeliverable(Exception):
+    """The file, or one of its sessions, cannot be delivered; the text says why."""
+
+
+async def bring_home(
+    asides: Asides,
+    opened: Open,
+    store: Memory,
+    tell: Tell,
+    *,
+    forget: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Deliver the files of chats that ended, and return those that stay.
+
+    A file stays if a running chat owns it or it cannot be delivered. With `forget`, which is what
+    `Memory.forget` takes, the process that delivers it later is asked to forget the messages so
+    far.
+    """
+    stayed: list[Path] = []
+    request: dict[str, Any] | None = None
+    if forget is not None:
+        request = {**forget, "until": min(time(), forget.get("until") or MAX_COUNT)}
+    for path in await asyncio.to_thread(asides.left):
+        if await _brought_home(path, asides, opened, store, tell):
+            continue
+        if path.exists():
+            stayed.append(path)
+            if request is not None:
+                await asyncio.to_thread(asides.request, path, request)
+    return stayed
+
+
+async def _brought_home(
+    path: Path, asides: Asides, opened: Open, store: Memory, tell: Tell
+) -> bool:
+    """Deliver one file, and return whether it is gone."""
+    aside = await asyncio.to_thread(asides.take, path)
+    if aside is None:
+        return False
+    try:
+        done = await deliver_file(aside, opened, store)
+    except BaseException:
+        aside.leave()
+        raise
+    if done.messages:
+        tell(f"{done.messages:,} messages of an earlier chat were brought home")
+    if done.failed:
+        aside.leave()
+        tell(f"{path} cannot be delivered: {done.failed}; the earlier chat in it is kept there")
+        return False
+    aside.remove()
+    return True
+
+
+async def deliver_file(aside: Aside, opened: Open, store: Memory) -> Delivered:
+    """Deliver a file that this process owns; what is delivered of one that stays is removed."""
+    try:
+        memory = await opened(aside.address)
+    except (KeepthreadError, OSError) as error:
+        return Delivered(failed=_reason(error))
+    async with memory:
+        done = await deliver(memory, store, aside)
+        if done.failed:
+            # Else a session that is deleted from the store would be delivered again.
+            for id in done.sessions:
+                with suppress(KeepthreadError):
+                    await memory.delete_session(id)
+    return done
+
+
+async def deliver(memory: Memory, store: Memory, aside: Aside | None = None) -> Delivered:
+    """Bring what was said elsewhere into its store, each message once.
+
+    Then forget what others asked for while the file was owned.
+    """
+    try:
+        # First of all: nothing arrives that could not be forgotten again.
+        requests = await asyncio.to_thread(_requests_of, aside)
+        sessions = [info async for info in _sessions(memory)]
+    except _Undeliverable as error:
+        return Delivered(failed=str(error))
+    count = 0
+    whole: list[str] = []
+    stay: set[str] = set()
+    failed: list[str] = []
+    for info in sessions:
+        if info.parent in stay:  # what it belongs to is not in the store
+            stay.add(info.id)
+            continue
+        try:
+            async for messages in _delivered(info, memory, store):
+                count += messages
+            whole.append(info.id)
+        except _STORE_AWAY:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, later chats must start
+            stay.add(info.id)
+            failed.append(f"session {info.id}: {_reason(error)}")
+    failed += [reason async for reason in _forgetting(requests, store)]
+    return Delivered(count, whole, "; ".join(failed))
+
+
+async def _forgetting(requests: Sequence[Mapping[str, Any]], store: Memory) -> AsyncIterator[str]:
+    """Forget what was asked for, and yield why something could not be."""
+    for request in requests:
+        try:
+            await store.forget(**request)
+        except (SessionNotFound, MessageNotFound):
+            pass  # what never reached this store needs no forgetting
+        except _STORE_AWAY:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, later chats must start
+            yield f"a request to forget: {_reason(error)}"
+
+
+async def _sessions(memory: Memory) -> AsyncIterator[SessionInfo]:
+    """Yield all sessions in the order they were made: a parent before its children."""
+    after: SessionKey | None = None
+    while page := await _read(memory.store.scan_sessions(after=after, limit=_PAGE)):
+        for info in page:
+            if info.ready:
+                yield info
+        after = page[-1].key
+
+
+def _requests_of(aside: Aside | None) -> Sequence[Mapping[str, Any]]:
+    try:
+        return aside.requests() if aside else ()
+    except (OSError, json.JSONDecodeError) as error:
+        raise _Undeliverable(f"a request to forget cannot be read: {_reason(error)}") from error
+
+
+async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncIterator[int]:
+    """Deliver a session part by part, and yield how many messages of each were new."""
+    if info.state == "damaged":
+        raise Damaged("its record is damaged")
+    here = await _read(memory.get_session(info.id))
+    async for exchange in _exchanges(here):  # first, so that no part of a damaged session arrives
+        if any(message.state == "damaged" for message in exchange):
+            raise Damaged("some of its messages are damaged")
+    if info.kind == "delegate":
+        await _deliver_child(here, memory, store)
+        return
+    title = None if info.title_seq else info.title
+    there = await store.session(
+        info.id, owner=info.owner, system_prompt=info.system_prompt, title=title
+    )
+    users: dict[int, Message] = {}
+    async for exchange in _exchanges(here):
+        live = [message for message in exchange if message.state == "live"]
+        users |= {message.exchange: message for message in live if message.role == "user"}
+        yield await _bring(live, users.get(exchange[0].exchange), there, store)
+    await _entitle(here, there)
+
+
+async def _deliver_child(here: Session, memory: Memory, store: Memory) -> None:
+    """Copy the session of a delegated task, and link it to the exchange it was made for."""
+    info = here.info
+    parent = await store.store.get_session(info.parent or "")
+    link = await _read(memory.store.get(Scope(session=here.key), DELEGATED, DELEGATED))
+    if parent is None or link is None or not link.made_of:
+        return  # nothing refers to it
+    origin = link.made_of[0]
+    asked = await _read(memory.store.find(origin.session, seqs=[origin.first]))
+    found = await store.store.find(parent.key, ids=[message.id for message in asked])
+    if not found or found[0].state != "live":  # what was made from it goes with it
+        return
+    number = {"exchange": found[0].exchange}
+    meta = {**info.meta, "parent_exchange": found[0].exchange}
+    new = replace(info, key=SessionKey(""), meta=meta, ready=True)
+    with suppress(SessionExists):  # an earlier delivery broke off
+        await store.store.put_session(new)
+    there = await store.get_session(info.id, owner=info.owner)
+    scope = Scope(session=there.key)
+    span = Span(session=parent.key, first=found[0].seq, last=found[0].seq)
+    value = {**cast(dict[str, JSON], link.value), **number}
+    await store.store.put(scope, DELEGATED, DELEGATED, value, made_of=[span])
+    async for exchange in _exchanges(here):
+        await store.store.load(there.key, exchange)
+
+
+async def _entitle(here: Session, there: Session) -> None:
+    """Give a session the title that was made elsewhere from a message it has now."""
+    if there.info.title or not here.info.title_seq:
+        return
+    made_from = await _read(here.messages(after=here.info.title_seq - 1, limit=1))
+    with suppress(MessageNotFound):  # it is forgotten
+        await there.update(title=here.info.title, title_from=made_from[0].id)
+
+
+async def _exchanges(session: Session) -> AsyncIterator[list[Message]]:
+    """Yield a session's messages exchange by exchange."""
+    held: list[Message] = []
+    after = 0
+    while page := await _read(session.messages(after=after, limit=_PAGE)):
+        for message in page:
+            if held and message.exchange != held[0].exchange:
+                yield held
+                held = []
+            held.append(message)
+        after = page[-1].seq
+    if held:
+        yield held
+
+
+async def _bring(
+    exchange: Sequence[Message], user: Message | None, session: Session, store: Memory
+) -> int:
+    """Append what the store does not have yet of an exchange, and return how much that was."""
+    ids = [message.id for message in exchange]
+    known = {m.id for m in await store.store.find(session.key, ids=ids)}
+    new = [_bare(message) for message in exchange if message.id not in known]
+    if user is None:  # said before the first question
+        if new:
+            await session.append(*new)
+        return len(new)
+    rest = [message for message in new if message.id != user.id]
+    if len(rest) < len(new):
+        await session.append(_bare(user))
+    if rest:
+        await _continue(session, user, rest)
+    return len(new)
+
+
+async def _continue(session: Session, user: Message, rest: Sequence[Message]) -> None:
+    """Append calls, results and the answer to the exchange of a user message."""
+    exchange = session.exchange(
+        user.content, id=user.id, author=user.author, attachments=user.attachments
+    )
+    async with exchange as turn:
+        for answers, some in groupby(rest, key=is_answer):
+            if answers:
+                for answer in some:  # the store may have it under another id
+                    await turn.finish(answer)
+            else:
+                await turn.append(*some)
+
+
+def _bare(message: Message) -> Message:
+    """Return a message as it was said; positions it names are those of the file it comes from."""
+    meta = {k: v for k, v in message.meta.items() if k not in (WRITTEN_FROM, RECALLED_FROM)}
+    return replace(message, meta=meta, seq=0, exchange=0, total=0, digest=b"")
+
+
+async def _read(reading: Awaitable[T]) -> T:
+    """Read from the file; an error of the file must not look like one of the store."""
+    try:
+        return await reading
+    except (KeepthreadError, OSError) as error:
+        raise _Undeliverable(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, (KeepthreadError, _Undeliverable)) and text:
+        return text
+    return f"{type(error).__name__}: {text}"

@@ -1,0 +1,207 @@
+"""Where a chat is kept: its store; while that is away a file of its own; else this process.
+
+All three are memories, so a chat goes on as if nothing had happened, and says that something did.
+The store is tried again and again, and once it is back everything is brought into it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from keepthread.apps.cli.chat.asides import Aside, Asides
+from keepthread.apps.cli.chat.delivery import Delivered, Open, bring_home, deliver, deliver_file
+from keepthread.errors import Damaged, KeepthreadError, StoreClosed, Unavailable, WrongFormat
+from keepthread.memory.memory import Memory
+from keepthread.types import Message, SessionInfo
+
+AWAY: Final = (Unavailable, Damaged, WrongFormat, StoreClosed, OSError)
+"""What says that a store cannot be used now, and nothing about what was asked of it."""
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+_LAST_TRY: Final = 2.0
+
+
+class Keeping:
+    """A chat's memory; `memory` is the one to use now."""
+
+    def __init__(
+        self,
+        address: str,
+        opened: Open,
+        asides: Asides | None,
+        *,
+        tell: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """Know the store and the files beside it; without such files nothing is kept at all."""
+        self._address = address
+        self._opened = opened
+        self._asides = asides
+        self.tell = tell
+        """Shows a notice to the user."""
+        self._memory: Memory | None = None
+        self._aside: Aside | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._using = asyncio.Lock()
+        self._reason = ""
+        self.away = ""
+        """Why the store cannot be used now; nothing if it can."""
+        self.kept = asides is not None
+        """Whether what is said survives the end of this process."""
+
+    @property
+    def memory(self) -> Memory:
+        """Return the memory that keeps the chat now."""
+        assert self._memory is not None, "it was not begun"
+        return self._memory
+
+    async def begin(self) -> None:
+        """Open the store, and bring home what earlier chats left; or say why that cannot be."""
+        if self._asides is None:
+            self._memory = await self._opened("ram://")
+            return
+        try:
+            self._memory = await self._opened(self._address)
+        except AWAY as error:
+            await self._go_aside(error)
+            return
+        with suppress(*AWAY):
+            await bring_home(self._asides, self._opened, self._memory, self.tell)
+
+    async def close(self) -> None:
+        """Bring home what can be brought, and close."""
+        if self._watching:
+            self._watching.cancel()
+        if self.away and self._memory is not None:
+            with suppress(KeepthreadError, OSError, TimeoutError):
+                async with asyncio.timeout(_LAST_TRY):
+                    await self.come_back()
+        if self._memory is not None:
+            await self._memory.close()
+        if self._aside:
+            self._aside.leave()
+
+    @asynccontextmanager
+    async def using(self) -> AsyncGenerator[None]:
+        """Let the memory stay the same while the block runs, but for what `leave` does."""
+        async with self._using:
+            yield
+
+    # --- away ---
+
+    async def leave(
+        self, error: Exception, session: SessionInfo | None, said: Sequence[Message]
+    ) -> None:
+        """Go on elsewhere, with what was said so far; there `session` has the same id."""
+        await self._go_aside(error)
+        if session is None:
+            return
+        try:
+            await self._copy(session, said)
+        except AWAY as another:
+            if not self.kept:
+                raise
+            await self._go_aside(another)  # the disk of the file is full, for example
+            await self._copy(session, said)
+
+    async def _copy(self, session: SessionInfo, said: Sequence[Message]) -> None:
+        other = await self.memory.session(
+            session.id,
+            owner=session.owner,
+            system_prompt=session.system_prompt,
+            title=None if session.title_seq else session.title,
+        )
+        await other.append(*said)
+        made_from = [message for message in said if message.seq == session.title_seq]
+        if made_from:
+            await other.update(title=session.title, title_from=made_from[0].id)
+
+    async def _go_aside(self, error: Exception) -> None:
+        """Open a file of our own; if that fails or has failed, a memory in this process."""
+        self.away = " ".join(str(error).split()) or type(error).__name__
+        if self._memory is not None:
+            with suppress(*AWAY):
+                await self._memory.close()
+        self._memory = None if self._aside else await self._in_file()
+        self.kept = self._memory is not None
+        if self._memory is None:
+            self._memory = await self._opened("ram://")
+        where = "in a file until it is back" if self.kept else "nowhere but in this program"
+        self.tell(f"memory is away: {self.away}; what is said is kept {where}")
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+
+    async def _in_file(self) -> Memory | None:
+        if self._asides is None:
+            return None
+        try:
+            aside = await asyncio.to_thread(self._asides.new)
+        except OSError:
+            return None
+        try:
+            memory = await self._opened(aside.address)
+        except AWAY:
+            aside.remove()
+            return None
+        self._aside = aside
+        return memory
+
+    # --- back ---
+
+    async def _watch(self) -> None:
+        """Try again and again."""
+        pause = _FIRST_PAUSE
+        while self.away:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            with suppress(KeepthreadError, OSError):
+                await self.come_back()
+
+    async def come_back(self) -> int:
+        """Bring into the store what was kept elsewhere, and go on there; return how much it was.
+
+        If the store refuses it, the chat continues in its file and says so once.
+        """
+        async with self._using:
+            if not self.away or self._asides is None:
+                return 0
+            store = await self._opened(self._address)
+            try:
+                await bring_home(self._asides, self._opened, store, self.tell)
+                done = await self._deliver(store)
+            except BaseException:
+                await store.close()
+                raise
+            if done.failed:
+                await store.close()
+                self._refused(done.failed)
+                return done.messages
+            await self.memory.close()
+            if self._aside:
+                self._aside.remove()
+            self._memory, self._aside, self.away, self.kept = store, None, "", True
+        self.tell(f"memory is back: {done.messages:,} messages were brought home")
+        return done.messages
+
+    async def _deliver(self, store: Memory) -> Delivered:
+        """Deliver the file of this chat, and what is kept in this process since it failed."""
+        if self.kept or self._aside is None:
+            return await deliver(self.memory, store, self._aside)
+        file = await deliver_file(self._aside, self._opened, store)
+        rest = await deliver(self.memory, store)
+        if file.failed and not rest.failed:  # the chat itself is home; a later one tries the file
+            self.tell(f"{self._aside.path} cannot be delivered: {file.failed}; it is kept there")
+            self._aside.leave()
+            self._aside = None
+        return rest._replace(messages=file.messages + rest.messages)
+
+    def _refused(self, reason: str) -> None:
+        if reason != self._reason:
+            where = str(self._aside.path) if self.kept and self._aside else "this program alone"
+            self.tell(f"memory is back, but refuses this chat: {reason}; it is kept in {where}")
+        self._reason = reason
+
+    async def before_forget(self, **forget: Any) -> None:
+        """Bring home what other chats keep in files, or ask them to forget it too."""
+        if self._asides is not None:
+            await bring_home(self._asides, self._opened, self.memory, self.tell, forget=forget)

@@ -1,0 +1,99 @@
+"""One question from the command line or a pipe, and its answer on the output."""
+
+import os
+import signal
+import sys
+from contextlib import aclosing
+from typing import Any, Final
+
+from keepthread.apps.cli.chat import advice
+from keepthread.apps.cli.chat.plain import Drawing
+from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
+from keepthread.apps.cli.chat.talk import Answered, Talk
+from keepthread.apps.cli.invocation import Call
+from keepthread.errors import InvalidInput
+
+CUT: Final = 1
+"""The exit status if the answer is not whole, or empty."""
+
+
+def question_of(given: str | None) -> str | None:
+    """Return what is asked: an argument, the input, or both; None if a person is to type it."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        if given is None and sys.stdout.isatty():
+            return None
+        parts = [given or ""]
+    else:
+        parts = [given or "", _input()]
+    question = "\n\n".join(part for part in parts if part.strip())
+    if not question:
+        raise InvalidInput(
+            "there is no question: give one as -p 'How is the weather?', or pipe a text in;"
+            " to chat, run it in a terminal"
+        )
+    return question
+
+
+def _input() -> str:
+    """Read all of the input; Ctrl-C ends that."""
+    if sys.stdin is None:  # it was closed
+        return ""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.buffer.read().decode().strip("\r\n")
+    except UnicodeDecodeError:
+        raise InvalidInput("the input is no text in UTF-8") from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def answer_once(
+    call: Call, talk: Talk, question: str, drawing: Drawing, signals: Signals
+) -> int:
+    """Ask, show the answer as it arrives, and return the exit status."""
+    with signals.during(talk.stop):
+        async with drawing, aclosing(talk.ask(question)) as pieces:
+            async for piece in pieces:
+                try:
+                    drawing.add(piece)
+                except BrokenPipeError:
+                    _let_go_of_the_output()
+                    talk.stop()
+        stopped = INTERRUPTED if signals.presses else 0
+    answered = talk.last
+    assert answered is not None, "it was asked"
+    if answered.failure and not answered.text:
+        answered.failure.add_note(advice.outside(answered.failure, call.config.settings.model))
+        raise answered.failure
+    if call.json:
+        call.write(_record(talk, answered))
+    if answered.cut:
+        call.warn(f"the answer was cut short: {answered.failure or 'it was stopped'}")
+    elif not answered.text.strip():
+        call.warn("the model said nothing; the question is kept")
+    whole = answered.text.strip() and not answered.cut
+    return signals.status or stopped or (0 if whole else CUT)
+
+
+def _let_go_of_the_output() -> None:
+    """Write to nobody from now on: whoever read it has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _record(talk: Talk, answered: Answered) -> dict[str, Any]:
+    context = answered.context
+    return {
+        "session": talk.id,
+        "answer": answered.text,
+        "model": talk.model.name,
+        "cut": answered.cut,
+        "usage": answered.usage._asdict() if answered.usage else None,
+        "context": {
+            "tokens": context.tokens,
+            "budget": context.selection.budget,
+            "sections": context.why.sections,
+        },
+        "kept": talk.keeping.kept,
+        "seconds": round(answered.seconds, 3),
+        "first": round(answered.first, 3),
+    }

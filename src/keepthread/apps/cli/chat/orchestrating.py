@@ -1,0 +1,65 @@
+"""The orchestrator behind a chat: it is told what happens, and its answer arrives in pieces."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+
+from keepthread.apps.cli.chat.steps import Steps
+from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.chat.tools import Tools
+from keepthread.context.context import Context
+from keepthread.memory.turn import Turn
+from keepthread.orchestrator import Event, Models, Said, Used, pursue
+from keepthread.types import Reply
+
+
+class Orchestrating:
+    """Answers by a route, a plan and its steps; set it as what answers in a talk."""
+
+    def __init__(self, talk: Talk, tools: Tools) -> None:
+        """Answer in a talk from now on."""
+        self._talk = talk
+        self.tools = tools
+        self.show: Callable[[Sequence[str]], object] = lambda _: None
+        """Shows how far it is, in lines."""
+        self.steps = Steps()
+        """How the latest request was handled."""
+        talk.answering = self.answer
+
+    async def answer(self, turn: Turn, _: Context) -> AsyncGenerator[str | Reply]:
+        """Give the pieces of an answer, and at the end the whole."""
+        self.steps = Steps()
+        happened: asyncio.Queue[Event | None] = asyncio.Queue()
+        if not self.tools.started:
+            self.show(["tools are being started"])
+        tools, models = await self.tools.ready(), Models.all(self._talk.model)
+        work = asyncio.create_task(
+            pursue(turn, turn.user.content, tools, models, tell=happened.put_nowait)
+        )
+        work.add_done_callback(lambda _: happened.put_nowait(None))
+        try:
+            while (event := await happened.get()) is not None:
+                if isinstance(event, Said):
+                    yield event.text
+                else:
+                    await self._note(event)
+            answer = await work
+            yield Reply(content=answer.text, usage=answer.usage, cut=answer.cut)
+        finally:
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+
+    async def _note(self, event: Event) -> None:
+        self.steps.take(event, await self._left(event))
+        self.show(self.steps.lines())
+
+    async def _left(self, event: Event) -> str:
+        """Return for how long a result that was remembered goes on to serve."""
+        if not isinstance(event, Used) or not event.remembered:
+            return ""
+        session = await self._talk.session()
+        for each in await session.cached_tools():
+            if (each.name, each.arguments) == (event.tool, event.arguments):
+                return f", {each.left} of {each.lifetime} exchanges left"
+        return ""

@@ -1,0 +1,102 @@
+"""An answer as plain text, as it comes: for pipes, and for terminals that draw nothing."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Final, Protocol, Self
+
+from keepthread.apps.cli.sanitize import harmless
+
+DRAWN: Final = "keepthread.apps.cli.chat.drawing"
+"""Where answers are drawn as Markdown; it loads rich, and so is loaded late."""
+
+
+class Drawing(Protocol):
+    """Shows an answer while it arrives; leaving the block completes it."""
+
+    async def __aenter__(self) -> Self:
+        """Show that an answer is awaited."""
+        ...
+
+    async def __aexit__(self, *_: object) -> None:
+        """Show all of it, and end the line."""
+        ...
+
+    def add(self, piece: str) -> None:
+        """Take what arrived."""
+        ...
+
+    def status(self, lines: Sequence[str]) -> None:
+        """Show what is being done for the answer, in place of what was shown of it before."""
+        ...
+
+
+class Harmless:
+    """Makes pieces harmless one by one, also where a line break comes in two of them."""
+
+    def __init__(self) -> None:
+        """Begin with nothing held back."""
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """Return what may be shown now."""
+        text = self._held + piece
+        self._held = "\r" if text.endswith("\r") else ""
+        return harmless(text.removesuffix("\r"), lines=True)
+
+    def rest(self) -> str:
+        """Return what was held back."""
+        return harmless(self._held, lines=True)
+
+
+class Plain:
+    """Writes an answer as it comes."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        """Take what writes a text and lets it be seen."""
+        self._write = write
+        self._pieces = Harmless()
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._show(self._pieces.rest())
+        if self._open:
+            self._write("\n")
+
+    def status(self, lines: Sequence[str]) -> None:
+        """Write nothing: what is written cannot be changed."""
+
+    def add(self, piece: str) -> None:
+        """Write a piece."""
+        self._show(self._pieces.add(piece))
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._write(text)
+            self._open = not text.endswith("\n")
+
+
+def draws(environ: Mapping[str, str], *, markdown: bool) -> bool:
+    """Tell whether answers are drawn: if that is wanted, on a terminal that can."""
+    plain = environ.get("NO_COLOR") or is_dumb(environ)
+    return markdown and not plain and sys.stdout.isatty()
+
+
+def is_dumb(environ: Mapping[str, str]) -> bool:
+    """Tell whether a terminal can do nothing but write."""
+    return environ.get("TERM", "") in ("", "dumb", "unknown")
+
+
+def drawing_of(environ: Mapping[str, str], *, markdown: bool) -> Drawing:
+    """Return what shows an answer here."""
+    if draws(environ, markdown=markdown):
+        return import_module(DRAWN).Drawn(environ)
+    return Plain(_write)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -1,0 +1,115 @@
+"""Running a chat: a memory opened, a person or a pipe answered, and all of it closed again."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keepthread.apps.cli.chat.once import answer_once
+from keepthread.apps.cli.chat.plain import Plain, drawing_of
+from keepthread.apps.cli.chat.signals import HUNG_UP, INTERRUPTED, Signals
+from keepthread.apps.cli.chat.starting import Wanted, begin, talk_of
+from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.chat.warned import warned
+from keepthread.apps.cli.invocation import Call
+from keepthread.errors import KeepthreadError
+
+if TYPE_CHECKING:
+    from keepthread.apps.cli.chat.orchestrating import Orchestrating
+
+
+async def run(call: Call, wanted: Wanted, asked: str | None, environ: Mapping[str, str]) -> int:
+    """Answer a question, or talk with the person at the terminal; return the exit status."""
+    signals = Signals()
+    signals.listen()
+    if asked is None:
+        return await _at_terminal(call, wanted, environ, signals)
+    talk = talk_of(call.config, wanted, environ, call.warn)
+    orchestrating = _orchestrating(call, talk, environ, call.warn)
+    opening = asyncio.create_task(begin(call, talk, wanted, call.warn))
+    markdown = call.config.settings.chat.markdown
+    try:
+        with warned(call.warn), signals.during(opening.cancel):
+            await opening
+            drawing = Plain(_nothing) if call.json else drawing_of(environ, markdown=markdown)
+            return await answer_once(call, talk, asked, drawing, signals)
+    except asyncio.CancelledError:
+        return signals.status or INTERRUPTED
+    finally:
+        await _close(talk, opening, signals, orchestrating)
+
+
+def _nothing(_: str) -> None:
+    """Write nothing: the answer comes whole, as JSON."""
+
+
+async def _at_terminal(
+    call: Call, wanted: Wanted, environ: Mapping[str, str], signals: Signals
+) -> int:
+    from keepthread.apps.cli.chat.chat import Chat  # noqa: PLC0415 - not for one question
+    from keepthread.apps.cli.chat.terminal import Terminal  # noqa: PLC0415 - as above
+
+    person = Terminal(environ, signals)
+    talk = talk_of(call.config, wanted, environ, person.tell)
+    orchestrating = _orchestrating(call, talk, environ, person.tell)
+    chat = Chat(
+        call=call,
+        config=call.config,
+        talk=talk,
+        person=person,
+        environ=environ,
+        orchestrating=orchestrating,
+    )
+    opening = asyncio.create_task(begin(call, talk, wanted, person.tell))
+    try:
+        with warned(person.tell):
+            return await person.chat(chat, opening)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return signals.status or HUNG_UP  # the terminal is gone, and nobody is left to tell
+    finally:
+        await _close(talk, opening, signals, orchestrating)
+
+
+def _orchestrating(
+    call: Call, talk: Talk, environ: Mapping[str, str], tell: Callable[[str], object]
+) -> "Orchestrating | None":
+    """Let the orchestrator answer, if that is wanted; its tools are made ready meanwhile."""
+    if not call.config.settings.chat.orchestrate:
+        return None
+    from keepthread.apps.cli.chat.orchestrating import Orchestrating  # noqa: PLC0415 - if wanted
+    from keepthread.apps.cli.chat.tools import Tools  # noqa: PLC0415 - as above
+    from keepthread.apps.cli.settings.mcp import read_servers  # noqa: PLC0415 - as above
+
+    found = read_servers(environ, Path.cwd())
+    for note in found.notes:
+        tell(note)
+    return Orchestrating(talk, Tools(found.servers, tell))
+
+
+async def _close(
+    talk: Talk,
+    opening: "asyncio.Task[None]",
+    signals: Signals,
+    orchestrating: "Orchestrating | None",
+) -> None:
+    """Close what is open, which takes a few seconds at most: no signal breaks that off."""
+    opening.cancel()
+    with signals.during(_wait), suppress(KeepthreadError):
+        await asyncio.shield(asyncio.create_task(_closed(talk, opening)))
+        if orchestrating:
+            await orchestrating.tools.close()
+
+
+def _wait() -> None:
+    """Do nothing: it ends by itself."""
+
+
+async def _closed(talk: Talk, opening: "asyncio.Task[None]") -> None:
+    await asyncio.wait([opening])
+    await talk.keeping.close()
+    if close := getattr(talk.model, "close", None):
+        await close()

@@ -1,0 +1,73 @@
+"""What was said before, for the arrow keys and Ctrl-R: it is in the log, and in no other file."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from prompt_toolkit.history import History
+
+from keepthread.apps.cli.chat.commands import is_command
+from keepthread.apps.cli.chat.keeping import AWAY, Keeping
+
+_SESSIONS: Final = 20
+_MESSAGES: Final = 400
+"""How many messages of each session are looked at."""
+_MOST: Final = 500
+
+
+class Said(History):
+    """The owner's latest messages, newest first, and the commands of this run."""
+
+    def __init__(self, keeping: Keeping, owner: str, opened: Callable[[], Awaitable[bool]]) -> None:
+        """Know where to look, once it was opened."""
+        super().__init__()
+        self._keeping = keeping
+        self._owner = owner
+        self._opened = opened
+        self._reading: asyncio.Task[None] | None = None
+
+    def read(self) -> None:
+        """Read the log anew, in the background: what was forgotten must not come back."""
+        self._reading = asyncio.create_task(self._read(self._reading))
+
+    async def load(self) -> AsyncGenerator[str, None]:
+        """Yield what was said, newest first."""
+        if self._reading:
+            await asyncio.wait([self._reading])  # which is not broken off with the prompt
+        for text in tuple(self._loaded_strings):
+            yield text
+
+    async def _read(self, before: asyncio.Task[None] | None) -> None:
+        if before:
+            await asyncio.wait([before])
+        if not await self._opened():
+            return
+        known = len(self._loaded_strings)
+        with suppress(*AWAY):
+            logged = await self._logged()
+            since = len(self._loaded_strings) - known  # what was said while it was read
+            for at, text in enumerate(self._loaded_strings):
+                if at < since or is_command(text):
+                    logged.insert(at, text)
+            self._loaded_strings = list(dict.fromkeys(logged))
+
+    async def _logged(self) -> list[str]:
+        memory = self._keeping.memory
+        found: list[tuple[float, int, str]] = []
+        for session in await memory.list_sessions(owner=self._owner, limit=_SESSIONS):
+            said = await memory.store.tail(session.key, limit=_MESSAGES)
+            found += [
+                (m.created_at, m.seq, m.content)
+                for m in said
+                if m.role == m.origin == "user" and m.state == "live"
+            ]
+        texts = (text for _, _, text in sorted(found, reverse=True)[:_MOST])
+        return list(dict.fromkeys(texts))
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Return nothing: it is read asynchronously."""
+        return ()
+
+    def store_string(self, string: str) -> None:
+        """Store nothing: the log keeps it."""

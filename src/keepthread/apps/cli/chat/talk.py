@@ -1,0 +1,298 @@
+"""Talking to a model with memory around it; no terminal is needed for that."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from keepthread.apps.cli.chat.keeping import AWAY, Keeping
+from keepthread.context.context import Context
+from keepthread.errors import KeepthreadError, ModelCut, ModelError, SessionGone
+from keepthread.memory.session import Session
+from keepthread.memory.turn import Turn
+from keepthread.protocols import ChatModel
+from keepthread.stores.ids import new_id
+from keepthread.types import JSON, Message, Reply, SessionInfo, Usage
+
+if TYPE_CHECKING:
+    from keepthread.memory.memory import Memory
+
+Answering: TypeAlias = Callable[[Turn, Context], AsyncIterator[str | Reply]]
+"""Finds the answer to a turn: pieces of it, and at the end the whole."""
+
+VIEW: Final = "chat"
+_LONGEST_TITLE: Final = 60
+_IDLE: Final = 3600.0
+"""Seconds without activity after which resuming a session is noted."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Answered:
+    """What came of a question; it fills while the answer arrives."""
+
+    question: Message
+    context: Context
+    text: str = ""
+    answer: Message | None = None
+    """The answer as stored; None if nothing arrived."""
+    usage: Usage | None = None
+    cut: bool = False
+    """Whether it was broken off: by hand, by a limit, or by a failure."""
+    failure: ModelError | None = None
+    began: float = field(default_factory=time.monotonic)
+    first: float = 0.0
+    """Seconds until the first piece."""
+    seconds: float = 0.0
+
+
+class Talk:
+    """One conversation at a time with one model at a time."""
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        model: ChatModel,
+        *,
+        owner: str = "default",
+        system: str = "",
+        id: str = "",
+    ) -> None:
+        """Begin a new session, or with an id that one; it is made when something is said."""
+        self.keeping = keeping
+        self.model = model
+        self.owner = owner
+        self.system = system
+        self.id = id or new_session_id()
+        self.answering: Answering = self._by_model
+        """Who answers: the model by itself, unless another way is set."""
+        self.last: Answered | None = None
+        """What came of the latest question."""
+        self.answered: list[Answered] = []
+        """All that was asked since this program began."""
+        self.unanswered: Message | None = None
+        """The latest question, if nothing came of it."""
+        self._said: list[Message] = []
+        self._session: Session | None = None
+        self._home: Memory | None = None
+        self._stopped = asyncio.Event()
+
+    # --- the session ---
+
+    async def session(self) -> Session:
+        """Return the session where it is kept now, made if it is not there."""
+        memory = self.keeping.memory
+        if self._session is None or self._home is not memory:
+            self._session = await memory.session(
+                self.id, owner=self.owner, system_prompt=self.system or None
+            )
+            self._home = memory
+        return self._session
+
+    async def known_session(self) -> Session | None:
+        """Return the session if it is there already."""
+        found = await self.keeping.memory.store.get_session(self.id)
+        return None if found is None else await self.session()
+
+    def move(self, id: str) -> None:
+        """Go on in another session."""
+        self.id = id
+        self._session = self.last = self.unanswered = None
+        self._said.clear()
+
+    async def mark_used(self) -> None:
+        """Note activity in a session that was idle for long, so that no program prunes it.
+
+        Prune deletes what is idle, decided when it deletes. So this also holds if another program
+        prunes, or if this chat prunes before its session was shown.
+        """
+        session = await self.known_session()
+        if session is not None and session.info.updated_at < time.time() - _IDLE:
+            with suppress(*AWAY):  # a store that cannot be written cannot be pruned either
+                await session.update()
+
+    def unsay(self, ids: Collection[str] | None = None) -> None:
+        """Let go of messages that were hidden or erased, or of all: they shall not come up again.
+
+        Else they would be shown once more if the store went away.
+        """
+        self._said = [m for m in self._said if ids is not None and m.id not in ids]
+        if self.last and (ids is None or self.last.question.id in ids):
+            self.last = None
+        if self.unanswered and (ids is None or self.unanswered.id in ids):
+            self.unanswered = None
+
+    # --- asking ---
+
+    async def ask(self, text: str, *, again: Message | None = None) -> AsyncGenerator[str]:
+        """Store a question, ask the model, and give the answer piece by piece; then store it.
+
+        `last` is what came of it. `again` is a question that is stored already.
+        """
+        self._stopped.clear()
+        id = again.id if again else new_id()
+        async with self.keeping.using(), AsyncExitStack() as stack:
+            turn, context = await self._begun(stack, text, id)
+            self.unanswered = turn.user
+            answered = self.last = Answered(question=turn.user, context=context)
+            self.answered.append(answered)
+            try:
+                async with aclosing(self._pieces(turn, answered)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            finally:
+                await self._finish(turn, answered)
+
+    def stop(self) -> None:
+        """End the answer that is arriving; what arrived is kept."""
+        self._stopped.set()
+
+    async def _begun(self, stack: AsyncExitStack, text: str, id: str) -> tuple[Turn, Context]:
+        """Store the question and choose what the model sees; elsewhere, if the store is away."""
+        while True:
+            try:
+                session = await self.session()
+                turn = await stack.enter_async_context(session.exchange(text, id=id))
+                return turn, await turn.context(VIEW)
+            except SessionGone:
+                self.keeping.tell(f"session {self.id} was deleted elsewhere; it begins again")
+                self._session = None
+                self.unsay()
+            except AWAY as error:
+                await self._leave(error)
+
+    async def _leave(self, error: Exception) -> None:
+        if not self.keeping.kept and self.keeping.away:
+            raise error  # it is kept in this process already
+        info = self._session.info if self._session else self._info()
+        await self.keeping.leave(error, info, self._said)
+        self._session = None
+
+    def _info(self) -> SessionInfo:
+        return SessionInfo(id=self.id, owner=self.owner, system_prompt=self.system or None)
+
+    def _by_model(self, _: Turn, context: Context) -> AsyncIterator[str | Reply]:
+        return self.model.stream(context.messages, system=context.system)
+
+    async def _pieces(self, turn: Turn, answered: Answered) -> AsyncGenerator[str]:
+        """Give what is answered until it ends, fails or is stopped."""
+        stream = self.answering(turn, answered.context)
+        try:
+            async for piece in _until(self._stopped, stream):
+                if isinstance(piece, Reply):
+                    answered.usage = piece.usage
+                    answered.cut = piece.cut
+                    return
+                answered.first = answered.first or time.monotonic() - answered.began
+                answered.text += piece
+                yield piece
+            answered.cut = True
+        except ModelError as error:
+            answered.failure = error
+            answered.cut = isinstance(error, ModelCut)
+        except (GeneratorExit, asyncio.CancelledError):  # nobody wants the rest
+            answered.cut = True
+            raise
+        finally:
+            answered.seconds = time.monotonic() - answered.began
+
+    async def _finish(self, turn: Turn, answered: Answered) -> None:
+        """Store what arrived, if anything did."""
+        self._said.append(answered.question)
+        if not answered.text:
+            return
+        self.unanswered = None
+        meta = meta_of(self.model.name, answered.usage, cut=answered.cut)
+        message = Message(role="assistant", content=answered.text, meta=meta)
+        try:
+            answered.answer = await turn.finish(message)
+        except AWAY as error:
+            answered.answer = await self._finish_elsewhere(error, answered.question, message)
+        self._said.append(answered.answer)
+        await self._entitle(answered.question)
+
+    async def _finish_elsewhere(
+        self, error: Exception, question: Message, message: Message
+    ) -> Message:
+        await self._leave(error)
+        async with (await self.session()).exchange(question.content, id=question.id) as turn:
+            return await turn.finish(message)
+
+    async def _entitle(self, question: Message) -> None:
+        """Name a new session by what was asked first; that is a help, and no reason to fail."""
+        session = await self.session()
+        title = _title(question.content)
+        if title and not session.info.title:
+            with suppress(KeepthreadError):
+                if not (await session.refresh()).title:  # nobody renamed it in the meantime
+                    await session.update(title=title, title_from=question.id)
+
+
+def new_session_id(now: Callable[[], datetime] = datetime.now) -> str:
+    """Return an id that can be typed: the day, and four letters by chance."""
+    return f"{now():%Y-%m-%d}-{_letters(new_id())}"
+
+
+def _letters(id: str) -> str:
+    # No vowels, no look-alikes: nothing that reads as a word or can be mistyped.
+    letters = "bcdfghjkmnpqrtvwxz"
+    number = int(id[-12:], 16)
+    return "".join(letters[number // len(letters) ** place % len(letters)] for place in range(4))
+
+
+def _title(text: str) -> str:
+    line = next((line for line in text.splitlines() if line.strip()), "").strip()
+    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1].rstrip()}…"
+
+
+def meta_of(model: str, usage: Usage | None, *, cut: bool) -> Mapping[str, JSON]:
+    """Return what is kept with an answer: who gave it, what it took, whether it is whole."""
+    meta: dict[str, JSON] = {"model": model}
+    if usage:
+        meta["usage"] = cast(JSON, usage._asdict())
+    if cut:
+        meta["cut"] = True
+    return meta
+
+
+async def _until(
+    stopped: asyncio.Event, stream: AsyncIterator[str | Reply]
+) -> AsyncGenerator[str | Reply]:
+    """Give what a stream gives until it ends, or is stopped."""
+    end = asyncio.ensure_future(stopped.wait())
+    try:
+        while True:
+            step = asyncio.ensure_future(anext(stream))
+            try:
+                await asyncio.wait({step, end}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                whole = step.done()
+                if not whole:
+                    step.cancel()
+                    await _ended(step)  # a stream that is still running cannot be closed
+            if not whole:
+                with suppress(asyncio.CancelledError):
+                    step.result()
+                return
+            try:
+                yield step.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        end.cancel()
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+
+
+async def _ended(task: "asyncio.Future[Any]") -> None:
+    """Wait for the end of a task that was cancelled, also if this one is cancelled as well."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

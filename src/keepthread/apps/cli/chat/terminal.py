@@ -1,0 +1,329 @@
+"""A chat at a terminal: asks, answers, runs commands, and ends well whatever happens."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import aclosing, suppress
+from importlib import import_module
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, Final
+
+import keepthread
+from keepthread.apps.cli.chat import advice
+from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.chat.commands import is_command, run
+from keepthread.apps.cli.chat.commands.knowing import tell_waiting
+from keepthread.apps.cli.chat.completing import Completing
+from keepthread.apps.cli.chat.lines import Lines
+from keepthread.apps.cli.chat.plain import DRAWN, drawing_of, draws, is_dumb
+from keepthread.apps.cli.chat.prompt import Prompt, show, unheard
+from keepthread.apps.cli.chat.said import Said
+from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
+from keepthread.apps.cli.chat.talk import Answered
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.errors import KeepthreadError, ModelCut, ModelError
+from keepthread.memory.memory import DAY
+from keepthread.types import Message, SessionInfo
+
+if TYPE_CHECKING:
+    from keepthread.apps.cli.output import Screen
+
+_MOMENT: Final = 0.25
+"""Seconds that the first line waits for the memory; then it opens while something is typed."""
+_SHORTEST_TITLE: Final = 8
+_DIM: Final = "class:dim"
+_BAD: Final = "class:bad"
+_LEAVING: Final = 2
+"""Presses of Ctrl-C that leave while an answer ends, and one more breaks it off."""
+
+
+class Terminal:
+    """The person at a terminal, and the chat with them."""
+
+    def __init__(self, environ: Mapping[str, str], signals: Signals) -> None:
+        """Begin with nobody asked; `tell` may be used at once."""
+        self._environ = environ
+        self._signals = signals
+        self._news: list[str] = []
+        self._prompt: Prompt | Lines | None = None
+        self._answering = False
+        self._chat: Chat
+        self._opening: asyncio.Task[None]
+        self._said: Said
+        self._seeing: asyncio.Task[None]
+        self._info: SessionInfo | None = None
+        """The session as it was seen last."""
+
+    # --- a person ---
+
+    @property
+    def screen(self) -> "Screen":
+        """Return what draws for them."""
+        return self._chat.call.screen
+
+    def say(self, text: str) -> None:
+        """Tell one thing."""
+        show(harmless(text, lines=True))
+
+    async def agrees(self, question: str) -> bool:
+        """Ask before something that cannot be undone."""
+        assert self._prompt is not None, "nobody was asked yet"
+        return await self._prompt.agrees(harmless(question))
+
+    def tell(self, text: str) -> None:
+        """Tell what happened meanwhile: above the line that is typed, or behind an answer."""
+        if self._prompt is None or self._answering:
+            self._news.append(text)
+        elif self._prompt.asking:
+            self._prompt.above(harmless(text))
+        else:
+            show(harmless(text), _DIM)
+
+    def _tell_news(self) -> None:
+        news, self._news = self._news, []
+        for text in news:
+            show(harmless(text), _DIM)
+
+    # --- from the first line to the last ---
+
+    async def chat(self, chat: Chat, opening: asyncio.Task[None]) -> int:
+        """Talk until the end, and return the exit status; `opening` makes the memory ready."""
+        self._chat, self._opening = chat, opening
+        with unheard():
+            await asyncio.wait([opening], timeout=_MOMENT)
+            if not self._failed():
+                await self._talk()
+        if self._failed():
+            opening.result()
+        return self._signals.status
+
+    async def _talk(self) -> None:
+        self._said = Said(self._chat.talk.keeping, self._chat.talk.owner, self._opened)
+        self._said.read()
+        await self._look()
+        self._greet()
+        prompt = self._prompt = self._line()
+        self._tell_news()
+        if not self._opening.done():
+            self._opening.add_done_callback(self._is_open)
+        behind = asyncio.create_task(self._behind())
+        try:
+            while not (self._chat.over or self._signals.status or self._failed()):
+                await self._turn(prompt)
+        finally:
+            behind.cancel()
+        talk = self._chat.talk
+        if self._chat.over and talk.last and talk.keeping.kept and not talk.keeping.away:
+            show("keepthread chat -c goes on here", _DIM)
+
+    def _line(self) -> Prompt | Lines:
+        if is_dumb(self._environ):
+            return Lines()
+        return Prompt(Completing(self._chat, self._opened), self._said, self._below)
+
+    async def _turn(self, prompt: Prompt | Lines) -> None:
+        """Ask for a line, and do what it says."""
+        offer, self._chat.offer = self._chat.offer, ""
+        ending = self._signals
+        with ending.during(lambda: prompt.end() if ending.status else prompt.interrupt()):
+            try:
+                line = await prompt.ask(offer)
+            except EOFError:
+                self._chat.over = True
+                return
+        if not line.strip():
+            return
+        if not self._opening.done() and not await self._do(self._opened()):
+            self._chat.offer = line
+        elif not self._failed():
+            await self._take(line)
+
+    async def _take(self, line: str) -> None:
+        if is_command(line):
+            await self._do(run(self._chat, line))
+            show("")
+            self._said.read()
+        else:
+            await self._ask(line)
+        while (again := self._chat.again) is not None:
+            self._chat.again = None
+            await self._ask(again.content, again)
+        await self._look()
+        await self._tell_waiting()
+
+    async def _do(
+        self, work: Coroutine[Any, Any, object], stop: Callable[[], object] | None = None
+    ) -> bool:
+        """Do something that Ctrl-C can end; tell whether it came to its own end."""
+        task = asyncio.create_task(work)
+        with self._signals.during(stop or task.cancel):
+            try:
+                await task
+            except asyncio.CancelledError:
+                show("stopped", _DIM)
+            except (KeepthreadError, OSError) as error:
+                show(f"error: {harmless(str(error))}", _BAD)
+            else:
+                return True
+        return False
+
+    # --- answers ---
+
+    async def _ask(self, text: str, again: Message | None = None) -> None:
+        self._answering = True
+        try:
+            await self._do(self._answer(text, again), self._stop)
+        finally:
+            self._answering = False
+        self._tell_news()
+
+    def _stop(self) -> None:
+        """End the answer; pressed again meanwhile, leave when what arrived is stored."""
+        if self._signals.presses >= _LEAVING:
+            self._signals.status = self._signals.status or INTERRUPTED
+        self._chat.talk.stop()
+
+    async def _answer(self, text: str, again: Message | None) -> None:
+        talk = self._chat.talk
+        drawing = drawing_of(self._environ, markdown=self._markdown)
+        show("")
+        if self._chat.orchestrating:
+            self._chat.orchestrating.show = drawing.status
+        async with drawing:
+            await asyncio.to_thread(self._load_counter)
+            if self._signals.presses or self._signals.status:
+                self._chat.offer = text
+                return
+            async with aclosing(talk.ask(text, again=again)) as pieces:
+                async for piece in pieces:
+                    drawing.add(piece)
+        if talk.last is not None:
+            self._comment(talk.last)
+        show("")
+
+    def _load_counter(self) -> None:
+        """Have tokens counted from now on without a wait; elsewhere than in the loop."""
+        _ = self._chat.talk.keeping.memory.counter.name
+
+    @property
+    def _markdown(self) -> bool:
+        return self._chat.config.settings.chat.markdown
+
+    def _comment(self, answered: Answered) -> None:
+        """Say what the answer itself does not."""
+        failure = answered.failure
+        if isinstance(failure, ModelCut) or (failure and answered.text):
+            show(f"cut short: {harmless(str(failure))}", _BAD)
+        elif failure:
+            show(f"error: {harmless(str(failure))}", _BAD)
+            show(advice.inside(failure, self._chat.config.settings.model), _DIM)
+        elif answered.cut and not answered.text:
+            show("stopped before anything arrived; /retry asks again", _DIM)
+        elif answered.cut:
+            stopped = self._signals.presses or self._signals.status
+            show(f"cut short: {'stopped' if stopped else 'by a limit, or by the provider'}", _DIM)
+        elif not answered.text:
+            show("the model said nothing; /retry asks again", _DIM)
+
+    # --- what is shown around it ---
+
+    def _greet(self) -> None:
+        talk = self._chat.talk
+        parts = [f"keepthread {keepthread.__version__}", talk.model.name]
+        if self._info is None:
+            parts.append("a new session" if self._opening.done() else "memory is being opened")
+        else:
+            parts.append(_named(self._info))
+        show(f"{' · '.join(map(harmless, parts))} · /help", _DIM)
+
+    def _below(self) -> str:
+        talk, keeping = self._chat.talk, self._chat.talk.keeping
+        parts = [talk.model.name]
+        if talk.last is not None:
+            context = talk.last.context
+            parts.append(f"{context.tokens:,} of {context.selection.budget:,} tokens")
+        if keeping.away:
+            parts.append("memory away")
+        if not keeping.kept:
+            parts.append("not kept")
+        rest = harmless("".join(f" · {part}" for part in parts))
+        title = self._info.title if self._info and self._info.title else talk.id
+        room = max(_SHORTEST_TITLE, get_terminal_size().columns - len(rest))
+        return f"{_shortened(harmless(title), room)}{rest}"
+
+    async def _look(self) -> None:
+        """See what the session is called now."""
+        if self._opening.done():
+            with suppress(KeepthreadError, OSError):
+                found = await self._chat.talk.known_session()
+                self._info = found.info if found else None
+
+    # --- behind the first line ---
+
+    async def _opened(self) -> bool:
+        """Wait for the memory; tell whether there is one."""
+        await asyncio.wait([self._opening])
+        return not self._failed()
+
+    def _failed(self) -> bool:
+        done = self._opening
+        return done.done() and (done.cancelled() or done.exception() is not None)
+
+    def _is_open(self, _: object) -> None:
+        assert self._prompt is not None
+        if self._failed():
+            self._prompt.end()
+        else:
+            self._seeing = asyncio.create_task(self._see())
+
+    async def _see(self) -> None:
+        """Tell which session goes on, now that it can be seen."""
+        await self._look()
+        if self._info is not None:
+            self.tell(_named(self._info))
+        if self._prompt is not None:
+            self._prompt.refresh()
+
+    async def _behind(self) -> None:
+        """Load what is not needed before the first question, then look after the store."""
+        await asyncio.sleep(_MOMENT)
+        talk = self._chat.talk
+        if draws(self._environ, markdown=self._markdown):
+            await asyncio.to_thread(import_module, DRAWN)
+        if warm := getattr(talk.model, "warm", None):
+            with suppress(ModelError):  # the first question will tell
+                await warm()
+        if await self._opened():
+            await asyncio.to_thread(self._load_counter)
+            with suppress(KeepthreadError, OSError):
+                await self._prune()
+                # The first context of a process is slow; what it needs is loaded by a search.
+                await talk.keeping.memory.search(talk.id, owner=talk.owner, limit=1)
+            await self._tell_waiting()
+
+    async def _tell_waiting(self) -> None:
+        """Say which facts wait for the person: models draw them from what they were shown."""
+        keeping = self._chat.talk.keeping
+        if self._opening.done() and keeping.kept and not keeping.away:
+            with suppress(KeepthreadError, OSError):
+                await tell_waiting(self._chat, self.tell)
+
+    async def _prune(self) -> None:
+        days = self._chat.config.settings.memory.auto_prune_days
+        keeping = self._chat.talk.keeping
+        if days is None or keeping.away or not keeping.kept:
+            return
+        session = await self._chat.talk.known_session()
+        if session and session.info.updated_at < time.time() - days * DAY:
+            return  # it could not be marked as used, and would be among them
+        if pruned := await keeping.memory.prune(days):
+            many = "1 session" if pruned == 1 else f"{pruned:,} sessions"
+            self.tell(f"deleted {many} without activity for {days} days")
+
+
+def _named(info: SessionInfo) -> str:
+    return f"{info.title or info.id}, {info.messages:,} messages"
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"

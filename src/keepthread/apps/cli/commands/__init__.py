@@ -1,0 +1,1 @@
+"""The commands of `keepthread`, one module per command."""

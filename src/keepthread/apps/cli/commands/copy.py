@@ -1,0 +1,126 @@
+"""Commands that bring a store elsewhere, or to a newer format: copy, migrate."""
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.stores import PATIENCE, file_of, is_server, opened, place_of
+from keepthread.errors import InvalidInput
+from keepthread.interchange.copy import Comparison, Copied, Copying
+from keepthread.stores.url import POSTGRES, scheme_of, store_at
+
+_SHOWN: Final = 20
+_PARTITIONS: Final = 16
+_MOST_PARTITIONS: Final = 1024
+
+
+async def copy(
+    call: Call,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The store to copy from.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The store to copy into.")],
+    to_tenant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The tenant there; the same if not given."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Change what differs, also where it is whole.")
+    ] = False,
+) -> int:
+    """Copy everything of a tenant into another store, and compare both.
+
+    The target is made if it is not there. A copy that was broken off goes on where it was when it
+    is run again. Exits with 1 if anything differs in the end.
+    """
+    if call.store:
+        raise InvalidInput("copy names both of its stores itself: leave out --store")
+    tenant = to_tenant or call.tenant
+    if (place_of(source), source, call.tenant) == (place_of(target), target, tenant):
+        raise InvalidInput("source and target are the same")
+    async with (
+        opened(source, tenant=call.tenant) as old,
+        opened(target, tenant=tenant, create=True) as new,
+    ):
+        copying = Copying(old, new, replace=replace)
+        with call.progress("Copying", "messages") as progress:
+            await copying.run(progress)
+        with call.progress("Comparing", "messages") as progress:
+            await Comparison(copying).run(progress)
+    done = copying.done
+    _tell(call, done, place_of(source), place_of(target))
+    return 1 if done.differences or done.damaged else 0
+
+
+def _tell(call: Call, done: Copied, source: str, target: str) -> None:
+    counts = {name: getattr(done, name) for name in ("sessions", "messages", "moved")}
+    counts |= {"records": done.records, "erased": done.erased}
+    differences = [difference._asdict() for difference in done.differences]
+    if call.json:
+        found = {"damaged": done.damaged, "differences": differences}
+        call.write({"same": not differences} | counts | found)
+        return
+    for what in done.damaged[:_SHOWN]:
+        call.warn(f"damaged: {what}")
+    for what, session, _ in done.differences[:_SHOWN]:
+        call.warn(f"session {session!r}: {what}" if session else what)
+    for count, kind in ((len(done.damaged), "damaged"), (len(differences), "different")):
+        if count > _SHOWN:
+            call.warn(f"{count - _SHOWN:,} more are {kind}; --json names them all")
+    call.say(f"Copied {done.moved:,} messages from {source} to {target}")
+    if done.erased:
+        call.say(f"{done.erased:,} messages were erased at the source since, and now at the target")
+    seen = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
+    call.say(f"Compared {seen}: {'not all' if differences else 'all'} the same in both")
+    if differences:
+        call.say("Run it again once the source rests; with --replace the target's records give way")
+
+
+async def migrate(
+    call: Call,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=_MOST_PARTITIONS, metavar="N", help="Partitions of a new database; else 16."
+        ),
+    ] = None,
+) -> None:
+    """Bring a store to this keepthread's format.
+
+    Of several that do so at once, one does, and the others wait.
+    """
+    url = call.url
+    before, after = await _migrated(call, url, partitions or _PARTITIONS)
+    if call.json:
+        call.write({"store": place_of(url), "from": before, "to": after})
+    if before < after:
+        call.say(f"{place_of(url)} had format {before} and has format {after} now")
+    else:
+        named = f" has format {after}" if after else " needs no format"
+        call.say(f"{place_of(url)}{named}: there was nothing to do")
+    if partitions and before:
+        call.warn("a database is given its partitions when it is made; they stay as they are")
+
+
+async def _migrated(call: Call, url: str, partitions: int) -> tuple[int, int]:
+    """Migrate a store; return the format it had, and the one it has."""
+    if not is_server(url):
+        before = _format_of(file_of(url))
+        async with call.file() as store:  # to open it is to migrate it
+            return before, (await store.facts()).format
+    store_at(url)  # refuses an address that cannot be right
+    if scheme_of(url) not in POSTGRES:
+        return 0, 0
+    from keepthread.stores.postgres.server import FORMAT, Server  # noqa: PLC0415 - an extra
+
+    server = Server(url, timeout=PATIENCE)
+    return await server.begin(migrate=True, partitions=partitions), FORMAT
+
+
+def _format_of(path: Path) -> int:
+    if path.is_file():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
+            return db.execute("PRAGMA user_version").fetchone()[0]
+    return 0

@@ -1,0 +1,234 @@
+"""What answers in a channel: a model with memory around it, or the orchestrator."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+
+import typer
+
+from keepthread.apps.cli.chat.counter import chat_counter
+from keepthread.apps.cli.chat.signals import Signals
+from keepthread.apps.cli.chat.talk import VIEW, meta_of
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.settings.fields import numbers_of
+from keepthread.apps.cli.settings.load import Config
+from keepthread.apps.cli.settings.mcp import McpFile, read_servers
+from keepthread.apps.cli.settings.settings import DiscordSettings, Settings
+from keepthread.apps.cli.stores import place_of
+from keepthread.apps.cli.wiring import memory_arguments, model_of
+from keepthread.apps.discord.conversations import Talks
+from keepthread.apps.discord.rules import Rules
+from keepthread.apps.discord.types import Answer, Asked
+from keepthread.errors import InvalidInput, ModelCut
+from keepthread.memory.memory import Memory
+from keepthread.memory.turn import Turn
+from keepthread.orchestrator import Models, Runnable, orchestrate
+from keepthread.orchestrator.mcp import Servers
+from keepthread.protocols import ChatModel
+from keepthread.types import Message, Reply
+
+if TYPE_CHECKING:
+    from keepthread.apps.discord.bot import DiscordBot
+    from keepthread.models.base import RemoteModel
+
+_BROKEN_OFF: Final = "\n-# (the answer broke off)"
+
+
+def chatting(model: ChatModel) -> Answer:
+    """Return what asks a model, as a chat does."""
+
+    async def answer(asked: Asked) -> str:
+        exchange = asked.session.exchange(
+            asked.text, id=asked.id, author=asked.author, attachments=asked.attachments
+        )
+        async with exchange as turn:
+            stored = turn.answer or await _said(turn, model)
+        if stored is None:
+            return ""
+        return stored.content + (_BROKEN_OFF if stored.meta.get("cut") else "")
+
+    return answer
+
+
+async def _said(turn: Turn, model: ChatModel) -> Message | None:
+    """Return what a model says, as stored; None if it says nothing."""
+    context = await turn.context(VIEW)
+    text, reply = "", Reply(cut=True)
+    stream = model.stream(context.messages, system=context.system)
+    try:
+        async for piece in stream:
+            if isinstance(piece, Reply):
+                reply = piece
+            else:
+                text += piece
+    except ModelCut:
+        if not text:
+            raise
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+    if not text.strip():
+        return None
+    meta = meta_of(model.name, reply.usage, cut=reply.cut)
+    return await turn.finish(Message(role="assistant", content=text, meta=meta))
+
+
+def orchestrating(models: Models, tools: Sequence[Runnable] = ()) -> Answer:
+    """Return what routes, plans and carries out a request."""
+
+    async def answer(asked: Asked) -> str:
+        answered = await orchestrate(
+            asked.text,
+            asked.session,
+            tools,
+            models,
+            id=asked.id,
+            author=asked.author,
+            attachments=asked.attachments,
+        )
+        return answered.text
+
+    return answer
+
+
+SYSTEM: Final = (
+    "You answer in a channel on Discord, where several people may write. Each of their messages"
+    " begins with the name and number of who wrote it; yours do not. Write Discord's Markdown, and"
+    " be brief."
+)
+_LOGGERS: Final = ("discord", "keepthread")
+_IN_PROCESS: Final = "ram://"
+
+
+async def run(
+    call: Call, environ: Mapping[str, str], *, orchestrated: bool = False, with_tools: bool = False
+) -> int:
+    """Be there until a signal ends it; return the exit status."""
+    settings = call.config.settings
+    token = _token(settings.discord, environ)
+    model = model_of(settings.model, environ)
+    found = read_servers(environ, Path.cwd()) if with_tools else McpFile()
+    for note in found.notes:
+        call.warn(note)
+    signals = Signals()
+    async with (
+        _memory(call.config, model, environ) as memory,
+        Servers(found.servers, tell=call.warn) as servers,
+    ):
+        planned = orchestrated or with_tools
+        talks = Talks(
+            memory,
+            orchestrating(Models.all(model), servers.tools) if planned else chatting(model),
+            system=settings.chat.system or SYSTEM,
+            by_person=settings.discord.session == "channel_and_user",
+        )
+        bot = _bot(talks, settings.discord, call.say)
+        call.say(f"{model.name} answers; {_kept(settings)}")
+        signals.listen()
+        serving = asyncio.create_task(bot.serve(token))
+        with _told(call.warn), signals.during(serving.cancel), suppress(asyncio.CancelledError):
+            await serving
+    return signals.status
+
+
+def _token(settings: DiscordSettings, environ: Mapping[str, str]) -> str:
+    if token := environ.get(settings.token_variable, "").strip():
+        return token
+    raise InvalidInput(
+        f"there is no token: export {settings.token_variable}=… with the token of your bot, which"
+        " its page in Discord's developer portal shows (discord.token_env names another variable)"
+    )
+
+
+def _bot(talks: Talks, settings: DiscordSettings, tell: Callable[[str], object]) -> "DiscordBot":
+    try:
+        from keepthread.apps.discord.bot import DiscordBot, Pace  # noqa: PLC0415 - what the extra brings
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            f"a bot on Discord needs {error.name}: pip install 'keepthread[discord]'"
+        ) from None
+    rules = Rules(
+        guilds=frozenset(numbers_of(settings.guilds)),
+        channels=frozenset(numbers_of(settings.channels)),
+        reply=cast(Literal["mention", "always"], settings.reply),
+        direct=settings.direct,
+        listen=settings.listen,
+    )
+    pace = Pace(catch_up=settings.catch_up)
+    return DiscordBot(talks, rules, tell=tell, base_url=settings.base_url, pace=pace)
+
+
+@asynccontextmanager
+async def _memory(
+    config: Config, model: "RemoteModel", environ: Mapping[str, str]
+) -> AsyncGenerator[Memory]:
+    """Open the memory, and close it and the model at the end."""
+    settings = config.settings
+    address = settings.address if settings.memory.enabled else _IN_PROCESS
+    if settings.memory.enabled:
+        config.make_room()
+    given = memory_arguments(settings, model, environ)
+    try:
+        async with Memory.open(address, counter=chat_counter(environ), **given) as memory:
+            yield memory
+    finally:
+        await model.close()
+
+
+def _kept(settings: Settings) -> str:
+    if not settings.memory.enabled:
+        return "what is said is kept nowhere but in this program"
+    return f"what is said is kept in {place_of(settings.address)}"
+
+
+@contextmanager
+def _told(warn: Callable[[str], object]) -> Generator[None]:
+    """Tell what is logged in one line each, while the block runs."""
+    teller = _Teller(warn)
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addHandler(teller)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(teller)
+
+
+class _Teller(logging.Handler):
+    """Passes on what is worth a warning, without tracebacks."""
+
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self._warn = warn
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._warn(record.getMessage())
+
+
+async def discord(
+    call: Call,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model; else the settings name it.")
+    ] = None,
+    orchestrate: Annotated[
+        bool,
+        typer.Option("--orchestrate", help="Let requests be routed and planned, with sub-agents."),
+    ] = False,
+    tools: Annotated[
+        bool,
+        typer.Option(
+            "--tools", help="Do so with the tools of your mcp.json, for all who may write to it."
+        ),
+    ] = False,
+) -> int:
+    """Be a bot on Discord that remembers, until Ctrl-C.
+
+    DISCORD_TOKEN holds the bot's token, and the setting discord.guilds says where it answers.
+    """
+    call = call.with_flags({"model.name": model})
+    return await run(call, os.environ, orchestrated=orchestrate, with_tools=tools)

@@ -1,0 +1,178 @@
+"""Commands that write whole stores: export, backup."""
+
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keepthread.apps.cli.commands.maintenance import behind
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.stores import place_of
+from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
+from keepthread.interchange.export import Exported, every_session, id_of
+from keepthread.interchange.export import export as export_lines
+from keepthread.interchange.files import JSONL, MARKDOWN
+from keepthread.interchange.transcripts import transcript_name, write_transcript
+from keepthread.protocols import Progress, Store
+from keepthread.stores.private_files import private_file
+from keepthread.types import SessionInfo
+
+
+async def export(
+    call: Call,
+    sessions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SESSION", help="Ids of sessions; all if none is given."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to a file, which appears once it is whole.",
+        ),
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only what belongs to this owner.")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="NAME", help="jsonl, which loses nothing, or markdown; else jsonl."
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write a Markdown file for each session here."),
+    ] = None,
+) -> int:
+    """Write sessions as JSON lines, lossless, or as Markdown that people can read.
+
+    It goes to stdout unless a file or folder is named. Damage is written as damage and named; the
+    exit status is then 1.
+    """
+    if form not in (None, JSONL, MARKDOWN):
+        raise InvalidInput(f"--format must be {JSONL} or {MARKDOWN}, not {form!r}")
+    if to and (output or form == JSONL):
+        raise InvalidInput("--to writes Markdown files into a folder: leave out -o and --format")
+    async with call.memory() as memory:
+        for name in sessions or ():
+            await call.session(memory, name)
+        if to or form == MARKDOWN:
+            chosen = await _chosen(memory.store, sessions or (), owner)
+            return await _transcripts(call, memory.store, chosen, to, output)
+        with writing(output) as write, _progress(call, output) as progress:
+            done = await export_lines(
+                memory.store, write, sessions=sessions or (), owner=owner, progress=progress
+            )
+    _tell(call, done, output)
+    return 1 if done.damaged else 0
+
+
+async def _transcripts(
+    call: Call, store: Store, chosen: Sequence[SessionInfo], to: Path | None, output: Path | None
+) -> int:
+    """Write each session as Markdown into a folder, or one to a file or stdout."""
+    if to is None and len(chosen) != 1:
+        raise InvalidInput(
+            f"{len(chosen):,} sessions would be written: name one of them, or give --to FOLDER"
+        )
+    done = Exported(damaged=[])
+    total = sum(session.messages for session in chosen)
+    with _progress(call, to or output) as progress:
+        for session in chosen:
+            if session.state == "damaged":
+                done.damaged.append(f"the record of session {id_of(session)!r}, so it is left out")
+                continue
+            tell = behind(done.messages, total, progress)
+            try:
+                with writing(_file(to, session) if to else output) as write:
+                    one = await write_transcript(store, session, write, progress=tell)
+            except SessionGone:
+                if to is None:  # it is the one that was asked for
+                    raise
+                done.deleted += 1
+                continue
+            done.sessions += 1
+            done.messages += one.messages
+            done.damaged += one.damaged
+    _tell(call, done, to or output)
+    return 1 if done.damaged else 0
+
+
+def _progress(call: Call, where: Path | None) -> AbstractContextManager[Progress | None]:
+    """Return a bar, unless what is written is on the screen itself."""
+    if where is None and sys.stdout.isatty():
+        return nullcontext(None)
+    return call.progress("Exporting", "messages")
+
+
+async def _chosen(store: Store, names: Sequence[str], owner: str | None) -> list[SessionInfo]:
+    """Return the named sessions, or all that people talked in, of an owner if one is given."""
+    if names:
+        found = [await store.get_session(name) for name in dict.fromkeys(names)]
+        chosen = [session for session in found if session and owner in (None, session.owner)]
+        if len(chosen) < len(found):
+            raise SessionNotFound(f"not all of these sessions are of {owner!r}")
+        return chosen
+    return [
+        session
+        async for session in every_session(store)
+        if session.ready and session.kind != "delegate" and owner in (None, session.owner)
+    ]
+
+
+def _file(folder: Path, session: SessionInfo) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / transcript_name(session)
+
+
+def _tell(call: Call, done: Exported, where: Path | None) -> None:
+    for what in done.damaged:
+        call.warn(f"damaged: {what}")
+    if done.deleted:
+        call.warn(f"{done.deleted:,} sessions were deleted while the export ran and are left out")
+    if call.json and where:
+        call.write(asdict(done))
+    records = f", {done.records:,} records" if done.records else ""
+    call.say(
+        f"Exported {done.sessions:,} sessions, {done.messages:,} messages{records}"
+        + (f" to {where}" if where else "")
+    )
+
+
+@contextmanager
+def writing(output: Path | None) -> Generator[Callable[[bytes], object]]:
+    """Give what writes a line: to a file that appears once it is whole, or to stdout."""
+    if output is None:
+        yield _show if sys.stdout.isatty() else sys.stdout.buffer.write
+        sys.stdout.flush()
+        return
+    with private_file(output) as write:  # conversations are their owner's alone
+        yield write
+
+
+def _show(line: bytes) -> None:
+    typer.echo(harmless(line.decode(), lines=True), nl=False)
+
+
+async def backup(
+    call: Call,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The copy; it must not be there yet.")
+    ],
+) -> None:
+    """Copy the whole store, every tenant in it, while it stays in use."""
+    async with call.file() as store:
+        with call.progress("Copying", "pages") as progress:
+            await store.backup(file, progress=progress)
+    size = file.stat().st_size
+    if call.json:
+        call.write({"file": str(file), "bytes": size})
+    call.say(f"Copied {place_of(call.url)} to {file}, {size:,} bytes")

@@ -1,0 +1,293 @@
+"""The command for facts: see what is known of an owner, and correct it."""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.errors import InvalidInput
+from keepthread.memory.memory import Memory
+from keepthread.stores.private_files import private_file
+
+if TYPE_CHECKING:
+    from keepthread.memory.facts.facts import Facts
+    from keepthread.memory.facts.types import Fact, Loaded
+
+_SHORT: Final = 8
+"""The digits at a key's end by which a person names it."""
+_FEWEST: Final = 4
+
+
+class _Given(NamedTuple):
+    """What stands on the command line behind the action."""
+
+    words: Sequence[str]
+    every: bool
+    text: Mapping[str, Any]
+    many: bool
+    output: Path | None
+    prune: bool
+
+
+async def facts(  # noqa: PLR0913 - one command for all that is done with facts
+    call: Call,
+    action: Annotated[
+        str,
+        typer.Argument(
+            metavar="ACTION",
+            help="list, search, add, edit, confirm, forget, history, export or import.",
+        ),
+    ] = "list",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGUMENT", help="A fact's text, keys, words, or a file."),
+    ] = None,
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Whose facts.")] = "default",
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="List also what was replaced, has ended or will hold later."),
+    ] = False,
+    subject: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of `add` and `edit`: whom it is about; else the owner."),
+    ] = None,
+    attribute: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What it tells, such as city; one replaces another."),
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The value alone, such as Oslo.")
+    ] = None,
+    many: Annotated[
+        bool, typer.Option("--many", help="There can be several such values at a time.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Of `export`: write here, not to stdout."
+        ),
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Of `import`: forget facts whose lines are gone.")
+    ] = False,
+) -> None:
+    """See what is known of an owner beyond one session, and correct it.
+
+    A key may be given by its last digits. What waits to be confirmed is in no prompt until it is.
+    """
+    run = _ACTIONS.get(action)
+    if run is None:
+        raise InvalidInput(f"there is no action {action!r}; there are {', '.join(_ACTIONS)}")
+    named = {"subject": subject, "attribute": attribute, "value": value}
+    text = {name: each for name, each in named.items() if each is not None}
+    given = _Given(words or (), every, text, many, output, prune)
+    async with call.memory() as memory:
+        book = memory.facts(owner)
+        await run(_Run(call, memory, book), given)
+
+
+class _Run(NamedTuple):
+    """One call of the command, on an owner's facts."""
+
+    call: Call
+    memory: Memory
+    book: "Facts"
+
+    # --- looking ---
+
+    async def list(self, given: _Given) -> None:
+        _none(given.words, "list")
+        found = await self.book.list(all=given.every)
+        if found or self.call.json:
+            self._show(found)
+            return
+        owners = [name for name in await self.memory.store.owners() if name != self.book.owner]
+        hint = f"; there is {', '.join(owners[:5])}: --owner NAME" if owners else ""
+        self.call.say(f"Nothing is known of {self.book.owner}{hint}")
+
+    async def search(self, given: _Given) -> None:
+        self._show(await self.book.search(" ".join(given.words)))
+
+    async def history(self, given: _Given) -> None:
+        self._show(await self.book.history(await self._key(_one(given.words, "a key"))))
+
+    # --- changing ---
+
+    async def add(self, given: _Given) -> None:
+        text = _one(given.words, "the fact in quotes")
+        self._show([await self.book.remember(text, many=given.many, **given.text)])
+
+    async def edit(self, given: _Given) -> None:
+        if not given.words or len(given.words) > 2:
+            raise InvalidInput('edit takes a key and the new text in quotes: edit KEY "…"')
+        key = await self._key(given.words[0])
+        text = given.words[1] if len(given.words) > 1 else None
+        self._show([await self.book.edit(key, text=text, **given.text)])
+
+    async def confirm(self, given: _Given) -> None:
+        keys = [await self._key(word) for word in _some(given.words, "confirm")]
+        self._show([await self.book.confirm(key) for key in keys])
+
+    async def forget(self, given: _Given) -> None:
+        keys = [await self._key(word) for word in _some(given.words, "forget")]
+        before = {fact.key for fact in await self.book.list()}
+        forgotten = sum([await self.book.forget(key) for key in keys])
+        revived = [fact for fact in await self.book.list() if fact.key not in before]
+        if self.call.json:
+            keys_of = [fact.key for fact in revived]
+            self.call.write({"forgotten": forgotten, "revived": keys_of})
+        self.call.say(f"Forgot {forgotten:,}; the messages stay (`keepthread forget` erases them)")
+        for fact in revived:
+            self.call.say(f"This holds again: {fact.text}")
+
+    # --- documents ---
+
+    async def write(self, given: _Given) -> None:
+        _none(given.words, "export")
+        if self.call.json:
+            text = json.dumps(await self.book.to_json(), indent=1) + "\n"
+        else:
+            text = await self.book.to_markdown()
+        if given.output is not None:
+            _save(text, given.output)
+            self.call.say(f"Wrote what is known of {self.book.owner} to {given.output}")
+        elif sys.stdout.isatty():
+            typer.echo(harmless(text, lines=True), nl=False)
+        else:
+            sys.stdout.buffer.write(text.encode())
+
+    async def read(self, given: _Given) -> None:
+        name = _one(given.words, "a file, or - for stdin")
+        text, value = _document(name)
+        if value is None:
+            done = await self.book.from_markdown(text, prune=given.prune)
+        elif given.prune:
+            raise InvalidInput("--prune is for Markdown; JSON only adds")
+        else:
+            done = await self.book.from_json(value)
+        self._tell(done)
+
+    def _tell(self, done: "Loaded") -> None:
+        if self.call.json:
+            self.call.write({name: list(keys) for name, keys in done._asdict().items()})
+        counts = [f"{len(keys):,} {name}" for name, keys in done._asdict().items() if keys]
+        self.call.say(", ".join(counts) if counts else "Nothing was changed")
+        if done.passed:
+            self.call.warn("passed: forgotten or replaced since the document was written")
+
+    # --- inside ---
+
+    async def _key(self, word: str) -> str:
+        """Return the key that a word means: all of it, or its last digits."""
+        facts = await self.book.list(all=True)
+        found = [f.key for f in facts if len(word) >= _FEWEST and f.key.endswith(word.lower())]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InvalidInput(f"{len(found)} keys end in {word!r}; give more of it")
+        raise InvalidInput(
+            f"no key of {self.book.owner}'s facts ends in {word!r}; `keepthread facts` lists them"
+        )
+
+    def _show(self, found: "Sequence[Fact]") -> None:
+        for fact in found:
+            if self.call.json:
+                self.call.write(_plain(fact))
+            else:
+                _draw(fact)
+        waiting = sum(fact.state == "quarantined" for fact in found)
+        if waiting:
+            self.call.say(f"{waiting:,} in quarantine: `keepthread facts confirm KEY` lets it out")
+
+
+_ACTIONS: Final[Mapping[str, Callable[[_Run, _Given], Awaitable[None]]]] = {
+    "list": _Run.list,
+    "search": _Run.search,
+    "add": _Run.add,
+    "edit": _Run.edit,
+    "confirm": _Run.confirm,
+    "forget": _Run.forget,
+    "history": _Run.history,
+    "export": _Run.write,
+    "import": _Run.read,
+}
+
+
+def _draw(fact: "Fact") -> None:
+    """Write a fact on one line: its key, what it says, and where from."""
+    styles: Mapping[str, dict[str, Any]] = {
+        "live": {"bold": True},
+        "quarantined": {"fg": "yellow"},
+    }
+    key, told, details = told_of(fact)
+    typer.secho(key, dim=True, nl=False)
+    typer.secho(f"  {harmless(told)}", nl=False, **styles.get(fact.state, {"dim": True}))
+    typer.secho(f"  {harmless(details)}", dim=True)
+
+
+def told_of(fact: "Fact") -> tuple[str, str, str]:
+    """Return a fact for people: the end of its key, what it says, and where from."""
+    told = f"{fact.subject}: {fact.text}" if fact.subject else fact.text
+    parts = [fact.attribute, _dates(fact)]
+    parts.append("" if fact.state == "live" else fact.state)
+    parts += [f"{source.session} {source.seq}" for source in fact.messages[:3]]
+    parts.append("" if fact.messages else "by hand")
+    parts.append(fact.origin if fact.origin != "user" else "")
+    return fact.key[-_SHORT:], told, " · ".join(filter(None, parts))
+
+
+def _dates(fact: "Fact") -> str:
+    since = _day(fact.since)
+    if fact.until is None:
+        return f"since {since}"
+    until = _day(fact.until)
+    return since if since == until else f"{since} to {until}"
+
+
+def _day(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, tz=UTC).astimezone():%Y-%m-%d}"
+    except (OverflowError, OSError, ValueError):
+        return "?"
+
+
+def _plain(fact: "Fact") -> dict[str, Any]:
+    return fact._asdict() | {"messages": [source._asdict() for source in fact.messages]}
+
+
+def _document(name: str) -> tuple[str, Any]:
+    """Return the text of a document, and its JSON if it is JSON."""
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = data.decode()
+        return text, json.loads(text) if text.lstrip().startswith("{") else None
+    except ValueError:
+        raise InvalidInput(f"{name} is neither Markdown nor JSON in UTF-8") from None
+
+
+def _save(text: str, path: Path) -> None:
+    with private_file(path) as write:  # facts about people are private
+        write(text.encode())
+
+
+def _none(words: Sequence[str], action: str) -> None:
+    if words:
+        raise InvalidInput(f"{action} takes no argument; {words[0]!r} is one too many")
+
+
+def _one(words: Sequence[str], what: str) -> str:
+    if len(words) != 1:
+        raise InvalidInput(f"this takes one argument: {what}")
+    return words[0]
+
+
+def _some(words: Sequence[str], action: str) -> Sequence[str]:
+    if not words:
+        raise InvalidInput(f"{action} takes one key or more; `keepthread facts` lists them")
+    return words

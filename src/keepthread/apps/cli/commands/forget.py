@@ -1,0 +1,142 @@
+"""The command that forgets: it shows what would go, asks, erases, and gives a receipt."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keepthread.apps.cli.chat.asides import asides_of
+from keepthread.apps.cli.chat.delivery import bring_home
+from keepthread.apps.cli.commands.search import seconds
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.sanitize import harmless
+from keepthread.errors import InvalidInput
+from keepthread.memory.memory import Memory, Opening
+from keepthread.models.tokens import Estimator
+from keepthread.types import Residue
+
+if TYPE_CHECKING:
+    from keepthread.memory.forgetting.receipt import Receipt
+
+
+async def forget(  # noqa: PLR0913 - each names one way to choose
+    call: Call,
+    session: Annotated[
+        str | None, typer.Option(metavar="SESSION", help="Of this session; alone, all of it.")
+    ] = None,
+    message: Annotated[
+        str | None, typer.Option(metavar="ID", help="The message of this id in the session.")
+    ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of this owner's sessions; alone, all theirs."),
+    ] = None,
+    author: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What this person wrote.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="What came from here: tool:NAME, web:URL, import:ID."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="Not older: 2026-11-15, or 2026-11-15T18:30, in UTC."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Older than this date or time.")
+    ] = None,
+    answers: Annotated[
+        bool, typer.Option("--answers", help="Also erase answers known to be written from it.")
+    ] = False,
+    rewrite: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite", help="Let PostgreSQL rewrite what was touched, locked meanwhile."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be forgotten.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int:
+    """Erase messages, their copies and all that was made from them, for ever.
+
+    What is given must all hold for a message. Exits with 1 if a file still holds some of it.
+    """
+    chosen: dict[str, Any] = {
+        "session": session,
+        "message": message,
+        "owner": owner,
+        "author": author,
+        "source": source,
+        "since": seconds(since, "--since"),
+        "until": seconds(until, "--until"),
+        "answers": answers,
+        "rewrite": rewrite,
+    }
+    async with call.memory() as memory:
+        await _bring_home(call, memory)
+        if session is not None:
+            await call.session(memory, session)  # names the nearest if there is none
+        with call.progress("Looking", "messages"):
+            receipt = await memory.forget(**chosen, dry_run=True)
+        if not dry_run:
+            if not receipt.any:
+                call.say("There is nothing to forget")
+                return _told(call, receipt)
+            if not yes and not _agreed(call, receipt):
+                call.say("Nothing was forgotten")
+                return 0
+            stayed = await _bring_home(call, memory, forget=chosen)
+            with call.progress("Forgetting", "messages") as progress:
+                receipt = await memory.forget(**chosen, progress=progress)
+            receipt = replace(receipt, residues=(*receipt.residues, *map(_residue, stayed)))
+    if not call.json:
+        _show(receipt)
+    return _told(call, receipt)
+
+
+async def _bring_home(
+    call: Call, memory: Memory, *, forget: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Bring home what chats kept in files while the store was away; return the files that stay."""
+    asides = asides_of(call.config, os.environ)
+    if asides is None:
+        return []
+    return await bring_home(asides, _opened, memory, call.say, forget=forget)
+
+
+def _opened(address: str) -> Opening:
+    return Memory.open(address, counter=Estimator())
+
+
+def _residue(path: Path) -> Residue:
+    why = "a chat keeps messages there for the time the store was away"
+    return Residue(str(path), why, "it is delivered; what is asked here is forgotten then")
+
+
+def _told(call: Call, receipt: "Receipt") -> int:
+    if call.json:
+        call.write(receipt.to_json())
+    return 1 if receipt.found else 0
+
+
+def _show(receipt: "Receipt") -> None:
+    first, *lines = str(receipt).splitlines()
+    typer.secho(harmless(first), bold=True)
+    for line in lines:
+        typer.echo(harmless(line))
+
+
+def _agreed(call: Call, planned: "Receipt") -> bool:
+    count = planned.messages + planned.copies + planned.derived
+    if call.json or not sys.stdin.isatty():
+        raise InvalidInput(
+            f"this would erase {count:,} messages; --dry-run shows what goes, --yes does it"
+        )
+    _show(planned)
+    return typer.confirm("Forget this, for good?", err=True)

@@ -1,0 +1,262 @@
+"""The command that brings conversations in: exports of ours and of others, and transcripts."""
+
+import sys
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from io import BufferedReader, BytesIO
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple, cast
+
+import typer
+
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.stores import place_of
+from keepthread.apps.cli.wiring import current_counter
+from keepthread.errors import InvalidInput
+from keepthread.interchange.chats import check_chats, import_chats
+from keepthread.interchange.conversations import Arrived
+from keepthread.interchange.files import CHATS, FORMATS, JSONL, MARKDOWN, format_of
+from keepthread.interchange.import_ import Imported, import_lines
+from keepthread.interchange.jsonl import check_header, decode_line, lines_of
+from keepthread.interchange.markdown import read_markdown
+from keepthread.interchange.transcripts import LAST, MAX_TRANSCRIPT, import_transcript, seed
+from keepthread.models.tokens import Estimator
+from keepthread.protocols import Progress, Store, TokenCounter
+
+_SHOWN: Final = 20
+
+
+class Wanted(NamedTuple):
+    """What is to become of a file."""
+
+    form: str
+    size: int
+    prefix: str
+    owner: str | None
+    branches: bool
+
+
+class Arrival(NamedTuple):
+    """A file that was looked into: what reads it into a store, and what its progress counts."""
+
+    read: Callable[[Store, TokenCounter, Progress | None], Awaitable[Imported | Arrived]]
+    unit: str = "bytes"
+
+
+async def bring(call: Call, file: BinaryIO, wanted: Wanted) -> int:
+    """Read a file into the store, tell what came of it, and return the exit status."""
+    arrival = look_into(file, wanted)
+    counter = Estimator() if wanted.form == JSONL else current_counter(call)
+    async with call.memory(create=True, counter=counter) as memory:
+        with call.progress("Importing", arrival.unit) as progress:
+            done = await arrival.read(memory.store, counter, progress)
+    warnings, lines = told(done, place_of(call.url), more="--json names them")
+    if call.json:
+        call.write(_plain(done))
+        warnings = warnings if isinstance(done, Imported) else []  # they are in what was written
+    for warning in warnings:
+        call.warn(warning)
+    for line in lines:
+        call.say(line)
+    return 1 if isinstance(done, Arrived) and done.refused else 0
+
+
+def look_into(file: BinaryIO, wanted: Wanted) -> Arrival:
+    """Return what reads a file; one that is none is an error, and nothing is made for it."""
+    if wanted.form == JSONL:
+        return _lines(file, wanted)
+    if wanted.form == MARKDOWN:
+        return _transcript(file, wanted)
+    return _chats(file, wanted)
+
+
+def told(done: Imported | Arrived, place: str, *, more: str = "") -> tuple[list[str], list[str]]:
+    """Return what to look at, and what came of an import, each on a line."""
+    return _told_lines(done, place) if isinstance(done, Imported) else _told(done, place, more)
+
+
+# --- our own exports ---
+
+
+def _lines(file: BinaryIO, wanted: Wanted) -> Arrival:
+    if wanted.owner is not None or wanted.branches:
+        raise InvalidInput(
+            "an export of keepthread's says itself whose sessions it holds, and holds them all:"
+            " leave out --owner and --branches"
+        )
+    lines = lines_of(file)
+    first = next(lines, b"{}")
+    check_header(decode_line(first))
+
+    async def read(store: Store, _: TokenCounter, progress: Progress | None) -> Imported:
+        return await import_lines(
+            store, chain([first], lines), prefix=wanted.prefix, size=wanted.size, progress=progress
+        )
+
+    return Arrival(read)
+
+
+def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
+    what = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
+    lines = [f"Imported {what} into {place}"]
+    if done.known:
+        lines.append(f"{done.known:,} sessions were there already and are the same")
+    warnings: list[str] = []
+    if done.kept:
+        warnings.append(f"{done.kept:,} records were there with another value; those were kept")
+    if done.damaged:
+        warnings.append(f"{done.damaged:,} sessions or messages were damaged where they came from")
+    return warnings, lines
+
+
+# --- conversations of others, and transcripts ---
+
+
+def _transcript(file: BinaryIO, wanted: Wanted) -> Arrival:
+    if wanted.branches:
+        raise InvalidInput("a transcript has no branches: leave out --branches")
+    held = BytesIO(file.read(MAX_TRANSCRIPT + 1))
+    read_markdown(held.getvalue())
+
+    async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
+        return await import_transcript(
+            store,
+            held,
+            counter=counter,
+            owner=wanted.owner,
+            prefix=wanted.prefix,
+            progress=progress,
+        )
+
+    return Arrival(read, "messages")
+
+
+def _chats(file: BinaryIO, wanted: Wanted) -> Arrival:
+    if file.seekable():
+        check_chats(file)
+
+    async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
+        return await import_chats(
+            store,
+            file,
+            counter=counter,
+            owner=wanted.owner or "default",
+            prefix=wanted.prefix,
+            branches=wanted.branches,
+            program=None if wanted.form == CHATS else wanted.form,
+            size=wanted.size,
+            progress=progress,
+        )
+
+    return Arrival(read)
+
+
+def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
+    warnings = [f"{where}: {what}" for where, what in done.problems[:_SHOWN]]
+    if (left := len(done.problems) - _SHOWN) > 0:
+        warnings.append("; ".join(filter(None, [f"{left:,} more", more])))
+    forks = f" ({done.forks:,} of them forks)" if done.forks else ""
+    counts = (
+        (done.known, "sessions were there already and are the same"),
+        (done.grown, "sessions were there already and got what came since"),
+        (done.empty, "conversations were empty"),
+        (done.hidden, "messages that people were not shown either were left out"),
+        (done.shortened, "messages were too long and lost their end"),
+        (done.left_out, "messages on other branches, or that cannot be read, were left out"),
+        (done.repeated, "messages were in the file twice and were taken once"),
+        (done.rejoined, "messages lack their predecessor and follow the one before them"),
+        (done.refused, "conversations were passed over; all others are there"),
+    )
+    lines = [f"Imported {done.sessions:,} sessions{forks}, {done.messages:,} messages into {place}"]
+    return warnings, lines + [f"{count:,} {what}" for count, what in counts if count]
+
+
+def _plain(done: Imported | Arrived) -> dict[str, Any]:
+    if isinstance(done, Imported):
+        return asdict(done)
+    return asdict(done) | {"problems": [each._asdict() for each in done.problems]}
+
+
+async def seed_session(
+    call: Call, folder: Path, session: str, *, owner: str | None, last: int | None
+) -> int:
+    """Begin a session with a transcript of a folder, and tell whether it was begun."""
+    counter = current_counter(call)
+    async with call.memory(create=True, counter=counter) as memory:
+        count = await seed(
+            memory.store,
+            session,
+            folder,
+            last=LAST if last is None else last,
+            owner=owner,
+            counter=counter,
+        )
+    if call.json:
+        call.write({"session": session, "messages": count})
+    elif count:
+        call.say(f"Seeded session {session} with {count:,} messages")
+    else:
+        call.say(f"Session {session} has messages already, or {folder} has no transcript of it")
+    return 0
+
+
+_STDIN: Final = "-"
+
+
+async def import_file(
+    call: Call,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to import; `-` is stdin.")],
+    prefix: Annotated[
+        str,
+        typer.Option("--as", metavar="PREFIX", help="Put this before every id, if one is taken."),
+    ] = "",
+    owner: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose they are; else default."),
+    ] = None,
+    branches: Annotated[
+        bool, typer.Option("--branches", help="Keep what was edited away or asked anew, as forks.")
+    ] = False,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help=f"The format: {', '.join(FORMATS)}."),
+    ] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(metavar="SESSION", help="Of a folder: seed this from its newest transcript."),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Of a folder: so many messages, the last; 20."),
+    ] = None,
+) -> int:
+    """Read conversations into the store.
+
+    An export of ours, of ChatGPT or of Claude, an archive of theirs, or a transcript: the format is
+    known by the content. The store is made if it is not there. An import that was broken off goes
+    on where it was when it is run again.
+    """
+    if form not in (None, *FORMATS):
+        raise InvalidInput(f"--format must be one of {', '.join(FORMATS)}, not {form!r}")
+    if file.is_dir() and session is not None:
+        return await seed_session(call, file, session, owner=owner, last=last)
+    if file.is_dir() or session is not None:
+        raise InvalidInput(
+            "to seed a session, name a folder of transcripts and --session SESSION;"
+            " to import one file, leave out --session"
+        )
+    with _opened(file) as (opened, size):
+        found = form or format_of(opened.peek(1))
+        return await bring(call, opened, Wanted(found, size, prefix, owner, branches))
+
+
+@contextmanager
+def _opened(file: Path) -> Generator[tuple[BufferedReader, int]]:
+    """Give a file that can be looked into, and its size if it is known."""
+    if str(file) != _STDIN:
+        with file.open("rb") as opened:
+            yield opened, file.stat().st_size
+        return
+    yield cast(BufferedReader, sys.stdin.buffer), 0

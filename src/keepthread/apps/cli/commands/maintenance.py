@@ -1,0 +1,215 @@
+"""Commands that look after a store: prune, verify, recount."""
+
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated
+
+import typer
+
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.wiring import current_counter, embedder_of, model_of
+from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
+from keepthread.interchange.export import every_session
+from keepthread.memory import history as branching
+from keepthread.memory.memory import DAY, Memory
+from keepthread.memory.summaries import Folding
+from keepthread.models.summarizers import ByModel
+from keepthread.protocols import Progress
+from keepthread.types import SessionInfo
+
+
+async def prune(
+    call: Call,
+    days: Annotated[int, typer.Option(min=0, metavar="N", help="Days without activity.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete sessions without activity for so many days.
+
+    It asks first; where nobody can answer, `--yes` must be said.
+    """
+    async with call.memory() as memory:
+        before = time.time() - days * DAY
+        count = old = pruned = 0
+        async for session in every_session(memory.store):
+            count += 1
+            old += session.state == "live" and session.updated_at < before
+        if old and not yes and not _agreed(call, old, count, days):
+            call.say("Nothing was deleted")
+            return
+        if old:
+            with call.progress("Deleting", "sessions") as progress:
+                pruned = await memory.prune(days, progress=progress)
+    if call.json:
+        call.write({"pruned": pruned, "left": count - pruned})
+    call.say(f"Deleted {pruned:,} of {count:,} sessions")
+
+
+def _agreed(call: Call, old: int, count: int, days: int) -> bool:
+    if call.json or not sys.stdin.isatty():
+        raise InvalidInput(f"this would delete {old} of {count} sessions; say --yes to do it")
+    return typer.confirm(
+        f"Delete {old:,} of {count:,} sessions, without activity for {days} days, for good?",
+        err=True,
+    )
+
+
+async def verify(call: Call) -> int:
+    """Check every row, and the file itself.
+
+    Exits with 1 if anything is damaged.
+    """
+    async with call.memory() as memory:
+        with call.progress("Verifying", "messages") as progress:
+            found = await memory.verify(progress=progress)
+    if call.json:
+        damages = [damage._asdict() for damage in found.damages]
+        call.write({"sound": found.sound, **found._asdict(), "damages": damages})
+    else:
+        call.screen.verification(found)
+    return 0 if found.sound else 1
+
+
+def behind(passed: int, total: int, progress: Progress | None) -> Progress | None:
+    """Return what tells of a part of the work, behind so much that is done already."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(passed + done, max(total, passed + done))
+
+
+async def recount(call: Call) -> None:
+    """Count tokens anew where another counter counted them.
+
+    A session changes as a whole or not at all. Until then contexts are right as well, but cost more
+    to build.
+    """
+    counter = current_counter(call)
+    async with call.memory(counter=counter) as memory:
+        sessions = [session async for session in every_session(memory.store)]
+        total = sum(session.messages for session in sessions)
+        passed = counted = 0
+        with call.progress("Counting", "messages") as progress:
+            for session in sessions:
+                tell = behind(passed, total, progress)
+                counted += await branching.recount(
+                    memory.store, session.key, counter, progress=tell
+                )
+                passed += session.messages
+    if call.json:
+        call.write({"counter": counter.name, "messages": total, "counted": counted})
+    call.say(f"Counted {counted:,} of {total:,} messages anew with {counter.name}")
+
+
+async def index(
+    call: Call,
+    owner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this owner's sessions.")
+    ] = None,
+) -> None:
+    """Read what was written since into the index, and into vectors.
+
+    Vectors are made if the settings name an embedder; what another model embedded is embedded anew.
+    Programs that search do all this by themselves; here it is done beforehand.
+    """
+    embedder = embedder_of(call.config.settings.embedder, os.environ)
+    embedded = 0
+    async with call.memory() as memory:
+        read = await _read_on(call, "Reading", memory, owner)
+        if embedder:
+            with_vectors = Memory(memory.store, counter=memory.counter, embedder=embedder)
+            embedded = await _read_on(call, "Embedding", with_vectors, owner)
+    name = embedder.name if embedder else None
+    if call.json:
+        call.write({"read": read, "embedder": name, "embedded": embedded})
+    call.say(f"Read {read:,} messages into the index")
+    if name:
+        call.say(f"Embedded {embedded:,} messages with {name}")
+    else:
+        call.say("No vectors were made: the settings name no embedder")
+
+
+async def _read_on(call: Call, label: str, memory: Memory, owner: str | None) -> int:
+    """Read on with a bar, and return how many messages that took."""
+    done = 0
+    with call.progress(label, "messages") as progress:
+
+        def tell(now: int, total: int) -> None:
+            nonlocal done
+            done = now
+            if progress:
+                progress(now, total)
+
+        await memory.index(owner=owner, progress=tell)
+    return done
+
+
+async def fold(
+    call: Call,
+    sessions: Annotated[
+        list[str] | None, typer.Argument(metavar="SESSION", help="The ids of sessions.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Fold every session.")] = False,
+) -> None:
+    """Fold old exchanges into summaries, and keep every message.
+
+    Chats do so by themselves when it is due. Who shortens stands in the settings: the program
+    itself, or a model, which is then asked.
+    """
+    if bool(sessions) == every:
+        raise InvalidInput("name the sessions to fold, or say --all")
+    counter = current_counter(call)
+    async with call.memory() as opened, _folding(call) as folding:
+        memory = Memory(opened.store, counter=counter, folding=folding)
+        chosen = await _chosen(call, memory, sessions or ())
+        total, passed, folds, refused = sum(each.exchanges for each in chosen), 0, 0, 0
+        with call.progress("Folding", "exchanges") as progress:
+            for each in chosen:
+                # Of one session it is told what is due, of many how far they were gone through.
+                tell = behind(passed, total, progress) if len(chosen) > 1 else progress
+                done = await _fold(memory, each.id, tell)
+                folds, refused = folds + done[0], refused + done[1]
+                passed += each.exchanges
+                if progress and len(chosen) > 1:
+                    progress(passed, total)
+    if call.json:
+        call.write({"sessions": len(chosen), "folds": folds, "refused": refused})
+    call.say(f"Made {folds:,} folds in {len(chosen):,} sessions")
+    if refused:
+        call.warn(f"{refused:,} times the model failed or said too much, and the program shortened")
+
+
+async def _chosen(call: Call, memory: Memory, names: Sequence[str]) -> list[SessionInfo]:
+    """Return the named sessions, or all that people talked in."""
+    if names:
+        return [(await call.session(memory, name)).info for name in dict.fromkeys(names)]
+    return [
+        session
+        async for session in every_session(memory.store)
+        if session.ready and session.state == "live" and session.kind != "delegate"
+    ]
+
+
+async def _fold(memory: Memory, id: str, progress: Progress | None) -> tuple[int, int]:
+    """Fold a session; return the folds that were made, and how often a model failed at it."""
+    with suppress(SessionNotFound, SessionGone):  # deleted meanwhile
+        session = await memory.get_session(id)
+        before = (await session.status()).refusals
+        folds = await session.fold(progress=progress)
+        return folds, (await session.status()).refusals - before
+    return 0, 0
+
+
+@asynccontextmanager
+async def _folding(call: Call) -> AsyncGenerator[Folding]:
+    """Give how to fold, by the settings."""
+    settings = call.config.settings
+    if settings.summarizer.by != "model":
+        yield Folding()
+        return
+    model = model_of(settings.model, os.environ, name=settings.summarizer.name)
+    try:
+        yield Folding(summarizer=ByModel(model))
+    finally:
+        await model.close()

@@ -1,0 +1,89 @@
+"""The command that finds: messages that bear on a question, and why each does."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from keepthread.apps.cli.invocation import Call
+from keepthread.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from keepthread.memory.search.search import Hit
+    from keepthread.types import Role
+
+
+async def search(
+    call: Call,
+    query: Annotated[str, typer.Argument(metavar="WORDS", help="What to look for.")],
+    owner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only in this owner's sessions.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="SESSION", help="Only in this session.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="Not older: 2026-11-15, or 2026-11-15T18:30, in UTC."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Older than this date or time.")
+    ] = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE", help="Only user, assistant, tool or system; may be repeated."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 10,
+) -> None:
+    """Find the messages that bear most on a question, in every session or some.
+
+    The best come first. What was written since the last search is read into the index before.
+    """
+    async with call.memory() as memory:
+        if session is not None:
+            await call.session(memory, session)  # names the nearest if there is none
+        with call.progress("Reading", "messages") as progress:
+            hits = await memory.search(
+                query,
+                owner=owner,
+                session=session,
+                since=seconds(since, "--since"),
+                until=seconds(until, "--until"),
+                roles=cast("list[Role] | None", role),
+                limit=limit,
+                progress=progress,
+            )
+    if not call.json:
+        call.screen.hits(hits)
+        return
+    for hit in hits:
+        call.write(_plain(hit))
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """Return a date or time in seconds since 1970."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"{option} {text!r} is no date: write 2026-11-15 or 2026-11-15T18:30"
+        ) from None
+    return at.replace(tzinfo=at.tzinfo or UTC).timestamp()
+
+
+def _plain(hit: "Hit") -> dict[str, Any]:
+    message = hit.message
+    return {
+        "session": hit.session,
+        "seq": message.seq,
+        "id": message.id,
+        "role": message.role,
+        "author": message.author,
+        "origin": message.origin,
+        "at": message.created_at,
+        "score": round(hit.score, 3),
+        "snippet": hit.snippet,
+        "reason": hit.reason,
+    }

@@ -1,0 +1,46 @@
+"""Commands that look: the sessions, and one transcript."""
+
+from typing import Annotated
+
+import typer
+
+from keepthread.apps.cli.invocation import Call
+from keepthread.interchange.schema import message_to_json, session_to_json
+
+
+async def sessions(
+    call: Call,
+    owner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only the sessions of this owner.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 20,
+) -> None:
+    """List sessions, latest activity first.
+
+    Delegates are left out, and what is still being filled.
+    """
+    async with call.memory() as memory:
+        found = await memory.list_sessions(owner=owner, limit=limit)
+    if not call.json:
+        call.screen.sessions(found)
+        return
+    for session in found:
+        counts = {"exchanges": session.exchanges, "tokens": session.tokens}
+        call.write(session_to_json(session) | counts)
+
+
+async def show(
+    call: Call,
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
+    after: Annotated[int, typer.Option(min=0, metavar="N", help="Begin behind this position.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many messages.")] = 100,
+) -> None:
+    """Show a session's messages, oldest first, hidden ones included."""
+    async with call.memory() as memory:
+        found = await call.session(memory, session)
+        messages = await found.messages(after=after, limit=limit)
+    if not call.json:
+        call.screen.transcript(found.info, messages)
+        return
+    for message in messages:
+        call.write(message_to_json(message))

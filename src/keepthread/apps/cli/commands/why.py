@@ -1,0 +1,117 @@
+"""The command that says why contexts are what they are: the next one, or those that were kept."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.wiring import current_counter
+from keepthread.context.diff import difference
+from keepthread.context.strategies import DEFAULT_VIEWS, STRATEGIES, View
+from keepthread.context.why import Why
+from keepthread.errors import InvalidInput
+from keepthread.memory.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A context to draw; `number` is the one it was kept under, None for the next context."""
+
+    view: str
+    why: Why
+    number: int | None = None
+    exchange: int = 0
+    at: float = 0.0
+
+    def named(self) -> dict[str, Any]:
+        """Return which one it is, as plain JSON."""
+        if self.number is None:
+            return {"view": self.view}
+        kept = {"number": self.number, "exchange": self.exchange, "at": self.at}
+        return {"view": self.view, **kept}
+
+
+async def why(
+    call: Call,
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
+    number: Annotated[
+        int | None,
+        typer.Argument(min=1, metavar="N", help="A context that was kept, 1 the newest."),
+    ] = None,
+    diff: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Compare with the one kept under N.")
+    ] = None,
+    view: Annotated[
+        str | None, typer.Option(metavar="NAME", help="router, planner or chat; else chat.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Tokens, in place of the view's.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="simple, summarization, hybrid or recall; else simple."),
+    ] = None,
+) -> None:
+    """Draw a context: what is in, what is out, and why.
+
+    It is the next one, or with N one that was kept.
+    """
+    if number and (view is not None or budget is not None or strategy is not None):
+        raise InvalidInput(
+            "--view, --budget and --strategy are for the next context: leave out either them or N"
+        )
+    counter = None if number else current_counter(call)
+    async with call.memory(counter=counter, views=_views(strategy)) as memory:
+        found = await call.session(memory, session)
+        before = await _kept(found, diff) if diff else None
+        if number:
+            drawn = await _kept(found, number)
+        else:
+            context = await found.context(view, budget=budget)
+            drawn = Drawn(view=view or "chat", why=context.why)
+    if before:
+        _compare(call, found.id, before, drawn)
+    elif call.json:
+        call.write({"session": found.id, **drawn.named(), **drawn.why.to_json()})
+    else:
+        call.screen.why(found.id, drawn)
+
+
+def _compare(call: Call, session: str, before: Drawn, after: Drawn) -> None:
+    changes = difference(before.why, after.why)
+    if call.json:
+        sides = {"before": before.named(), "after": after.named()}
+        call.write({"session": session, **sides, **changes.to_json()})
+    else:
+        call.screen.difference(session, before, after, changes)
+
+
+def _views(strategy: str | None) -> dict[str, View]:
+    """Return the views, all by one strategy."""
+    if strategy is None:
+        return {}
+    if strategy not in STRATEGIES:
+        known = ", ".join(sorted(STRATEGIES))
+        raise InvalidInput(f"there is no strategy {strategy!r}; there are {known}")
+    chosen = STRATEGIES[strategy]()
+    return {name: view._replace(strategy=chosen) for name, view in DEFAULT_VIEWS.items()}
+
+
+async def _kept(session: Session, number: int) -> Drawn:
+    """Return one of the contexts that were kept, or say how to keep some."""
+    kept = await session.accounts(number)
+    if not kept:
+        raise InvalidInput(
+            f"no context of session {session.id!r} was kept;"
+            " open the memory with keep_why=20 to keep the newest 20"
+        )
+    if len(kept) < number:
+        raise InvalidInput(
+            f"{len(kept)} contexts of session {session.id!r} were kept, and {number} is none of"
+            f" them; 1 is the newest, {len(kept)} the oldest"
+        )
+    found = kept[-1]
+    return Drawn(
+        view=found.view, why=found.why, number=number, exchange=found.exchange, at=found.at
+    )

@@ -1,0 +1,1 @@
+"""Settings of the command line: fields, sources and loading."""

@@ -1,0 +1,134 @@
+"""What a setting may be: a kind takes the value of a file or the text of a variable, or refuses."""
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from keepthread.stores.validation import MAX_COUNT, MAX_ID
+
+_TRUTHS: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+class Kind(NamedTuple):
+    """One kind of value; `expected` says it in words, behind "it must be"."""
+
+    expected: str
+    fits: Callable[[object], bool]
+    parse: Callable[[str], Any] = str
+    """Makes a value of a text, or raises ValueError."""
+    optional: bool = False
+    private: bool = False
+    """Whether a wrong value is not shown: it may be a secret in the wrong place."""
+    a_path: bool = False
+
+    def take(self, value: Any) -> Any:
+        """Return a value as it is kept, or raise ValueError."""
+        if (value is None and self.optional) or self.fits(value):
+            return value
+        raise ValueError
+
+    def take_text(self, text: str) -> Any:
+        """Return what a text says, `null` being none, or raise ValueError."""
+        if self.optional and text == "null":
+            return None
+        return self.take(self.parse(text))
+
+
+def optional(kind: Kind) -> Kind:
+    """Return a kind that may be left empty."""
+    return kind._replace(optional=True, expected=f"{kind.expected}, or null for none")
+
+
+def whole(least: int, most: int = MAX_COUNT) -> Kind:
+    """Return the whole numbers of a range."""
+
+    def fits(value: object) -> bool:
+        return _is_number(value) and isinstance(value, int) and least <= value <= most
+
+    upto = "" if most == MAX_COUNT else f" to {most}"
+    return Kind(f"a whole number from {least}{upto}", fits, int)
+
+
+def number(expected: str, within: Callable[[float], bool]) -> Kind:
+    """Return the numbers within some bounds."""
+
+    def fits(value: object) -> bool:
+        return _is_number(value) and isfinite(value) and within(value)
+
+    return Kind(expected, fits, float)
+
+
+def choice(*names: str) -> Kind:
+    """Return some names."""
+
+    def fits(value: object) -> bool:
+        return value in names
+
+    return Kind(f"one of {', '.join(names)}", fits)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_truth(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in _TRUTHS:
+        raise ValueError
+    return _TRUTHS[text.lower()]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID and value.isprintable()
+
+
+def _is_web(value: object) -> bool:
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        return False
+    host = value.partition("://")[2][:1]
+    return value.isprintable() and " " not in value and (host.isalnum() or host == "[")
+
+
+def _are_numbers(value: object) -> bool:
+    numbers = numbers_of(value) if isinstance(value, str) else [value]
+    return bool(numbers) and all(_is_number(n) and isinstance(n, int) and n > 0 for n in numbers)
+
+
+def numbers_of(value: object) -> list[int]:
+    """Return the numbers that a setting names, 0 for what is none."""
+    words = str("" if value is None else value).replace(",", " ").split()
+    return [int(word) if word.isascii() and word.isdigit() else 0 for word in words]
+
+
+def _is_variable(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isidentifier() and value.isupper()
+
+
+TRUTH: Final = Kind("true or false", _is_truth, _truth)
+TEXT: Final = Kind("a text; write it in quotes", _is_text)
+NAME: Final = Kind(f"a name of at most {MAX_ID} printable characters; write it in quotes", _is_name)
+PATH: Final = Kind("the path of a file or folder", _is_text, a_path=True)
+STORE: Final = Kind(
+    "the address of a store, such as postgresql://HOST/NAME", _is_text, private=True
+)
+WEB: Final = Kind("an address such as http://localhost:11434/v1", _is_web, private=True)
+VARIABLE: Final = Kind(
+    "the name of an environment variable, in capitals, such as OPENAI_API_KEY",
+    _is_variable,
+    private=True,
+)
+NUMBERS: Final = Kind(
+    "one or several numbers such as 812345678901234567, with commas between them", _are_numbers
+)
+POSITIVE: Final = number("a number above 0", lambda value: value > 0)
+NOT_NEGATIVE: Final = number("a number from 0", lambda value: value >= 0)

@@ -1,0 +1,163 @@
+"""What holds for a call: defaults, two files, the environment, flags; the later wins."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_IWOTH
+from typing import Final
+
+from keepthread.apps.cli.settings.settings import KEYS, Settings, settings_of
+from keepthread.apps.cli.settings.sources import Layer, Value, of_environment, of_file, of_flags
+from keepthread.errors import InvalidInput
+from keepthread.stores.private_files import private_file
+from keepthread.stores.validation import show
+from keepthread.types import JSON
+
+CONFIG_VARIABLE: Final = "KEEPTHREAD_CONFIG"
+PROJECT_FILE: Final = "keepthread.yaml"
+DEFAULT: Final = "default"
+_EITHER: Final = (("memory.url", "memory.storage_path"), ("embedder.url", "embedder.folder"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings, and for each dotted key where its value comes from."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+    """`default`, the path of a file, the name of a variable, or a flag."""
+    notes: Sequence[str] = ()
+    """Messages for the user: which settings a project's file sets, or why it is not used."""
+
+    def make_room(self) -> None:
+        """Make the folder of the file that keeps conversations, if it is not there."""
+        if self.settings.memory.url is None:
+            self.settings.memory.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def read_config(
+    environ: Mapping[str, str], folder: Path, flags: Mapping[str, JSON] | None = None
+) -> Config:
+    """Return what holds in a folder; flags are given by dotted key, None for what is not given."""
+    found: Layer = {}
+    project = project_file(folder)
+    trusted = project if project and _is_own(project) else None
+    for layer in _layers(environ, trusted, flags or {}):
+        for pair in _EITHER:
+            _choose(pair, layer, found)
+        found |= layer
+    _check_views(found)
+    settings = settings_of({key: each.value for key, each in found.items()})
+    default = Value(None, DEFAULT)
+    sources = {key: found.get(key, default).source for key in settings.values()}
+    return Config(settings=settings, sources=sources, notes=_notes(project, trusted, found))
+
+
+def _layers(
+    environ: Mapping[str, str], project: Path | None, flags: Mapping[str, JSON]
+) -> Iterator[Layer]:
+    own = config_file(environ)
+    if own.exists():
+        yield of_file(own, project=False)
+    elif environ.get(CONFIG_VARIABLE):
+        raise InvalidInput(
+            f"{CONFIG_VARIABLE} names {own}, which is not there; `keepthread init` writes it"
+        )
+    if project is not None:
+        yield of_file(project, project=True)
+    yield of_environment(environ)
+    yield of_flags(flags)
+
+
+def config_file(environ: Mapping[str, str]) -> Path:
+    """Return where a person's own settings are, or would be."""
+    if named := environ.get(CONFIG_VARIABLE):
+        return Path(named).expanduser()
+    import platformdirs  # noqa: PLC0415 - what the extra brings
+
+    return platformdirs.user_config_path("keepthread", appauthor=False) / "config.yaml"
+
+
+def project_file(folder: Path) -> Path | None:
+    """Return the project's settings: here or above, up to the home folder or the repository's."""
+    home = Path.home().resolve()
+    for place in (folder, *folder.parents):
+        # Where everybody may write, a stranger's file would speak for all that is below.
+        if place != folder and os.name == "posix" and place.stat().st_mode & S_IWOTH:
+            return None
+        if (place / PROJECT_FILE).is_file():
+            return place / PROJECT_FILE
+        if place == home or (place / ".git").exists():
+            return None
+    return None
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a file, and the link that leads to it, belongs to the current user."""
+    if os.name != "posix":
+        return True
+    return {path.stat().st_uid, path.lstat().st_uid} == {os.geteuid()}
+
+
+def _notes(project: Path | None, trusted: Path | None, found: Layer) -> list[str]:
+    """Return what to show about a project's file: nobody may have read it yet."""
+    if project is None:
+        return []
+    if trusted is None:
+        return [f"{project} is not used: it belongs to another user"]
+    values = {key: each.value for key, each in found.items() if each.source == str(project)}
+    listed = ", ".join(f"{key} = {show(value)}" for key, value in values.items())
+    return [f"{project} sets {listed}"] if listed else []
+
+
+def _choose(pair: tuple[str, str], layer: Layer, found: Layer) -> None:
+    """Let what a layer names take the place of its counterpart in an earlier one."""
+    named = [key for key in pair if key in layer and layer[key].value is not None]
+    if len(named) > 1:
+        where = " and ".join(dict.fromkeys(layer[key].source for key in named))
+        raise InvalidInput(f"{where}: {' and '.join(named)} exclude each other; leave one")
+    if named:
+        for key in pair:
+            found.pop(key, None)
+
+
+def _check_views(found: Layer) -> None:
+    """Refuse a new view without a budget."""
+    known = Settings().views
+    for name in {key.split(".")[1] for key in found if key.startswith("views.")}:
+        if name not in known and f"views.{name}.tokens" not in found:
+            where = found[f"views.{name}.strategy"].source
+            raise InvalidInput(f"{where}: views.{name}.tokens is missing: how many may it show?")
+
+
+_HEAD: Final = """\
+# Settings of keepthread, written by `keepthread init`. `keepthread config` lists every setting,
+# its value and where that comes from; the manual explains them, under Reference, Settings.
+# Keys of services do not belong here: they come from the environment.
+"""
+
+
+def text_of(values: Mapping[str, JSON]) -> str:
+    """Return a file that sets these values, each under its meaning."""
+    import yaml  # noqa: PLC0415 - only where there is a file
+
+    lines = [_HEAD]
+    section = ""
+    for key, value in values.items():
+        block, _, name = key.partition(".")
+        if block != section:
+            lines.append(f"\n{block}:\n")
+            section = block
+        lines.append(f"  # {KEYS[key].metadata['meaning']}\n")
+        written = yaml.safe_dump({name: value}, allow_unicode=True, width=1 << 20)
+        lines.append(f"  {written}")
+    return "".join(lines)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that its owner alone can read; it appears once it is whole."""
+    path = path.resolve()  # a link stays one: some keep all their settings elsewhere
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with private_file(path) as write:
+        write(text.encode())

@@ -1,0 +1,223 @@
+"""The servers of tools: a person's own `mcp.json`, in the shape that other programs have it too."""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from stat import S_IWOTH
+from typing import Any, Final, NamedTuple, cast
+
+from keepthread.apps.cli.settings.fields import POSITIVE, TEXT, TRUTH, WEB, Kind, choice, whole
+from keepthread.apps.cli.settings.load import config_file, project_file
+from keepthread.errors import InvalidInput
+from keepthread.orchestrator.mcp import Rule, Server
+from keepthread.stores.validation import show
+
+NAME: Final = "mcp.json"
+_SERVERS: Final = "mcpServers"
+_LARGEST: Final = 1 << 20
+_VARIABLE: Final = re.compile(r"\$\{([^}]*)\}")
+_STARTED: Final = ("command", "args", "env", "cwd")
+_REACHED: Final = ("url", "headers")
+_COMMON: Final = ("type", "allow", "tools", "timeout", "disabled")
+_KEYS: Final = (*_STARTED, *_REACHED, *_COMMON)
+_TYPES: Final = {"stdio": _STARTED, "http": _REACHED, "streamable-http": _REACHED}
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, str) and "\0" not in each for each in cast("list[Any]", value)
+    )
+
+
+def _are_names(value: object) -> bool:
+    """Tell whether it is what an environment or headers can hold."""
+    if not isinstance(value, dict):
+        return False
+    pairs = cast("dict[str, Any]", value).items()
+    return all(isinstance(text, str) and (name + text).isprintable() for name, text in pairs)
+
+
+_TEXTS: Final = Kind("a list of texts", _are_texts)
+_NAMES: Final = Kind("names with texts on one line each", _are_names)
+_TOOL_KEYS: Final = {"lifetime": whole(0), "effects": TRUTH}
+
+
+class McpFile(NamedTuple):
+    """What is read of servers, and what is to be told of it."""
+
+    servers: Sequence[Server] = ()
+    notes: Sequence[str] = ()
+
+
+def mcp_file(environ: Mapping[str, str]) -> Path:
+    """Return where a person's own servers are named, or would be: beside the settings."""
+    return config_file(environ).with_name(NAME)
+
+
+def read_servers(environ: Mapping[str, str], folder: Path) -> McpFile:
+    """Return the servers that a person named; a project can name none.
+
+    A server whose variables are not set is left out and told of; what is wrong with the file
+    itself is an error, in which no value is shown: it may be secret.
+    """
+    own = mcp_file(environ)
+    found = _read(own, environ) if own.exists() else McpFile()
+    return found._replace(notes=[*found.notes, *_refused(own, folder)])
+
+
+def _refused(own: Path, folder: Path) -> list[str]:
+    """Say of a project's file that it is not used: it could start any program in your name."""
+    project = project_file(folder)
+    places = {folder, project.parent if project else folder}
+    return [
+        f"{place / NAME} is not used: a project may start no programs and name no servers;"
+        f" copy what you trust into {own}"
+        for place in sorted(places)
+        if (place / NAME).is_file() and not (own.exists() and own.samefile(place / NAME))
+    ]
+
+
+def _read(path: Path, environ: Mapping[str, str]) -> McpFile:
+    if path.stat().st_mode & S_IWOTH:
+        raise InvalidInput(f"{path}: everybody may write to it, and it starts programs: chmod o-w")
+    top = _object(_parsed(path), f"{path}: it")
+    _check_keys(top, (_SERVERS,), str(path))
+    servers: list[Server] = []
+    notes: list[str] = []
+    for name, given in _object(top.get(_SERVERS, {}), f"{path}: {_SERVERS}").items():
+        where = f"{path}: {name if name.isprintable() else show(name)}"
+        entry = _Entry(_object(given, where), where)
+        if entry.take("disabled", TRUTH):
+            continue
+        try:
+            servers.append(entry.server(name, environ))
+        except _Unset as unset:
+            notes.append(f"{where} is left out: {unset} is not set; export {unset}=…")
+    return McpFile(servers, notes)
+
+
+def _parsed(path: Path) -> Any:
+    with path.open("rb") as file:
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise InvalidInput(f"{path} is larger than 1 MB; it names no servers")
+    try:
+        return json.loads(data, object_pairs_hook=_once)
+    except _Twice as twice:
+        raise InvalidInput(f"{path}: {twice} is there twice; leave one") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path}: it is no text in UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"{path}, line {error.lineno}: no JSON: {error.msg}") from None
+    except RecursionError:
+        raise InvalidInput(f"{path}: it is nested too deeply") from None
+
+
+class _Twice(Exception):
+    """A name that an object has twice."""
+
+
+class _Unset(Exception):
+    """A variable that is not set."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _Twice(show(name))
+        found[name] = value
+    return found
+
+
+class _Entry:
+    """What the file says of one server."""
+
+    def __init__(self, given: Mapping[str, Any], where: str) -> None:
+        _check_keys(given, _KEYS, where)
+        self._given = given
+        self._where = where
+        ways = [way for way in (_STARTED, _REACHED) if way[0] in given]
+        if len(ways) != 1:
+            raise InvalidInput(f"{where}: it needs a command or a url, and not both")
+        way, kind = ways[0], self.take("type", choice(*_TYPES))
+        foreign = [key for key in given if key not in (*way, *_COMMON)]
+        if foreign or (kind and _TYPES[kind] is not way):
+            raise InvalidInput(f"{where}: {[*foreign, 'type'][0]} does not go with {way[0]}")
+
+    def take(self, key: str, kind: Kind, default: Any = None) -> Any:
+        """Return a value, or refuse one of another kind."""
+        if key not in self._given:
+            return default
+        value = _taken(self._given[key], kind, f"{self._where}: {key}")
+        if kind is not _NAMES and "${" in json.dumps(value):
+            raise InvalidInput(
+                f"{self._where}: {key} has a ${{…}}; variables are put into env and headers alone"
+            )
+        return value
+
+    def server(self, name: str, environ: Mapping[str, str]) -> Server:
+        """Return the server."""
+        rules = _object(self._given.get("tools", {}), f"{self._where}: tools")
+        return Server(
+            name,
+            command=_home(self.take("command", TEXT)),
+            args=self.take("args", _TEXTS, ()),
+            env=self._with_variables("env", environ),
+            cwd=_home(self.take("cwd", TEXT)),
+            url=self.take("url", WEB),
+            headers=self._with_variables("headers", environ),
+            allow=self.take("allow", _TEXTS),
+            rules={
+                tool: _rule(rule, f"{self._where}: {show(tool)}") for tool, rule in rules.items()
+            },
+            timeout=self.take("timeout", POSITIVE, 60.0),
+        )
+
+    def _with_variables(self, key: str, environ: Mapping[str, str]) -> dict[str, str]:
+        def value_of(found: re.Match[str]) -> str:
+            if found[1] not in environ:
+                raise _Unset(show(found[1])[1:-1])
+            return environ[found[1]]
+
+        given: dict[str, str] = self.take(key, _NAMES, {})
+        return {name: _VARIABLE.sub(value_of, text) for name, text in given.items()}
+
+
+def _rule(given: Any, where: str) -> Rule:
+    rule = _object(given, where)
+    _check_keys(rule, _TOOL_KEYS, where)
+    taken = {
+        key: _taken(rule[key], kind, f"{where}: {key}")
+        for key, kind in _TOOL_KEYS.items()
+        if key in rule
+    }
+    return Rule(**taken)
+
+
+def _taken(value: Any, kind: Kind, where: str) -> Any:
+    try:
+        return kind.take(value)
+    except ValueError:
+        raise InvalidInput(f"{where} must be {kind.expected}") from None
+
+
+def _check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Refuse a key that is not known, and name the nearest."""
+    for key in given:
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise InvalidInput(f"{where}: {show(key)} is not known; {hint}")
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{where} must be an object: {{…}}")
+    return cast("dict[str, Any]", value)
+
+
+def _home(path: str | None) -> str | None:
+    return str(Path(path).expanduser()) if path and path.startswith("~") else path

@@ -1,0 +1,383 @@
+"""The settings of the command: each with its kind, its default and its meaning, in one place."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+
+from keepthread.apps.cli.settings.fields import (
+    NAME,
+    NOT_NEGATIVE,
+    NUMBERS,
+    PATH,
+    POSITIVE,
+    STORE,
+    TEXT,
+    TRUTH,
+    VARIABLE,
+    WEB,
+    Kind,
+    choice,
+    optional,
+    whole,
+)
+from keepthread.context.strategies import DEFAULT_VIEWS, STRATEGIES
+
+KEY_VARIABLES: Final = MappingProxyType(
+    {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+)
+"""The providers, and where the key of each is looked for."""
+_Noun = TypeVar("_Noun")
+
+
+def setting(
+    default: Any,
+    kind: Kind,
+    meaning: str,
+    *,
+    project: bool = True,
+    flag: str = "",
+    variable: str = "",
+    stands_for: str = "",
+) -> Any:
+    """Return a field; `stands_for` says in the reference what an empty default stands for."""
+    known = {"kind": kind, "meaning": meaning, "project": project, "stands_for": stands_for}
+    return field(default=default, metadata={**known, "flag": flag, "variable": variable})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySettings:
+    """What is kept, where, and how much of it a model sees."""
+
+    enabled: bool = setting(
+        True, TRUTH, "Whether conversations are remembered; without, a chat ends with its program."
+    )
+    storage_path: str | None = setting(
+        None,
+        optional(PATH),
+        "The file that keeps conversations; written in a file, a relative path begins there.",
+        project=False,
+        stands_for="`memory.db` in the platform's folder for data",
+    )
+    url: str | None = setting(
+        None,
+        optional(STORE),
+        "The address of the store, in place of a path: `postgresql://…`, `redis://…`.",
+        project=False,
+        flag="--store",
+        variable="KEEPTHREAD_STORE",
+    )
+    tenant: str = setting("default", NAME, "The tenant inside the store.", flag="--tenant")
+    owner: str = setting("default", NAME, "Whose conversations are begun.")
+    max_history_tokens: int = setting(
+        4096, whole(1), "How many tokens the model is shown at most: the budget of the view `chat`."
+    )
+    strategy: str = setting(
+        "hybrid", choice(*STRATEGIES), "Who chooses what the view `chat` shows."
+    )
+    auto_prune_days: int | None = setting(
+        None,
+        optional(whole(1)),
+        "Delete conversations after so many days without activity, whenever a chat starts.",
+        project=False,
+        stands_for="never",
+    )
+    keep_why: int = setting(
+        20, whole(0), "How many accounts of contexts each session keeps, for `/why`."
+    )
+
+    @property
+    def path(self) -> Path:
+        """Return the file that serves if no address is given."""
+        return default_path() if self.storage_path is None else Path(self.storage_path).expanduser()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What a million tokens cost; what is not known is None."""
+
+    input: float | None = setting(
+        None, optional(NOT_NEGATIVE), "What a million tokens cost that are sent."
+    )
+    cached: float | None = setting(
+        None,
+        optional(NOT_NEGATIVE),
+        "What a million tokens cost that are sent and that the provider had seen before.",
+        stands_for="as `input`",
+    )
+    output: float | None = setting(
+        None, optional(NOT_NEGATIVE), "What a million tokens cost that are answered."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Which model answers, and how it is reached."""
+
+    provider: str = setting(
+        "openai",
+        choice(*KEY_VARIABLES),
+        "Whose wire the service speaks.",
+        project=False,  # it also chooses which key is sent to base_url
+    )
+    name: str | None = setting(
+        None, optional(NAME), "The model, as its service names it.", flag="--model"
+    )
+    base_url: str | None = setting(
+        None,
+        optional(WEB),
+        "The address of the service, if it is not the provider's own.",
+        project=False,
+        stands_for="the provider's own",
+    )
+    key_env: str | None = setting(
+        None,
+        optional(VARIABLE),
+        "The environment variable that holds the key; the key itself stands in no file.",
+        project=False,
+        stands_for="`OPENAI_API_KEY` or `ANTHROPIC_API_KEY`",
+    )
+    max_tokens: int | None = setting(
+        None,
+        optional(whole(1)),
+        "How many tokens an answer may have at most.",
+        stands_for="as the service has it",
+    )
+    timeout: float = setting(60.0, POSITIVE, "For how many seconds to wait for the service.")
+    max_seconds: float = setting(
+        1800.0, POSITIVE, "How many seconds a whole answer may take, however steadily it arrives."
+    )
+    retries: int = setting(
+        2, whole(0, 10), "How often to ask again where that is safe, before giving up."
+    )
+    price: Price = field(default_factory=Price)
+
+    @property
+    def key_variable(self) -> str:
+        """Return the name of the variable that holds the key."""
+        return self.key_env or KEY_VARIABLES[self.provider]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarizerSettings:
+    """Who shortens what is old."""
+
+    by: str = setting(
+        "extractive",
+        choice("extractive", "model"),
+        "Who shortens: `extractive` leaves out sentences and asks nobody, `model` asks a model.",
+    )
+    name: str | None = setting(
+        None,
+        optional(NAME),
+        "The model that shortens, of the same service as the chat's.",
+        stands_for="the chat's",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedderSettings:
+    """What finds things said in other words; without a folder or an address, words alone do."""
+
+    folder: str | None = setting(
+        None, optional(PATH), "The folder of a sentence model in ONNX.", project=False
+    )
+    url: str | None = setting(
+        None,
+        optional(WEB),
+        "The address of a service that embeds as OpenAI's does, in place of a folder.",
+        project=False,
+    )
+    name: str | None = setting(None, optional(NAME), "The model at that address.", project=False)
+    key_env: str | None = setting(
+        None,
+        optional(VARIABLE),
+        "The environment variable that holds the key for that address.",
+        project=False,
+        stands_for="none, and no key is sent",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatSettings:
+    """How a chat in the terminal begins and looks."""
+
+    system: str | None = setting(
+        None,
+        optional(TEXT),
+        "The system prompt of new sessions.",
+        project=False,
+        flag="--system",
+    )
+    markdown: bool = setting(True, TRUTH, "Whether answers are drawn as Markdown.")
+    orchestrate: bool = setting(
+        False,
+        TRUTH,
+        "Whether requests are routed, planned and carried out in steps, with the tools of your"
+        " `mcp.json`.",
+        project=False,  # it starts programs
+        flag="--orchestrate",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscordSettings:
+    """Where a bot on Discord answers, and to what."""
+
+    token_env: str | None = setting(
+        None,
+        optional(VARIABLE),
+        "The environment variable that holds the bot's token; the token stands in no file.",
+        project=False,
+        stands_for="`DISCORD_TOKEN`",
+    )
+    guilds: str | int | None = setting(
+        None,
+        optional(NUMBERS),
+        "The guilds in which the bot answers, by their ids; in no other it says anything.",
+        project=False,
+    )
+    channels: str | int | None = setting(
+        None,
+        optional(NUMBERS),
+        "The channels of these guilds in which it answers, by their ids; threads go with them.",
+        stands_for="all that it can see",
+    )
+    reply: str = setting(
+        "mention",
+        choice("mention", "always"),
+        "What it answers in guilds: what mentions it or replies to it, or everything.",
+    )
+    direct: bool = setting(
+        False,
+        TRUTH,
+        "Whether it answers direct messages: anyone who shares a guild with it can send them.",
+        project=False,
+    )
+    listen: bool = setting(
+        False,
+        TRUTH,
+        "Whether it keeps what people say to each other in these channels, too.",
+        project=False,
+    )
+    session: str = setting(
+        "channel",
+        choice("channel", "channel_and_user"),
+        "Whether a channel is one conversation, or one for each person in it.",
+    )
+    catch_up: float = setting(
+        300.0,
+        NOT_NEGATIVE,
+        "How many seconds back it looks, after a pause, for what was said to it meanwhile.",
+    )
+    base_url: str | None = setting(
+        None,
+        optional(WEB),
+        "The address of a server that speaks like Discord's, up to the version.",
+        project=False,
+        stands_for="Discord's own",
+    )
+
+    @property
+    def token_variable(self) -> str:
+        """Return the name of the variable that holds the token."""
+        return self.token_env or "DISCORD_TOKEN"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSettings:
+    """A budget and who chooses within it, by a name of your own."""
+
+    tokens: int = setting(MISSING, whole(1), "How many tokens it shows at most.")
+    strategy: str = setting("simple", choice(*STRATEGIES), "Who chooses what it shows.")
+
+
+def _views() -> dict[str, ViewSettings]:
+    others = {name: view for name, view in DEFAULT_VIEWS.items() if name != "chat"}
+    return {name: ViewSettings(tokens=view.budget) for name, view in others.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings; what is not given has its default."""
+
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    summarizer: SummarizerSettings = field(default_factory=SummarizerSettings)
+    embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
+    chat: ChatSettings = field(default_factory=ChatSettings)
+    discord: DiscordSettings = field(default_factory=DiscordSettings)
+    views: Mapping[str, ViewSettings] = field(default_factory=_views)
+
+    @property
+    def address(self) -> str:
+        """Return the address of the store."""
+        return self.memory.url or f"sqlite:///{self.memory.path}"
+
+    def values(self) -> dict[str, Any]:
+        """Return every value by its dotted key."""
+        found: dict[str, Any] = {}
+        for key in KEYS:
+            value: Any = self
+            for part in key.split("."):
+                value = getattr(value, part)
+            found[key] = value
+        for name, view in self.views.items():
+            found |= {f"views.{name}.{each}": getattr(view, each) for each in VIEW_KEYS}
+        return found
+
+
+def default_path() -> Path:
+    """Return where conversations are kept if nothing says otherwise."""
+    import platformdirs  # noqa: PLC0415 - what the extra brings
+
+    return platformdirs.user_data_path("keepthread", appauthor=False) / "memory.db"
+
+
+def _sections(kind: type[Any]) -> Iterator[tuple[str, type[Any]]]:
+    """Yield the blocks inside a block."""
+    for each in fields(kind):
+        if is_dataclass(each.default_factory):
+            yield each.name, cast(type[Any], each.default_factory)
+
+
+def _walk(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, Field[Any]]]:
+    for each in fields(kind):
+        if each.metadata:
+            yield f"{prefix}{each.name}", each
+    for name, inner in _sections(kind):
+        yield from _walk(inner, f"{prefix}{name}.")
+
+
+KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(Settings)))
+"""Every setting but those of views, by its dotted key."""
+VIEW_KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(ViewSettings)))
+"""What each view has."""
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable that sets a key."""
+    named = KEYS[key].metadata["variable"] if key in KEYS else ""
+    return named or f"KEEPTHREAD_{key.replace('.', '_').upper()}"
+
+
+def settings_of(values: Mapping[str, Any]) -> Settings:
+    """Return the settings of values by their dotted keys."""
+    views = {name: dict(vars(view)) for name, view in _views().items()}
+    for key, value in values.items():
+        if key.startswith("views."):
+            name, _, part = key.removeprefix("views.").rpartition(".")
+            views.setdefault(name, {})[part] = value
+    made = {name: ViewSettings(**given) for name, given in views.items()}
+    return replace(_built(Settings, values), views=made)
+
+
+def _built(kind: type[_Noun], values: Mapping[str, Any], prefix: str = "") -> _Noun:
+    given: dict[str, Any] = {}
+    for name, inner in _sections(kind):
+        given[name] = _built(inner, values, f"{prefix}{name}.")
+    for each in fields(cast(Any, kind)):
+        if f"{prefix}{each.name}" in values:
+            given[each.name] = values[f"{prefix}{each.name}"]
+    return kind(**given)

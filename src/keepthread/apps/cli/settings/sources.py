@@ -1,0 +1,270 @@
+"""The layers of settings: a file, the environment, flags; each value with its source."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import Field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+
+from keepthread.apps.cli.settings.fields import Kind
+from keepthread.apps.cli.settings.settings import KEYS, VIEW_KEYS, variable_of
+from keepthread.errors import InvalidInput
+from keepthread.stores.validation import show
+from keepthread.types import JSON
+
+LARGEST: Final = 1 << 20
+_DEEPEST: Final = 8
+
+
+class Entry(NamedTuple):
+    """One value of a file, by its dotted key."""
+
+    key: str
+    value: Any
+    line: int
+
+
+def entries(path: Path) -> list[Entry]:
+    """Return what a file says, in its order; what is no plain block of settings is an error."""
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise InvalidInput(f"{path} is larger than 1 MB; it is no settings file")
+    if not data.strip():
+        return []
+    return _Reading(path).entries(data)
+
+
+class _Reading:
+    def __init__(self, path: Path) -> None:
+        import yaml  # noqa: PLC0415 - only where there is a file
+
+        self._path = path
+        self._yaml: Any = yaml
+        self._seen: set[str] = set()
+
+    def entries(self, data: bytes) -> list[Entry]:
+        loader: Any = getattr(self._yaml, "CSafeLoader", self._yaml.SafeLoader)
+        try:
+            self._loader = loader(data)
+            return list(self._document())
+        except self._yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            self._refuse(mark.line + 1 if mark else 0, _reason(error))
+        except UnicodeDecodeError:
+            self._refuse(0, "it is no text in UTF-8")
+
+    def _document(self) -> Iterator[Entry]:
+        for _ in ("the stream's start", "the document's start"):
+            self._loader.get_event()
+        first = self._loader.get_event()
+        if self._is(first, "Mapping"):
+            yield from self._block("", 1)
+        elif not (self._is(first, "Scalar") and self._value(first) is None):
+            self._refuse(self._line(first), "it must be blocks of settings, such as `memory:`")
+        self._loader.get_event()
+        more = self._loader.get_event()
+        if not isinstance(more, self._yaml.StreamEndEvent):
+            self._refuse(self._line(more), "a second document begins; put all into one")
+
+    def _block(self, prefix: str, depth: int) -> Iterator[Entry]:
+        while not isinstance(name := self._loader.get_event(), self._yaml.MappingEndEvent):
+            line = self._line(name)
+            if not self._is(name, "Scalar"):
+                self._refuse(line, "the name of a setting must be one word")
+            self._check(name, "the name of a setting")
+            key = f"{prefix}{name.value}"
+            if key in self._seen:
+                self._refuse(line, f"{key} is there twice; leave one")
+            self._seen.add(key)
+            value = self._loader.get_event()
+            self._check(value, key)
+            if self._is(value, "Mapping"):
+                if depth == _DEEPEST:
+                    self._refuse(line, f"{key} is nested too deeply; no setting is")
+                yield from self._block(f"{key}.", depth + 1)
+            elif self._is(value, "Scalar"):
+                yield Entry(key, self._value(value), line)
+            else:
+                self._refuse(line, f"{key} is a list; no setting is one")
+
+    def _check(self, event: Any, what: str) -> None:
+        """Refuse what settings do without: it can grow without end, or ask for more than data."""
+        if isinstance(event, self._yaml.AliasEvent) or event.anchor is not None:
+            self._refuse(self._line(event), f"{what} has an anchor or alias; write the value out")
+        if event.tag is not None:
+            self._refuse(self._line(event), f"{what} has a tag; write the plain value")
+
+    def _value(self, event: Any) -> Any:
+        """Return what a word means: a text, a number, true, false or none."""
+        tag = self._loader.resolve(self._yaml.ScalarNode, event.value, event.implicit)
+        node = self._yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
+        try:
+            value = self._loader.construct_object(node)
+        except ValueError:  # it looks like a date or number, and is none
+            return event.value
+        return value if isinstance(value, bool | int | float | None) else event.value
+
+    def _is(self, event: Any, kind: str) -> bool:
+        name = "ScalarEvent" if kind == "Scalar" else "MappingStartEvent"
+        return isinstance(event, getattr(self._yaml, name))
+
+    def _line(self, event: Any) -> int:
+        return event.start_mark.line + 1
+
+    def _refuse(self, line: int, reason: str) -> NoReturn:
+        where = f"{self._path}, line {line}" if line else str(self._path)
+        raise InvalidInput(f"{where}: {reason}")
+
+
+def _reason(error: Exception) -> str:
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None)
+    return f"it cannot be read as YAML: {problem or 'it is broken'}"
+
+
+_SECTIONS: Final = {key.rpartition(".")[0] for key in KEYS} | {"views"}
+_VARIABLES: Final = {variable_of(key): key for key in KEYS}
+_OURS: Final = tuple(f"KEEPTHREAD_{name.upper()}_" for name in _SECTIONS if "." not in name)
+_SECRETS: Final = ("key", "token", "secret", "password", "auth_token", "access_token")
+_KEYS: Final = ("api_key", "apikey", "api_token")
+
+
+class Value(NamedTuple):
+    """A value, and where it comes from: a file's path, a variable's name, a flag."""
+
+    value: Any
+    source: str
+
+
+Layer: TypeAlias = dict[str, Value]
+
+
+def of_file(path: Path, *, project: bool) -> Layer:
+    """Return what a file says; a project's may not set everything."""
+    layer: Layer = {}
+    for entry in entries(path):
+        where = f"{path}, line {entry.line}"
+        if _is_block(entry.key):
+            if entry.value is not None:
+                raise InvalidInput(f"{where}: {entry.key} is a block: write what it holds below it")
+            continue
+        known = _known(entry.key, where)
+        if project and not known.metadata["project"]:
+            raise InvalidInput(
+                f"{where}: a project may not set {entry.key}: put it into your own config.yaml,"
+                f" which `keepthread init` writes, or set {variable_of(entry.key)}"
+            )
+        layer[entry.key] = Value(_taken(path, entry, known, where), str(path))
+    return layer
+
+
+def _is_block(key: str) -> bool:
+    return key in _SECTIONS or (key.startswith("views.") and key.count(".") == 1)
+
+
+def _taken(path: Path, entry: Entry, known: Field[Any], where: str) -> Any:
+    kind: Kind = known.metadata["kind"]
+    try:
+        value = kind.take(entry.value)
+    except ValueError:
+        raise InvalidInput(f"{where}: {entry.key} {_wrong(kind, entry.value)}") from None
+    if kind.a_path and value is not None and not value.startswith("~"):
+        return str(path.absolute().parent / value)
+    return value
+
+
+def of_environment(environ: Mapping[str, str]) -> Layer:
+    """Return what variables say; one that is empty says nothing."""
+    layer: Layer = {}
+    for name, text in environ.items():
+        if name not in _VARIABLES and not name.startswith(_OURS):
+            continue
+        key = _key_of(name)
+        kind: Kind = _known(key, name).metadata["kind"]
+        if not text:
+            continue
+        try:
+            layer[key] = Value(kind.take_text(text), name)
+        except ValueError:
+            raise InvalidInput(f"{name} {_wrong(kind, text)}") from None
+    return layer
+
+
+def _key_of(variable: str) -> str:
+    """Return the key that a variable sets, or refuse one that sets none."""
+    if variable in _VARIABLES:
+        return _VARIABLES[variable]
+    section, _, name = variable.removeprefix("KEEPTHREAD_").lower().partition("_")
+    if section == "views":
+        view, _, part = name.rpartition("_")
+        return f"views.{view}.{part}"
+    key = f"{section}.{name}"
+    _refuse_secret(key, variable)
+    near = [variable_of(key)] if key in KEYS else get_close_matches(variable, _VARIABLES, 1, 0)
+    raise InvalidInput(f"{variable} is no setting; there is {near[0]}")
+
+
+def of_flags(flags: Mapping[str, JSON]) -> Layer:
+    """Return what the command line says, by dotted keys; None says nothing."""
+    layer: Layer = {}
+    for key, value in flags.items():
+        if value is None:
+            continue
+        known = _known(key, "the command line").metadata
+        flag = known["flag"] or "the command line"
+        try:
+            layer[key] = Value(known["kind"].take(value), flag)
+        except ValueError:
+            raise InvalidInput(f"{flag} {_wrong(known['kind'], value)}") from None
+    return layer
+
+
+# --- what is wrong ---
+
+
+def no_setting(key: str) -> str:
+    """Return what to say of a key that is no setting: the nearest that is one."""
+    last = key.rpartition(".")[2]
+    near = get_close_matches(key, KEYS, 1) or [k for k in KEYS if k.rpartition(".")[2] == last]
+    hint = f"did you mean {near[0]}?" if near else "`keepthread config` lists them all"
+    return f"{key} is no setting; {hint}"
+
+
+def _known(key: str, where: str) -> Field[Any]:
+    """Return what is known of a key, or refuse it and name the nearest."""
+    if key in KEYS:
+        return KEYS[key]
+    _refuse_secret(key, where)
+    block, _, rest = key.partition(".")
+    view, _, name = rest.rpartition(".")
+    if block != "views":
+        reason = no_setting(key)
+    elif view == "chat":
+        reason = "the view `chat` is set by memory.max_history_tokens and memory.strategy"
+    elif name in VIEW_KEYS and view.replace("-", "_").isidentifier():
+        return VIEW_KEYS[name]
+    else:
+        reason = f"{key} is no setting; a view has views.NAME.tokens and views.NAME.strategy"
+    raise InvalidInput(f"{where}: {reason}")
+
+
+def _refuse_secret(key: str, where: str) -> None:
+    section, _, last = key.rpartition(".")
+    name = last.lower().replace("-", "_")
+    if section == "discord" and name in _SECRETS:
+        raise InvalidInput(
+            f"{where}: the token comes from the environment: export DISCORD_TOKEN=…, and name"
+            " another variable by discord.token_env"
+        )
+    if name in _SECRETS or name.endswith(_KEYS):
+        of = "embedder" if section == "embedder" else "model"
+        raise InvalidInput(
+            f"{where}: keys come from the environment: export OPENAI_API_KEY=…, and name another"
+            f" variable by {of}.key_env"
+        )
+
+
+def _wrong(kind: Kind, value: object) -> str:
+    if kind.private:
+        return f"must be {kind.expected}; what it is now may be secret and is not shown"
+    return f"is {show(value)}; it must be {kind.expected}"

@@ -1,0 +1,67 @@
+"""The stores that the command opens: by address, quickly, and nothing is made by looking."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from keepthread.errors import InvalidInput, Unavailable
+from keepthread.protocols import Store
+from keepthread.stores.url import POSTGRES, SERVERS, path_of, scheme_of, shown, store_at
+
+PATIENCE: Final = 5.0
+"""For how many seconds a server may keep the command from beginning."""
+_TO_MAKE: Final = 60.0  # others may be making the same database ready
+
+
+def is_server(url: str) -> bool:
+    """Tell whether an address is a server's."""
+    return scheme_of(url) in SERVERS
+
+
+def place_of(url: str) -> str:
+    """Return what to call a store: its path, or a server without what is secret of it."""
+    return shown(url) if is_server(url) else str(file_of(url))
+
+
+def file_of(url: str) -> Path:
+    """Return the path of a store in a file."""
+    if "://" not in url and shown(url) == url:
+        raise InvalidInput(f"{url!r} is no address of a store; write sqlite:///{url}")
+    path = path_of(url)
+    if path is None:
+        raise InvalidInput("a store in memory ends with its program; name a file: sqlite:///…")
+    return Path(path)
+
+
+@asynccontextmanager
+async def opened(url: str, *, tenant: str, create: bool = False) -> AsyncGenerator[Store]:
+    """Open the store at an address; what is not there is made only if `create` says so."""
+    store = await (_reach if is_server(url) else _open)(url, tenant, create)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _open(url: str, tenant: str, create: bool) -> Store:
+    path = file_of(url)
+    if not create and not path.is_file():
+        raise InvalidInput(
+            f"there is no store at {path} yet: `keepthread chat` makes one, or `keepthread import`;"
+            " if there should be one, check the address"
+        )
+    return await store_at(url)(tenant=tenant)
+
+
+async def _reach(url: str, tenant: str, create: bool) -> Store:
+    settings: dict[str, Any] = {"migrate": create} if scheme_of(url) in POSTGRES else {}
+    seconds = _TO_MAKE if create and settings else PATIENCE
+    try:
+        async with asyncio.timeout(seconds):
+            return await store_at(url)(tenant=tenant, **settings)
+    except TimeoutError:
+        raise Unavailable(
+            f"{shown(url)} did not answer within {seconds:g} seconds; does it run there?"
+        ) from None

@@ -1,0 +1,140 @@
+"""The counter that the command uses: the exact one if it can be had, else the estimator."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.settings.settings import EmbedderSettings, ModelSettings, Price, Settings
+from keepthread.context.strategies import STRATEGIES, View
+from keepthread.errors import InvalidInput, ModelDenied, Unavailable
+from keepthread.models.tokens import Estimator, Tiktoken
+from keepthread.protocols import ChatModel, Embedder, TokenCounter
+from keepthread.types import Usage
+
+if TYPE_CHECKING:
+    from keepthread.models.base import RemoteModel
+
+
+def best_counter() -> tuple[TokenCounter, str]:
+    """Return a counter, and what keeps it from being the exact one."""
+    try:
+        return Tiktoken(), ""
+    except Unavailable as error:
+        if error.__cause__ is None:  # it is not installed
+            return Estimator(), str(error)
+        return Estimator(), (
+            "tiktoken cannot load its vocabulary: it downloads it once; offline, put it into a"
+            f" folder and name that by TIKTOKEN_CACHE_DIR ({type(error.__cause__).__name__})"
+        )
+
+
+def current_counter(call: Call) -> TokenCounter:
+    """Return the counter; say so if it estimates."""
+    counter, reason = best_counter()
+    if reason:
+        call.warn(f"counting by estimate: {reason}")
+    return counter
+
+
+_PROVIDERS: Final = (None, "api.openai.com", "api.anthropic.com")
+_MILLION: Final = 1_000_000
+
+
+def model_of(
+    settings: ModelSettings, environ: Mapping[str, str], *, name: str | None = None
+) -> "RemoteModel":
+    """Return the model that answers, or another of the same service by its name."""
+    name = name or settings.name
+    if name is None:
+        raise InvalidInput("no model is named: run `keepthread init`, or give --model NAME")
+    key = environ.get(settings.key_variable) or None
+    if key is None and needs_key(settings):
+        raise ModelDenied(
+            f"there is no key: export {settings.key_variable}=… (model.key_env names another"
+            " variable), or run `keepthread init`"
+        )
+    from keepthread import models  # noqa: PLC0415 - not before it is needed
+
+    kind = models.AnthropicModel if settings.provider == "anthropic" else models.OpenAIModel
+    return kind(
+        name,
+        key=key,
+        base_url=settings.base_url,
+        timeout=settings.timeout,
+        max_seconds=settings.max_seconds,
+        retries=settings.retries,
+        max_tokens=settings.max_tokens,
+    )
+
+
+def needs_key(settings: ModelSettings) -> bool:
+    """Tell whether nothing is answered without a key: at a provider's own address."""
+    return urlsplit(settings.base_url or "").hostname in _PROVIDERS
+
+
+def memory_arguments(
+    settings: Settings, model: ChatModel | None = None, environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """Return what `Memory.open` is given beside the address; `model` is the chat's."""
+    given: dict[str, Any] = {
+        "tenant": settings.memory.tenant,
+        "keep_why": settings.memory.keep_why,
+        "views": views_of(settings),
+    }
+    if settings.summarizer.by == "model":
+        given["folding"] = _folding(settings, model, environ)
+    if embedder := embedder_of(settings.embedder, environ):
+        given["embedder"] = embedder
+    return given
+
+
+def views_of(settings: Settings) -> dict[str, View]:
+    """Return the views: `chat` by the memory's settings, others by their own."""
+    memory = settings.memory
+    views = {
+        name: View(view.tokens, STRATEGIES[view.strategy]())
+        for name, view in settings.views.items()
+    }
+    return {**views, "chat": View(memory.max_history_tokens, STRATEGIES[memory.strategy]())}
+
+
+def _folding(settings: Settings, model: ChatModel | None, environ: Mapping[str, str]) -> Any:
+    from keepthread.memory.summaries import Folding  # noqa: PLC0415 - not before it is needed
+    from keepthread.models.summarizers import ByModel  # noqa: PLC0415 - as above
+
+    name = settings.summarizer.name
+    if model is None or name not in (None, model.name):
+        model = model_of(settings.model, environ, name=name)
+    return Folding(summarizer=ByModel(model))
+
+
+def embedder_of(settings: EmbedderSettings, environ: Mapping[str, str]) -> Embedder | None:
+    """Return what makes vectors, or None if words alone are to do."""
+    if settings.folder is not None:
+        from keepthread.models.embedders import OnnxEmbedder  # noqa: PLC0415 - not before it is needed
+
+        return OnnxEmbedder(Path(settings.folder).expanduser())
+    if settings.url is None:
+        return None
+    if settings.name is None:
+        raise InvalidInput("embedder.url is set, but no embedder.name: which model is it?")
+    from keepthread.models.embedders import EndpointEmbedder  # noqa: PLC0415 - not before it is needed
+
+    key = environ.get(settings.key_env or "") or None
+    if settings.key_env and key is None:
+        raise InvalidInput(
+            f"embedder.key_env names {settings.key_env}, which is not set: export it"
+        )
+    return EndpointEmbedder(settings.url, settings.name, key=key)
+
+
+def cost_of(usage: Usage, price: Price) -> float | None:
+    """Return what an answer cost, or None where a price is not known."""
+    if price.input is None or price.output is None:
+        return None
+    cached = price.input if price.cached is None else price.cached
+    new = usage.input - usage.cached
+    return (new * price.input + usage.cached * cached + usage.output * price.output) / _MILLION

@@ -1,0 +1,304 @@
+"""A bot on Discord: it hears, answers in order and once, and catches up on what it missed."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+import discord
+import yarl
+from discord import app_commands
+from discord.gateway import DiscordWebSocket, KeepAliveHandler
+from discord.http import Route
+
+from keepthread.apps.discord.conversations import FAILED, Said, Talks
+from keepthread.apps.discord.posting import OUTAGES, patiently, post, typing
+from keepthread.apps.discord.queue import Lanes
+from keepthread.apps.discord.reading import command_of, heard_of, is_of_person
+from keepthread.apps.discord.rules import Rules
+from keepthread.apps.discord.types import Heard
+from keepthread.errors import InvalidInput, KeepthreadError, Unavailable
+
+FORGET: Final = "/forget"
+CLEAR: Final = "/clear"
+_MOST_DIRECT: Final = 100
+
+_log: Final = logging.getLogger("keepthread.discord")
+
+discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # nobody speaks here
+
+
+class Pace(NamedTuple):
+    """How long to wait for what, and how far to look back, in seconds."""
+
+    identify: float = 5.0
+    """Before a session is begun anew; Discord allows one in five seconds."""
+    guilds: float = 2.0
+    """For guilds to arrive, once a session was begun."""
+    silence: float = 60.0
+    """Until a gateway that says nothing is left."""
+    catch_up: float = 300.0
+    """How far to look back for what was said while nobody listened; 0: not at all."""
+
+
+class DiscordBot(discord.Client):
+    """A client that hands to its talks what is said, and posts what they say."""
+
+    def __init__(
+        self,
+        talks: Talks,
+        rules: Rules,
+        *,
+        tell: Callable[[str], object] = lambda _: None,
+        base_url: str | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        """Take who answers, and when; `base_url` is of a server that speaks like Discord's."""
+        self._pace = pace or Pace()
+        super().__init__(
+            intents=discord.Intents(
+                guilds=True, guild_messages=True, dm_messages=True, message_content=True
+            ),
+            allowed_mentions=discord.AllowedMentions.none(),  # whatever a model says
+            max_messages=None,
+            guild_ready_timeout=self._pace.guilds,
+            heartbeat_timeout=self._pace.silence,
+        )
+        self._talks = talks
+        self._rules = rules
+        self._tell = tell
+        self._base_url = base_url
+        self._lanes = Lanes()
+        self._connects = 0
+        self._catching: asyncio.Task[None] | None = None
+        self._newest: dict[int, int] = {}
+        """The newest message that was heard in each channel."""
+        self._known: dict[int, int] = {}
+        """The same, when the session began."""
+        self._direct: dict[int, discord.abc.Messageable] = {}
+        self._commands = {FORGET: self._forget, CLEAR: self._clear}
+        self._tree = app_commands.CommandTree(self)
+        self._offer(FORGET, "Erase all that you ever wrote to me.")
+        self._offer(CLEAR, "Start afresh: what was said here is not looked at any more.")
+
+    async def serve(self, token: str) -> None:
+        """Be there until it is closed."""
+        if self._base_url is not None:
+            Route.BASE = self._base_url
+        try:
+            async with self:
+                await self._stay(token)
+        except discord.LoginFailure:
+            raise InvalidInput(
+                "Discord does not take the token: copy the bot's token anew from its page in the"
+                " developer portal"
+            ) from None
+        except discord.PrivilegedIntentsRequired:
+            raise InvalidInput(
+                "the bot may not read messages: switch on `Message Content Intent` on its page in"
+                " the developer portal"
+            ) from None
+        except (discord.ConnectionClosed, discord.HTTPException) as error:
+            raise Unavailable(f"Discord has ended the connection: {error}") from error
+        except (OSError, aiohttp.ClientError, discord.GatewayNotFound) as error:
+            raise Unavailable(f"Discord cannot be reached: {error}") from error
+
+    async def _stay(self, token: str) -> None:
+        await self.login(token)
+        while not self.is_closed():
+            try:
+                await self.connect()
+            except RuntimeError:
+                if not self.is_closed():  # else it was closed while it was connecting
+                    raise
+            except AssertionError:  # so aiohttp takes a connection that breaks while it begins
+                await asyncio.sleep(self._pace.identify)
+
+    async def close(self) -> None:
+        """Break off what is being answered, and leave; it is taken up at the next start."""
+        if self._catching is not None:
+            self._catching.cancel()
+        await self._lanes.close()
+        await super().close()
+        # A connection that was cut leaves the thread that sends its heartbeats.
+        for thread in threading.enumerate():
+            if isinstance(thread, KeepAliveHandler):
+                state: object = getattr(thread.ws, "_connection", None)
+                if state is self._connection:
+                    thread.stop()
+
+    def dispatch(self, event: str, /, *args: Any, **options: Any) -> None:
+        """Pass on what happens; once it is closed nothing does."""
+        if not self.is_closed():
+            super().dispatch(event, *args, **options)
+
+    # --- what discord.py calls ---
+
+    async def setup_hook(self) -> None:
+        """Make the commands known, once logged in."""
+        if self._base_url is not None:
+            _, url, _ = await self.http.get_bot_gateway()
+            DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(url)
+        try:
+            await self._tree.sync()
+        except discord.HTTPException as error:
+            self._tell(f"{FORGET} and {CLEAR} could not be offered as commands: {error}")
+
+    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
+        """Wait before a session is begun anew."""
+        del shard_id
+        if not initial:
+            await asyncio.sleep(self._pace.identify)
+
+    async def on_connect(self) -> None:
+        """Hold back what arrives in a new session: something older may have been missed."""
+        self._connects += 1
+        self._lanes.hold()
+        self._known = dict(self._newest)
+
+    async def on_ready(self) -> None:
+        """Take what was missed, then go on."""
+        number, self._catching = self._connects, asyncio.current_task()
+        if number == 1:
+            self._greet()
+        try:
+            await self._catch_up()
+        finally:
+            if number == self._connects:
+                self._lanes.go_on()
+
+    async def on_message(self, message: discord.Message) -> None:
+        """Take a message; nothing is awaited, so that they stay in the order of their arrival."""
+        self._take(message)
+
+    # --- hearing ---
+
+    def _take(self, message: discord.Message) -> None:
+        assert self.user is not None, "it is logged in"
+        if not is_of_person(message):
+            return
+        heard = heard_of(message, self.user)
+        verdict = self._rules.verdict(heard)
+        if verdict is None:
+            return
+        self._newest[heard.channel] = max(heard.id, self._newest.get(heard.channel, 0))
+        if heard.guild is None:
+            self._direct.pop(heard.channel, None)  # the latest stand last
+            self._direct[heard.channel] = message.channel
+        dealing = partial(self._talks.keep, heard)
+        if verdict == "answer":
+            dealing = partial(self._answer, message, heard)
+        self._lanes.put(heard.channel, heard.id, dealing)
+
+    async def _catch_up(self) -> None:
+        if not self._pace.catch_up:
+            return
+        past = datetime.now(UTC) - timedelta(seconds=self._pace.catch_up)
+        floor = discord.utils.time_snowflake(past)
+        async with asyncio.TaskGroup() as group:
+            for id, channel, newest in self._places():
+                after = max(floor, self._known.get(id, 0))
+                if newest is None or newest > after:
+                    group.create_task(self._catch_up_in(channel, after))
+
+    async def _catch_up_in(self, channel: discord.abc.Messageable, after: int) -> None:
+        async def take_all() -> None:
+            async for message in channel.history(limit=None, after=discord.Object(after)):
+                self._take(message)
+
+        try:
+            await patiently(take_all)
+        except (*OUTAGES, discord.HTTPException) as error:
+            _log.warning("what was missed in a channel is not known: %s", type(error).__name__)
+
+    def _places(self) -> Iterator[tuple[int, discord.abc.Messageable, int | None]]:
+        """Yield the channels to look at, each with its newest message, if that is known."""
+        for guild in self.guilds:
+            for channel in (*guild.channels, *guild.threads):
+                parent = channel.parent_id if isinstance(channel, discord.Thread) else None
+                allowed = self._rules.allow(guild.id, channel.id, parent)
+                if allowed and isinstance(channel, discord.abc.Messageable):
+                    yield channel.id, channel, channel.last_message_id or 0
+        for id in list(self._direct)[-_MOST_DIRECT:]:
+            yield id, self._direct[id], None
+
+    # --- answering ---
+
+    async def _answer(self, message: discord.Message, heard: Heard) -> None:
+        if command := self._commands.get(heard.text.casefold()):
+            said = await self._carried_out(command, heard)
+        else:
+            async with typing(message.channel):
+                said = await self._talks.ask(heard)
+        if said is None:
+            return
+        await post(message, said)
+        with suppress(KeepthreadError):  # then it is posted once more if it comes up again
+            await self._talks.posted(heard)
+
+    async def _carried_out(
+        self, command: Callable[[Heard], Awaitable[str]], heard: Heard
+    ) -> Said | None:
+        """Return what came of a command; None if it was carried out before."""
+        try:
+            return None if await self._talks.is_posted(heard) else Said(await command(heard))
+        except KeepthreadError as error:
+            _log.warning("a command failed: %s", type(error).__name__)
+            return Said(FAILED, failed=True)
+
+    async def _forget(self, heard: Heard) -> str:
+        count = await self._talks.forget(heard.person.id, heard.id)
+        messages = "1 message" if count == 1 else f"{count:,} messages"
+        return f"Done: {messages} of yours erased. What you write from now on is kept again."
+
+    async def _clear(self, heard: Heard) -> str:
+        if not self._rules.allow(heard.guild, heard.channel, heard.parent):
+            return "I do not talk here; there is nothing to clear."
+        if not await self._talks.clear(heard):
+            return "Only people who may manage messages here can clear this channel."
+        return "Done: I start afresh here."
+
+    def _offer(self, name: str, about: str) -> None:
+        """Offer a slash command; nobody but who gives it sees what came of it."""
+
+        async def run(interaction: discord.Interaction[Any]) -> None:
+            await interaction.response.defer(ephemeral=True, thinking=True)
+            heard = command_of(interaction, name)
+            self._lanes.put(heard.channel, heard.id, partial(self._respond, interaction, heard))
+
+        self._tree.add_command(
+            app_commands.Command(name=name.removeprefix("/"), description=about, callback=run)
+        )
+
+    async def _respond(self, interaction: discord.Interaction[Any], heard: Heard) -> None:
+        said = await self._carried_out(self._commands[heard.text], heard)
+        if said is not None:
+            await interaction.edit_original_response(content=said.text)
+
+    # --- saying who we are ---
+
+    def _greet(self) -> None:
+        assert self.user is not None, "it is logged in"
+        self._tell(f"logged in as {self.user} ({self.user.id})")
+        joined = {guild.id: f"{guild.name} ({guild.id})" for guild in self.guilds}
+        for id in sorted(self._rules.guilds):
+            self._tell(f"answers in {joined[id]}" if id in joined else self._invitation(id))
+        for id in sorted(joined.keys() - self._rules.guilds):
+            self._tell(f"is silent in {joined[id]}: to allow it, add {id} to discord.guilds")
+        if not joined and not self._rules.guilds:
+            self._tell(self._invitation())
+
+    def _invitation(self, id: int | None = None) -> str:
+        wanted = discord.Permissions(
+            view_channel=True,
+            send_messages=True,
+            send_messages_in_threads=True,
+            read_message_history=True,
+        )
+        url = discord.utils.oauth_url(self.application_id or 0, permissions=wanted)
+        return f"is not in {f'guild {id}' if id else 'any guild'} yet: invite it by {url}"

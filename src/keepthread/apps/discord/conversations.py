@@ -1,0 +1,155 @@
+"""What becomes of a message: it is stored once, answered once, and all of it can be forgotten.
+
+Nothing here knows Discord's wire; a message has a number, a place and a person.
+"""
+
+import asyncio
+import logging
+from typing import Final, NamedTuple, cast
+
+from keepthread.apps.discord.people import People
+from keepthread.apps.discord.types import Answer, Asked, Heard
+from keepthread.errors import Conflict, KeepthreadError, ModelBusy, ModelError
+from keepthread.memory.memory import Memory
+from keepthread.memory.session import Session
+from keepthread.types import Message, Scope, SessionKey
+
+POSTED: Final = "discord-posted"
+_NEWEST: Final = "newest"
+_MOST: Final = 200
+"""Answered messages that a session remembers; older ones are not delivered again."""
+
+BUSY: Final = "I am asked too much at once just now; please ask me again in a minute."
+NO_MODEL: Final = "I cannot answer just now; your message is kept, please ask me again later."
+NO_MEMORY: Final = "I cannot reach my memory just now; please ask me again later."
+NO_ANSWER: Final = "I have no answer to that; please ask me in another way."
+FAILED: Final = "Something went wrong and I cannot answer; please ask me again later."
+
+_log: Final = logging.getLogger("keepthread.discord")
+
+
+class Said(NamedTuple):
+    """What to post; `failed` if it is an excuse and no answer."""
+
+    text: str
+    failed: bool = False
+
+
+class Talks:
+    """The conversations of a bot: a session for each channel, or for each person in it."""
+
+    def __init__(
+        self, memory: Memory, answer: Answer, *, system: str = "", by_person: bool = False
+    ) -> None:
+        """Take the memory, what answers, and the system prompt of new sessions."""
+        self._memory = memory
+        self._answer = answer
+        self._system = system
+        self._by_person = by_person
+        self._people = People(memory)
+        self._forgetting = asyncio.Lock()
+
+    async def keep(self, heard: Heard) -> None:
+        """Store what is said to others."""
+        await self._stored(await self._session(heard), heard)
+
+    async def ask(self, heard: Heard) -> Said | None:
+        """Store a message and return what to post; None if that was posted, or is forgotten."""
+        try:
+            return await self._asked(heard)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a channel is told nothing of it
+            _log.warning("message %d was not answered: %s", heard.id, type(error).__name__)
+            _log.debug("that was", exc_info=error)
+            return Said(_excuse(error), failed=True)
+
+    async def _asked(self, heard: Heard) -> Said | None:
+        session = await self._session(heard)
+        if heard.id in await self._posted(session.key):
+            return None
+        stored = await self._stored(session, heard)
+        if stored is None:
+            return None
+        asked = Asked(session, stored.content, stored.author, stored.id, stored.attachments)
+        text = await self._answer(asked)
+        return Said(text) if text.strip() else Said(NO_ANSWER, failed=True)
+
+    async def is_posted(self, heard: Heard) -> bool:
+        """Tell whether something was posted to a message already."""
+        info = await self._memory.store.get_session(self._id(heard))
+        return info is not None and heard.id in await self._posted(info.key)
+
+    async def posted(self, heard: Heard) -> None:
+        """Know that what was said to a message is posted, so that it is not posted again."""
+        session = await self._session(heard)
+        numbers = [*await self._posted(session.key), heard.id][-_MOST:]
+        await self._memory.store.put(
+            Scope(session=session.key), POSTED, _NEWEST, [str(number) for number in numbers]
+        )
+
+    async def _posted(self, session: SessionKey) -> list[int]:
+        record = await self._memory.store.get(Scope(session=session), POSTED, _NEWEST)
+        return [int(number) for number in cast("list[str]", record.value)] if record else []
+
+    async def clear(self, heard: Heard) -> bool:
+        """Start a conversation again; messages are kept, and no longer shown to the model.
+
+        A conversation that several people share is cleared only for one who may manage messages
+        there; return whether it was.
+        """
+        shared = heard.guild is not None and not self._by_person
+        if shared and not heard.moderates:
+            return False
+        await (await self._session(heard)).clear()
+        return True
+
+    async def forget(self, person: int, upto: int) -> int:
+        """Erase what a person wrote, in every session; return how many messages it was."""
+        async with self._forgetting, self._people.alone(person):
+            count = 0
+            for author in (await self._people.known(person)).authors:
+                count += (await self._memory.forget(author=author)).messages
+            await self._people.forget(person, upto)
+        return count
+
+    # --- inside ---
+
+    def _id(self, heard: Heard) -> str:
+        id = f"discord:{heard.channel}"
+        return f"{id}:{heard.person.id}" if self._by_person else id
+
+    async def _session(self, heard: Heard) -> Session:
+        """Return a place's session. It has an owner of its own: nothing is recalled elsewhere."""
+        id = self._id(heard)
+        return await self._memory.session(
+            id, owner=id, system_prompt=self._system or None, title=heard.title
+        )
+
+    async def _stored(self, session: Session, heard: Heard) -> Message | None:
+        """Return a message as it was stored first; None if it is to be forgotten."""
+        async with self._people.alone(heard.person.id):
+            known = await self._people.meet(heard.person)
+            if heard.id <= known.forgotten:
+                return None
+            message = Message(
+                role="user",
+                content=heard.text,
+                author=heard.person.author,
+                attachments=tuple(heard.attachments),
+                id=str(heard.id),
+                created_at=heard.at,
+            )
+            try:
+                (stored,) = await session.append(message)
+            except Conflict:  # it was edited since, or its author has another name now
+                (stored,) = await self._memory.store.find(session.key, ids=[message.id])
+        return stored if stored.state == "live" else None
+
+
+def _excuse(error: Exception) -> str:
+    """Return a sentence that tells people what to do, and nothing of what happened."""
+    kinds: tuple[tuple[type[Exception], str], ...] = (
+        (ModelBusy, BUSY),
+        (ModelError, NO_MODEL),
+        (KeepthreadError, NO_MEMORY),
+    )
+    return next((text for kind, text in kinds if isinstance(error, kind)), FAILED)

@@ -1,0 +1,101 @@
+"""People of a channel: the names they had, so that each of their messages can be found again."""
+
+import asyncio
+import unicodedata
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, NamedTuple, cast
+from weakref import WeakValueDictionary
+
+from keepthread.apps.discord.types import Person
+from keepthread.errors import Stale
+from keepthread.memory.memory import Memory
+from keepthread.types import Record, Scope
+
+KIND: Final = "discord-person"
+_LONGEST_NAME: Final = 32
+_KEPT: Final = " .-_'"
+_NAMELESS: Final = "someone"
+
+
+class Known(NamedTuple):
+    """What is kept of a person."""
+
+    authors: Sequence[str] = ()
+    """Under which authors messages were stored: a name may change."""
+    forgotten: int = 0
+    """What was said up to this number is to be forgotten, also what arrives late."""
+
+
+class People:
+    """Who wrote under which names, on the shelf of the tenant."""
+
+    def __init__(self, memory: Memory) -> None:
+        """Look at a memory."""
+        self._store = memory.store
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+
+    def alone(self, id: int) -> AbstractAsyncContextManager[None]:
+        """Let nothing be stored for a person while something is forgotten, or the other way."""
+        return self._locks.setdefault(id, asyncio.Lock())
+
+    async def known(self, id: int) -> Known:
+        """Return what is kept of a person."""
+        return _known(await self._record(id))
+
+    async def meet(self, person: Person) -> Known:
+        """Know that a person writes under this name, before anything is stored under it."""
+        while True:
+            record = await self._record(person.id)
+            known = _known(record)
+            if person.author in known.authors:
+                return known
+            known = known._replace(authors=(*known.authors, person.author))
+            if await self._put(person.id, known, record):
+                return known
+
+    async def forget(self, id: int, upto: int) -> None:
+        """Let go of a person's names, and keep the number up to which all is forgotten."""
+        while True:
+            record = await self._record(id)
+            known = _known(record)
+            left = Known(forgotten=max(upto, known.forgotten))
+            if known == left or await self._put(id, left, record):
+                return
+
+    async def _record(self, id: int) -> Record | None:
+        return await self._store.get(Scope(), KIND, str(id))
+
+    async def _put(self, id: int, known: Known, record: Record | None) -> bool:
+        # Numbers are written as text: they are larger than every JSON keeps exactly.
+        value = {"authors": list(known.authors), "forgotten": str(known.forgotten)}
+        try:
+            await self._store.put(
+                Scope(), KIND, str(id), value, version=record.version if record else 0
+            )
+        except Stale:  # another process was faster
+            return False
+        return True
+
+
+def _known(record: Record | None) -> Known:
+    if record is None:
+        return Known()
+    value = cast("dict[str, Any]", record.value)
+    return Known(tuple(value["authors"]), int(value["forgotten"]))
+
+
+def plain_name(*names: str | None) -> str:
+    """Return the first of some names with something left of it once it can forge nothing.
+
+    Letters, digits and a few marks are left: no bracket or colon that looks like another's turn.
+    """
+    for name in names:
+        kept = "".join(c for c in unicodedata.normalize("NFC", name or "") if _is_kept(c))
+        if plain := " ".join(kept[:_LONGEST_NAME].split()):
+            return plain
+    return _NAMELESS
+
+
+def _is_kept(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LMN" or character in _KEPT

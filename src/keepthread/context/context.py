@@ -1,0 +1,87 @@
+"""A context: what a model will see, what it costs and why, ready for text and three wires."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from keepthread.context.quoting import flat, harmless, sendable, speaker
+from keepthread.context.rendering import attachment_note, indented, is_quoted, label
+from keepthread.context.why import Why
+from keepthread.context.wires import anthropic, openai_chat, openai_responses
+from keepthread.types import Message, Selection
+
+
+def render_text(selection: Selection) -> str:
+    """Return the conversation line by line; what goes on is indented, what tools said is quoted."""
+    return sendable("\n".join(line(message) for message in selection.messages))
+
+
+def line(message: Message) -> str:
+    """Return one message; only its first line starts at the margin."""
+    quoted = is_quoted(message)
+    # The whole text may go out in one role, so only the user and the operator say what they like.
+    made = harmless if quoted or message.role == "assistant" else str
+    body = indented(made(message.content), quoted=quoted)
+    margin = " > " if quoted else "  "
+    parts = [f"{speaker(message)}: {body}".rstrip()]
+    parts += [
+        f"{margin}[calls {label(c.name)} with {made(flat(c.arguments))}]"
+        for c in message.tool_calls
+    ]
+    parts += [margin + attachment_note(a) for a in message.attachments]
+    return "\n".join(parts)
+
+
+class Context:
+    """What a strategy selected, with a rendering for whoever asks."""
+
+    def __init__(self, selection: Selection) -> None:
+        """Wrap a selection; nothing is rendered yet."""
+        self.selection = selection
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """Return the messages shown, in the order of the prompt."""
+        return self.selection.messages
+
+    @property
+    def system(self) -> str:
+        """Return the system prompt, empty if there is none."""
+        return self.selection.system
+
+    @property
+    def tokens(self) -> int:
+        """Return what it costs, by our own counter."""
+        return self.selection.tokens
+
+    @cached_property
+    def why(self) -> Why:
+        """Return what is in, what is out, and the reason for each."""
+        return Why(self.selection)
+
+    @cached_property
+    def text(self) -> str:
+        """Return the conversation as `User: …` lines, without the system prompt."""
+        return render_text(self.selection)
+
+    def to_openai_chat(self, provider: str = "") -> dict[str, Any]:
+        """Return `messages` for OpenAI's chat completions and servers that are compatible.
+
+        Pass the host you send them to as `provider`: items that it gave itself, such as
+        `reasoning_content`, go back to it alone. Other servers refuse them.
+        """
+        return openai_chat.render(self.selection, provider)
+
+    def to_openai_responses(self, provider: str = "") -> dict[str, Any]:
+        """Return `instructions` and `input` for OpenAI's responses.
+
+        With a `provider`, items that are known to come from another host are left out.
+        """
+        return openai_responses.render(self.selection, provider)
+
+    def to_anthropic(self, provider: str = "") -> dict[str, Any]:
+        """Return `system` and `messages` for Anthropic's messages.
+
+        With a `provider`, blocks that are known to come from another host are left out.
+        """
+        return anthropic.render(self.selection, provider)

@@ -1,0 +1,45 @@
+"""What is known: the profile of facts, as one quotation that stands before the conversation."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from keepthread.context.quoting import fenced, flat
+from keepthread.context.trust import LOWEST_ORIGIN, lowest
+from keepthread.context.why import Account
+from keepthread.protocols import Known, Material
+from keepthread.types import Message
+
+_TITLE: Final = "What is known of the user"
+_USED_UP: Final = "facts of the profile: the facts' share of the budget is used up"
+
+
+def profile_that_fits(material: Material, room: int, account: Account) -> Message | None:
+    """Return the profile in at most so many tokens, what matters most first; None if none fits."""
+    profile = [fact for fact in material.facts if fact.always]
+    shown, message = len(profile), None
+    while shown and message is None:
+        message = _quotation(material, profile[:shown])
+        if message.tokens > room:
+            shown, message = min(shown - 1, shown * room // message.tokens), None
+    if shown < len(profile):
+        left_out = f"{len(profile) - shown} of {len(profile)} {_USED_UP}"
+        account.add_range(0, 0, 0, 0, "", left_out)
+    if message is not None:
+        account.add_facts(profile[:shown])
+        reason = f"{shown} facts of the profile" if shown > 1 else "a fact of the profile"
+        account.add_range(0, 0, 1, message.tokens, "facts", reason)
+    return message
+
+
+def _quotation(material: Material, facts: Sequence[Known]) -> Message:
+    counter = material.counter
+    text = fenced("\n".join(flat(fact.text) for fact in facts), material.fence, _TITLE)
+    message = Message(role="user", content=text, origin="user")
+    return Message(
+        role="user",
+        content=text,
+        origin="user",
+        meta={LOWEST_ORIGIN: lowest(fact.trust for fact in facts)},
+        tokens=counter.count(message),
+        counter=counter.name,
+    )

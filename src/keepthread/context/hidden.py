@@ -1,0 +1,138 @@
+"""Marks: what `clear` and `rewind` hide, kept in one small record so that both cost the same."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from keepthread.types import JSON, Hidden, Message
+
+CLEARED = "cleared"
+REWOUND = "rewound"
+
+
+class Marks(NamedTuple):
+    """The hidden ranges of a session, in order, none touching another's positions."""
+
+    hidden: Sequence[Hidden] = ()
+    inner: Sequence[Hidden] = ()
+    """Ranges that were hidden before a later one covered them; a fork from between needs them."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Marks":
+        """Return the marks of a record's value."""
+        spans = [(Hidden(*(span[name] for name in Hidden._fields)), span) for span in value]
+        return cls(
+            hidden=tuple(hidden for hidden, span in spans if not span.get("inner")),
+            inner=tuple(hidden for hidden, span in spans if span.get("inner")),
+        )
+
+    def to_json(self) -> JSON:
+        """Return the value of a record."""
+        outer: list[JSON] = [span._asdict() for span in self.hidden]
+        return outer + [{**span._asdict(), "inner": True} for span in self.inner]
+
+    def hide(self, first: int, last: int, tokens: int, reason: str) -> "Marks":
+        """Return these marks with one more range up to the log's end, which covers others."""
+        kept = [span for span in self.hidden if span.last < first]
+        new = Hidden(first=first, last=last, tokens=tokens, reason=reason)
+        # Hidden again though nothing was added, a range takes the place of its equal.
+        later = [span for span in self.hidden if span.last >= first]
+        covered = [span for span in later if span[:2] != new[:2]]
+        hidden = sorted([*kept, new], key=lambda span: span.first)
+        return Marks(hidden, [*self.inner, *covered])
+
+    def showing(self, message: Message, before: int) -> "Marks":
+        """Return these marks without one message, which its own turn shows though it is hidden.
+
+        `before` is the running total where the range begins that hides it.
+        """
+        span = self.hiding(message.seq)
+        if span is None:
+            return self
+        older = min(span.tokens, max(0, message.total - message.tokens - before))
+        newer = max(0, span.tokens - older - message.tokens)
+        parts = [
+            span._replace(last=message.seq - 1, tokens=older),
+            span._replace(first=message.seq + 1, tokens=newer),
+        ]
+        others = [each for each in self.hidden if each != span]
+        kept = [*others, *(part for part in parts if part.first <= part.last)]
+        return Marks(sorted(kept, key=lambda each: each.first))
+
+    def hiding(self, seq: int) -> Hidden | None:
+        """Return the range that hides a position."""
+        span = self._before(seq)
+        return span if span is not None and seq <= span.last else None
+
+    def upto(self, seq: int) -> "Marks":
+        """Return the marks as they were for a log that ended at a position."""
+        spans = [span for span in (*self.hidden, *self.inner) if span.last <= seq]
+        inner = [s for s in spans if any(_covers(other, s) for other in spans if other is not s)]
+        hidden = [span for span in spans if span not in inner]
+        return Marks(sorted(hidden, key=lambda span: span.first), inner)
+
+    def hides(self, seq: int) -> bool:
+        """Tell whether a position is hidden."""
+        return self.behind(seq) != seq
+
+    def behind(self, seq: int) -> int:
+        """Return a position, or the first one behind the range that hides it."""
+        span = self._before(seq)
+        return span.last + 1 if span is not None and seq <= span.last else seq
+
+    def visible_before(self, seq: int) -> tuple[int, int] | None:
+        """Return the nearest range of visible positions that ends before `seq`, or None."""
+        last = seq - 1
+        while (span := self._before(last)) is not None and last <= span.last:
+            last = span.first - 1
+        if last < 1:
+            return None
+        return (span.last + 1 if span else 1), last
+
+    def hidden_before(self, seq: int) -> tuple[int, int]:
+        """Return how many messages and tokens are hidden before a position."""
+        spans = self.hidden[: bisect_right(self.hidden, seq, key=lambda span: span.first)]
+        return sum(s.last - s.first + 1 for s in spans), sum(s.tokens for s in spans)
+
+    def totals(self, messages: Sequence[Message]) -> list[int]:
+        """Return the running totals of visible messages, hidden ones left out."""
+        if not self.hidden:
+            return [message.total for message in messages]
+        return [message.total - self.hidden_before(message.seq)[1] for message in messages]
+
+    def _before(self, seq: int) -> Hidden | None:
+        index = bisect_right(self.hidden, seq, key=lambda span: span.first)
+        return self.hidden[index - 1] if index else None
+
+
+def _covers(outer: Hidden, inner: Hidden) -> bool:
+    return outer.first <= inner.first and inner.last <= outer.last
+
+
+def opens_exchange(message: Message) -> bool:
+    """Tell whether a message is the question of an exchange."""
+    return message.role == "user" and message.exchange > 0
+
+
+class Questions:
+    """The questions of a log that could be seen so far; give it all messages in order."""
+
+    def __init__(self, marks: Marks | None = None) -> None:
+        """Begin with no question; without marks, give it visible messages only."""
+        spans = (*marks.hidden, *marks.inner) if marks else ()
+        self._spans = sorted(spans, key=lambda span: span.last, reverse=True)
+        self._seen: dict[int, int] = {}
+        """The positions of the questions, by their exchanges."""
+
+    def exchange(self, message: Message) -> int:
+        """Return the exchange that the next message belongs to."""
+        while self._spans and self._spans[-1].last < message.seq:  # it was hidden by then
+            span = self._spans.pop()
+            seen = self._seen.items()
+            self._seen = {n: seq for n, seq in seen if not span.first <= seq <= span.last}
+        if opens_exchange(message):
+            self._seen.setdefault(message.exchange, message.seq)
+        if message.exchange in self._seen or not self._seen:
+            return message.exchange
+        latest = max(self._seen, key=lambda number: self._seen[number])
+        return min(latest, message.exchange)

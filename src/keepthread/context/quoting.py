@@ -1,0 +1,135 @@
+"""The fence: a text from elsewhere, quoted so that it can neither close the quotation nor pose."""
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from keepthread.context.chat_templates import escaped, read, reading, sendable
+from keepthread.context.notes import is_note
+from keepthread.context.rendering import attachment_note, label, named_origin
+from keepthread.context.trust import LOWEST_ORIGIN, trust_in
+from keepthread.protocols import TokenCounter
+from keepthread.types import Message
+
+CUT: Final = "…"
+_FENCE_LINE: Final = r"[(\[{](?=[^\n(\[{]{0,200}?\bquoted?\W{1,4}fence\b)"
+"""The start of a line around a quotation, in a reading: only we write those."""
+_AS_DIGITS: Final = str.maketrans("li|oszgq", "11105299")
+"""Letters and signs that pass for digits; none of them is a hexadecimal digit itself."""
+
+
+def harmless(text: str, fence: str = "") -> str:
+    """Return a text without the fence, and with no mark that a chat template would obey.
+
+    The first sign of such a mark is replaced by one that looks like it: `‹|im_start|>`.
+    """
+    text = sendable(text)  # whatever no wire carries may part what would be whole again
+    return escaped(_without(text, fence) if fence else text)
+
+
+# --- the fence, in whichever letters ---
+
+
+def _without(text: str, fence: str) -> str:
+    """Return a text without the fence, and without lines that look like those around a quotation.
+
+    A model may have said the fence to somebody, and it may take `０ａ`, or the Cyrillic `а`, for
+    `0a`.
+    """
+    text, fence = text.replace(fence, CUT), read(fence).translate(_AS_DIGITS)
+    seen = read(text)
+    if fence and fence in re.sub(r"[\W_]+", "", seen.translate(_AS_DIGITS)):
+        text = _cut(text, fence)
+        seen = read(text)
+    if "fence" not in seen or not (found := list(re.finditer(_FENCE_LINE, seen))):
+        return text
+    places = [place for _, place in reading(text)]
+    starts = {places[each.start()] for each in found}
+    return "".join("‹" if place in starts else sign for place, sign in enumerate(text))
+
+
+def _cut(text: str, fence: str) -> str:
+    """Return a text without the fence, also where it is written in other letters."""
+    signs = list(reading(text))
+    seen = "".join(each for each, _ in signs).translate(_AS_DIGITS)
+    parts: list[str] = []
+    end = 0
+    at = seen.find(fence)
+    while at >= 0:
+        parts += [text[end : signs[at][1]], CUT]
+        end = signs[at + len(fence) - 1][1] + 1
+        at = seen.find(fence, at + len(fence))
+    return "".join([*parts, text[end:]])
+
+
+def speaker(message: Message) -> str:
+    """Return who says it, as a person would read it: `User`, `User (bob)`, `User (web, bob)`.
+
+    A name is one word. Text from elsewhere names its origin, so that it can't pose as the user's.
+    """
+    if is_note(message):
+        return f"Note {label(message.name)}" if message.name else "Note"
+    who, author = message.role.capitalize(), message.author
+    if message.role == "tool":
+        who, author = f"Tool {label(message.name)}" if message.name else "Tool", None
+    details = [named_origin(message), label(author) if author else None]
+    told = ", ".join(filter(None, details))
+    return f"{who} ({told})" if told else who
+
+
+def flat(text: str) -> str:
+    """Return a text in one line."""
+    return " ".join(text.splitlines())
+
+
+def is_order(message: Message) -> bool:
+    """Tell whether a message of the system role may speak with the operator's voice."""
+    return message.role == "system" and message.origin in ("operator", None)
+
+
+def quotation(message: Message) -> str:
+    """Return a message as quoted text, each line marked."""
+    lines = [f"> {line}" for line in harmless(message.content).splitlines()] or [">"]
+    calls = [
+        f"> (called {label(c.name)} with {harmless(flat(c.arguments))})" for c in message.tool_calls
+    ]
+    attached = [f"> {attachment_note(a)}" for a in message.attachments]
+    return "\n".join([f"{speaker(message)} said:", *lines, *calls, *attached])
+
+
+def in_short(text: str) -> str:
+    """Return what a model made of an answer as a quotation: nobody said it in these words."""
+    return "\n".join(["In short:", *(f"> {line}" for line in harmless(text).splitlines())])
+
+
+def as_quotation(message: Message) -> Message:
+    """Return a message of the user role that quotes another."""
+    return replace(
+        message,
+        role="user",
+        content=quotation(message),
+        tool_calls=(),
+        tool_call_id=None,
+        name=None,
+        author=None,
+        origin="user",  # it is our own word that somebody said this
+        meta={**message.meta, LOWEST_ORIGIN: trust_in(message)},
+        native=None,
+        attachments=(),
+    )
+
+
+def quoted(message: Message, counter: TokenCounter) -> Message:
+    """Return a message of the user role that quotes another, counted anew."""
+    quote = as_quotation(message)
+    return replace(quote, tokens=counter.count(quote))
+
+
+def fenced(text: str, fence: str, title: str) -> str:
+    """Return a text as a quotation, each line marked, between two lines that only we can write.
+
+    `fence` is what the text cannot know: letters and digits drawn by chance.
+    """
+    lines = [f"> {line}" for line in harmless(text, fence).splitlines()] or [">"]
+    head = f"[{flat(harmless(title, fence))}, quoted, fence {fence}]"
+    return "\n".join([head, *lines, f"[end of quote, fence {fence}]"])

@@ -1,0 +1,209 @@
+"""What was recalled, as one quotation: old messages in the order of time, under their days.
+
+Inside the fence a line is who said it and what; a line that goes on is indented, so that nobody's
+words can pose as another's. Pieces that the same message lost on the way are dots.
+"""
+
+from collections.abc import Sequence, Set
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
+from typing import Final, NamedTuple
+
+from keepthread.context.quoting import CUT, flat, harmless, speaker
+from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
+from keepthread.context.why import Account
+from keepthread.protocols import Known, Recalled, Recollection, TokenCounter
+from keepthread.recall.snippet import pack
+from keepthread.types import Choice, Message, Origin
+
+_HEAD: Final = "[recalled, quoted, fence {}]"
+_END: Final = "[end of quote, fence {}]"
+_NEAR: Final = 3
+"""How many of those that just missed are named."""
+_LETTER: Final = 0.22
+"""Tokens that a letter takes at least, unless a piece was counted whose letters took less."""
+_SURELY: Final = 0.75
+"""How much of that a piece is sure to take: one that is too long even so need not be counted."""
+_LABEL: Final = 5
+"""Tokens of a line that are not of the piece itself."""
+_NO_DAY: Final = "unknown day"
+_NO_ROOM: Final = "recalled, but its share of the budget is used up"
+
+
+class _Line(NamedTuple):
+    """One piece as it will stand in the quotation."""
+
+    hit: Recollection
+    day: str
+    text: str
+    tokens: int
+
+
+def recollect(
+    recalled: Recalled,
+    facts: Sequence[Known],
+    room: int,
+    counter: TokenCounter,
+    fence: str,
+    account: Account,
+    *,
+    seen: Set[str],
+) -> Message | None:
+    """Return what was recalled in at most so many tokens, the best of it, each once.
+
+    `seen` are the ids of messages that are shown elsewhere in the context.
+    """
+    writer = _Writer(counter, fence, facts, _each_once(recalled.hits, seen))
+    left = room - writer.frame
+    chosen = pack(writer.days, left, _day_tokens(counter), writer.cost) if left > 0 else []
+    message = writer.message(chosen)
+    while message.tokens > room and chosen:  # pieces side by side may cost more than by themselves
+        chosen = chosen[:-1]
+        message = writer.message(chosen)
+    _explain_misses(writer, chosen, account)
+    if message.tokens > room or not (chosen or writer.facts):
+        return None
+    account.add_facts(facts)
+    _explain(message, [writer.line(n) for n in chosen], recalled.notes, account)
+    return message
+
+
+def _each_once(hits: Sequence[Recollection], seen: Set[str]) -> list[Recollection]:
+    """Return what is shown nowhere else; copies in forks are one."""
+    found: dict[tuple[str, bytes, int], Recollection] = {}
+    for hit in hits:
+        if hit.message.id not in seen:
+            found.setdefault((hit.message.id, hit.message.digest, hit.part), hit)
+    return list(found.values())
+
+
+class _Writer:
+    """Writes pieces, and knows what each costs."""
+
+    def __init__(
+        self,
+        counter: TokenCounter,
+        fence: str,
+        facts: Sequence[Known],
+        hits: Sequence[Recollection],
+    ) -> None:
+        self.counter = counter
+        self.fence = fence
+        self.facts = [f"Known: {flat(harmless(fact.text, fence))}" for fact in facts]
+        self._known = facts
+        self.hits = hits
+        self.frame = self.message(()).tokens
+        self.days = self._days()
+        self._labels: dict[str, str] = {}
+        self._lines: dict[int, _Line] = {}
+        self._cheapest = 0.0
+        """The fewest tokens that a letter took so far."""
+
+    def _days(self) -> list[str]:
+        days = {at: _day(at) for at in {hit.sitting for hit in self.hits}}
+        return [days[hit.sitting] for hit in self.hits]
+
+    def cost(self, number: int, room: int) -> int:
+        """Return what a piece costs; one that is far too long for a room is not counted."""
+        if _SURELY * self._cheapest * len(self.hits[number].text) > room:
+            return room + 1
+        return self.line(number).tokens
+
+    def line(self, number: int) -> _Line:
+        """Return a piece as it will stand there."""
+        if (line := self._lines.get(number)) is None:
+            line = self._lines[number] = self._line(number)
+            rate = (line.tokens - _LABEL) / max(1, len(line.hit.text))
+            self._cheapest = min(rate, self._cheapest or _LETTER)
+        return line
+
+    def _line(self, number: int) -> _Line:
+        hit = self.hits[number]
+        body = harmless(hit.text, self.fence).splitlines()
+        label = f"{CUT} " if hit.part else self._label(speaker(hit.message))
+        text = label + "\n  ".join(body)
+        return _Line(hit, self.days[number], text, _cost(self.counter, f"{text}\n"))
+
+    def message(self, numbers: Sequence[int]) -> Message:
+        """Return the quotation of these pieces."""
+        written = [_HEAD.format(self.fence), *self.facts]
+        day = ""
+        for line in sorted([self.line(n) for n in numbers], key=_in_time):
+            if line.day != day:
+                day = line.day
+                written.append(day)
+            written.append(line.text)
+        content = "\n".join([*written, _END.format(self.fence)])
+        message = Message(role="user", content=content, origin="user")
+        return Message(
+            role="user",
+            content=content,
+            origin="user",
+            meta={LOWEST_ORIGIN: self._trust(numbers)},
+            tokens=self.counter.count(message),
+            counter=self.counter.name,
+        )
+
+    def _trust(self, numbers: Sequence[int]) -> Origin:
+        """Return the least trusted origin of the facts and of these pieces."""
+        known = lowest(fact.trust for fact in self._known)
+        return lowest((trust_in(self.hits[n].message) for n in numbers), known)
+
+    def _label(self, who: str) -> str:
+        if who not in self._labels:
+            self._labels[who] = f"{flat(harmless(who, self.fence))}: "
+        return self._labels[who]
+
+
+def _day(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at, UTC).date().isoformat()
+    except (OverflowError, OSError, ValueError):  # stored before times had a bound
+        return _NO_DAY
+
+
+def _cost(counter: TokenCounter, text: str) -> int:
+    """Return what a text adds to a message."""
+    return counter.count(Message(role="user", content=text)) - _bare(counter)
+
+
+@lru_cache(maxsize=64)
+def _bare(counter: TokenCounter) -> int:
+    return counter.count(Message(role="user"))
+
+
+@lru_cache(maxsize=64)
+def _day_tokens(counter: TokenCounter) -> int:
+    return _cost(counter, "2026-11-15\n")
+
+
+def _in_time(line: _Line) -> tuple[str, float, str, int, int]:
+    hit = line.hit
+    return line.day, hit.sitting, hit.id, hit.message.seq, hit.part
+
+
+def _explain(
+    message: Message, lines: Sequence[_Line], notes: Sequence[str], account: Account
+) -> None:
+    """Note what is shown, each piece by itself, and what the quotation around it takes."""
+    left = message.tokens
+    for line in lines:
+        tokens = min(left, line.tokens)
+        left -= tokens
+        account.choices.append(_choice(line, tokens, "recalled", line.hit.reason))
+    around = "; ".join(["the quotation around what was recalled", *notes])
+    account.add_range(0, 0, 1, left, "recalled", around)
+
+
+def _explain_misses(writer: _Writer, chosen: Sequence[int], account: Account) -> None:
+    """Name those that would have been next."""
+    taken = set(chosen)
+    missed = islice((n for n in range(len(writer.hits)) if n not in taken), _NEAR)
+    for line in map(writer.line, missed):
+        account.choices.append(_choice(line, line.tokens, "", f"{_NO_ROOM}; {line.hit.reason}"))
+
+
+def _choice(line: _Line, tokens: int, section: str, reason: str) -> Choice:
+    seq = line.hit.message.seq
+    return Choice(seq, seq, 1, tokens, section, reason, line.hit.id)

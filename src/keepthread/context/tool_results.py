@@ -1,0 +1,132 @@
+"""Remembered tool results: which still serve, and how one is shown by itself."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, cast
+
+from keepthread.context.ids import derived_id
+from keepthread.protocols import Live, TokenCounter
+from keepthread.text_caches import register_cache
+from keepthread.types import JSON, Message, Record, Span, ToolCall
+
+TOOL: Final = "tool"
+_KINDS: Final = {
+    "name": str,
+    "arguments": str,
+    "author": str,
+    "call": str,
+    "result": str,
+    "last": int,
+    "lifetime": int,
+    "at": float,
+    "log_end": int,
+    "visible_end": int,
+}
+
+
+class Entry(NamedTuple):
+    """A remembered result: the message that holds it, and the last exchange in which it serves.
+
+    It names no text but the arguments; `sources` are the call and the result it was first made
+    of, and the ones that repeated it, if any: the last of them is the result it stands for.
+    """
+
+    name: str
+    arguments: str
+    author: str
+    call: str
+    """The call id."""
+    result: str
+    """The id of the result's message."""
+    last: int
+    lifetime: int
+    at: float
+    log_end: int
+    """The last position of its session's log when the result was recorded."""
+    visible_end: int
+    """The last visible position of that log then. A sub-agent's result is in another log."""
+    sources: Sequence[Span]
+
+    @classmethod
+    def of(cls, record: Record) -> "Entry | None":
+        """Return the entry that a record keeps; one that somebody else wrote may be none."""
+        value = record.value
+        if not isinstance(value, dict) or {f: type(v) for f, v in value.items()} != _KINDS:
+            return None
+        return cls(**cast(dict[str, Any], value), sources=record.made_of)
+
+    def to_json(self) -> JSON:
+        """Return the value of a record."""
+        return {
+            "name": self.name,
+            "arguments": self.arguments,
+            "author": self.author,
+            "call": self.call,
+            "result": self.result,
+            "last": self.last,
+            "lifetime": self.lifetime,
+            "at": self.at,
+            "log_end": self.log_end,
+            "visible_end": self.visible_end,
+        }
+
+    def used(self, exchange: int) -> "Entry":
+        """Return the entry after it served in an exchange: its life begins anew."""
+        return self._replace(last=max(self.last, exchange + self.lifetime - 1))
+
+    def upto(self, exchange: int) -> "Entry":
+        """Return the entry as it could be in a log that ends with an exchange."""
+        return self._replace(last=min(self.last, exchange + self.lifetime - 1))
+
+
+def live_of(
+    records: Sequence[Record],
+    sources: Sequence[Message],
+    exchange: int,
+    author: str,
+    counter: TokenCounter,
+) -> list[Live]:
+    """Return the results on a session's shelf that serve an author in an exchange, oldest first.
+
+    `sources` are the messages of this session that the records are made of, as far as they can be
+    seen; results in the logs of others are passed over.
+    """
+    seen = {message.seq: message for message in sources if message.state == "live"}
+    found: list[tuple[int, Live]] = []
+    for record in records:
+        entry = Entry.of(record) if record.kind == TOOL else None
+        if entry is None or entry.last < exchange or not entry.sources or entry.author != author:
+            continue
+        *_, asked, place = [None, *entry.sources]
+        result = seen.get(place.last) if place and place.session == record.scope.session else None
+        # A call may be hidden and its result not: it came after everything was cleared.
+        hidden = asked and asked.session == record.scope.session and asked.last not in seen
+        if result is not None and result.id == entry.result and not hidden:
+            found.append((result.seq, _shown(record.key, entry, result, exchange, counter)))
+    return [live for _, live in sorted(found, key=lambda pair: pair[0])]
+
+
+def _shown(key: str, entry: Entry, result: Message, exchange: int, counter: TokenCounter) -> Live:
+    wish = ToolCall(id=entry.call, name=entry.name, arguments=entry.arguments)
+    call = Message(
+        role="assistant",
+        tool_calls=(wish,),
+        origin="assistant",
+        id=derived_id("live", key, entry.result),
+        tokens=_cost(counter, wish),
+        counter=counter.name,
+    )
+    if result.counter != counter.name or result.tool_call_id != entry.call:
+        result = replace(result, tool_call_id=entry.call, counter=counter.name)
+        result = replace(result, tokens=counter.count(result))
+    left = min(entry.last - exchange + 1, entry.lifetime)  # nobody may have asked yet
+    return Live(call, result, left, entry.lifetime)
+
+
+@lru_cache(maxsize=1024)  # every context asks, and counting is what it costs
+def _cost(counter: TokenCounter, wish: ToolCall) -> int:
+    return counter.count(Message(role="assistant", tool_calls=(wish,)))
+
+
+register_cache(_cost.cache_clear)

@@ -1,0 +1,178 @@
+"""Writing a tenant, or some of its sessions, as the lines of an export."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from keepthread.errors import Damaged, KeepthreadError, SessionGone, SessionNotFound
+from keepthread.interchange import jsonl
+from keepthread.interchange import schema as nouns
+from keepthread.protocols import Progress, Store
+from keepthread.stores.leases import UNDER_WAY
+from keepthread.stores.validation import check_id
+from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
+
+_PAGE: Final = 500
+
+
+@dataclass(slots=True, kw_only=True)
+class Exported:
+    """What an export holds; `damaged` names what could not be written as it once was."""
+
+    sessions: int = 0
+    messages: int = 0
+    records: int = 0
+    deleted: int = 0
+    """Sessions that were deleted while the export ran; they are not part of it."""
+    damaged: list[str]
+
+
+async def export(
+    store: Store,
+    write: Callable[[bytes], object],
+    *,
+    sessions: Sequence[str] = (),
+    owner: str | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write everything of the tenant, or of an owner, or the named sessions with their shelves.
+
+    With an owner, another's session is not found.
+    """
+    if owner is not None:
+        check_id(owner, "owner")
+    return await _Export(store, write, owner, progress).run(sessions)
+
+
+async def every_session(store: Store) -> AsyncIterator[SessionInfo]:
+    """Yield all sessions of a tenant, ready or not, delegates too."""
+    last: SessionKey | None = None
+    while page := await store.scan_sessions(after=last, limit=_PAGE):
+        for session in page:
+            yield session
+        last = page[-1].key
+
+
+class _Export:
+    """One export on its way."""
+
+    def __init__(
+        self,
+        store: Store,
+        write: Callable[[bytes], object],
+        owner: str | None,
+        progress: Progress | None,
+    ) -> None:
+        self.store = store
+        self.write = write
+        self.owner = owner
+        self.progress = progress
+        self.ids: dict[SessionKey, str] = {}
+        self.total = 0
+        self.done = Exported(damaged=[])
+
+    async def run(self, names: Sequence[str]) -> Exported:
+        chosen = [await self._named(name) for name in dict.fromkeys(names)]
+        async for session in every_session(self.store):
+            self.ids[session.key] = id_of(session)
+            self.total += session.messages if self._is_meant(session) else 0
+        if chosen:
+            self.total = sum(session.messages for session in chosen)
+        self.write(jsonl.encode_line(jsonl.HEADER))
+        if chosen:
+            for session in chosen:
+                await self._session(session)
+        else:
+            await self._everything()
+        done = self.done
+        end: dict[str, JSON] = {"sessions": done.sessions, "messages": done.messages}
+        self.write(jsonl.encode_line({"end": end | {"records": done.records}}))
+        return done
+
+    async def _named(self, name: str) -> SessionInfo:
+        session = await self.store.get_session(name)
+        if session is None or self.owner not in (None, session.owner):
+            raise SessionNotFound(f"there is no session {name!r}")
+        return session
+
+    async def _everything(self) -> None:
+        async for session in every_session(self.store):
+            if self._is_meant(session):
+                await self._session(session)
+            elif session.state == "damaged":
+                self.done.damaged.append(f"whose session {id_of(session)!r} is, so it is left out")
+        for owner in await self.store.owners():
+            if self.owner in (None, owner):
+                await self._shelf(Scope(owner=owner), {"owner": owner})
+        if self.owner is None:
+            await self._shelf(Scope(), {})
+
+    def _is_meant(self, session: SessionInfo) -> bool:
+        return self.owner is None or (session.state == "live" and session.owner == self.owner)
+
+    async def _session(self, session: SessionInfo) -> None:
+        # The shelf is read first: whatever it speaks of is in the log that is read after it.
+        id = self.ids.setdefault(session.key, id_of(session))
+        try:
+            records = await self._read_shelf(Scope(session=session.key), f"session {id!r}")
+            session = await self.store.describe(session.key)
+        except SessionGone:
+            self.done.deleted += 1
+            return
+        if session.state == "damaged":
+            self.done.damaged.append(f"the record of session {id!r}: owner, title and more")
+        before = replace(self.done, damaged=self.done.damaged.copy())
+        self._write("session", nouns.session_to_json(replace(session, id=id)))
+        self.done.sessions += 1
+        try:
+            await self._messages(session, id)
+        except SessionGone:
+            # A part of it is written already: this line makes the import leave it out.
+            self._write("deleted", {"session": id})
+            self.done = replace(before, deleted=before.deleted + 1)
+            return
+        self._records(records, {"session": id})
+
+    async def _messages(self, session: SessionInfo, id: str) -> None:
+        after = 0
+        while after < session.messages:
+            page = await self.store.read(
+                session.key, after=after, upto=session.messages, limit=_PAGE
+            )
+            for message in page:
+                if message.state == "damaged":
+                    self.done.damaged.append(f"message {message.seq} of session {id!r}")
+                self._write("message", nouns.message_to_json(nouns.presentable(message)))
+            after = page[-1].seq
+            self.done.messages += len(page)
+            if self.progress:
+                self.progress(self.done.messages, max(self.total, self.done.messages))
+
+    async def _shelf(self, scope: Scope, named: JSON) -> None:
+        where = f"owner {scope.owner!r}" if scope.owner else "the tenant"
+        self._records(await self._read_shelf(scope, where), named)
+
+    async def _read_shelf(self, scope: Scope, where: str) -> list[Record]:
+        try:
+            records = await self.store.scan(scope)
+        except Damaged as error:
+            self.done.damaged.append(f"the shelf of {where}, left out: {error}")
+            return []
+        # What is going on right now is true in this store alone.
+        return [record for record in records if record.kind not in UNDER_WAY]
+
+    def _records(self, records: Sequence[Record], scope: JSON) -> None:
+        for record in records:
+            self._write("record", nouns.record_to_json(record, scope, self.ids))
+        self.done.records += len(records)
+
+    def _write(self, kind: str, value: dict[str, Any]) -> None:
+        self.write(jsonl.encode_line({kind: value}))
+
+
+def id_of(session: SessionInfo) -> str:
+    """Return a session's id, or one in its stead if damage made it unusable."""
+    try:
+        return check_id(session.id, "id")
+    except KeepthreadError:
+        return f"damaged:{session.key}"

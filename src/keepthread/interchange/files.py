@@ -1,0 +1,278 @@
+"""The archive that an export comes in: only its conversations are read, and nothing is unpacked."""
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
+
+from keepthread.errors import InvalidInput, WrongFormat
+
+if TYPE_CHECKING:
+    from zipfile import ZipFile, ZipInfo
+
+JSONL: Final = "jsonl"
+MARKDOWN: Final = "markdown"
+CHATGPT: Final = "chatgpt"
+CLAUDE: Final = "claude"
+FORMATS: Final = (JSONL, MARKDOWN, CHATGPT, CLAUDE)
+CHATS: Final = "chats"
+"""ChatGPT's or Claude's: their conversations say which."""
+
+ARCHIVE: Final = b"PK\x03\x04"
+"""How an archive begins."""
+TRANSCRIPT: Final = "<!-- keepthread transcript"
+"""How a transcript begins."""
+
+
+def format_of(head: bytes) -> str:
+    """Return the format of a file that begins so; an export of ours if it is none of the others."""
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith(TRANSCRIPT.encode()):
+        return MARKDOWN
+    if head.startswith((ARCHIVE, b"[")):
+        return CHATS
+    ours = not head.startswith(b"{") or re.match(rb'\{\s*"format"', head)
+    return JSONL if ours else CHATS
+
+
+MAX_PART: Final = 8 << 30
+"""Bytes of a part once it is read."""
+
+_NAME: Final = r"(?:.*/)?conversations(?:-[0-9]{1,4})?\.json"  # large exports come in parts
+_MOST_PACKED: Final = 200  # text is seldom packed to a tenth of its size
+_SMALL: Final = 1 << 20
+
+T = TypeVar("T")
+
+
+class Readable(Protocol):
+    """A file, as far as it is read from its beginning to its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return so many bytes, fewer at the end of the file."""
+        ...
+
+
+class Part(NamedTuple):
+    """A file of conversations, and its bytes if they are known."""
+
+    file: Readable
+    size: int
+
+
+def parts_of(file: BinaryIO, size: int) -> Iterator[Part]:
+    """Yield the file itself, or the files of conversations if it is an archive."""
+    if not file.seekable():  # an archive is read from its end
+        yield Part(file, size)
+        return
+    start = file.tell()
+    head = file.read(len(ARCHIVE))
+    file.seek(start)
+    if head != ARCHIVE:
+        yield Part(file, size)
+        return
+    yield from _members(file)
+
+
+def _members(file: BinaryIO) -> Iterator[Part]:
+    from zipfile import ZipFile  # noqa: PLC0415 - loaded where there is an archive
+
+    archive = _read(lambda: ZipFile(file))
+    found = [info for info in archive.infolist() if re.fullmatch(_NAME, info.filename)]
+    if not found:
+        raise WrongFormat("the archive holds no conversations.json")
+    total = sum(info.file_size for info in found)
+    # Parts that share their bytes would each look harmless.
+    if _unpacks_too_far(total, file.seek(0, os.SEEK_END)):
+        raise InvalidInput(f"the conversations in the archive would have {total} bytes")
+    for info in sorted(found, key=lambda info: info.filename):
+        yield Part(_Member(archive, _checked(info)), total)
+
+
+class _Member:
+    """A file in an archive."""
+
+    def __init__(self, archive: "ZipFile", info: "ZipInfo") -> None:
+        self._file = _read(lambda: archive.open(info))
+
+    def read(self, size: int, /) -> bytes:
+        return _read(lambda: self._file.read(size))
+
+
+def _read(what: Callable[[], T]) -> T:
+    """Return what an archive gives; what is broken or locked in it raises an error of ours."""
+    from zipfile import BadZipFile  # noqa: PLC0415 - loaded where there is an archive
+
+    try:
+        return what()
+    # An unknown packing, a password that is not known, and a file that is no archive after all.
+    except (BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as why:
+        raise InvalidInput(f"the archive cannot be read: {why}") from None
+
+
+def _checked(info: "ZipInfo") -> "ZipInfo":
+    """Refuse what would never end."""
+    if info.file_size > MAX_PART or _unpacks_too_far(info.file_size, info.compress_size):
+        raise InvalidInput(f"{info.filename!r} in the archive would have {info.file_size} bytes")
+    return info
+
+
+def _unpacks_too_far(size: int, packed: int) -> bool:
+    return size > _SMALL and size > _MOST_PACKED * packed
+
+
+MAX_ITEM: Final = 64 << 20
+"""Bytes of an item; longer ones are passed over."""
+MAX_DEPTH: Final = 200
+"""How deep an item may be nested; what chat programs write stays below 20."""
+
+_CHUNK: Final = 1 << 18
+_BOM: Final = b"\xef\xbb\xbf"
+# Compiled when first used: a command that reads no array need not wait for it.
+_BLANK: Final = rb"[ \t\r\n]*+"
+# All that is no bracket, whole strings included; between items a comma ends it as well.
+_INSIDE: Final = rb'(?s)(?:[^\[\]{}"]++|"(?:[^"\\]++|\\.)*+")*+'
+_BETWEEN: Final = rb'(?s)(?:[^\[\]{}",]++|"(?:[^"\\]++|\\.)*+")*+'
+_STRING: Final = rb'(?s)(?:[^"\\]++|\\.)*+'
+
+
+class Item(NamedTuple):
+    """An item of the array, or what is wrong with it."""
+
+    number: int
+    """Its place in the array, from 1."""
+    end: int
+    """The bytes of the file up to its end."""
+    size: int = 0
+    value: Any = None
+    fault: str = ""
+
+
+def items_of(file: Readable, *, limit: int = MAX_ITEM) -> Iterator[Item]:
+    """Yield the items of a JSON array; one object by itself is taken for an array of one."""
+    reader = _Reader(file, limit)
+    sign = reader.sign()
+    if sign not in (b"[", b"{"):
+        raise WrongFormat("the file is no JSON array: it does not begin with [")
+    if sign == b"{":
+        yield reader.item(1)
+        return
+    reader.at += 1
+    number = 0
+    while (sign := reader.sign()) != b"]":
+        if sign == b",":
+            reader.at += 1
+            continue
+        number += 1
+        yield (item := reader.item(number))
+        if reader.ended:
+            return
+        if not item.value and reader.sign() == b"}":  # it closes nothing
+            reader.at += 1
+
+
+class _Reader:
+    """A file, as far as it was read and is still needed."""
+
+    def __init__(self, file: Readable, limit: int) -> None:
+        self.file = file
+        self.limit = limit
+        self.data = b""
+        self.at = 0
+        self.before = 0  # bytes of the file before the data
+        self.ended = False
+
+    def sign(self) -> bytes:
+        """Return the next byte that is not blank, nothing at the end of the file."""
+        while True:
+            if not self.before and self.data.startswith(_BOM):
+                self.at = max(self.at, len(_BOM))
+            self.at = _end(_BLANK, self.data, self.at)
+            if self.at < len(self.data):
+                return self.data[self.at : self.at + 1]
+            if not self._more(self.at):
+                return b""
+
+    def item(self, number: int) -> Item:
+        """Return the item that begins here."""
+        scan, start, at = _Scan(), self.at, self.at
+        too_large = False
+        while not scan.done:
+            at = scan.go_on(self.data, at)
+            if not scan.done:
+                too_large = too_large or len(self.data) - start > self.limit
+                dropped = at if too_large else start
+                if not self._more(dropped):
+                    self.ended = True
+                    fault = "the file ends in the middle of it: it was cut off"
+                    return Item(number, self.before + len(self.data), fault=fault)
+                start, at = max(0, start - dropped), at - dropped
+        self.at = at
+        end = self.before + at
+        if too_large or at - start > self.limit:
+            return Item(number, end, fault=f"it has more than {self.limit} bytes")
+        if scan.deepest > MAX_DEPTH:
+            return Item(number, end, fault=f"it is nested more than {MAX_DEPTH} deep")
+        try:
+            value = json.loads(self.data[start:at].decode(), parse_constant=_nothing)
+        except ValueError as error:
+            return Item(number, end, fault=f"it is no JSON: {error}")
+        return Item(number, end, at - start, value)
+
+    def _more(self, dropped: int) -> bool:
+        """Let go of what was read and read on; twice as much each time one item needs more."""
+        self.data = self.data[dropped:]
+        self.before += dropped
+        self.at -= dropped
+        chunk = self.file.read(max(_CHUNK, len(self.data)))
+        self.data += chunk
+        return bool(chunk)
+
+
+class _Scan:
+    """Looks for the end of an item, from one piece of the file to the next."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.deepest = 0
+        self.quoted = False
+        self.done = False
+
+    def go_on(self, data: bytes, at: int) -> int:
+        """Return how far the data was looked at; it is done if the item ends there."""
+        while True:
+            if self.quoted:
+                at = _end(_STRING, data, at)
+                if data[at : at + 1] != b'"':  # the string, or what a backslash begins, goes on
+                    return at
+                self.quoted = False
+                at += 1
+            at = _end(_INSIDE if self.depth else _BETWEEN, data, at)
+            sign = data[at : at + 1]
+            if not sign:
+                return at
+            if sign == b'"':
+                self.quoted = True
+            elif sign in (b"{", b"["):
+                self.depth += 1
+                self.deepest = max(self.deepest, self.depth)
+            elif not self.depth:  # a comma, or a bracket that is not its own
+                self.done = True
+                return at
+            else:
+                self.depth -= 1
+                self.done = not self.depth
+            at += 1
+            if self.done:
+                return at
+
+
+def _end(pattern: bytes, data: bytes, at: int) -> int:
+    found = re.compile(pattern).match(data, at)
+    return found.end() if found else at
+
+
+def _nothing(_: str) -> None:
+    """Take NaN and its like, which JSON does not have, for nothing."""

@@ -1,0 +1,242 @@
+"""What the readers of other programs' conversations share: from a tree to sessions, and its JSON.
+
+Anything may be missing, null or of another type than it should be: then it is as if it were not
+there.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import islice
+from typing import Any, Final, NamedTuple, cast
+
+from keepthread.errors import InvalidInput
+from keepthread.interchange.conversations import Conversation, session_id
+from keepthread.interchange.files import MAX_ITEM
+from keepthread.stores.codec import dumps
+from keepthread.types import ForkPoint, Message
+
+
+class Way(NamedTuple):
+    """One way through a tree, from a root to a leaf."""
+
+    nodes: Sequence[str]
+    origin: int = 0
+    """The number of the way it parts from."""
+    shared: int = 0
+    """How many nodes at its beginning are of that way."""
+
+
+def ways_of(parents: Mapping[str, str | None], current: str) -> Iterator[Way]:
+    """Yield the way that ends at a node, then every other, each behind the one it parts from.
+
+    Other ways follow the first child, so that they stay what they are when the tree grows.
+    """
+    main = Way(_up(parents, current))
+    yield main
+    children: dict[str | None, list[str]] = {}
+    for node, parent in parents.items():
+        children.setdefault(parent if parent in parents else None, []).append(node)
+    ways = [main]
+    for number, way in enumerate(ways):
+        for index in range(way.shared if number else -1, len(way.nodes)):
+            node = way.nodes[index] if index >= 0 else None
+            onward = way.nodes[index + 1] if index + 1 < len(way.nodes) else None
+            for child in children.get(node, ()):
+                if child != onward:
+                    nodes = (*way.nodes[: index + 1], *_down(children, child))
+                    ways.append(other := Way(nodes, number, index + 1))
+                    yield other
+
+
+def leaves_of(parents: Mapping[str, str | None], below: str | None = None) -> list[str]:
+    """Return the nodes that no other follows; with `below`, those that follow it or are it."""
+    inner = set(parents.values())
+    leaves = [node for node in parents if node not in inner]
+    if below is None:
+        return leaves
+    if below not in inner:
+        return [below]
+    children: dict[str | None, list[str]] = {}
+    for node, parent in parents.items():
+        children.setdefault(parent, []).append(node)
+    found, waiting = {below}, [below]
+    while waiting:
+        new = [child for child in children.get(waiting.pop(), ()) if child not in found]
+        found.update(new)
+        waiting += new
+    return [leaf for leaf in leaves if leaf in found]
+
+
+def mended(parents: Mapping[str, str | None]) -> tuple[dict[str, str | None], int]:
+    """Let nodes whose parent is missing follow the node before them; return how many did so.
+
+    The parent that the first root names is the name of the root: its other children are roots too.
+    """
+    named = [parent for parent in parents.values() if parent not in parents]
+    root = None if None in named else next(iter(named), None)
+    result = dict(parents)
+    tops = _tops(parents)
+    number, before = 0, None
+    for node, parent in parents.items():
+        if parent is not None and parent not in parents and parent != root and before is not None:
+            top = before
+            while (next_top := tops[top]) != top:
+                top = next_top
+            if top != node:  # otherwise the node before it follows it
+                result[node], tops[node] = before, top
+                number += 1
+        before = node
+    return result, number
+
+
+def _tops(parents: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the root above each node; of nodes in a circle, one of them."""
+    tops: dict[str, str] = {}
+    for start in parents:
+        path: dict[str, None] = {}
+        node = start
+        while node not in tops and node not in path:
+            path[node] = None
+            parent = parents[node]
+            if parent is None or parent not in parents:
+                break
+            node = parent
+        top = tops.get(node, node)
+        tops |= dict.fromkeys(path, top)
+        tops[top] = top
+    return tops
+
+
+def _up(parents: Mapping[str, str | None], leaf: str) -> list[str]:
+    nodes: dict[str, None] = {}
+    node: str | None = leaf
+    while node is not None and node in parents:
+        if node in nodes:
+            raise InvalidInput("its messages follow each other in a circle")
+        nodes[node] = None
+        node = parents[node]
+    return list(reversed(nodes))
+
+
+def _down(children: Mapping[str | None, Sequence[str]], node: str) -> Iterator[str]:
+    while True:
+        yield node
+        if not (below := children.get(node)):
+            return
+        node = below[0]
+
+
+MOST_BRANCHES: Final = 100
+"""How many forks one conversation may become."""
+_MOST_ATTACHED: Final = 100
+
+
+class Said(NamedTuple):
+    """What was said along one way through a conversation."""
+
+    messages: Sequence[Message]
+    hidden: Collection[str] = ()
+    """The nodes of which nothing is shown."""
+    shortened: int = 0
+
+
+class Reading(NamedTuple):
+    """What one conversation becomes: the session it is, then its forks."""
+
+    conversations: Sequence[Conversation] = ()
+    hidden: int = 0
+    shortened: int = 0
+    notes: Sequence[str] = ()
+    left_out: int = 0
+    repeated: int = 0
+    rejoined: int = 0
+
+
+class Told(NamedTuple):
+    """A conversation as its program tells it: which one it is, what is known of it, its ways."""
+
+    program: str
+    id: str
+    about: Conversation
+    ways: Iterator[Way]
+    say: Callable[[Sequence[str]], Said]
+    nodes: Collection[str]
+    """All that have a message."""
+
+
+def read_ways(told: Told, *, branches: bool) -> Reading:
+    """Return the first way as a session and, if asked for, the others as forks."""
+    way = next(told.ways)
+    first = told.say(way.nodes)
+    seen, hidden = set(way.nodes), set(first.hidden)
+    ways = [told.about._replace(messages=first.messages)]
+    for way in islice(told.ways, MOST_BRANCHES if branches and first.messages else 0):
+        said = told.say(way.nodes)
+        ways.append(_fork(told, way, said.messages, ways[way.origin]))
+        seen.update(way.nodes)
+        hidden.update(said.hidden)
+    more = branches and next(told.ways, None) is not None
+    notes = [f"it has more than {MOST_BRANCHES} branches; the rest is left out"] if more else []
+    found = {conversation.id: conversation for conversation in ways if conversation.messages}
+    left_out = sum(node not in seen for node in told.nodes)
+    return Reading(list(found.values()), len(hidden), first.shortened, notes, left_out)
+
+
+def _fork(told: Told, way: Way, messages: Sequence[Message], origin: Conversation) -> Conversation:
+    """Return what parts from another way, or that one itself if nothing was said on it."""
+    shared = 0
+    for one, other in zip(origin.messages, messages, strict=False):
+        if one != other:
+            break
+        shared += 1
+    if shared == len(messages):
+        return origin
+    return told.about._replace(
+        id=session_id(told.program, told.id, way.nodes[way.shared]),
+        messages=messages,
+        forked_from=ForkPoint(session=origin.id, seq=shared),
+        updated_at=0.0,  # when its last message was written
+    )
+
+
+# --- looking into JSON ---
+
+
+def mapped(value: Any, key: str) -> Mapping[str, Any]:
+    """Return the object under a key, an empty one if there is none."""
+    found = cast(dict[str, Any], value).get(key) if isinstance(value, dict) else None
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+
+
+def listed(value: Any, key: str) -> Sequence[Any]:
+    """Return the list under a key, an empty one if there is none."""
+    found = cast(dict[str, Any], value).get(key) if isinstance(value, dict) else None
+    return cast(list[Any], found) if isinstance(found, list) else []
+
+
+def text_in(value: Any, key: str) -> str:
+    """Return the text under a key, an empty one if there is none."""
+    found = cast(dict[str, Any], value).get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def dicts(values: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a list."""
+    for value in values:
+        if isinstance(value, dict):
+            yield cast(dict[str, Any], value)
+
+
+def paragraphs(*parts: str) -> str:
+    """Return texts as one, those left out that say nothing."""
+    return "\n\n".join(part for part in parts if part)
+
+
+def attached(names: Sequence[str]) -> str:
+    """Return what went with a message, in words: the things themselves are not in the file."""
+    return "\n".join(f"[attached: {name}]" for name in names[:_MOST_ATTACHED])
+
+
+def id_by_content(value: Mapping[str, Any]) -> str:
+    """Return an id for what has none: the same for the same content."""
+    return sha256(dumps(value, "the conversation", limit=2 * MAX_ITEM)).hexdigest()

@@ -1,0 +1,333 @@
+"""Reading the lines of an export into a store: data only, resumable, done twice as done once.
+
+Sessions are made unready, filled in batches, and shown when the whole file was read. An import that
+was broken off is continued by running it again.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from keepthread.errors import (
+    Conflict,
+    InvalidInput,
+    KeepthreadError,
+    SessionExists,
+    SessionGone,
+    Stale,
+    Unavailable,
+)
+from keepthread.interchange import jsonl
+from keepthread.interchange import schema as nouns
+from keepthread.protocols import Progress, Store
+from keepthread.stores.leases import UNDER_WAY
+from keepthread.stores.validation import check_id, show
+from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span
+
+_BATCH: Final = 500
+_BATCH_BYTES: Final = 1 << 20
+_RECORDS: Final = 100
+
+
+@dataclass(slots=True, kw_only=True)
+class Imported:
+    """What an import read; what was `known` before it was compared, and what was `kept` differs."""
+
+    sessions: int = 0
+    messages: int = 0
+    records: int = 0
+    known: int = 0
+    """Sessions that were there, whole, before."""
+    kept: int = 0
+    """Records of owners or the tenant whose place was taken by another value, which stays."""
+    damaged: int = 0
+    """Sessions and messages that were damaged where they came from."""
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A session on its way in, by its name in the file, and what was read before it."""
+
+    name: str
+    given: SessionInfo
+    stored: SessionInfo
+    before: Imported
+    messages: int = 0
+
+
+class _Entry(NamedTuple):
+    """A record of the file, and the line it stands on."""
+
+    line: int
+    scope: Scope
+    value: dict[str, Any]
+
+
+async def import_lines(
+    store: Store,
+    lines: Iterable[bytes],
+    *,
+    prefix: str = "",
+    size: int = 0,
+    progress: Progress | None = None,
+) -> Imported:
+    """Read an export into a store.
+
+    A session whose id is taken by another conversation raises `SessionExists`; a prefix gives every
+    session another id. `size` is the bytes of all lines, for `progress`.
+    """
+    reading = _Import(store, prefix)
+    read = 0
+    try:
+        for line in lines:
+            reading.line += 1
+            await reading.take(line)
+            read += len(line)
+            if progress and (reading.line % _BATCH == 0 or reading.ended):
+                progress(read, max(size, read))
+    except Unavailable:
+        raise
+    except KeepthreadError as error:
+        raise type(error)(f"line {reading.line}: {error}") from error
+    if not reading.ended:
+        raise InvalidInput(
+            f"the export ends at line {reading.line} without its last line: it was broken off."
+            " Nothing of it is shown; import a whole export to continue"
+        )
+    return reading.done
+
+
+class _Import:
+    """One import on its way."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self.store = store
+        self.prefix = prefix
+        self.line = 0
+        self.ended = False
+        self.done = Imported()
+        self.filled: list[_Filling] = []
+        self.keys: dict[str, SessionKey] = {}
+        self.known: set[SessionKey] = set()
+        self.batch: list[Message] = []
+        self.batch_bytes = 0
+        self.waiting: list[_Entry] = []  # records ready to be put
+        self.later: list[_Entry] = []  # records made of sessions that may come
+
+    async def take(self, line: bytes) -> None:
+        value = jsonl.decode_line(line)
+        if self.line == 1:
+            jsonl.check_header(value)
+            return
+        if self.ended:
+            raise InvalidInput("nothing may come behind the end")
+        if len(value) != 1:
+            raise InvalidInput(
+                "a line must be a session, a message, a record, a deletion or the end"
+            )
+        ((kind, body),) = value.items()
+        if kind == "message":
+            await self._message(body, len(line))
+            return
+        await self._flush()
+        if kind == "record":
+            await self._record(body)
+        elif kind == "session":
+            await self._session(body)
+        elif kind == "deleted":
+            await self._deleted(body)
+        elif kind == "end":
+            await self._end(body)
+        else:
+            raise InvalidInput(f"there are no lines of the kind {kind!r}")
+
+    # --- sessions ---
+
+    async def _session(self, body: Any) -> None:
+        self._check_whole()
+        given = nouns.session_from_json(body)
+        if given.id in self.keys:
+            raise InvalidInput(f"session {given.id!r} is in the file twice")
+        before = replace(self.done)
+        self.done.damaged += given.state == "damaged"
+        self.done.sessions += 1
+        renamed = self._renamed(given)
+        stored = await self._find_or_make(renamed)
+        self.keys[given.id] = stored.key
+        self.filled.append(_Filling(given.id, renamed, stored, before))
+        if stored.ready:
+            self.known.add(stored.key)
+            self.done.known += 1
+
+    async def _deleted(self, body: Any) -> None:
+        """Leave out the session above: it was deleted while the export was written."""
+        last = self.filled[-1] if self.filled else None
+        if last is None or body != {"session": last.name}:
+            raise InvalidInput("only the session above can be deleted")
+        self.filled.pop()
+        del self.keys[last.name]
+        self.done = last.before
+        if not last.stored.ready:
+            with suppress(SessionGone, Stale):  # somebody else deleted or finished it
+                await self.store.delete_session(last.stored.key, unready=True)
+
+    def _renamed(self, given: SessionInfo) -> SessionInfo:
+        fork = given.forked_from
+        return replace(
+            given,
+            id=self.prefix + given.id,
+            parent=given.parent and self.prefix + given.parent,
+            forked_from=fork and fork._replace(session=self.prefix + fork.session),
+        )
+
+    async def _find_or_make(self, given: SessionInfo) -> SessionInfo:
+        try:
+            return await self.store.put_session(
+                replace(given, key=SessionKey(""), ready=False, state="live")
+            )
+        except SessionExists:
+            stored = await self.store.get_session(given.id)
+        if stored is None or not same_conversation(stored, given):
+            raise taken(given.id)
+        if stored.ready and stored.messages < given.messages:
+            raise SessionExists(
+                f"session {given.id!r} is there already with {stored.messages} messages; the"
+                f" export has {given.messages}. Delete it first, or keep both with --as PREFIX"
+            )
+        return stored
+
+    def _check_whole(self) -> None:
+        if self.filled and (last := self.filled[-1]).messages != last.given.messages:
+            raise InvalidInput(
+                f"session {last.given.id!r} should have {last.given.messages} messages;"
+                f" there are {last.messages}"
+            )
+
+    # --- messages ---
+
+    async def _message(self, body: Any, size: int) -> None:
+        message = nouns.message_from_json(body)
+        if not self.filled:
+            raise InvalidInput("a message must come behind its session")
+        session = self.filled[-1]
+        session.messages += 1
+        if message.seq != session.messages or message.seq > session.given.messages:
+            raise InvalidInput(f"position {message.seq} is not the next of {session.given.id!r}")
+        self.done.messages += 1
+        self.done.damaged += message.state == "damaged"
+        self.batch.append(message)
+        self.batch_bytes += size
+        if len(self.batch) >= _BATCH or self.batch_bytes >= _BATCH_BYTES:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if not self.batch:
+            return
+        session = self.filled[-1]
+        try:
+            await self.store.load(session.stored.key, self.batch)
+        except Conflict:
+            raise taken(session.given.id) from None
+        self.batch, self.batch_bytes = [], 0
+
+    # --- records ---
+
+    async def _record(self, body: Any) -> None:
+        value = nouns.record_from_json(body)
+        if (
+            check_id(value["kind"], "kind") in UNDER_WAY
+        ):  # an import is data: it names nothing that we do
+            raise InvalidInput(f"a record of the kind {value['kind']!r} cannot be imported")
+        self.done.records += 1
+        scope = Scope(owner=value["scope"].get("owner", ""))
+        if name := value["scope"].get("session"):
+            if name not in self.keys:
+                raise InvalidInput(f"session {name!r} must come before its records")
+            scope = Scope(session=self.keys[name])
+            if scope.session in self.known:  # it may have moved on, and its shelf with it
+                return
+        entry = _Entry(self.line, scope, value)
+        unseen = any(span[0] not in self.keys for span in value["made_of"] if span[0] is not None)
+        (self.later if unseen else self.waiting).append(entry)
+        if len(self.waiting) >= _RECORDS:
+            await self._put_waiting()
+
+    async def _put_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        await asyncio.gather(*(self._put(entry) for entry in waiting))
+
+    async def _put(self, entry: _Entry) -> None:
+        value = entry.value
+        spans = [
+            Span(session=self.keys[id], first=first, last=last)
+            for id, first, last in value["made_of"]
+            if id in self.keys
+        ]
+        place = (entry.scope, value["kind"], value["key"])
+        version = None if entry.scope.session else 0
+        while (epochs := await self._epochs(entry.scope, spans)) is not None:
+            try:
+                await self.store.put(
+                    *place, value["value"], made_of=spans, version=version, epochs=epochs
+                )
+            except Stale:
+                there = await self.store.get(*place)
+                if there is None:  # something was erased at this moment
+                    continue
+                self.done.kept += there.value != value["value"]
+            except InvalidInput:
+                self.line = entry.line
+                raise
+            return
+
+    async def _epochs(self, scope: Scope, spans: Sequence[Span]) -> dict[SessionKey, int] | None:
+        """Return the epochs of what a record is made of, or None if some of it was erased here.
+
+        What is known of an owner by messages that are forgotten does not come back.
+        """
+        epochs: dict[SessionKey, int] = {}
+        for session, first, last in () if scope.session else spans:
+            info = await self.store.describe(session)
+            epochs[session] = info.epoch
+            seqs = range(first, min(last, info.messages) + 1) if info.epoch else ()
+            if any(m.state == "erased" for m in await self.store.find(session, seqs=seqs)):
+                return None
+        return epochs
+
+    # --- the end ---
+
+    async def _end(self, body: Any) -> None:
+        self._check_whole()
+        done = self.done
+        read = {"sessions": done.sessions, "messages": done.messages, "records": done.records}
+        if body != read:
+            raise InvalidInput(f"the end speaks of {show(body)}; there were {read}")
+        self.waiting += self.later
+        await self._put_waiting()
+        for session in self.filled:
+            if session.given.ready and not session.stored.ready:
+                await self.store.put_session(
+                    replace(session.given, key=session.stored.key, state="live")
+                )
+        self.ended = True
+
+
+def same_conversation(stored: SessionInfo, given: SessionInfo) -> bool:
+    """Tell whether two records are of one conversation, as far as records can tell."""
+    alike = (stored.owner, stored.kind, stored.parent, stored.forked_from) == (
+        given.owner,
+        given.kind,
+        given.parent,
+        given.forked_from,
+    )
+    return alike and given.created_at in (0, stored.created_at)
+
+
+def taken(id: str) -> SessionExists:
+    """Return the error for an id that another conversation has."""
+    return SessionExists(
+        f"session {id!r} is there already and is another conversation;"
+        " keep both with --as PREFIX, or delete the one that is there"
+    )

@@ -1,0 +1,1 @@
+"""Memory, sessions and turns, and what is derived from the log."""

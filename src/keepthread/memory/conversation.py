@@ -1,0 +1,240 @@
+"""What a session and its turns share: the log behind them, the counter, the views."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from keepthread.context.context import Context
+from keepthread.context.quoting import speaker
+from keepthread.context.strategies import Plan, Recall, View, Window
+from keepthread.context.trust import trust_in
+from keepthread.errors import InvalidInput
+from keepthread.memory.debug_log import log_context
+from keepthread.memory.material import FACT, asked_of, gather, gather_older, look_back
+from keepthread.memory.runtime import Ignorance, Shared, Upkeep
+from keepthread.memory.tool_cache import ToolCache
+from keepthread.memory.tracing import RECORDS
+from keepthread.memory.turns import current_exchange
+from keepthread.memory.why_log import Accounts
+from keepthread.protocols import Known, Material, Past, Recalled, Store, Strategy, TokenCounter
+from keepthread.stores.codec import encode
+from keepthread.stores.validation import check_count, show
+from keepthread.types import JSON, Message, Scope, Selection, SessionKey
+
+if TYPE_CHECKING:
+    from keepthread.memory.search.search import Searching  # loaded when something is looked for
+
+_MOST_READS: Final = 6
+"""How often a context reads more; each time up to twice as much as before."""
+_LARGE: Final = 32_768  # characters from which on counting would hold up the event loop
+
+
+class Thread(NamedTuple):
+    """One session's log, counted and viewed."""
+
+    store: Store
+    id: str
+    key: SessionKey
+    counter: TokenCounter
+    views: Mapping[str, View]
+    ids: Callable[[], str]
+    owner: str
+    shared: Shared
+    upkeep: Upkeep
+    accounts: Accounts
+    ignorance: Ignorance
+    searching: "Callable[[], Searching]"
+    tools: SessionKey | None = None
+    """On whose shelf remembered tool results are; None is this session's own."""
+    asked_in: int = 0
+    """The exchange of that session which a delegate works for; 0 is the current one."""
+    isolated: bool = False
+    """Whether it sees nothing of the owner's other sessions, as a delegate does."""
+    knows: bool = True
+    """Whether it sees the owner's facts."""
+
+    async def append(
+        self, messages: Sequence[Message], *, expect: int | None = None, exchange: int | None = None
+    ) -> list[Message]:
+        """Store messages with their counts."""
+        counted = [await self._counted(message) for message in messages]
+        if self.shared.spans.tracer is None:  # what nobody traces shall not be slower for it
+            return await self.store.append(self.key, counted, expect=expect, exchange=exchange)
+        with self.shared.spans.open("create_memory", self.id) as span:
+            span.set_attribute(RECORDS, len(counted))
+            span.set_attribute("keepthread.tokens", sum([m.tokens for m in counted]))
+            return await self.store.append(self.key, counted, expect=expect, exchange=exchange)
+
+    @property
+    def cache(self) -> ToolCache:
+        """Return the tool results that are remembered here."""
+        return ToolCache(
+            store=self.store,
+            leases=self.shared.leases(self.store),
+            locks=self.shared.locks,
+            log=self.key,
+            shelf=self.tools or self.key,
+            owner=self.owner,
+        )
+
+    async def tool_exchange(self, own: int | None = None) -> int:
+        """Return the exchange by which remembered results are counted: a turn's own, if given.
+
+        A parent's results are counted by the parent's exchanges, for a delegate as for its turn.
+        """
+        known = own if self.tools is None else self.asked_in or None
+        if known is not None:
+            return known
+        return await current_exchange(self.store, self.tools or self.key)
+
+    async def _counted(self, message: Message) -> Message:
+        """Return a message that has its tokens; a count that the caller gave is kept."""
+        if type(message) is not Message:
+            raise InvalidInput(f"expected a Message, not {show(message)}")
+        try:
+            tokens = message.tokens or await self._count(message)
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            encode(message, message.id)  # says what is wrong with it
+            raise
+        return replace(message, tokens=tokens, counter=message.counter or self.counter.name)
+
+    async def _count(self, message: Message) -> int:
+        if len(message.content) > _LARGE:
+            return await asyncio.to_thread(self.counter.count, message)
+        return self.counter.count(message)
+
+    async def context(
+        self,
+        view: str | None,
+        *,
+        budget: int | None,
+        query: str | None,
+        newest: bool,
+        user_seq: int = 0,
+    ) -> Context:
+        """Gather, choose, and return what a model should see."""
+        name = "chat" if view is None else view
+        chosen = self._view(name)
+        tokens = chosen.budget if budget is None else check_count(budget, "budget")
+        with self.shared.spans.open("search_memory", self.id) as span:
+            recalls = not self.isolated and _shows(chosen.strategy, "recalled")
+            material = await gather(
+                self.store,
+                self.key,
+                self.counter,
+                tokens=tokens,
+                owner=self.owner,
+                user_seq=user_seq,
+                newest=newest,
+                query=query,
+                recalls=recalls and await self.store.finder() is not None,
+            )
+            if self.knows and _shows(chosen.strategy, "facts"):
+                material = material._replace(facts=await self._facts(material))
+            selection, past = await self._select(chosen.strategy, material, tokens)
+            span.set_attribute(RECORDS, len(selection.messages))
+            span.set_attribute("keepthread.view", name)
+            span.set_attribute("keepthread.budget", tokens)
+            span.set_attribute("keepthread.tokens", selection.tokens)
+        log_context(self.id, name, material, past, selection)
+        context = Context(selection)
+        if self.accounts.keep:
+            self.accounts.note(self.key, name, material.exchange, context.why)
+        return context
+
+    async def _select(
+        self, strategy: Strategy, material: Material, budget: int
+    ) -> tuple[Selection, Past]:
+        """Let a strategy choose; one of ours looks back only once it knows where it starts."""
+        if not isinstance(strategy, Window):
+            return strategy.select(material, budget), material.past
+        plan = await self._planned(strategy, material, budget)
+        material = plan.material
+        past, recalled = Past(), None
+        if plan.reach is not None:
+            size = self.upkeep.folder.folding.digest_bytes
+            past = await look_back(
+                self.store, self.key, material, plan.reach, budget=budget, digest_from=size
+            )
+        if plan.recall_room:
+            recalled = await self._recall(strategy, material, plan)
+        return plan.finish(past, recalled), past
+
+    async def _planned(self, strategy: Window, material: Material, budget: int) -> Plan:
+        """Place the window; if what was read does not fill it, read more, though not without end.
+
+        That is so where much of it cannot be shown, or another counter counted more for it.
+        """
+        plan = strategy.plan(material, budget)
+        for trial in range(_MOST_READS):
+            if not plan.missing:
+                break
+            material = await gather_older(
+                self.store, self.key, material, tokens=plan.missing << trial, least=2 << trial
+            )
+            plan = strategy.plan(material, budget)
+        return plan
+
+    async def search(self, query: str, limit: int, exchange: int | None = None) -> list[JSON]:
+        """Return what bears on a question, for a model that asks; a delegate sees its own log.
+
+        What `clear` and `rewind` hide is not found, nor is the exchange in which the model asks:
+        by its number, or else the session's last.
+        """
+        from keepthread.memory.search.search import Asker, Filters  # noqa: PLC0415 - loaded if a model asks
+
+        if exchange is None:
+            exchange = (await self.store.describe(self.key)).exchanges
+        filters = Filters(owner=self.owner, session=self.id if self.isolated else None)
+        asker = Asker(self.key, exchange)
+        hits = await self.searching().search(query, filters, limit=limit, asker=asker)
+        return [
+            {
+                "session": hit.session,
+                "from": speaker(hit.message),
+                "origin": trust_in(hit.message),
+                "said": hit.snippet,
+            }
+            for hit in hits
+        ]
+
+    async def _facts(self, material: Material) -> Sequence[Known]:
+        """Return what is known of the owner.
+
+        That there is nothing is remembered for a while; what there is is read each time.
+        """
+        if self.ignorance.of(self.owner):
+            return ()
+        records = await self.store.scan(Scope(owner=self.owner), FACT)
+        if not records:
+            self.ignorance.note(self.owner)
+            return ()
+        from keepthread.memory.facts.profile import known_of  # noqa: PLC0415 - not before there are facts
+
+        return known_of(records, asked_of(material), now=self.shared.clock())
+
+    async def _recall(self, strategy: Window, material: Material, plan: Plan) -> Recalled:
+        """Return what bears on what is asked, of what the window does not show."""
+        return await self.searching().recall(
+            asked_of(material),
+            owner=self.owner,
+            session=self.key,
+            everywhere=strategy.recall == "owner",
+            before=plan.first,
+            hidden=material.hidden,
+            room=plan.recall_room,
+            telling=not isinstance(strategy, Recall),
+        )
+
+    def _view(self, name: str) -> View:
+        found = self.views.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.views))
+            raise InvalidInput(f"there is no view {name!r}; there are {known}")
+        return found
+
+
+def _shows(strategy: Strategy, name: str) -> bool:
+    """Tell whether a strategy of ours has a section."""
+    return isinstance(strategy, Window) and any(each.name == name for each in strategy.sections)

@@ -1,0 +1,187 @@
+"""Delegation: an errand for a one-shot child, which sees its task and nothing of the conversation.
+
+All ids follow from the exchange and the task. So whoever takes up an exchange again after a crash
+finds the child that was at it, with its answer if there is one, and call and result are recorded in
+the parent once. A task that failed, or that the same turn gave before, gets a child of its own.
+"""
+
+import json
+from itertools import count
+from typing import Final, NamedTuple
+
+from keepthread.context.ids import derived_id, derived_ids
+from keepthread.errors import Conflict, InvalidInput, SessionExists
+from keepthread.memory.conversation import Thread
+from keepthread.memory.notes import inject
+from keepthread.memory.tool_calls import Asked, ask, pair
+from keepthread.stores.validation import check_id, check_text, show
+from keepthread.types import JSON, Message, Scope, SessionInfo, Span
+
+DELEGATE: Final = "delegate"
+DELEGATED: Final = "delegated"
+"""The kind of the record on a child's shelf that says where it comes from."""
+SNIPPET: Final = "snippet"
+CUT: Final = "cut"
+"""In the meta of a child's answer, and of its result: whether the answer was cut off."""
+_CUT_OFF: Final = "[cut off here: this is only the beginning]"
+
+
+class Task(NamedTuple):
+    """All that a child is given."""
+
+    text: str
+    agent: str | None = None
+    system_prompt: str | None = None
+    snippet: str | None = None
+    facts: bool = False
+    recorded: bool = True
+    """Whether the parent's log gets the call and its result."""
+
+    def check(self) -> None:
+        """Refuse what could not be stored."""
+        check_text(self.text, "a task")
+        if self.agent is not None:
+            check_id(self.agent, "agent")
+        for text in (self.system_prompt, self.snippet):
+            if text is not None:
+                check_text(text, "a system prompt or a snippet")
+        for name, value in (("facts", self.facts), ("recorded", self.recorded)):
+            if type(value) is not bool:
+                raise InvalidInput(f"{name} must be True or False, not {show(value)}")
+
+    def asked(self) -> Asked:
+        """Return it as the call of a tool."""
+        args: dict[str, JSON] = {"task": self.text}
+        return ask(DELEGATE, args if self.agent is None else {**args, "agent": self.agent})
+
+    def seed(self) -> list[JSON]:
+        """Return what tells it from other tasks."""
+        seed: list[JSON] = [self.text, self.agent, self.system_prompt, self.snippet, self.facts]
+        return seed if self.recorded else [*seed, "unrecorded"]
+
+
+class Errand:
+    """A task on its way from a turn to a child, and what comes of it on its way back."""
+
+    def __init__(self, parent: Thread, user: Message, task: Task, taken: set[str]) -> None:
+        """Hold the task; `user` is the parent's user message, `taken` the turn's other children."""
+        if not user.seq:
+            raise InvalidInput("a turn can delegate once it is entered")
+        task.check()
+        self._parent = parent
+        self._user = user
+        self._task = task
+        self._asked = task.asked()
+        self._taken = taken
+        self._id = ""
+        self._reported = False
+
+    async def begin(self) -> tuple[Thread, Message, bool]:
+        """Make a child, or find the one that was at it before a crash.
+
+        Returns where it writes, its user message, and whether it was made now.
+        """
+        self._id = await self._free_id()
+        info, is_new = await self._session()
+        parent = self._parent
+        thread = parent._replace(
+            id=info.id,
+            key=info.key,
+            tools=parent.tools or parent.key,
+            asked_in=parent.asked_in or self._user.exchange,
+            isolated=True,
+            knows=self._task.facts,
+        )
+        await self._link(thread)
+        if self._task.snippet is not None:
+            await inject(thread, SNIPPET, self._task.snippet)
+        return thread, self.message(derived_id("task", self._id)), is_new
+
+    def message(self, id: str = "") -> Message:
+        """Return the task as the child's user message."""
+        return Message(role="user", content=self._task.text, author=self._user.author, id=id)
+
+    async def report_answer(self, answer: Message) -> None:
+        """Record what the child answered, and whether it was cut off."""
+        cut = answer.meta.get(CUT) is True
+        text = f"{answer.content}\n\n{_CUT_OFF}" if cut else answer.content
+        await self.report(text, cut=cut)
+
+    async def report(self, text: str, *, failed: bool = False, cut: bool = False) -> None:
+        """Record the call and its result in the parent's exchange; the first result stays."""
+        if self._reported or not self._task.recorded:
+            return
+        call, result = self._pair(self._id, text, failed=failed, cut=cut)
+        try:
+            await self._parent.append([call, result], exchange=self._user.exchange)
+        except Conflict:
+            if not await self._found(result.id):
+                raise
+        self._reported = True
+
+    # --- inside ---
+
+    async def _free_id(self) -> str:
+        """Return the id of the first child that is not taken and did not fail."""
+        seed: list[JSON] = [self._parent.key, self._user.id, *self._task.seed()]
+        for number in count():
+            id = f"{DELEGATE}:{derived_id(DELEGATE, json.dumps([*seed, number]))}"
+            if id in self._taken:
+                continue
+            self._taken.add(id)
+            found = await self._found(self._pair(id)[1].id) if self._task.recorded else None
+            if not found or (found.state == "live" and not found.meta.get("failed")):
+                return id
+        raise AssertionError
+
+    async def _found(self, id: str) -> Message | None:
+        """Return what the parent's log holds under an id."""
+        found = await self._parent.store.find(self._parent.key, ids=[id])
+        return found[0] if found else None
+
+    def _pair(
+        self, id: str, text: str = "", *, failed: bool = False, cut: bool = False
+    ) -> tuple[Message, Message]:
+        """Return what the parent records of a child."""
+        meta: dict[str, JSON] = {"session": id}
+        if failed:
+            meta["failed"] = True
+        if cut:
+            meta[CUT] = True
+        return pair(self._asked, text, derived_ids(DELEGATE, id), meta=meta)
+
+    async def _session(self) -> tuple[SessionInfo, bool]:
+        """Return the child's session, and whether it was made now."""
+        store, task = self._parent.store, self._task
+        new = SessionInfo(
+            id=self._id,
+            owner=self._parent.owner,
+            title=task.agent or "",
+            system_prompt=task.system_prompt,
+            meta={
+                "facts": task.facts,
+                "agent": task.agent,
+                "parent_exchange": self._user.exchange,
+            },
+            kind="delegate",
+            parent=self._parent.id,
+        )
+        try:
+            return await store.put_session(new), True
+        except SessionExists:
+            found = await store.get_session(self._id)
+            if found is None or found.kind != "delegate":
+                raise
+            return found, False
+
+    async def _link(self, child: Thread) -> None:
+        """Say on the child's shelf where it comes from, so that forgetting can follow it."""
+        call, result = self._pair(self._id)
+        user = self._user.seq
+        await child.store.put(
+            Scope(session=child.key),
+            DELEGATED,
+            DELEGATED,
+            {"exchange": self._user.exchange, "call": call.id, "result": result.id},
+            made_of=[Span(session=self._parent.key, first=user, last=user)],
+        )

@@ -1,0 +1,157 @@
+"""Documents of facts, loaded back: what a person changed is the owner's word, and no more."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from keepthread.context.trust import lowest
+from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Stale
+from keepthread.memory.facts.markdown import Line, heading_of, line_of, read, without_box
+from keepthread.memory.facts.records import checked, from_value, value_of
+from keepthread.memory.facts.repository import FactShelf
+from keepthread.memory.facts.types import Fact, Loaded, Noted
+from keepthread.stores.validation import check_text
+from keepthread.types import JSON
+
+if TYPE_CHECKING:
+    from keepthread.memory.facts.facts import Facts
+
+_FORMAT: Final = "keepthread-facts"
+_VERSION: Final = 1
+_CURRENT: Final = ("live", "quarantined")
+_NO_TIME: Final = (
+    "the document does not tell when it was written, so that newer facts might be forgotten with"
+    " it; keep the comment under its title"
+)
+
+
+class _Changes:
+    """What became of a document's facts."""
+
+    def __init__(self) -> None:
+        self.added: list[str] = []
+        self.edited: list[str] = []
+        self.confirmed: list[str] = []
+        self.forgotten: list[str] = []
+        self.passed: list[str] = []
+
+    def loaded(self) -> Loaded:
+        return Loaded(**vars(self))
+
+
+# --- Markdown ---
+
+
+async def load_markdown(facts: "Facts", text: str, *, prune: bool) -> Loaded:
+    """Take over what a person changed in a document."""
+    document = read(check_text(text, "a document"), facts.owner)
+    if prune and document.at is None:
+        raise InvalidInput(_NO_TIME)
+    known = {fact.key: fact for fact in await facts.list(all=True)}
+    changes = _Changes()
+    for line in document.lines:
+        if not line.key:
+            await _add(facts, line, known, changes)
+        elif (fact := known.get(line.key)) is not None:
+            await _compare(facts, line, fact, changes)
+        else:
+            changes.passed.append(line.key)
+    if prune and document.at is not None:
+        # A fact that began to hold after the document was written is not missing from it.
+        then = {fact.key for fact in await facts.list(at=document.at)}
+        kept = {line.key for line in document.lines}
+        for fact in known.values():
+            old = fact.noted_at <= document.at and fact.key in then
+            lacking = fact.state in _CURRENT and fact.key not in kept and old
+            if lacking and await facts.forget(fact.key):
+                changes.forgotten.append(fact.key)
+    return changes.loaded()
+
+
+async def _add(facts: "Facts", line: Line, known: dict[str, Fact], changes: _Changes) -> None:
+    value = line.text if line.attribute else ""
+    fact = await facts.remember(
+        line.text, subject=line.subject, attribute=line.attribute, value=value
+    )
+    if fact.key not in known:
+        changes.added.append(fact.key)
+
+
+async def _compare(facts: "Facts", line: Line, fact: Fact, changes: _Changes) -> None:
+    """Take over what differs in a line that has a key."""
+    given: dict[str, str] = {}
+    if without_box(line.raw) != line_of(fact):
+        given["text"] = line.text
+        given["attribute"] = line.attribute
+    if fact.state == "live" and line.heading != heading_of(fact.subject, facts.owner):
+        given["subject"] = line.subject
+    given = {name: text for name, text in given.items() if text != getattr(fact, name)}
+    if given and fact.state not in _CURRENT:
+        changes.passed.append(fact.key)
+    elif given:
+        await facts.edit(fact.key, **cast(dict[str, Any], given))
+        changes.edited.append(fact.key)
+    elif line.ticked and fact.state == "quarantined":
+        await facts.confirm(fact.key)
+        changes.confirmed.append(fact.key)
+
+
+# --- JSON ---
+
+
+def to_json(owner: str, noted: Sequence[Noted]) -> JSON:
+    """Return facts as plain JSON."""
+    facts = [{"key": fact.key, **cast(dict[str, JSON], value_of(fact))} for fact in noted]
+    return {"format": _FORMAT, "version": _VERSION, "owner": owner, "facts": facts}
+
+
+async def load_json(shelf: FactShelf, value: object) -> Loaded:
+    """Take over facts that are not here."""
+    given = [checked(fact, shelf.owner) for fact in _from_json(value)]
+    changes = _Changes()
+    for fact in given:
+        there = await shelf.state(fact.key)
+        if there == "gone":
+            changes.passed.append(fact.key)
+        elif there is None:
+            key, new = await _restore(shelf, fact)
+            if new:
+                changes.added.append(key)
+            elif not key:
+                changes.passed.append(fact.key)
+    return changes.loaded()
+
+
+def _from_json(value: object) -> list[Noted]:
+    """Return the facts of a document, or say which is none."""
+    document: dict[str, Any] = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    if (document.get("format"), document.get("version")) != (_FORMAT, _VERSION):
+        raise InvalidInput(f"this is no document of facts: it names no {_FORMAT} {_VERSION}")
+    entries: object = document.get("facts")
+    found: list[Noted] = []
+    for number, entry in enumerate(cast(list[Any], entries) if isinstance(entries, list) else ()):
+        given = cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
+        key = given.get("key")
+        fact = from_value(key, given) if isinstance(key, str) else None
+        if fact is None:
+            raise InvalidInput(f"fact {number + 1} of the document is none; nothing was loaded")
+        found.append(fact)
+    return found
+
+
+async def _restore(shelf: FactShelf, fact: Noted) -> tuple[str, bool]:
+    """Note a fact of a document; what it says of its own trust can only lower it."""
+    bare = fact._replace(place=None, confirmed_at=None, at=min(fact.at, shelf.clock()))
+    if not fact.messages:
+        return await shelf.add(bare._replace(origin="user", trust="user"))
+    ids = [source.id for source in fact.messages if source.session == fact.messages[0].session]
+    while True:
+        try:
+            read = await shelf.read(fact.messages[0].session, ids)
+            origin, trust = await shelf.trust(read, fact.subject)
+        except (MessageNotFound, SessionNotFound):
+            return await shelf.add(bare._replace(origin="import", trust="import"))
+        try:
+            trust = lowest([trust], fact.trust)
+            return await shelf.add(bare._replace(origin=origin, trust=trust), read)
+        except Stale:
+            continue

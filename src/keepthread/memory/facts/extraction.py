@@ -1,0 +1,343 @@
+"""Extraction: a model reads what was said and proposes facts, off everybody's path.
+
+It reads behind a watermark, a batch of whole exchanges at a time, one process a session. People's
+words, and answers that rest on them alone, are read apart from what tools, the web and imports
+said: so no text can speak in a person's name. A fact counts as its message does only if the message
+states it word for word; any other counts as the lowest of all that was read with it, and waits to
+be confirmed. A crash costs the batch in hand, and a batch that is
+read twice notes nothing twice.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+from keepthread.context.digest import size
+from keepthread.context.hidden import Marks, opens_exchange
+from keepthread.context.ids import derived_id
+from keepthread.context.trust import lowest, origin_of
+from keepthread.errors import InvalidInput, SessionGone, SessionNotFound, Stale
+from keepthread.memory.facts.grounding import grounded
+from keepthread.memory.facts.proposals import (
+    MESSAGE_BYTES,
+    ORDERS,
+    SCHEMA,
+    Proposal,
+    proposals,
+    shown,
+)
+from keepthread.memory.facts.provenance import MadeOf, exchange_of, news_in, trust_of
+from keepthread.memory.facts.repository import FactShelf, Read
+from keepthread.memory.facts.resolution import QUARANTINED, said, slot_of
+from keepthread.memory.facts.types import Extracted, Noted
+from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.tracing import RECORDS, Spans
+from keepthread.memory.turns import closed_exchange
+from keepthread.protocols import ChatModel, Store
+from keepthread.stores.leases import Leases
+from keepthread.types import JSON, Message, Origin, Scope, SessionInfo, SessionKey, Span, Usage
+
+EXTRACTED: Final = "extracted"
+_PAGE: Final = 100
+_MOST_MESSAGES: Final = 400
+"""Messages of a batch, should an exchange have no end."""
+_TRIES: Final = 3
+"""Answers that make no sense before a batch is passed over."""
+_MOST_TOKENS: Final = 8000
+_MOST_KNOWN: Final = 10_000
+_MOST_SESSIONS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """How facts are drawn from conversations: by which model, and how often.
+
+    Once so many closed `exchanges` are unread, they are read, in batches of about `batch_bytes`.
+    """
+
+    model: ChatModel
+    exchanges: int = 4
+    batch_bytes: int = 16_000
+
+    def __post_init__(self) -> None:
+        """Refuse settings that mean nothing."""
+        if self.exchanges < 1 or self.batch_bytes < 1:
+            raise InvalidInput("exchanges and batch_bytes must be at least 1")
+
+
+class _Mark(NamedTuple):
+    """How far a session was read."""
+
+    upto: int = 0
+    exchange: int = 0
+    tries: int = 0
+    version: int = 0
+
+
+class _Proposed(NamedTuple):
+    """A fact that a model proposes, the message it names, and all that it read."""
+
+    fact: Noted
+    source: Message
+    group: Sequence[Message]
+
+
+class _Batch(NamedTuple):
+    """What is read at once, and the session as it was before it was read."""
+
+    session: SessionInfo
+    mark: _Mark
+    messages: Sequence[Message]
+    marks: Marks
+
+
+class Extractor:
+    """Draws facts from the sessions of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        extraction: Extraction,
+        *,
+        leases: Leases,
+        shelf: Callable[[str], FactShelf],
+        spans: Spans | None = None,
+    ) -> None:
+        """Know where to read, by which model, and on whose shelf facts are noted."""
+        self.store = store
+        self.extraction = extraction
+        self.leases = leases
+        self.shelf = shelf
+        self.spans = spans or Spans()
+        self._read: dict[SessionKey, int] = {}
+        """The last exchange that was read of each session, as far as it was looked at."""
+
+    def may_be_due(self, session: SessionKey, exchange: int) -> bool:
+        """Tell whether there may be enough to read, now that an exchange is closed."""
+        return exchange - self._read.get(session, 0) >= self.extraction.exchanges
+
+    async def extract_all(self, owner: str, session: str | None = None) -> int:
+        """Read what is unread of an owner's sessions, or of one; return how many facts are new."""
+        if session is None:
+            sessions = await self.store.list_sessions(owner=owner, limit=_MOST_SESSIONS)
+        else:
+            found = await self.store.get_session(session)
+            if found is None or not found.ready or found.owner != owner:
+                raise SessionNotFound(f"{owner!r} has no session {session!r}")
+            sessions = [found]
+        noted = 0
+        for each in sorted(sessions, key=lambda info: info.created_at):
+            with suppress(SessionGone):
+                noted += await self.extract(each.key, whole=True)
+        return noted
+
+    async def extract(self, session: SessionKey, *, whole: bool = False) -> int:
+        """Read what is due of a session, and return how many facts are new.
+
+        `whole` reads all there is, and waits if another process is at it.
+        """
+        if not whole and await self._next(session, whole) is None:
+            return 0
+        noted = 0
+        scope = Scope(session=session)
+        async with self.leases.held(scope, EXTRACTED, wait=whole, by_clock=True) as mine:
+            goes_on = mine
+            while goes_on and (batch := await self._next(session, whole)) is not None:
+                with self.spans.open("upsert_memory", batch.session.id) as span:
+                    new, goes_on = await self._take(batch)
+                    span.set_attribute(RECORDS, new)
+                noted += new
+        return noted
+
+    # --- what is due ---
+
+    async def _next(self, session: SessionKey, whole: bool) -> _Batch | None:
+        """Return what to read next, or None if there is not enough yet."""
+        info = await self.store.describe(session)
+        if info.kind == "delegate" or not info.ready:
+            return None
+        mark = await self._mark(info)
+        if len(self._read) >= _MOST_KNOWN:
+            self._read.clear()
+        self._read[session] = mark.exchange
+        marks = marks_of(await self.store.scan(Scope(session=session), MARKS))
+        closed = info.exchanges if whole else await closed_exchange(self.store, session, marks)
+        if not whole and closed - mark.exchange < self.extraction.exchanges:
+            return None
+        messages = await self._messages(session, mark.upto, closed)
+        return _Batch(info, mark, messages, marks) if messages else None
+
+    async def _messages(self, session: SessionKey, after: int, closed: int) -> list[Message]:
+        """Return the messages of some closed exchanges, whole ones unless there is no end to it."""
+        found: list[Message] = []
+        room = self.extraction.batch_bytes
+        while page := await self.store.read(session, after=after, limit=_PAGE):
+            for message in page:
+                enough = room <= 0 and message.role == "user"
+                if message.exchange > closed or enough or len(found) >= _MOST_MESSAGES:
+                    return found
+                room -= min(size(message.content), MESSAGE_BYTES)
+                found.append(message)
+            after = page[-1].seq
+        return found
+
+    async def _mark(self, info: SessionInfo) -> _Mark:
+        """Return how far a session was read; a fork's own messages come behind its fork point."""
+        record = await self.store.get(Scope(session=info.key), EXTRACTED, EXTRACTED)
+        if record is None:
+            return _Mark()
+        value = cast(dict[str, Any], record.value)
+        upto, exchange = value["upto"], value["exchange"]
+        if value["session"] != info.key and info.forked_from is not None:
+            upto = min(upto, info.forked_from.seq)
+            # The record was copied: exchanges of the source after the fork point are not read here.
+            last = await self.store.find(info.key, seqs=[upto])
+            exchange = min(exchange, last[0].exchange if last else 0)
+        return _Mark(upto, exchange, value["tries"], record.version)
+
+    # --- one batch ---
+
+    async def _take(self, batch: _Batch) -> tuple[int, bool]:
+        """Read a batch; return how many facts are new, and whether to go on."""
+        owner = batch.session.owner
+        visible = [m for m in batch.messages if not batch.marks.hides(m.seq)]
+        exchanges = await self._exchanges(batch)
+        telling = [m for m in visible if news_in(m)]
+        doubted = [
+            m for m in telling if trust_of(m, exchanges[m.exchange], owner=owner) in QUARANTINED
+        ]
+        people = [m for m in telling if m not in doubted]
+        found: list[_Proposed] = []
+        for group in filter(None, (people, doubted)):
+            proposed = await self._ask(batch.session, group)
+            if proposed is None:
+                return 0, await self._move(batch, passed=False)
+            found += [_Proposed(each.fact, each.source, group) for each in proposed]
+        try:
+            noted = await self._note(batch.session, found, exchanges)
+        except Stale:  # something was erased meanwhile: read again, another time
+            return 0, False
+        return noted, await self._move(batch, passed=True)
+
+    async def _exchanges(self, batch: _Batch) -> dict[int, list[Message]]:
+        """Return the exchanges that messages belong to, also what is outside of the batch."""
+        groups: dict[int, list[Message]] = {}
+        for message in batch.messages:
+            groups.setdefault(message.exchange, []).append(message)
+        for group in groups.values():
+            session, hides = batch.session.key, batch.marks.hides
+            if not opens_exchange(group[0]):
+                group.extend(await exchange_of(self.store, session, group[0]))
+            elif hides(group[0].seq) and (seen := [m for m in group if not hides(m.seq)]):
+                # They were written after the question was rewound, so they answer another.
+                group.extend(await exchange_of(self.store, session, seen[0]))
+        return groups
+
+    async def _ask(
+        self, session: SessionInfo, messages: Sequence[Message]
+    ) -> list[Proposal] | None:
+        """Return what the model proposes; None if its answer makes no sense."""
+        fence = session.fence or derived_id("fence", session.key)[:12]
+        model = self.extraction.model
+        reply = await model.complete(
+            [Message(role="user", content=shown(messages, fence))],
+            system=ORDERS.format(fence=fence),
+            schema=SCHEMA,
+            max_tokens=_MOST_TOKENS,
+        )
+        taken = None if reply.cut else proposals(reply.content, messages, session.owner)
+        usage = reply.usage or Usage()
+        await add_costs(
+            self.store,
+            session.owner,
+            Extracted(
+                calls=1,
+                input=usage.input,
+                output=usage.output,
+                cached=usage.cached,
+                proposed=len(taken[0]) + taken[1] if taken else 0,
+                refused=taken[1] if taken else 1,
+            ),
+        )
+        return taken[0] if taken else None
+
+    async def _note(
+        self,
+        session: SessionInfo,
+        found: Sequence["_Proposed"],
+        exchanges: dict[int, list[Message]],
+    ) -> int:
+        """Note what is new; what an answer only repeats is not."""
+        shelf = self.shelf(session.owner)
+        known = {(slot_of(f), said(f)) for f in await shelf.facts() if f.state != "quarantined"}
+        noted = 0
+        by = f"model:{self.extraction.model.name}"
+        for fact, source, group in found:
+            origin = origin_of(source)
+            if origin == "assistant" and (slot_of(fact), said(fact)) in known:
+                continue
+
+            def trust(message: Message, subject: str = fact.subject) -> Origin:
+                exchange = exchanges[message.exchange]
+                return trust_of(message, exchange, owner=session.owner, subject=subject)
+
+            stated = grounded(fact, news_in(source))
+            if stated is not None:
+                stated, read = stated._replace(trust=trust(source)), Read(session, [source])
+            else:  # the model made it of anything that it read
+                stated = fact._replace(trust=lowest(map(trust, group), "tool"))
+                spans = [Span(session.key, m.seq, m.seq) for m in group]
+                read = Read(session, [source], MadeOf(spans))
+            _, new = await shelf.add(stated._replace(origin=origin, by=by), read)
+            noted += new
+        if noted:
+            await add_costs(self.store, session.owner, Extracted(noted=noted))
+        return noted
+
+    async def _move(self, batch: _Batch, *, passed: bool) -> bool:
+        """Remember how far it was read, or that it was tried; tell whether to go on."""
+        mark, last = batch.mark, batch.messages[-1]
+        tries = 0 if passed else mark.tries + 1
+        passed = passed or tries >= _TRIES
+        value: JSON = {
+            "session": batch.session.key,
+            "upto": last.seq if passed else mark.upto,
+            "exchange": max(m.exchange for m in batch.messages) if passed else mark.exchange,
+            "tries": 0 if passed else tries,
+        }
+        try:
+            await self.store.put(
+                Scope(session=batch.session.key),
+                EXTRACTED,
+                EXTRACTED,
+                value,
+                version=mark.version,
+                epochs={batch.session.key: batch.session.epoch},
+            )
+        except Stale:
+            return False
+        return passed
+
+
+async def costs(store: Store, owner: str) -> Extracted:
+    """Return what extraction took for an owner."""
+    record = await store.get(Scope(owner=owner), EXTRACTED, EXTRACTED)
+    return Extracted(**cast(dict[str, int], record.value)) if record else Extracted()
+
+
+async def add_costs(store: Store, owner: str, more: Extracted) -> None:
+    """Add to what extraction took for an owner."""
+    scope = Scope(owner=owner)
+    while True:
+        record = await store.get(scope, EXTRACTED, EXTRACTED)
+        before = Extracted(**cast(dict[str, int], record.value)) if record else Extracted()
+        total = [a + b for a, b in zip(before, more, strict=True)]
+        value: JSON = cast(JSON, dict(zip(Extracted._fields, total, strict=True)))
+        try:
+            await store.put(
+                scope, EXTRACTED, EXTRACTED, value, version=record.version if record else 0
+            )
+        except Stale:
+            continue
+        return

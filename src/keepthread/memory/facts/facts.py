@@ -1,0 +1,272 @@
+"""What is known of one owner, as programs use it: remember, look, correct, confirm, forget."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from keepthread.errors import InvalidInput, Stale
+from keepthread.memory.facts import documents, markdown
+from keepthread.memory.facts.extraction import Extractor, costs
+from keepthread.memory.facts.profile import bearing
+from keepthread.memory.facts.records import checked
+from keepthread.memory.facts.repository import FactShelf
+from keepthread.memory.facts.resolution import in_order, resolve, said, slot_of
+from keepthread.memory.facts.types import Extracted, Fact, Found, Loaded, Noted, Wording
+from keepthread.stores.validation import check_count, check_time
+from keepthread.types import JSON, Message
+
+_CURRENT: Final = ("live", "quarantined")
+_TICK: Final = 0.001
+_NO_MODEL: Final = "no model extracts facts here; open the memory with extraction=Extraction(model)"
+_FORGOTTEN: Final = (
+    "this fact of these messages was forgotten; to have it again, remember it without them"
+)
+
+
+class Facts:
+    """What is known of one owner; get it from `Memory.facts`."""
+
+    def __init__(self, shelf: FactShelf, extractor: Extractor | None = None) -> None:
+        """Hold the owner's shelf, and who extracts facts if anybody does."""
+        self._shelf = shelf
+        self._extractor = extractor
+
+    @property
+    def owner(self) -> str:
+        """Return whose facts they are."""
+        return self._shelf.owner
+
+    # --- remembering ---
+
+    async def remember(
+        self,
+        text: str,
+        *,
+        subject: str = "",
+        attribute: str = "",
+        value: str = "",
+        many: bool = False,
+        session: str | None = None,
+        messages: Sequence[Message | str] = (),
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Fact:
+        """Note a fact and return it; noted before, it is returned as it is.
+
+        Without messages it is the owner's own word. With them, by their ids, it has the lowest
+        trust among them, and is quarantined if that is a tool's, the web's or an import's. Facts
+        of one subject (nothing: the owner) and attribute replace each other, unless there can be
+        `many` values. `since` and `until` say when it is true, in seconds since 1970: before its
+        `since` it does not hold, and with an `until` that has passed it ends its own value only.
+        """
+        fact = Noted(
+            key="",
+            text=text,
+            at=self._shelf.clock(),
+            subject=subject,
+            attribute=attribute,
+            value=value,
+            many=many,
+            since=since,
+            until=until,
+        )
+        if session is None:
+            if messages:
+                raise InvalidInput("name the session that the messages are in: session=ID")
+            return await self._write(fact)
+        while True:
+            read = await self._shelf.read(session, [_id(message) for message in messages])
+            origin, trust = await self._shelf.trust(read, subject)
+            try:
+                key, _ = await self._shelf.add(fact._replace(origin=origin, trust=trust), read)
+            except Stale:
+                continue  # something was erased: perhaps one of these messages
+            if not key:
+                raise InvalidInput(_FORGOTTEN)
+            return await self._known(key)
+
+    async def _write(self, fact: Noted) -> Fact:
+        """Note the owner's own word, unless it is what holds already."""
+        fact = checked(fact, self.owner)
+        noted = await self._shelf.noted()
+        timed = fact.since is not None or fact.until is not None
+        for known in resolve(noted, fact.at):
+            alike = (slot_of(known), known.text, known.value) == (
+                slot_of(fact),
+                fact.text,
+                fact.value,
+            )
+            if alike and not timed and known.state == "live" and known.trust != "assistant":
+                return known
+        key, _ = await self._shelf.add(fact._replace(at=_moment(fact, noted, fact.at)))
+        return await self._known(key)
+
+    # --- looking ---
+
+    async def list(self, *, all: bool = False, at: float | None = None) -> Found:  # noqa: A002 - what people would say
+        """Return what holds and what waits to be confirmed, the oldest first; or everything.
+
+        `at` asks for another time than now, in seconds since 1970: what held then, or will hold, as
+        far as that is known today.
+        """
+        facts = await self._shelf.facts(None if at is None else check_time(at, "at"))
+        return [fact for fact in facts if all or fact.state in _CURRENT]
+
+    async def get(self, key: str) -> Fact | None:
+        """Return one fact, or None."""
+        return await self._shelf.fact(key)
+
+    async def history(self, key: str) -> Found:
+        """Return all that was said in a fact's place, the oldest first, with earlier wordings."""
+        noted = await self._shelf.noted()
+        mine = next((fact for fact in noted if fact.key == key), None)
+        if mine is None:
+            return []
+        slot = in_order([fact for fact in noted if slot_of(fact) == slot_of(mine)])
+        facts = {fact.key: fact for fact in resolve(slot, self._shelf.clock())}
+        return [each for one in slot for each in _with_wordings(one, facts[one.key])]
+
+    async def search(self, query: str, *, limit: int = 10) -> Found:
+        """Return the facts that share words with a question, the best first.
+
+        What waits to be confirmed is among them.
+        """
+        check_count(limit, "limit")
+        return [fact for fact, _, _ in bearing(await self.list(), query)[:limit]]
+
+    # --- correcting ---
+
+    async def edit(
+        self,
+        key: str,
+        *,
+        text: str | None = None,
+        subject: str | None = None,
+        attribute: str | None = None,
+        value: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Fact:
+        """Correct a fact by its owner's word, and return it; None leaves a thing as it is.
+
+        It counts from now on as if its owner had just said it, and stays tied to its messages.
+        """
+        known = await self._known(key)
+        if known.state == "superseded":
+            raise InvalidInput(f"fact {key} was replaced; edit the one that holds instead of it")
+        now = self._shelf.clock()
+        noted = await self._shelf.noted()
+        given = {"subject": subject, "attribute": attribute, "until": until}
+        changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
+        anew = text is not None or value is not None
+
+        def change(fact: Noted) -> Noted:
+            began = known.since if since is None else since
+            new = fact._replace(at=now, place=None, confirmed_at=now, since=began, **changes)
+            if until is not None and fact.until is None:
+                new = new._replace(end_added=True)
+            if anew:
+                says = fact.text if text is None else text
+                new = new._replace(
+                    text=says,
+                    value=(says if fact.many else "") if value is None else value,
+                    since=since,
+                    wordings=[*fact.wordings, Wording(fact.text, fact.value, known.since, now)],
+                )
+            return new._replace(at=_moment(new, noted, now))
+
+        await self._shelf.change(key, change)
+        return await self._known(key)
+
+    async def confirm(self, key: str) -> Fact:
+        """Take a fact out of quarantine: its owner vouches for it."""
+        known = await self._known(key)
+        if known.state == "quarantined":
+            now = self._shelf.clock()
+            await self._shelf.change(key, lambda fact: fact._replace(confirmed_at=now))
+        return await self._known(key)
+
+    async def forget(self, key: str) -> int:
+        """Forget a fact wherever it was said, and return how often that was; 0: it is not there.
+
+        What it had replaced holds again. The messages stay; to erase those, see `Memory.forget`.
+        """
+        noted = await self._shelf.noted()
+        mine = next((fact for fact in noted if fact.key == key), None)
+        if mine is None:
+            return 0
+        alike = [f for f in noted if (slot_of(f), said(f)) == (slot_of(mine), said(mine))]
+        return sum([await self._shelf.forget(fact.key) for fact in alike])
+
+    # --- as documents ---
+
+    async def to_markdown(self) -> str:
+        """Return what holds and what waits as a document that people can edit and load back."""
+        return markdown.write(self.owner, await self.list(), self._shelf.clock())
+
+    async def from_markdown(self, text: str, *, prune: bool = False) -> Loaded:
+        """Take over what a person changed in the document: new lines, changed ones, ticked boxes.
+
+        `prune` also forgets the facts whose lines are gone.
+        """
+        return await documents.load_markdown(self, text, prune=prune)
+
+    async def to_json(self) -> JSON:
+        """Return everything that is known, and was, as plain JSON."""
+        return documents.to_json(self.owner, await self._shelf.noted())
+
+    async def from_json(self, value: JSON) -> Loaded:
+        """Take over facts of `to_json` that are not here; nothing in it can raise its own trust.
+
+        What its owner wrote is remembered. A fact of messages that are here is noted again; one of
+        messages that are not waits to be confirmed.
+        """
+        return await documents.load_json(self._shelf, value)
+
+    # --- extracting ---
+
+    async def extract(self, session: str | None = None) -> int:
+        """Let the model read what it has not read, of one session or all; return the new facts."""
+        if self._extractor is None:
+            raise InvalidInput(_NO_MODEL)
+        await self._shelf.check()
+        return await self._extractor.extract_all(self.owner, session)
+
+    async def extracted(self) -> Extracted:
+        """Return what extraction took so far, and what came of it."""
+        return await costs(self._shelf.store, self.owner)
+
+    async def _known(self, key: str) -> Fact:
+        fact = await self._shelf.fact(key)
+        if fact is None:
+            raise InvalidInput(f"there is no fact {key!r}; list them to see their keys")
+        return fact
+
+
+def _moment(fact: Noted, noted: Sequence[Noted], now: float) -> float:
+    """Return when a word by hand counts as said: after all that was said so far in its place.
+
+    It is the newest, whatever clocks say.
+    """
+    slot = [other.at for other in noted if slot_of(other) == slot_of(fact)]
+    return max([now, *(at + _TICK for at in slot)])
+
+
+def _id(message: Message | str) -> str:
+    return message.id if isinstance(message, Message) else message
+
+
+def _with_wordings(noted: Noted, fact: Fact) -> Found:
+    """Return a fact behind what it said before it was edited."""
+    earlier = [
+        fact._replace(
+            text=wording.text,
+            value=wording.value,
+            state="superseded",
+            since=wording.since,
+            until=wording.until,
+            replaced_by=fact.key,
+            replaces="",
+        )
+        for wording in noted.wordings
+    ]
+    return [*earlier, fact]

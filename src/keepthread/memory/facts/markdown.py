@@ -1,0 +1,131 @@
+"""Facts as Markdown: one line each, its key in a comment, so that people can edit them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from keepthread.errors import InvalidInput
+from keepthread.memory.facts.records import MOST_TEXT
+from keepthread.memory.facts.types import Fact
+
+_HELP: Final = """\
+Change a line to correct a fact, add a line to add one. The comments are the facts' keys: leave
+them as they are. A fact in quarantine is used once its box is ticked: `[x]`."""
+_WAITING: Final = "Waiting to be confirmed"
+_ITSELF: Final = "About "
+_HEAD: Final = re.compile(r"<!-- keepthread facts, as of (\S+) -->")
+_LINE: Final = re.compile(r"\s*[-*] +(?:\[([ xX]?)\] +)?(.*?)\s*(?:<!-- ?([0-9a-f]{32}) ?-->)?\s*")
+_LABEL: Final = re.compile(r"\*\*(?!\*)([^*]+):\*\*\s+(.*)")
+_LONGEST: Final = 10 * MOST_TEXT
+"""Characters of a line that can be a fact's, marks and comment included."""
+_ENTITY: Final = re.compile(r"&(lt|amp);")
+_LIKE_BOX: Final = re.compile(r"\\*\[")
+"""How a text begins that could be taken for a box; it gets one more backslash in a document."""
+
+
+class Line(NamedTuple):
+    """One fact as a document has it."""
+
+    text: str
+    attribute: str = ""
+    subject: str = ""
+    key: str = ""
+    """Nothing if somebody wrote it into the document."""
+    ticked: bool = False
+    raw: str = ""
+    """The line as it is in the document."""
+    heading: str = ""
+    """The heading that it is under, as it is in the document."""
+
+
+class Document(NamedTuple):
+    """What a document says."""
+
+    at: float | None
+    """When it was written, in seconds since 1970; None if it does not tell."""
+    lines: Sequence[Line]
+
+
+def write(owner: str, facts: Sequence[Fact], now: float) -> str:
+    """Return facts as a document."""
+    written = datetime.fromtimestamp(now, tz=UTC).isoformat()
+    parts = [f"# What is known of {_escaped(owner)}", f"<!-- keepthread facts, as of {written} -->"]
+    parts.append(_HELP)
+    live = [fact for fact in facts if fact.state == "live"]
+    subjects = sorted({fact.subject for fact in live} | {""}, key=str.casefold)
+    for subject in subjects:
+        lines = [line_of(fact) for fact in live if fact.subject == subject]
+        parts.append("\n".join([heading_of(subject, owner), "", *lines]).strip())
+    waiting = [line_of(fact) for fact in facts if fact.state == "quarantined"]
+    if waiting:
+        parts.append("\n".join([f"## {_WAITING}", "", *waiting]))
+    return "\n\n".join(parts) + "\n"
+
+
+def heading_of(subject: str, owner: str) -> str:
+    """Return the heading above the facts about somebody."""
+    return f"## {_ITSELF}{_escaped(subject or owner)}".rstrip()
+
+
+def line_of(fact: Fact) -> str:
+    """Return the line of a fact."""
+    label = f"**{_escaped(fact.attribute)}:** " if _labels(fact.attribute) else ""
+    box = "[ ] " if fact.state == "quarantined" else ""
+    text = f"{label}{_escaped(fact.text)}"
+    guard = "\\" if _LIKE_BOX.match(text) else ""
+    return f"- {box}{guard}{text} <!-- {fact.key} -->"
+
+
+def read(text: str, owner: str) -> Document:
+    """Return what a document says; lines that are no list entries are for people."""
+    head = _HEAD.search(text)
+    subject = heading = ""
+    lines: list[Line] = []
+    for raw in text.splitlines():
+        if raw.startswith("#"):
+            title = _plain(raw.lstrip("#").strip())
+            nobody = title == _WAITING or raw.startswith("# ")
+            subject = "" if nobody else title.removeprefix(_ITSELF)
+            subject = "" if subject == owner else subject
+            heading = raw.rstrip()
+        elif len(raw) <= _LONGEST and (found := _LINE.fullmatch(raw)):
+            line = _read_line(raw.rstrip(), subject, found)
+            lines.append(line._replace(heading=heading))
+    return Document(_time(head[1]) if head else None, [line for line in lines if line.text])
+
+
+def _read_line(raw: str, subject: str, found: "re.Match[str]") -> Line:
+    box, rest, key = found.groups()
+    if rest.startswith("\\") and _LIKE_BOX.match(rest):
+        rest = rest[1:]
+    label = _LABEL.fullmatch(rest)
+    attribute, text = (_plain(label[1]), label[2]) if label else ("", rest)
+    ticked = (box or "").lower() == "x"
+    return Line(_plain(text), attribute, subject, key or "", ticked, raw)
+
+
+def without_box(raw: str) -> str:
+    """Return a line as it would stand there with its box open."""
+    return re.sub(r"^(\s*[-*] +)\[[xX]\]", r"\1[ ]", raw)
+
+
+def _labels(attribute: str) -> bool:
+    return bool(attribute) and "*" not in attribute
+
+
+def _escaped(text: str) -> str:
+    """Return a text that cannot begin a comment, and so cannot pose as a key."""
+    return re.sub(r"&(?=(?:lt|amp);)", "&amp;", text).replace("<!", "&lt;!")
+
+
+def _plain(text: str) -> str:
+    signs: Mapping[str, str] = {"lt": "<", "amp": "&"}
+    return _ENTITY.sub(lambda found: signs[found[1]], text)
+
+
+def _time(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise InvalidInput(f"the document is of no time that can be read: {text[:40]!r}") from None

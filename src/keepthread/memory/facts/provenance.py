@@ -1,0 +1,200 @@
+"""Sources: how far the messages that a fact comes from can be trusted, and what of them is said.
+
+An assistant's message has the lowest trust of everything it was shown, and of its own exchange. No
+fact is drawn again from text that was recalled, quoted or added by the program.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from keepthread.context.hidden import opens_exchange
+from keepthread.context.notes import is_note
+from keepthread.context.ranges import merged
+from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, Shown
+from keepthread.context.trust import lowest, origin_of, trust_in
+from keepthread.errors import InvalidInput
+from keepthread.memory.material import FOLD, MARKS, marks_of, position_key
+from keepthread.protocols import Store
+from keepthread.types import Message, Origin, Scope, SessionInfo, SessionKey, Span
+
+REMEMBER: Final = "remember"
+SEARCH: Final = "search_memory"
+NOTED: Final = "Noted."
+WAITS: Final = "Noted; it will be used once the user has confirmed it."
+_OWN_TOOLS: Final = (REMEMBER, SEARCH)
+_PAGE: Final = 100
+_MOST_PAGES: Final = 10
+_UNKNOWN: Final = Message(role="tool", origin="tool")
+_HEAD: Final = re.compile(r"\[.*quoted, fence \w+\]\s*$")
+_END: Final = re.compile(r"\[end of quote, fence \w+\]\s*$")
+
+
+def trust_of(
+    message: Message, exchange: Iterable[Message], *, owner: str, subject: str = ""
+) -> Origin:
+    """Return how much a message's word counts, said of a subject.
+
+    What another than the owner says of anybody but themselves counts as an assistant's word. Names
+    are compared as they are: in a shared channel people choose their own.
+    """
+    origin = origin_of(message)
+    if origin == "assistant":
+        return lowest((origin_of(m) for m in exchange if not is_receipt(m)), trust_in(message))
+    if origin == "user" and (message.author or owner) not in (owner, subject):
+        return "assistant"
+    return origin
+
+
+def is_receipt(message: Message) -> bool:
+    """Tell whether it is our own answer to a model that had something remembered."""
+    return message.role == "tool" and message.content in (NOTED, WAITS)
+
+
+def news_in(message: Message) -> str:
+    """Return what a message says for the first time: without quotations and fenced blocks."""
+    if message.state != "live" or is_note(message):
+        return ""
+    if message.role == "tool" and (message.name in _OWN_TOOLS or is_receipt(message)):
+        return ""
+    lines: list[str] = []
+    fenced = False
+    for line in message.content.splitlines():
+        if _HEAD.match(line) and not _END.match(line):
+            fenced = True
+        elif fenced and _END.match(line):
+            fenced = False
+        elif not fenced and not line.lstrip().startswith(">"):
+            lines.append(line)
+    return "\n".join(lines).strip()
+
+
+async def spans_of(store: Store, session: SessionInfo, shown: Shown) -> "MadeOf":
+    """Return what a context of a session showed as spans, with the epochs of the sessions.
+
+    Raises `InvalidInput` if some of it was erased after it was shown.
+    """
+    own = [Span(session.key, first, last) for first, last in shown.own]
+    spans, epochs = list(own), {session.key: session.epoch}
+    seqs = [n for s in own for n in range(max(s.first, shown.summarized + 1), s.last + 1)]
+    lacking = await _lacks(store, session.key, seqs)
+    if shown.summarized:  # erasing a message drops the summaries that were made of it
+        key = position_key(shown.summarized)
+        lacking |= await store.get(Scope(session=session.key), FOLD, key) is None
+    ranges = {id: list(found) for id, found in shown.recalled.items()}
+    for id, seq in shown.facts:
+        ranges.setdefault(id, []).append((seq, seq))
+    for id, found in ranges.items():
+        info = session if id == session.id else await store.get_session(id)
+        if info is None or not info.ready:
+            lacking = True
+            continue
+        epochs[info.key] = info.epoch
+        spans += [Span(info.key, first, last) for first, last in merged(found)]
+        seqs = [seq for first, last in found for seq in range(first, last + 1)]
+        lacking |= await _lacks(store, info.key, seqs)
+    if lacking:
+        raise InvalidInput("some of what was shown is forgotten by now, so nothing was noted")
+    return MadeOf(list(dict.fromkeys(spans)), epochs)
+
+
+class MadeOf(NamedTuple):
+    """Ranges of messages, and the epochs of their sessions before the messages were read."""
+
+    spans: Sequence[Span] = ()
+    epochs: Mapping[SessionKey, int] = {}
+
+
+async def _lacks(store: Store, session: SessionKey, seqs: Sequence[int]) -> bool:
+    found = await store.find(session, seqs=seqs) if seqs else []
+    return sum(message.state == "live" for message in found) < len(set(seqs))
+
+
+async def written_from(store: Store, session: SessionInfo, message: Message) -> list[Span]:
+    """Return the spans that an assistant's message was written from, as its meta has them."""
+    if origin_of(message) != "assistant":
+        return []
+    meta = cast(Mapping[str, Any], message.meta)
+    spans = _spans(session, meta.get(WRITTEN_FROM))
+    recalled = meta.get(RECALLED_FROM)
+    if isinstance(recalled, Mapping):
+        for id, ranges in cast(Mapping[str, Any], recalled).items():
+            info = await store.get_session(id)
+            spans += _spans(info, ranges) if info and info.owner == session.owner else []
+    return spans
+
+
+def _spans(session: SessionInfo, ranges: Any) -> list[Span]:
+    """Return ranges of a session as spans; a program may have noted something else there."""
+    try:
+        pairs = [(int(first), int(last)) for first, last in ranges or ()]
+    except (TypeError, ValueError):
+        return []
+    last = session.messages
+    return [Span(session.key, a, min(b, last)) for a, b in pairs if 0 < a <= min(b, last)]
+
+
+async def exchange_of(store: Store, session: SessionKey, message: Message) -> Sequence[Message]:
+    """Return the messages of the exchange that a message is in, oldest first.
+
+    If its question was hidden when it was written, as that of an answer given again after a rewind
+    is, all is added that could be seen since the question before it. Of an exchange too long to be
+    read through, what is left counts as what a tool said.
+    """
+    again = await _answered(store, session, message)
+    return [*again, *await _numbered(store, session, message)]
+
+
+async def _answered(store: Store, session: SessionKey, message: Message) -> list[Message]:
+    """Return what a message given after a rewind answers, oldest first; nothing for any other."""
+    records = await store.scan(Scope(session=session), MARKS)
+    marks = marks_of(records).upto(message.seq - 1)
+    if opens_exchange(message) or not marks.hidden:
+        return []
+    found: list[Message] = []
+    before = message.seq
+    for _ in range(_MOST_PAGES):
+        visible = marks.visible_before(before)
+        if visible is None:
+            return found
+        after = visible[0] - 1
+        page = await store.tail(session, limit=_PAGE, before=visible[1] + 1, after=after)
+        for each in reversed(page):
+            found.insert(0, each)
+            if opens_exchange(each):
+                return found if each.exchange < message.exchange else []
+        before = page[0].seq if page else visible[0]
+    return [_UNKNOWN, *found]
+
+
+async def _numbered(store: Store, session: SessionKey, message: Message) -> Sequence[Message]:
+    """Return the messages with the number of the exchange that a message is in, oldest first."""
+    earlier: list[Message] = []
+    before = message.seq + 1
+    for _ in range(_MOST_PAGES):
+        page = await store.tail(session, limit=_PAGE, before=before)
+        earlier = page + earlier
+        if len(page) < _PAGE or any(
+            opens_exchange(m) and m.exchange <= message.exchange for m in page
+        ):
+            break
+        before = page[0].seq
+    else:
+        earlier.append(_UNKNOWN)
+    later = await _later(store, session, message)
+    return [m for m in (*earlier, *later) if m.exchange == message.exchange or m is _UNKNOWN]
+
+
+async def _later(store: Store, session: SessionKey, message: Message) -> list[Message]:
+    """Return what follows a message, at least until the next exchange begins."""
+    found: list[Message] = []
+    after = message.seq
+    for _ in range(_MOST_PAGES):
+        page = await store.read(session, after=after, limit=_PAGE)
+        found += page
+        if len(page) < _PAGE or any(
+            opens_exchange(m) and m.exchange > message.exchange for m in page
+        ):
+            return found
+        after = page[-1].seq
+    return [*found, _UNKNOWN]

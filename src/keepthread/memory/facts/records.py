@@ -1,0 +1,175 @@
+"""Facts as records on their owner's shelf, and back; what was forgotten leaves a key, no text."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from keepthread.context.ids import derived_id
+from keepthread.context.trust import TRUST
+from keepthread.errors import InvalidInput
+from keepthread.memory.facts.resolution import said, slot_of
+from keepthread.memory.facts.types import Noted, Source, Wording
+from keepthread.memory.material import FACT
+from keepthread.stores.validation import MAX_ID, check_count, check_text, check_time, show
+from keepthread.types import JSON, Message, Record
+
+MOST_TEXT: Final = 1000
+"""Characters of a fact's text."""
+MOST_NAME: Final = 120
+"""Characters of a subject or an attribute."""
+MOST_VALUE: Final = 300
+_GONE: Final = "gone"
+_TIME: Final = 12
+"""The digits of a key that tell the time."""
+_BROKEN: Final = re.compile("[\ud800-\udfff]")
+_ITSELF: Final = frozenset(("i", "me", "myself", "user", "the user", "owner", "the owner"))
+
+
+# --- what may be stored ---
+
+
+def one_line(value: object, what: str, most: int) -> str:
+    """Return a text in one line, or refuse what is too long to be a fact."""
+    text = " ".join(check_text(value, what).split())
+    if "\0" in text or (not text.isascii() and _BROKEN.search(text)):
+        raise InvalidInput(f"{what} holds a NUL or half a character")
+    if len(text) > most:
+        raise InvalidInput(f"{what} has {len(text)} characters; the limit is {most}")
+    return text
+
+
+def subject_of(value: object, owner: str, speaker: str | None = None) -> str:
+    """Return whom a fact is about; nothing if it is the owner.
+
+    Anyone who speaks of themselves is meant by "I" and "the user"; the owner if nobody is named.
+    Only the owner's exact name is the owner: in a shared channel people choose their own, so a
+    speaker whose name would be read as the owner's is refused.
+    """
+    subject = one_line(value, "subject", MOST_NAME)
+    if subject.casefold() not in _ITSELF:
+        return "" if subject == owner else subject
+    if not speaker or speaker == owner:
+        return ""
+    name = one_line(speaker, "author", MAX_ID)
+    if name == owner or name.casefold() in _ITSELF:
+        raise InvalidInput(f"the author {show(speaker)} could be taken for the owner")
+    return name
+
+
+def checked(fact: Noted, owner: str) -> Noted:
+    """Return a fact in the form in which it is kept, or say what is wrong with it."""
+    text = one_line(fact.text, "a fact's text", MOST_TEXT)
+    if not text:
+        raise InvalidInput("a fact's text is empty; say what is known, in a sentence")
+    if type(fact.many) is not bool:
+        raise InvalidInput(f"many must be True or False, not {show(fact.many)}")
+    attribute = one_line(fact.attribute, "attribute", MOST_NAME)
+    value = one_line(fact.value, "value", MOST_VALUE)
+    if fact.many and not (attribute and value):
+        raise InvalidInput("an attribute of many values needs its name and the value")
+    for name in ("since", "until"):
+        if getattr(fact, name) is not None:
+            check_time(getattr(fact, name), name)
+    return fact._replace(
+        text=text, subject=subject_of(fact.subject, owner), attribute=attribute, value=value
+    )
+
+
+# --- keys ---
+
+
+def key_of(fact: Noted, owner: str, messages: Sequence[Message]) -> str:
+    """Return the key that a fact has for ever; it sorts by when the fact was said.
+
+    The same from the same messages is one fact, however it is worded and whichever copy of the
+    messages it was read in.
+    """
+    millis = min(int(fact.at * 1000), (1 << 48) - 1)
+    if messages:
+        sources = [part for m in messages for part in (m.id, m.digest.hex())]
+        told = said(fact) if fact.attribute else ""
+    else:
+        sources, told = [repr(fact.at)], said(fact)
+    id = derived_id(FACT, owner, *slot_of(fact), told, *sources)
+    return f"{millis:0{_TIME}x}{id[_TIME:]}"
+
+
+# --- values ---
+
+
+def value_of(fact: Noted) -> JSON:
+    """Return what the shelf keeps of a fact."""
+    value: dict[str, Any] = fact._asdict()
+    del value["key"]
+    value["messages"] = [list(source) for source in fact.messages]
+    value["place"] = None if fact.place is None else list(fact.place)
+    value["wordings"] = [list(wording) for wording in fact.wordings]
+    return value
+
+
+def gone(at: float) -> JSON:
+    """Return what stays of a fact that was forgotten, so that nobody proposes it again."""
+    return {_GONE: at}
+
+
+def is_gone(record: Record) -> bool:
+    """Tell whether a record is what a forgotten fact left."""
+    return isinstance(record.value, Mapping) and _GONE in record.value
+
+
+def noted_of(record: Record) -> Noted | None:
+    """Return the fact that a record keeps; None if it is forgotten, or somebody else's writing."""
+    return None if is_gone(record) else from_value(record.key, record.value)
+
+
+def all_noted(records: Iterable[Record]) -> list[Noted]:
+    """Return the facts that records keep."""
+    return [fact for record in records if (fact := noted_of(record)) is not None]
+
+
+def from_value(key: str, value: object) -> Noted | None:
+    """Return the fact that a value says, or None if it says none."""
+    try:
+        return _noted(key, cast(dict[str, Any], value))
+    except (AttributeError, InvalidInput, KeyError, TypeError, ValueError):
+        return None
+
+
+def _noted(key: str, value: dict[str, Any]) -> Noted:
+    place = value["place"]
+    return Noted(
+        key=key,
+        text=check_text(value["text"], "text"),
+        at=check_time(value["at"], "at"),
+        subject=check_text(value["subject"], "subject"),
+        attribute=check_text(value["attribute"], "attribute"),
+        value=check_text(value["value"], "value"),
+        many=value["many"] is True,
+        messages=[
+            Source(*_place(source), check_text(source[2], "id")) for source in value["messages"]
+        ],
+        place=None if place is None else _place(place),
+        origin=TRUST[TRUST.index(value["origin"])],
+        trust=TRUST[TRUST.index(value["trust"])],
+        since=_optional_time(value["since"], "since"),
+        until=_optional_time(value["until"], "until"),
+        noted_at=check_time(value["noted_at"], "noted_at"),
+        by=check_text(value["by"], "by"),
+        confirmed_at=_optional_time(value["confirmed_at"], "confirmed_at"),
+        wordings=[_wording(*wording) for wording in value["wordings"]],
+        offset=check_count(value.get("offset", 0), "offset"),
+        end_added=value.get("end_added") is True,
+    )
+
+
+def _wording(text: str, value: str, since: float, until: float) -> Wording:
+    times = check_time(since, "since"), check_time(until, "until")
+    return Wording(check_text(text, "text"), check_text(value, "value"), *times)
+
+
+def _place(value: Sequence[Any]) -> tuple[str, int]:
+    return check_text(value[0], "session"), check_count(value[1], "seq")
+
+
+def _optional_time(value: object, what: str) -> float | None:
+    return None if value is None else check_time(value, what)

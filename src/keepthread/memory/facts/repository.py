@@ -1,0 +1,207 @@
+"""The shelf of one owner's facts: reading all of them, adding one, changing one."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple
+
+from keepthread.context.trust import lowest, origin_of
+from keepthread.errors import (
+    InvalidInput,
+    MessageNotFound,
+    SessionNotFound,
+    Stale,
+    Unsupported,
+)
+from keepthread.memory.facts.grounding import last_position
+from keepthread.memory.facts.provenance import MadeOf, exchange_of, news_in, trust_of, written_from
+from keepthread.memory.facts.records import (
+    all_noted,
+    checked,
+    gone,
+    is_gone,
+    key_of,
+    noted_of,
+    value_of,
+)
+from keepthread.memory.facts.resolution import resolve
+from keepthread.memory.facts.types import Fact, Noted, Source
+from keepthread.memory.material import FACT
+from keepthread.protocols import Store
+from keepthread.stores.validation import check_id
+from keepthread.types import Message, Origin, Scope, SessionInfo, SessionKey, Span
+
+_NO_FACTS: Final = (
+    "this store keeps no index of words, so it can neither search, recall nor know facts;"
+    " SQLite and PostgreSQL can"
+)
+
+
+class Read(NamedTuple):
+    """Messages as they were read, and the session as it was before: its epoch tells of erasures."""
+
+    session: SessionInfo
+    messages: Sequence[Message]
+    shown: MadeOf = MadeOf()
+    """What else a model was shown when it proposed the fact."""
+
+
+class FactShelf:
+    """The facts of one owner."""
+
+    def __init__(
+        self,
+        store: Store,
+        owner: str,
+        *,
+        clock: Callable[[], float],
+        learned: Callable[[str], None] | None = None,
+    ) -> None:
+        """Hold an owner's shelf; `learned` is told whose facts changed."""
+        self.store = store
+        self.owner = check_id(owner, "owner")
+        self.clock = clock
+        self._scope = Scope(owner=owner)
+        self._learned = learned
+        self._able = False
+
+    async def check(self) -> None:
+        """Refuse stores that cannot search: facts that nobody finds are no use."""
+        if not self._able and await self.store.finder() is None:
+            raise Unsupported(_NO_FACTS)
+        self._able = True
+
+    async def noted(self) -> list[Noted]:
+        """Return all that was noted."""
+        await self.check()
+        return all_noted(await self.store.scan(self._scope, FACT))
+
+    async def facts(self, at: float | None = None) -> list[Fact]:
+        """Return all facts with their states at a time, in the order in which they became true."""
+        return resolve(await self.noted(), self.clock(), asked=at)
+
+    async def fact(self, key: str) -> Fact | None:
+        """Return one of them."""
+        return next((fact for fact in await self.facts() if fact.key == key), None)
+
+    async def state(self, key: str) -> Literal["there", "gone"] | None:
+        """Tell whether a fact is there, or was forgotten."""
+        record = await self.store.get(self._scope, FACT, check_id(key, "key"))
+        return record and ("gone" if is_gone(record) else "there")
+
+    # --- adding ---
+
+    async def read(self, session: str, ids: Sequence[str]) -> Read:
+        """Return the messages that a fact comes from; each must be there."""
+        info = await self.store.get_session(session)
+        if info is None or not info.ready or info.owner != self.owner:
+            raise SessionNotFound(f"{self.owner!r} has no session {session!r}")
+        if not ids:
+            raise InvalidInput("name the messages that the fact comes from: messages=[ID, …]")
+        found = [m for m in await self.store.find(info.key, ids=ids) if m.state == "live"]
+        lacking = set(ids) - {m.id for m in found}
+        if lacking:
+            raise MessageNotFound(f"session {session!r} has no message {min(lacking)!r}")
+        return Read(info, found)
+
+    async def trust(self, read: Read, subject: str) -> tuple[Origin, Origin]:
+        """Return whose word messages are, and how much it counts, said of a subject."""
+        trusts: list[Origin] = []
+        for message in read.messages:
+            exchange = await exchange_of(self.store, read.session.key, message)
+            trusts.append(trust_of(message, exchange, owner=self.owner, subject=subject))
+        if read.session.kind == "delegate":  # whose task a model wrote, in the user's role
+            trusts.append("tool")
+        return lowest(map(origin_of, read.messages)), lowest(trusts)
+
+    async def add(self, fact: Noted, read: Read | None = None) -> tuple[str, bool]:
+        """Note a fact once; return its key, and whether it was new.
+
+        A key of nothing tells that its owner forgot it. If something was erased in the session
+        since the messages were read, `Stale` is raised and nothing is noted.
+        """
+        messages = sorted(read.messages, key=lambda m: m.seq) if read else []
+        if read and messages:
+            last, id = messages[-1], read.session.id
+            fact = fact._replace(
+                at=last.created_at,
+                place=(id, last.seq),
+                messages=[Source(id, m.seq, m.id) for m in messages],
+                offset=max(0, last_position(news_in(last), fact.value or fact.text)),
+            )
+        fact = checked(fact._replace(noted_at=self.clock()), self.owner)
+        key = key_of(fact, self.owner, messages)
+        spans, epochs = (await self._made_of(read)) if read else ([], None)
+        place = (self._scope, FACT, key)
+        await self.check()
+        try:
+            await self.store.put(*place, value_of(fact), made_of=spans, version=0, epochs=epochs)
+        except Stale:
+            there = await self.store.get(*place)
+            if there is None:
+                raise  # something was erased
+            if not set(spans) <= set(there.made_of):  # a copy of the messages, in a fork
+                both = [*there.made_of, *(span for span in spans if span not in there.made_of)]
+                await self.store.put(
+                    *place, there.value, made_of=both, version=there.version, epochs=epochs
+                )
+            return ("" if is_gone(there) else key), False
+        self._tell()
+        return key, True
+
+    async def _made_of(self, read: Read) -> tuple[list[Span], dict[SessionKey, int]]:
+        """Return the spans that a fact is made of, and the epochs they were read at."""
+        spans = [Span(read.session.key, m.seq, m.seq) for m in read.messages]
+        for message in read.messages:
+            spans += await written_from(self.store, read.session, message)
+        spans += read.shown.spans
+        return list(dict.fromkeys(spans)), {
+            **read.shown.epochs,
+            read.session.key: read.session.epoch,
+        }
+
+    # --- changing ---
+
+    async def change(self, key: str, change: Callable[[Noted], Noted]) -> None:
+        """Put a fact anew; one that is forgotten or erased meanwhile does not come back."""
+        while True:
+            record = await self.store.get(self._scope, FACT, check_id(key, "key"))
+            fact = noted_of(record) if record else None
+            if record is None or fact is None:
+                raise InvalidInput(f"there is no fact {key!r}; list them to see their keys")
+            new = checked(change(fact), self.owner)
+            try:
+                await self.store.put(
+                    self._scope,
+                    FACT,
+                    key,
+                    value_of(new),
+                    made_of=record.made_of,
+                    version=record.version,
+                )
+            except Stale:
+                continue
+            self._tell()
+            return
+
+    async def forget(self, key: str) -> bool:
+        """Forget a fact; one that messages tell of leaves its key, lest it be proposed again."""
+        while True:
+            record = await self.store.get(self._scope, FACT, check_id(key, "key"))
+            if record is None or is_gone(record):
+                return False
+            spans, version = record.made_of, record.version
+            try:
+                if spans:
+                    left = gone(self.clock())
+                    await self.store.put(
+                        self._scope, FACT, key, left, made_of=spans, version=version
+                    )
+                else:
+                    await self.store.drop(self._scope, FACT, key, version=version)
+            except Stale:
+                continue
+            self._tell()
+            return True
+
+    def _tell(self) -> None:
+        if self._learned:
+            self._learned(self.owner)

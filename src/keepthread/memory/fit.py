@@ -1,0 +1,55 @@
+"""The same choice for a list that nobody stores: a program that owns its history can cap it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from keepthread.context.context import Context
+from keepthread.context.ids import derived_id
+from keepthread.context.strategies import Window
+from keepthread.models.tokens import counter as best_counter
+from keepthread.protocols import Material, Past, Strategy, TokenCounter
+from keepthread.types import Message
+
+
+def fit(
+    messages: Sequence[Message],
+    budget: int,
+    *,
+    system_prompt: str = "",
+    strategy: Strategy | None = None,
+    counter: TokenCounter | None = None,
+) -> Context:
+    """Return a context of so many tokens from messages in order; nothing is stored.
+
+    Positions in `why` count from 1.
+    """
+    measure = counter or best_counter()
+    asked = accumulate(message.role == "user" for message in messages)
+    placed = [
+        replace(
+            message,
+            seq=seq,
+            exchange=exchange,
+            tokens=measure.count(message),
+            counter=measure.name,
+        )
+        for seq, (message, exchange) in enumerate(zip(messages, asked, strict=True), 1)
+    ]
+    system = Message(role="system", content=system_prompt)
+    users = [message for message in placed if message.role == "user"]
+    material = Material(
+        counter=measure,
+        system_prompt=system_prompt,
+        system_tokens=measure.count(system) if system_prompt else 0,
+        messages=placed,
+        totals=list(accumulate(message.tokens for message in placed)),
+        newest_user=users[-1] if users else None,
+        fence=derived_id("fence", *(message.content for message in placed[:1]))[:12],
+    )
+    chosen = strategy or Window()
+    if not isinstance(chosen, Window):
+        return Context(chosen.select(material, budget))
+    plan = chosen.plan(material, budget)
+    before = [message for message in placed if plan.reach and message.seq < plan.reach.first]
+    return Context(plan.finish(Past(gap=before)))

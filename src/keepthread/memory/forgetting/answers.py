@@ -1,0 +1,106 @@
+"""Answers that were written from a context which held what is forgotten, as far as that is known.
+
+Known are the answers of the same exchange, those whose meta says so, and those of exchanges for
+which an account was kept that shows it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from keepthread.context.hidden import Questions
+from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
+from keepthread.context.summary import BEHIND, IN_SHORT
+from keepthread.errors import SessionGone
+from keepthread.memory.forgetting.plan import Plan
+from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.why_log import WHY
+from keepthread.protocols import Store
+from keepthread.types import Message, Scope, SessionInfo, SessionKey
+
+_PAGE: Final = 500
+
+
+async def answers_to(
+    store: Store, sessions: Mapping[SessionKey, SessionInfo], plan: Plan
+) -> dict[SessionKey, list[int]]:
+    """Return the positions of answers that are not in the plan yet."""
+    touched = [sessions[key] for key in plan.sessions if key in sessions]
+    owners = {info.owner for info in touched}
+    names = {info.id: info.key for info in touched}
+    found: dict[SessionKey, list[int]] = {}
+    for info in sessions.values():
+        if info.owner in owners and info.key not in plan.whole:
+            try:
+                seqs = await _Session(store, plan, names, info.key).answers()
+            except SessionGone:
+                continue
+            if seqs:
+                found[info.key] = seqs
+    return found
+
+
+class _Session:
+    """One session that is read from end to end."""
+
+    def __init__(
+        self, store: Store, plan: Plan, names: Mapping[str, SessionKey], key: SessionKey
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._names = names
+        self._key = key
+
+    async def answers(self) -> list[int]:
+        shown = await self._shown()
+        begun: set[int] = set()  # exchanges in which something goes
+        marks = await self._store.scan(Scope(session=self._key), MARKS)
+        questions = Questions(marks_of(marks))
+        found: list[int] = []
+        after = 0
+        gone = self._plan.reasons(self._key)
+        while page := await self._store.read(self._key, after=after, limit=_PAGE):
+            for message in page:
+                numbers = {questions.exchange(message), message.exchange} - {0}
+                if message.seq in gone:
+                    begun |= numbers
+                    continue
+                same = not numbers.isdisjoint(begun) or not numbers.isdisjoint(shown)
+                is_answer = message.role == "assistant" and message.state == "live"
+                if is_answer and (same or self._says_so(message)):
+                    found.append(message.seq)
+            after = page[-1].seq
+        return found
+
+    def _says_so(self, answer: Message) -> bool:
+        """Tell whether an answer's own note names what goes."""
+        meta = cast(Mapping[str, Any], answer.meta)
+        if self._covers(self._key, meta.get(WRITTEN_FROM)):
+            return True
+        recalled = meta.get(RECALLED_FROM)
+        if not isinstance(recalled, Mapping):
+            return False
+        named = cast(Mapping[str, Any], recalled)
+        return any(self._covers(self._names[id], r) for id, r in named.items() if id in self._names)
+
+    def _covers(self, session: SessionKey, ranges: Any) -> bool:
+        try:
+            return any(self._plan.covers(session, int(a), int(b)) for a, b in ranges or ())
+        except (TypeError, ValueError):  # a program may have noted something else there
+            return False
+
+    async def _shown(self) -> set[int]:
+        """Return the exchanges for which a kept account shows what goes."""
+        exchanges: set[int] = set()
+        for record in await self._store.scan(Scope(session=self._key), WHY):
+            value = cast(Mapping[str, Any], record.value)
+            if any(self._is_in(choice) for choice in value.get("choices", ())):
+                exchanges.add(value.get("exchange", 0))
+        return exchanges - {0}
+
+    def _is_in(self, choice: Mapping[str, Any]) -> bool:
+        named = choice.get("session")
+        session = self._names.get(named) if named else self._key
+        held = choice.get("section") or choice.get("reason") in (BEHIND, IN_SHORT)
+        if not held or session is None:
+            return False
+        return self._plan.covers(session, choice["first"], choice["last"])

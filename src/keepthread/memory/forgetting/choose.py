@@ -1,0 +1,117 @@
+"""Choosing: from what was asked for to positions, and what there is to be said of them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from keepthread.errors import MessageNotFound, SessionGone, SessionNotFound
+from keepthread.memory.forgetting.follow import Sessions, messages_at
+from keepthread.memory.forgetting.plan import Plan, Wish
+from keepthread.memory.forgetting.probes import Probes
+from keepthread.memory.forgetting.repeats import Detail, details_of, repeated_by
+from keepthread.protocols import Searchable, Store
+from keepthread.recall.chunks import parts_of
+from keepthread.recall.positions import VIEW
+from keepthread.types import Message, SessionInfo, SessionKey
+
+_PAGE: Final = 500
+
+
+async def choose(store: Store, sessions: Sessions, wish: Wish) -> Plan:
+    """Return the positions that are meant."""
+    plan = Plan()
+    meant = [info for info in sessions.values() if wish.admits(info)]
+    if wish.session is not None and not meant:
+        raise SessionNotFound(f"there is no session {wish.session!r}")
+    if wish.is_whole and wish.session is None:
+        plan.owner = wish.owner
+    for info in meant:
+        if wish.is_whole:
+            plan.add_whole(info.key, info.messages, "chosen")
+        else:
+            await _choose_some(store, plan, info, wish)
+    if wish.message is not None and not plan:
+        raise MessageNotFound(f"session {wish.session!r} has no message {wish.message!r}")
+    return plan
+
+
+async def _choose_some(store: Store, plan: Plan, info: SessionInfo, wish: Wish) -> None:
+    try:
+        if wish.message is not None:
+            found = await store.find(info.key, ids=[wish.message])
+            plan.add(info.key, [m.seq for m in found if wish.means(info.owner, m)], "chosen")
+            return
+        after = 0
+        while page := await store.read(info.key, after=after, limit=_PAGE):
+            meant = [m for m in page if m.state != "erased" and wish.means(info.owner, m)]
+            if meant:
+                plan.add(info.key, [m.seq for m in meant], "chosen")
+            after = page[-1].seq
+    except SessionGone:  # deleted meanwhile
+        return
+
+
+class Survey:
+    """What goes, counted while it can still be read."""
+
+    def __init__(self, store: Store, views: Sequence[str]) -> None:
+        """Look into a store; `views` are the names of vectors."""
+        self.messages: Counter[str] = Counter()
+        """Living messages by the reason why they go."""
+        self.index: Counter[str] = Counter()
+        self.probes = Probes()
+        self.titles: set[SessionKey] = set()
+        """Sessions whose title was made from what goes."""
+        self.repeats: set[Detail] = set()
+        """What sessions that stay say of themselves in the same words."""
+        self._store = store
+        self._views = views
+        self._places: list[int] = []
+        self._seen: set[tuple[SessionKey, int]] = set()
+
+    async def take(self, plan: Plan, sessions: Sessions) -> None:
+        """Look at what was not looked at yet."""
+        for session in plan.sessions:
+            reasons = plan.reasons(session)
+            details = self._details(sessions.get(session), plan)
+            new = [seq for seq in plan.positions(session) if (session, seq) not in self._seen]
+            async for page in messages_at(self._store, session, new):
+                for message in page:
+                    self._seen.add((session, message.seq))
+                    if message.state != "erased":
+                        self.messages[reasons[message.seq]] += 1
+                        self._offer(session, message)
+                        self.repeats |= repeated_by(details, message)
+        await self._count_index()
+
+    def _details(self, info: SessionInfo | None, plan: Plan) -> list[Detail]:
+        """Return what a session says of itself and keeps."""
+        if info is None or info.key in plan.whole:
+            return []
+        if plan.takes_title(info):
+            self.titles.add(info.key)
+            info = replace(info, title="")
+        return details_of(info)
+
+    def _offer(self, session: SessionKey, message: Message) -> None:
+        self.probes.offer(message)
+        if session.isdecimal():  # the engines that keep an index have such keys
+            self._places += [part.place for part in parts_of(int(session), message)]
+
+    async def _count_index(self) -> None:
+        places, self._places = self._places, []
+        finder = await self._store.finder()
+        if finder is not None and places:
+            self.index.update(await rows_of(finder, places, self._views))
+
+
+async def rows_of(finder: Searchable, places: Sequence[int], views: Sequence[str]) -> Counter[str]:
+    """Return how many pieces and vectors an index has at places."""
+    found: Counter[str] = Counter()
+    for start in range(0, len(places), _PAGE):
+        some = places[start : start + _PAGE]
+        found["pieces"] += len(await finder.parts(VIEW, some))
+        for view in views:
+            found["vectors"] += len(await finder.vectors(view, some))
+    return found

@@ -1,0 +1,277 @@
+"""What is made of messages and lies on shelves: found on every one of them, and taken off."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from keepthread.errors import Damaged, SessionGone, Stale
+from keepthread.memory.forgetting.choose import Survey
+from keepthread.memory.forgetting.follow import Following, Sessions, every_session
+from keepthread.memory.forgetting.plan import Intent, Plan
+from keepthread.memory.forgetting.receipt import Receipt
+from keepthread.memory.forgetting.repeats import Living, details_of
+from keepthread.memory.material import MARKS
+from keepthread.memory.why_log import WHY
+from keepthread.protocols import Progress, Store
+from keepthread.stores.leases import FORGET, LEASE
+from keepthread.types import Record, Residue, Scope, SessionInfo, SessionKey
+
+_ABREAST: Final = 8  # shelves at a time: a server is asked again while it answers
+
+
+class Shelves:
+    """Every shelf of a tenant, looked at for what a plan takes away."""
+
+    def __init__(self, store: Store, plan: Plan, sessions: Sessions) -> None:
+        """Know what goes."""
+        self._store = store
+        self._plan = plan
+        self._sessions = sessions
+        self.residues: list[Residue] = []
+        """Shelves that cannot be read."""
+
+    async def count(self) -> Counter[str]:
+        """Return how many records go, by kind."""
+        return Counter([record.kind async for record in self._going()])
+
+    async def empty(self) -> None:
+        """Take off what goes; what was changed at that moment is looked at again."""
+        stale = True
+        while stale:
+            stale = False
+            async for record in self._going():
+                try:
+                    place = (record.scope, record.kind, record.key)
+                    await self._store.drop(*place, version=record.version)
+                except Stale:
+                    stale = True
+                except SessionGone:
+                    continue
+
+    async def _going(self) -> AsyncGenerator[Record]:
+        self.residues.clear()
+        shelves = [self._of_session(info) for info in self._sessions.values()]
+        for owner in await self._store.owners():
+            goes = _everything if owner == self._plan.owner else self._is_made
+            shelves.append(_Shelf(Scope(owner=owner), owner, goes))
+        shelves.append(_Shelf(Scope(), "the tenant", self._is_made))
+        for start in range(0, len(shelves), _ABREAST):
+            some = shelves[start : start + _ABREAST]
+            found = await asyncio.gather(*(self._scan(shelf) for shelf in some))
+            for shelf, records in zip(some, found, strict=True):
+                for record in filter(shelf.goes, records):
+                    yield record
+
+    def _of_session(self, info: SessionInfo) -> "_Shelf":
+        if info.key in self._plan.whole:
+            goes = _all_but_marks
+        else:
+            goes = self._is_made_or_told if self._plan.positions(info.key) else self._is_made
+        return _Shelf(Scope(session=info.key), info.id, goes)
+
+    def _is_made(self, record: Record) -> bool:
+        return record.kind != FORGET and self._plan.touches(record.made_of)
+
+    def _is_made_or_told(self, record: Record) -> bool:
+        return record.kind == WHY or self._is_made(record)
+
+    async def _scan(self, shelf: "_Shelf") -> list[Record]:
+        try:
+            return await self._store.scan(shelf.scope)
+        except SessionGone:
+            return []
+        except Damaged:
+            why = "a record there is damaged, and nobody knows what it was made of"
+            self.residues.append(
+                Residue(f"the shelf of {shelf.whose}", why, "it is dropped; `verify` names it")
+            )
+            return []
+
+
+class _Shelf(NamedTuple):
+    scope: Scope
+    whose: str
+    goes: Callable[[Record], bool]
+
+
+def _everything(record: Record) -> bool:
+    return record.kind != LEASE
+
+
+def _all_but_marks(record: Record) -> bool:
+    """Tell whether a record of a forgotten session goes; marks are but positions."""
+    return record.kind not in (MARKS, LEASE)
+
+
+_AT_ONCE: Final = 500
+
+
+class Work:
+    """One intent on its way."""
+
+    def __init__(
+        self,
+        store: Store,
+        intent: Intent,
+        sessions: Sessions,
+        views: Sequence[str],
+        progress: Progress | None,
+    ) -> None:
+        """Know what to do; nothing is touched yet."""
+        self._store = store
+        self._intent = intent
+        self._plan = intent.plan
+        self._sessions = sessions
+        self._progress = progress
+        self._survey = Survey(store, views)
+        self._records: Counter[str] = Counter()
+        self._residues: list[Residue] = []
+        self._done = 0
+
+    async def look(self) -> None:
+        """Count what goes, while it is there."""
+        await self._survey.take(self._plan, self._sessions)
+        self._records = await Shelves(self._store, self._plan, self._sessions).count()
+
+    def said(self, told: Receipt) -> Receipt:
+        """Return a receipt with what was counted."""
+        messages, whole = self._survey.messages, list(self._plan.whole.values())
+        return replace(
+            told,
+            sessions=whole.count("chosen"),
+            messages=messages["chosen"],
+            copies=messages["copy"],
+            delegates=whole.count("delegate"),
+            derived=messages["made"] + messages["delegate"],
+            records=dict(sorted(self._records.items())),
+            index={what: n for what, n in self._survey.index.items() if n},
+            titles=len(self._survey.titles),
+            repeated=sorted({detail.where for detail in self._survey.repeats}),
+            residues=tuple(self._residues),
+        )
+
+    # --- erasing ---
+
+    async def run(self) -> None:
+        """Erase, take off what was made of it, and follow what came meanwhile, to the end."""
+        plan, size = self._plan, -1
+        while size < plan.size() + len(plan.halves):
+            if size >= 0:
+                await self._intent.store(self._store)
+                await self._survey.take(plan, self._sessions)
+            await self._delete_halves()
+            size = plan.size() + len(plan.halves)
+            for key in plan.sessions:
+                await self._erase(key)
+            await self._blank()
+            self._sessions = await every_session(self._store)
+            shelves = Shelves(self._store, plan, self._sessions)
+            await shelves.empty()
+            self._residues = shelves.residues
+            answers = self._intent.answers
+            await Following(self._store, plan, self._sessions, answers=answers).run()
+
+    async def _delete_halves(self) -> None:
+        """Delete the forks that are still being made; one that was finished is kept.
+
+        A finished fork is followed like any other copy, so only its copies are erased.
+        """
+        for key in list(self._plan.halves):
+            try:
+                await self._store.delete_session(key, unready=True)
+            except SessionGone:  # deleted already
+                continue
+            except Stale:
+                self._plan.halves.discard(key)
+
+    async def _erase(self, key: SessionKey) -> None:
+        seqs = self._plan.positions(key)
+        for start in range(0, len(seqs), _AT_ONCE):
+            some = seqs[start : start + _AT_ONCE]
+            with suppress(SessionGone):  # deleted meanwhile, and its messages with it
+                await self._store.erase(key, some)
+            self._done += len(some)
+            if self._progress:
+                self._progress(min(self._done, self._plan.size()), self._plan.size())
+
+    async def _blank(self) -> None:
+        """Take away what is said of forgotten sessions, first where a fork copied it."""
+        for twin, originals in self._plan.twins.items():
+            for key in originals & self._sessions.keys():
+                original = self._sessions[key]
+                await self._change(twin, lambda info, o=original: _without_copies(info, o))
+        for key in self._plan.sessions:
+            whole = key in self._plan.whole
+            await self._change(key, _without_details if whole else self._without_title)
+
+    def _without_title(self, info: SessionInfo) -> SessionInfo:
+        return replace(info, title="", title_seq=0) if self._plan.takes_title(info) else info
+
+    async def _change(self, key: SessionKey, change: Callable[[SessionInfo], SessionInfo]) -> None:
+        try:
+            while True:
+                known = await self._store.describe(key)
+                changed = change(known)
+                if changed == known:
+                    return
+                with suppress(Stale):  # changed by another in the meantime: look again
+                    await self._store.put_session(changed, seen=known)
+                    return
+        except SessionGone:
+            return
+        except Damaged:
+            why = "the session's record is damaged, and may hold its title or its prompt"
+            self._residues.append(Residue(f"session {key}", why, "the session is deleted"))
+
+    # --- cleaning ---
+
+    async def clean(self, told: Receipt) -> Receipt:
+        """Let the engine let go of the bytes, look whether it did, and end the intent."""
+        probes = self._survey.probes.chosen()
+        touched = [*self._plan.sessions, *self._plan.halves]
+        rewrite = self._intent.rewrite
+        cleaning = await self._store.clean(sessions=touched, rewrite=rewrite, probes=probes)
+        living = Living(self._store, self._sessions, probes)
+        if cleaning.found:
+            await living.search()
+            probes = [probe for probe in probes if probe not in living.held]
+            again = await self._store.clean(probes=probes)
+            cleaning = again._replace(done=cleaning.done)
+        if not cleaning.again:  # else the next one who opens the memory does it over
+            await self._intent.drop(self._store)
+        return replace(
+            told,
+            cleaned=tuple(cleaning.done),
+            probes=len(probes),
+            excluded=len(living.held),
+            searched=tuple(cleaning.searched),
+            found=cleaning.found,
+            repeated=sorted({*self._repeats(living), *living.places}),
+            residues=(*told.residues, *cleaning.residues),
+        )
+
+    def _repeats(self, living: Living) -> list[str]:
+        """Return which sessions still say of themselves what is forgotten."""
+        kept = [detail for info in self._sessions.values() for detail in details_of(info)]
+        seen = self._survey.repeats
+        return [detail.where for detail in kept if detail in seen or living.has(detail)]
+
+
+def _without_details(info: SessionInfo) -> SessionInfo:
+    return replace(info, title="", title_seq=0, tags=(), system_prompt=None, meta={})
+
+
+def _without_copies(info: SessionInfo, original: SessionInfo) -> SessionInfo:
+    """Return a session without what it has from another that is forgotten."""
+    titled = info.title != original.title
+    return replace(
+        info,
+        title=info.title if titled else "",
+        title_seq=info.title_seq if titled else 0,
+        tags=() if info.tags == original.tags else info.tags,
+        system_prompt=None if info.system_prompt == original.system_prompt else info.system_prompt,
+        meta={} if info.meta == original.meta else info.meta,
+    )

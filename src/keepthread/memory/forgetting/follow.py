@@ -1,0 +1,230 @@
+"""Following what is meant to its copies, to sub-agents, and to what was made of it in the log.
+
+A fork's messages have the ids, positions and times of those they were copied from. So the copies of
+a session are those sessions of its owner whose first message is the same, be it a tombstone by now.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+from keepthread.context.ids import result_ids
+from keepthread.errors import SessionGone
+from keepthread.memory.forgetting.answers import answers_to
+from keepthread.memory.forgetting.plan import Plan
+from keepthread.protocols import Store
+from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey
+
+Sessions: TypeAlias = dict[SessionKey, SessionInfo]
+
+DELEGATED: Final = "delegated"
+"""The kind of the record on a sub-agent's shelf that says where it comes from."""
+_PAGE: Final = 500
+_ABREAST: Final = 8  # sessions at a time: a server is asked again while it answers
+_NEAR: Final = 200
+"""How far behind a call its results are looked for, beside by their ids."""
+
+
+class _First(NamedTuple):
+    """A session's first message, as its copies have it too."""
+
+    id: str
+    at: float
+
+
+class _Link(NamedTuple):
+    """Where a sub-agent was sent from."""
+
+    record: Record
+    parents: Sequence[SessionKey]
+    call: str
+    result: str
+
+
+async def every_session(store: Store) -> Sessions:
+    """Return all sessions, also those that are being made."""
+    found: Sessions = {}
+    after: SessionKey | None = None
+    while page := await store.scan_sessions(after=after, limit=_PAGE):
+        found.update((session.key, session) for session in page)
+        after = page[-1].key
+    return found
+
+
+async def messages_at(
+    store: Store, session: SessionKey, seqs: Sequence[int]
+) -> AsyncGenerator[list[Message]]:
+    """Yield the messages at positions, page by page; of a deleted session none."""
+    for start in range(0, len(seqs), _PAGE):
+        try:
+            yield await store.find(session, seqs=seqs[start : start + _PAGE])
+        except SessionGone:
+            return
+
+
+class Following:
+    """One round of following; `run` it until the plan does not grow."""
+
+    def __init__(self, store: Store, plan: Plan, sessions: Sessions, *, answers: bool) -> None:
+        """Know where to look; with `answers`, what was written from it goes as well."""
+        self._store = store
+        self._plan = plan
+        self._sessions = sessions
+        self._answers = answers
+        self._firsts: dict[str, dict[_First, list[SessionKey]]] = {}
+        self._links: dict[SessionKey, _Link | None] = {}
+
+    async def run(self) -> None:
+        """Take into the plan all that follows from what is in it."""
+        self._plan.refresh()
+        while fresh := self._plan.take_fresh():
+            for session, seqs in fresh.items():
+                if session in self._sessions:
+                    await self._results(session, seqs)
+                    await self._copies(session, seqs)
+            await self._delegates()
+            if self._answers:
+                found = await answers_to(self._store, self._sessions, self._plan)
+                for session, seqs in found.items():
+                    self._plan.add(session, seqs, "answer")
+
+    # --- in the log ---
+
+    async def _results(self, session: SessionKey, seqs: Sequence[int]) -> None:
+        """Let a tool's result go with its call, and a sub-agent with what it reported."""
+        async for page in messages_at(self._store, session, sorted(seqs)):
+            for message in page:
+                if message.state == "live" and message.tool_calls:
+                    self._plan.add(session, await self._results_of(session, message), "made")
+                if message.state == "live" and message.role == "tool":
+                    self._reported(message)
+
+    async def _results_of(self, session: SessionKey, call: Message) -> list[int]:
+        calls = {each.id for each in call.tool_calls}
+        found = await self._find(session, ids=result_ids(call))
+        near = await self._find(session, seqs=range(call.seq + 1, call.seq + _NEAR))
+        found += [m for m in near if m.exchange == call.exchange and m.tool_call_id in calls]
+        return [m.seq for m in found if m.role == "tool" and m.state == "live"]
+
+    def _reported(self, result: Message) -> None:
+        named = result.meta.get("session")
+        if isinstance(named, str):
+            for child in self._sessions.values():
+                if child.id == named and child.kind == "delegate":
+                    self._plan.add_whole(child.key, child.messages, "delegate")
+
+    # --- copies ---
+
+    async def _copies(self, session: SessionKey, seqs: Sequence[int]) -> None:
+        mine = self._sessions[session]
+        for fork in self._sessions.values():
+            point = fork.forked_from
+            if not fork.ready and fork.kind == "fork" and point and point.session == mine.id:
+                self._plan.halves.add(fork.key)
+        for twin in await self._twins(mine):
+            if session in self._plan.whole and twin.key not in self._plan.whole:
+                self._plan.twins.setdefault(twin.key, set()).add(session)
+            common = sorted(seq for seq in seqs if seq <= twin.messages)
+            async for page in messages_at(self._store, session, common):
+                theirs = await self._find(twin.key, seqs=[m.seq for m in page])
+                there = {m.seq: m for m in theirs}
+                alike = [m.seq for m in page if m.seq in there and _is_copy(m, there[m.seq])]
+                self._plan.add(twin.key, alike, "copy")
+
+    async def _twins(self, info: SessionInfo) -> list[SessionInfo]:
+        """Return the sessions that have the same first message."""
+        if info.kind == "delegate":
+            return []
+        firsts = self._firsts.get(info.owner)
+        if firsts is None:
+            firsts = self._firsts[info.owner] = await self._firsts_of(info.owner)
+        families = [keys for keys in firsts.values() if info.key in keys]
+        keys = [key for family in families for key in family if key != info.key]
+        return [self._sessions[key] for key in keys if key not in self._plan.halves]
+
+    async def _firsts_of(self, owner: str) -> dict[_First, list[SessionKey]]:
+        mine = [info for info in self._sessions.values() if info.owner == owner and info.messages]
+        keys = [info.key for info in mine if info.kind != "delegate"]
+        found: dict[_First, list[SessionKey]] = {}
+        for start in range(0, len(keys), _ABREAST):
+            some = keys[start : start + _ABREAST]
+            firsts = await asyncio.gather(*(self._find(key, seqs=[1]) for key in some))
+            for key, messages in zip(some, firsts, strict=True):
+                for first in messages:
+                    found.setdefault(_First(first.id, first.created_at), []).append(key)
+        return found
+
+    # --- sub-agents ---
+
+    async def _delegates(self) -> None:
+        """Let a sub-agent go with what its task was made of, and its report with what it said."""
+        touched = set(self._plan.sessions)
+        ids = {self._sessions[key].id for key in touched if key in self._sessions}
+        for child in self._sessions.values():
+            near = child.key in touched or child.parent in ids
+            link = await self._link(child) if near and child.kind == "delegate" else None
+            if link is None:
+                continue
+            reports = await self._reports(link)
+            sent_for = self._plan.touches(link.record.made_of)
+            if sent_for or any(self._plan.covers(key, m.seq, m.seq) for key, m in reports):
+                self._plan.add_whole(child.key, child.messages, "delegate")
+            lost = await self._lost(child, link)
+            for key, message in reports:
+                if message.id in lost:
+                    self._plan.add(key, [message.seq], "made")
+
+    async def _link(self, child: SessionInfo) -> _Link | None:
+        if child.key in self._links:
+            return self._links[child.key]
+        try:
+            record = await self._store.get(Scope(session=child.key), DELEGATED, DELEGATED)
+        except SessionGone:
+            record = None
+        link = None
+        if record is not None:
+            value = cast(dict[str, Any], record.value)
+            parents = [span.session for span in record.made_of if span.session in self._sessions]
+            link = _Link(record, parents or self._others(child), value["call"], value["result"])
+        self._links[child.key] = link
+        return link
+
+    def _others(self, child: SessionInfo) -> list[SessionKey]:
+        """Return where a report may be if the session it was made to is gone: in its forks."""
+        mine = [info for info in self._sessions.values() if info.owner == child.owner]
+        return [info.key for info in mine if info.kind != "delegate"]
+
+    async def _reports(self, link: _Link) -> list[tuple[SessionKey, Message]]:
+        """Return the call and the result that stand for a sub-agent where it was sent from."""
+        return [
+            (key, message)
+            for key in link.parents
+            for message in await self._find(key, ids=[link.call, link.result])
+        ]
+
+    async def _lost(self, child: SessionInfo, link: _Link) -> set[str]:
+        """Return which of both go with a sub-agent's own words: the task is in the call."""
+        if child.key in self._plan.whole:
+            return {link.call, link.result}
+        roles: set[str] = set()
+        async for page in messages_at(self._store, child.key, self._plan.positions(child.key)):
+            roles.update(message.role for message in page)
+        if "user" in roles:
+            return {link.call, link.result}
+        return {link.result} if "assistant" in roles else set()
+
+    async def _find(
+        self, session: SessionKey, *, ids: Sequence[str] = (), seqs: Sequence[int] = ()
+    ) -> list[Message]:
+        """Return messages; none of a session that was deleted meanwhile."""
+        try:
+            return await self._store.find(session, ids=ids, seqs=seqs)
+        except SessionGone:
+            return []
+
+
+def _is_copy(one: Message, other: Message) -> bool:
+    """Tell whether two messages at one position were once the same; one may be a tombstone."""
+    if (one.id, one.created_at) != (other.id, other.created_at):
+        return False
+    return one.state != "live" or other.state != "live" or one.digest == other.digest

@@ -1,0 +1,113 @@
+"""Forgetting from end to end: choose, store the intent, carry it out, clean up, give a receipt."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from keepthread.memory.forgetting.answers import answers_to
+from keepthread.memory.forgetting.choose import choose
+from keepthread.memory.forgetting.execute import Work
+from keepthread.memory.forgetting.follow import Following, Sessions, every_session
+from keepthread.memory.forgetting.plan import Intent, Plan, Wish, intents
+from keepthread.memory.forgetting.receipt import Answer, Receipt
+from keepthread.protocols import Progress, Store
+from keepthread.text_caches import clear_text_caches
+
+if TYPE_CHECKING:
+    from keepthread.stores.outbox.store import SpooledStore
+
+_log: Final = logging.getLogger("keepthread")
+
+
+class Forgetting:
+    """Forgets in one store, for one tenant."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+        ids: Callable[[], str],
+        spool: "SpooledStore | None" = None,
+        views: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        """Know the store, the same with its spool if it has one, and the names of vectors."""
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._spool = spool
+        self._views = views
+        self._progress = progress
+
+    async def forget(self, wish: Wish, *, answers: bool, rewrite: bool, dry_run: bool) -> Receipt:
+        """Forget what is asked for, or say what that would be."""
+        wish.check()
+        if self._spool is not None:
+            await self._spool.spool.deliver()  # so that all there is stands in the log
+        sessions = await every_session(self._store)
+        plan = await choose(self._store, sessions, wish)
+        await Following(self._store, plan, sessions, answers=answers).run()
+        intent = Intent(self._ids(), wish, plan, answers, rewrite)
+        work = Work(self._store, intent, sessions, self._views, self._progress)
+        await work.look()
+        known = await self._answers(plan, sessions, erased=answers)
+        told = replace(_blank(wish, self._clock()), answers=known, answers_erased=answers)
+        if dry_run:
+            return replace(work.said(told), dry_run=True)
+        return await self._carry_out(intent, work, told)
+
+    async def complete(self) -> int:
+        """Complete what was begun by one who died, and return how much that was."""
+        found = await intents(self._store)
+        for intent in found:
+            sessions = await every_session(self._store)
+            await Following(self._store, intent.plan, sessions, answers=intent.answers).run()
+            work = Work(self._store, intent, sessions, self._views, None)
+            await work.look()
+            told = await self._carry_out(intent, work, _blank(intent.wish, self._clock()))
+            _log.info("completed a forgetting of %d messages", told.messages)
+        return len(found)
+
+    async def _carry_out(self, intent: Intent, work: Work, told: Receipt) -> Receipt:
+        try:
+            if intent.plan:
+                await intent.store(self._store)
+            spooled = await self._empty_spool(intent.wish, intent.plan)
+            if intent.plan:
+                await work.run()
+            told = replace(work.said(told), at=self._clock(), spooled=spooled)
+            return await work.clean(told) if intent.plan or spooled else told
+        finally:
+            clear_text_caches()
+
+    async def _answers(self, plan: Plan, sessions: Sessions, *, erased: bool) -> list[Answer]:
+        if erased:
+            seqs = {
+                key: [q for q in plan.positions(key) if plan.reasons(key)[q] == "answer"]
+                for key in plan.sessions
+            }
+        else:
+            seqs = await answers_to(self._store, sessions, plan)
+        return [Answer(sessions[key].id, seq) for key, found in seqs.items() for seq in found]
+
+    async def _empty_spool(self, wish: Wish, plan: Plan) -> int:
+        """Take out of the spool what was set aside there and is meant as well."""
+        if self._spool is None:
+            return 0
+        sessions = await every_session(self._store)
+        return await self._spool.erase_aside(
+            lambda key, message: (
+                key in plan.whole
+                or (
+                    (info := sessions.get(key)) is not None
+                    and wish.admits(info)
+                    and wish.means(info.owner, message)
+                )
+            )
+        )
+
+
+def _blank(wish: Wish, at: float) -> Receipt:
+    return Receipt(asked=wish.to_json(), at=at, records={}, index={})

@@ -1,0 +1,115 @@
+"""Living text that repeats what is forgotten: in messages, records, titles, tags and metadata.
+
+A title that was made from a message is erased with it. What somebody set by hand is theirs and
+stays; where it repeats forgotten text, the receipt names it.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from keepthread.errors import Damaged, SessionGone
+from keepthread.memory.forgetting.follow import Sessions
+from keepthread.memory.forgetting.probes import held_by, pieces_of, texts_of
+from keepthread.protocols import Store
+from keepthread.stores.codec import dumps
+from keepthread.types import JSON, Message, Scope, SessionInfo
+
+_LEAST: Final = 8
+"""Characters that a text must have to count as a quotation."""
+_PAGE: Final = 500
+
+
+class Detail(NamedTuple):
+    """A text that a session's record holds."""
+
+    session: str
+    name: str
+    text: str
+
+    @property
+    def where(self) -> str:
+        """Return where it is, without its text."""
+        return f"the {self.name} of session {self.session!r}"
+
+
+def details_of(info: SessionInfo) -> list[Detail]:
+    """Return the texts of a session's record."""
+    texts = [
+        ("title", info.title),
+        *(("tags", tag) for tag in info.tags),
+        ("system prompt", info.system_prompt or ""),
+        ("metadata", _json(dict(info.meta)) if info.meta else ""),
+    ]
+    return [Detail(info.id, name, text) for name, text in texts if text]
+
+
+def repeated_by(details: Sequence[Detail], message: Message) -> set[Detail]:
+    """Return the texts that repeat a message: in whole, or a piece of it."""
+    if not details:
+        return set()
+    said = [text for text in texts_of(message) if len(text) >= _LEAST]
+    said += [piece.decode() for piece in pieces_of(message)]
+    return {detail for detail in details if _quotes(detail.text, said)}
+
+
+def _quotes(text: str, said: Iterable[str]) -> bool:
+    short = text.rstrip("…").rstrip()
+    whole = len(short) >= _LEAST
+    return any(each in text or (whole and short in each) for each in said)
+
+
+class Living:
+    """Everything that a tenant keeps, searched for probes."""
+
+    def __init__(self, store: Store, sessions: Sessions, probes: Sequence[bytes]) -> None:
+        """Know where to look, and for what."""
+        self._store = store
+        self._sessions = sessions
+        self._probes = probes
+        self.held: set[bytes] = set()
+        """The probes that were found."""
+        self.places: dict[str, None] = {}
+        """Where they were found, without text."""
+
+    async def search(self) -> None:
+        """Read all records and messages."""
+        scopes = {Scope(): "the tenant"}
+        scopes |= {Scope(owner=owner): owner for owner in await self._store.owners()}
+        for info in self._sessions.values():
+            for detail in details_of(info):
+                self._note(self._in(detail), detail.where)
+            scopes[Scope(session=info.key)] = f"session {info.id!r}"
+            with suppress(SessionGone):
+                await self._search_log(info)
+        for scope, whose in scopes.items():
+            with suppress(SessionGone, Damaged):
+                for record in await self._store.scan(scope):
+                    data = dumps(record.value, "the value")
+                    found = {probe for probe in self._probes if probe in data}
+                    self._note(found, f"a record of kind {record.kind!r} of {whose}")
+
+    def has(self, detail: Detail) -> bool:
+        """Tell whether a session's record has a probe; for that nothing is read."""
+        return bool(self._in(detail))
+
+    def _in(self, detail: Detail) -> set[bytes]:
+        data = detail.text.encode("utf-8", "surrogatepass")
+        return {probe for probe in self._probes if probe in data}
+
+    async def _search_log(self, info: SessionInfo) -> None:
+        after = 0
+        while page := await self._store.read(info.key, after=after, limit=_PAGE):
+            for message in page:
+                found = held_by(message, self._probes)
+                self._note(found, f"session {info.id!r} at {message.seq}")
+            after = page[-1].seq
+
+    def _note(self, found: set[bytes], where: str) -> None:
+        if found:
+            self.held |= found
+            self.places[where] = None
+
+
+def _json(value: JSON) -> str:
+    return dumps(value, "a value").decode("utf-8", "surrogatepass")

@@ -1,0 +1,177 @@
+"""Hiding and branching: clear, rewind, pins and forks, none of which touches the log."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from keepthread.context.hidden import CLEARED, REWOUND, Marks
+from keepthread.context.tool_results import TOOL, Entry
+from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
+from keepthread.memory.material import MARKS, PIN
+from keepthread.memory.tool_cache import made_after
+from keepthread.memory.turns import current_exchange
+from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.stores.leases import LEASE
+from keepthread.stores.validation import check_count, check_id
+from keepthread.types import ForkPoint, Hidden, Scope, SessionInfo, SessionKey, Span
+
+_COPY = 500
+
+
+async def clear(store: Store, session: SessionKey) -> None:
+    """Hide everything there is; the log keeps it."""
+    await _hide(store, session, 1, CLEARED)
+
+
+async def rewind(store: Store, session: SessionKey, to: int) -> None:
+    """Hide what came after a position."""
+    if check_count(to, "to") and not await store.find(session, seqs=[to]):
+        raise MessageNotFound(f"there is no message at position {to}")
+    await _hide(store, session, to + 1, REWOUND)
+
+
+async def _hide(store: Store, session: SessionKey, first: int, reason: str) -> None:
+    """Hide from a position to the end of the log; look again if another process hid something."""
+    while True:
+        marks, version, head = await _read_marks(store, session)
+        if reason == REWOUND:
+            first = marks.behind(first)
+        if first > head.messages:
+            return
+        before = await store.find(session, seqs=[first - 1])
+        tokens = head.tokens - (before[0].total if before else 0)
+        marks = marks.hide(first, head.messages, tokens, reason)
+        try:
+            await store.put(Scope(session=session), MARKS, MARKS, marks.to_json(), version=version)
+        except Stale:
+            continue
+        return
+
+
+async def _read_marks(store: Store, session: SessionKey) -> tuple[Marks, int, SessionInfo]:
+    head = await store.describe(session)
+    record = await store.get(Scope(session=session), MARKS, MARKS)
+    if record is None:
+        return Marks(), 0, head
+    return Marks.from_json(record.value), record.version, head
+
+
+async def recount(
+    store: Store,
+    session: SessionKey,
+    counter: TokenCounter,
+    *,
+    progress: Progress | None = None,
+) -> int:
+    """Count what another counter counted, marks included; return how many messages that were."""
+    counted = await store.recount(session, counter, progress=progress)
+    while True:
+        marks, version, _ = await _read_marks(store, session)
+        hidden = [s._replace(tokens=await _tokens_of(store, session, s)) for s in marks.hidden]
+        inner = [s._replace(tokens=await _tokens_of(store, session, s)) for s in marks.inner]
+        if (hidden, inner) == (list(marks.hidden), list(marks.inner)):
+            return counted
+        marks = Marks(hidden, inner)
+        try:
+            await store.put(Scope(session=session), MARKS, MARKS, marks.to_json(), version=version)
+        except Stale:
+            continue
+        return counted
+
+
+async def _tokens_of(store: Store, session: SessionKey, span: Hidden) -> int:
+    ends = await store.find(session, seqs=[span.first - 1, span.last])
+    totals = {message.seq: message.total for message in ends}
+    return max(0, totals.get(span.last, 0) - totals.get(span.first - 1, 0))
+
+
+async def pin(store: Store, session: SessionKey, id: str) -> None:
+    """Keep a message in every context, as far as the pins' share goes."""
+    found = await store.find(session, ids=[check_id(id, "a message id")])
+    if not found or found[0].state != "live":
+        raise MessageNotFound(f"there is no message {id!r} to pin")
+    span = Span(session=session, first=found[0].seq, last=found[0].seq)
+    await store.put(Scope(session=session), PIN, id, None, made_of=[span])
+
+
+async def unpin(store: Store, session: SessionKey, id: str) -> bool:
+    """Let go of a pinned message; tell whether it was pinned."""
+    return await store.drop(Scope(session=session), PIN, check_id(id, "a message id"))
+
+
+async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> SessionInfo:
+    """Copy a session up to a position into a new one, which is not seen before it is whole.
+
+    A copy that was broken off is taken up again by the next call with the same id and position; if
+    none is given, up to where it was begun for.
+    """
+    head = (await store.describe(source.key)).messages
+    end = head if at is None else check_count(at, "at")
+    if end > head:
+        raise MessageNotFound(f"there is no message at position {end}; the log ends at {head}")
+    target = await _unready(store, source, id, end, whole=at is None)
+    end = target.forked_from.seq if target.forked_from else end
+    copied = target.messages
+    while copied < end:
+        page = await store.read(source.key, after=copied, upto=end, limit=_COPY)
+        copied = await store.load(target.key, page)
+    await _copy_shelf(store, source.key, target.key, end)
+    while True:
+        try:
+            return await store.put_session(replace(target, ready=True), seen=target)
+        except Stale:  # something was erased in it; that stays erased
+            target = await store.describe(target.key)
+
+
+async def _unready(
+    store: Store, source: SessionInfo, id: str, end: int, *, whole: bool
+) -> SessionInfo:
+    origin = ForkPoint(session=source.id, seq=end)
+    # A title that was made from a message beyond the fork point stays with that message.
+    titled = source.title_seq <= end
+    new = SessionInfo(
+        id=id,
+        owner=source.owner,
+        title=source.title if titled else "",
+        title_seq=source.title_seq if titled else 0,
+        tags=source.tags,
+        system_prompt=source.system_prompt,
+        meta=source.meta,
+        kind="fork",
+        forked_from=origin,
+        ready=False,
+    )
+    try:
+        return await store.put_session(new)
+    except SessionExists:
+        begun = await store.get_session(id)
+        if begun is None:
+            raise SessionGone(f"session {id!r} was deleted while it was forked") from None
+        point = begun.forked_from
+        same = point == origin or (whole and point is not None and point.session == source.id)
+        if begun.ready or not same:
+            raise
+        return begun
+
+
+async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end: int) -> None:
+    """Copy the records made before the fork point."""
+    exchange = await current_exchange(store, target)
+    for record in await store.scan(Scope(session=source)):
+        if record.kind == LEASE:  # somebody is at something over there
+            continue
+        value = record.value
+        if entry := Entry.of(record) if record.kind == TOOL else None:
+            if made_after(entry, source, end):
+                continue
+            value = entry.upto(exchange).to_json()
+        if record.kind == MARKS:
+            value = Marks.from_json(value).upto(end).to_json()
+        elif any(span.session == source and span.last > end for span in record.made_of):
+            continue
+        spans = [
+            span._replace(session=target) if span.session == source else span
+            for span in record.made_of
+        ]
+        scope = Scope(session=target)
+        with suppress(Stale):  # copied before the copying was broken off
+            await store.put(scope, record.kind, record.key, value, made_of=spans, version=0)

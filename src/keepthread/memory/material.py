@@ -1,0 +1,454 @@
+"""Gathering what a context is chosen from: the one place where choosing touches the store."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from keepthread.context.hidden import Marks
+from keepthread.context.ids import derived_id
+from keepthread.context.notes import has_ended
+from keepthread.context.quoting import quoted
+from keepthread.context.rendering import is_quoted
+from keepthread.context.tool_results import TOOL, live_of
+from keepthread.context.window import Reach
+from keepthread.protocols import Live, Material, Past, Store, TokenCounter
+from keepthread.text_caches import register_cache
+from keepthread.types import (
+    Digest,
+    Gathered,
+    Hidden,
+    Importance,
+    Message,
+    Record,
+    Scope,
+    SessionKey,
+    Span,
+    Summary,
+)
+
+MARKS: Final = "marks"
+PIN: Final = "pin"
+NOTE: Final = "note"
+FACT: Final = "fact"
+_FOLLOWED: Final = (PIN, NOTE, TOOL)
+LEAST: Final = 12
+"""Newest messages that are read whatever they cost: the newest block may have to be cut."""
+_PAGE: Final = 200
+_MOST_PAGES: Final = 10
+
+
+async def gather(
+    store: Store,
+    session: SessionKey,
+    counter: TokenCounter,
+    *,
+    tokens: int,
+    owner: str = "",
+    user_seq: int = 0,
+    newest: bool = True,
+    query: str | None = None,
+    recalls: bool = False,
+) -> Material:
+    """Return what a strategy may choose from within so many tokens.
+
+    `user_seq` is the position of the user message to answer, if the caller knows it; `newest=False`
+    leaves that message out; `recalls` tells that something can be recalled.
+    """
+    found = await store.gather(
+        session, tokens=tokens, least=LEAST, kinds=(MARKS,), follow=_FOLLOWED
+    )
+    marks = await _with_own(store, session, marks_of(found.records), user_seq)
+    messages: Sequence[Message] = found.messages
+    if marks.hidden:
+        messages = await _visible(store, session, marks, messages, tokens)
+    user = await _newest_user(store, session, marks, messages, user_seq)
+    passed = 0
+    exchange = user.exchange if user else max([m.exchange for m in messages[-1:]], default=0)
+    author = (user.author if user else None) or owner
+    if user is not None and not newest:
+        messages = [message for message in messages if message.seq != user.seq]
+        passed, user = user.seq, None
+    shelf = _Shelf(found, marks, passed)
+    material = Material(
+        counter=counter,
+        system_prompt=found.system_prompt or "",
+        system_tokens=_system_tokens(counter, found.system_prompt or ""),
+        messages=messages,
+        totals=marks.totals(messages),
+        first=marks.behind(1),
+        earlier=_earlier(marks, messages, passed),
+        newest_user=user and _counted(user, counter),
+        pins=[standing_alone(pin, counter) for pin in shelf.named_by(PIN)],
+        hidden=marks.hidden,
+        query=query,
+        exchange=exchange,
+        passed=passed,
+        notes=[_counted(n, counter) for n in shelf.named_by(NOTE) if not has_ended(n, exchange)],
+        live=shelf.live(exchange, author, counter),
+        fence=found.fence or derived_id("fence", session)[:12],
+        recalls=recalls,
+    )
+    return _recounted(material)
+
+
+async def gather_older(
+    store: Store, session: SessionKey, material: Material, *, tokens: int, least: int
+) -> Material:
+    """Return material with more of the older messages: what fits, and `least` in any case.
+
+    One of them may be the message that is to be left out, so `least` is at least 2.
+    """
+    marks = Marks(material.hidden)
+    before = material.messages[0].seq
+    read = await _read_back(store, session, marks, before, tokens=tokens, least=least, limit=_PAGE)
+    older = [message for message in read if message.seq != material.passed]
+    if not older:
+        return material._replace(earlier=0)
+    messages = [*older, *material.messages]
+    return _recounted(
+        material._replace(
+            messages=messages,
+            totals=[*marks.totals(older), *material.totals],
+            earlier=_earlier(marks, messages, material.passed),
+        )
+    )
+
+
+def asked_of(material: Material) -> str:
+    """Return what to recall by: the query, or the newest user message."""
+    if material.query is not None:
+        return material.query
+    return material.newest_user.content if material.newest_user else ""
+
+
+def marks_of(records: Sequence[Record]) -> Marks:
+    """Return a session's marks."""
+    for record in records:
+        if record.kind == MARKS:
+            return Marks.from_json(record.value)
+    return Marks()
+
+
+@lru_cache(maxsize=256)
+def _system_tokens(counter: TokenCounter, prompt: str) -> int:
+    return counter.count(Message(role="system", content=prompt)) if prompt else 0
+
+
+async def _with_own(store: Store, session: SessionKey, marks: Marks, seq: int) -> Marks:
+    """Return marks that do not hide the user message of the turn that is being answered."""
+    span = marks.hiding(seq) if seq else None
+    if span is None:
+        return marks
+    found = {m.seq: m for m in await store.find(session, seqs=[seq, span.first - 1])}
+    own, before = found.get(seq), found.get(span.first - 1)
+    if own is None or own.state != "live":
+        return marks
+    return marks.showing(own, before.total if before else 0)
+
+
+async def _visible(
+    store: Store, session: SessionKey, marks: Marks, messages: Sequence[Message], tokens: int
+) -> list[Message]:
+    """Return the newest visible messages: those read already, and older ones in their stead."""
+    shown = [message for message in messages if not marks.hides(message.seq)]
+    left = tokens - sum(message.tokens for message in shown)
+    before = messages[0].seq if messages else 1
+    least = LEAST - len(shown)
+    return [*await _read_back(store, session, marks, before, tokens=left, least=least), *shown]
+
+
+async def _read_back(
+    store: Store,
+    session: SessionKey,
+    marks: Marks,
+    before: int,
+    *,
+    tokens: int,
+    least: int,
+    limit: int | None = None,
+) -> list[Message]:
+    """Return the visible messages before a position, as many as fit, oldest first."""
+    found: list[Message] = []
+    while (tokens > 0 or least > 0) and (span := marks.visible_before(before)):
+        older = await store.tail(
+            session,
+            tokens=max(0, tokens),
+            least=max(0, least),
+            before=span[1] + 1,
+            after=span[0] - 1,
+            limit=limit and limit - len(found),
+        )
+        found = [*older, *found]
+        tokens -= sum(message.tokens for message in older)
+        least -= len(older)
+        if not older or older[0].seq > span[0]:
+            break
+        before = span[0]
+    return found
+
+
+def _earlier(marks: Marks, messages: Sequence[Message], passed: int) -> int:
+    """Return how many visible messages are older, the one that was passed over not among them."""
+    if not messages:
+        return 0
+    first = messages[0].seq
+    return first - 1 - marks.hidden_before(first)[0] - (0 < passed < first)
+
+
+async def _newest_user(
+    store: Store, session: SessionKey, marks: Marks, messages: Sequence[Message], seq: int
+) -> Message | None:
+    """Return the user message to answer, be it older than what was read."""
+    if seq and not marks.hides(seq):
+        read = [message for message in messages if message.seq == seq]
+        found = read or await store.find(session, seqs=[seq])
+        if found and _is_users(found[0]):
+            return found[0]
+    for message in reversed(messages):
+        if _is_users(message):
+            return message
+    before = messages[0].seq if messages else 1
+    for _ in range(_MOST_PAGES):
+        span = marks.visible_before(before)
+        if span is None:
+            return None
+        page = await store.tail(session, limit=_PAGE, before=span[1] + 1, after=span[0] - 1)
+        for message in reversed(page):
+            if _is_users(message):
+                return message
+        before = page[0].seq if page else span[0]
+    return None
+
+
+def _is_users(message: Message) -> bool:
+    return message.role == "user" and message.state == "live"
+
+
+class _Shelf:
+    """The records of a context, and the messages they name."""
+
+    def __init__(self, found: Gathered, marks: Marks, passed: int) -> None:
+        self.found = found
+        self.visible = [
+            message
+            for message in found.sources
+            if message.state == "live" and message.seq != passed and not marks.hides(message.seq)
+        ]
+
+    def named_by(self, kind: str) -> list[Message]:
+        """Return the visible messages that records of a kind are made of, oldest first."""
+        if not self.visible:
+            return []
+        records = [record for record in self.found.records if record.kind == kind]
+        spans = [s for r in records for s in r.made_of if s.session == r.scope.session]
+        named = {seq for span in spans for seq in range(span.first, span.last + 1)}
+        return [message for message in self.visible if message.seq in named]
+
+    def live(self, exchange: int, author: str, counter: TokenCounter) -> list[Live]:
+        """Return the tool results that are remembered in an exchange for its author."""
+        if not self.visible:
+            return []
+        return live_of(self.found.records, self.visible, exchange, author, counter)
+
+
+def _recounted(material: Material) -> Material:
+    """Return material counted again where another counter counted."""
+    counter = material.counter
+    foreign = [m.seq for m in material.messages if _is_foreign(m, counter)]
+    if not foreign:
+        return material
+    return material._replace(
+        messages=[_counted(message, counter) for message in material.messages],
+        recounted=max(material.recounted, foreign[-1]),
+    )
+
+
+def _is_foreign(message: Message, counter: TokenCounter) -> bool:
+    """Tell whether another counter counted a message."""
+    return message.counter != counter.name and message.state == "live"
+
+
+def standing_alone(message: Message, counter: TokenCounter) -> Message:
+    """Return a message as it can be shown by itself: tools and calls as quotations."""
+    if message.role == "system" or message.tool_calls or is_quoted(message):
+        return quoted(message, counter)
+    return _counted(message, counter)
+
+
+def _counted(message: Message, counter: TokenCounter) -> Message:
+    if not _is_foreign(message, counter):
+        return message
+    return replace(message, tokens=counter.count(message), counter=counter.name)
+
+
+register_cache(_system_tokens.cache_clear)
+
+
+FOLD: Final = "fold"
+DIGEST: Final = "digest"
+_AT_ONCE: Final = 2
+"""Summaries that are read first: mostly one of them will do."""
+_MOST: Final = 16
+"""How many are looked at once there is one that would do."""
+_MOST_GAP: Final = 120
+"""Messages between summary and window that are looked at."""
+
+
+async def look_back(
+    store: Store,
+    session: SessionKey,
+    material: Material,
+    reach: Reach,
+    *,
+    budget: int,
+    digest_from: int,
+) -> Past:
+    """Return what is known of the messages before a window.
+
+    Nothing that was made after the window's last step is taken, if there is something older, so
+    that a context changes at steps alone.
+    """
+    summary = await newest_summary(
+        store, session, material.hidden, before=reach.first, made_by=reach.stepped
+    )
+    gap, kept, digests = await asyncio.gather(
+        _gap(store, session, material, reach.first, summary, budget),
+        _kept(store, session, material, summary),
+        _digests(store, session, material, reach.first, digest_from),
+    )
+    return Past(summary, gap, digests, kept)
+
+
+def position_key(seq: int) -> str:
+    """Return the key of a record that belongs to a position; keys are in the positions' order."""
+    return f"{seq:016}"
+
+
+async def newest_summary(
+    store: Store,
+    session: SessionKey,
+    hidden: Sequence[Hidden],
+    *,
+    before: int,
+    made_by: int | None = None,
+) -> Summary | None:
+    """Return the newest summary that ends before a position and touches nothing hidden.
+
+    One made when the log did not go beyond `made_by` is taken before a newer one.
+    """
+    scope = Scope(session=session)
+    second: Record | None = None
+    looked, most = 0, _AT_ONCE
+    while second is None or looked < most:
+        limit = max(_AT_ONCE, most - looked)
+        found = await store.scan(scope, FOLD, before=position_key(before), limit=limit)
+        if not looked and made_by is not None:
+            most = _made_since(made_by, found)
+        for record in reversed(found):
+            looked += 1
+            value = cast(dict[str, Any], record.value)
+            before = value["last"]
+            if touched := _touched(record.made_of, hidden):
+                before = touched  # no other down to what is hidden is of use
+                break
+            if made_by is None or value["head"] <= made_by:
+                return summary_of(record)
+            second = second or record
+        if not found:
+            break
+    return summary_of(second) if second else None
+
+
+def _made_since(head: int, newest: Sequence[Record]) -> int:
+    """Return how many summaries may have been made since the log ended at a position.
+
+    Each takes as many messages as the newest; twice as many are allowed for, and there is an end.
+    """
+    if len(newest) < _AT_ONCE:
+        return len(newest)
+    before, last = (cast(dict[str, Any], record.value) for record in newest[-_AT_ONCE:])
+    each = max(1, last["last"] - before["last"])
+    return min(_MOST, _AT_ONCE + 2 * (last["head"] - head) // each)
+
+
+def _touched(spans: Sequence[Span], hidden: Sequence[Hidden]) -> int:
+    """Return the first hidden position that a summary was made of, or 0."""
+    touched = [
+        max(span.first, each.first)
+        for span in spans
+        for each in hidden
+        if span.first <= each.last and each.first <= span.last
+    ]
+    return min(touched, default=0)
+
+
+def summary_of(record: Record) -> Summary:
+    """Return the summary that a fold left."""
+    value = cast(dict[str, Any], record.value)
+    return Summary(
+        text=value["text"],
+        last=value["last"],
+        tokens=value["tokens"],
+        exchange=value["exchange"],
+        number=value["number"],
+        origin=value["origin"],
+        spans=tuple(record.made_of),
+        kept=tuple((seq, score, reason) for seq, score, reason in value["kept"]),
+        head=value["head"],
+        by=value["by"],
+    )
+
+
+async def _gap(
+    store: Store,
+    session: SessionKey,
+    material: Material,
+    first: int,
+    summary: Summary | None,
+    budget: int,
+) -> Sequence[Message]:
+    """Return the newest visible messages between a summary and a window, oldest first."""
+    after = summary.last if summary else material.first - 1
+    read = [m for m in material.messages if after < m.seq < first][-_MOST_GAP:]
+    upto = read[0].seq if read else first
+    left = budget - sum(m.tokens for m in read)
+    marks = Marks(hidden=material.hidden)
+    while left > 0 and len(read) < _MOST_GAP:
+        span = marks.visible_before(upto)
+        if span is None or span[1] <= after:
+            break
+        start, limit = max(after, span[0] - 1), _MOST_GAP - len(read)
+        older = await store.tail(session, tokens=left, limit=limit, before=span[1] + 1, after=start)
+        read = [*older, *read]
+        left -= sum(m.tokens for m in older)
+        if not older or older[0].seq > start + 1:
+            break
+        upto = older[0].seq
+    return [m for m in read if m.seq != material.passed]
+
+
+async def _kept(
+    store: Store, session: SessionKey, material: Material, summary: Summary | None
+) -> Sequence[tuple[Message, Importance]]:
+    """Return the important messages behind a summary."""
+    if summary is None or not summary.kept:
+        return ()
+    marks = {seq: Importance(score, reason) for seq, score, reason in summary.kept}
+    found = await store.find(session, seqs=marks)
+    return [
+        (standing_alone(message, material.counter), marks[message.seq])
+        for message in found
+        if message.state == "live" and message.seq != material.passed
+    ]
+
+
+async def _digests(
+    store: Store, session: SessionKey, material: Material, first: int, size: int
+) -> dict[int, Digest]:
+    """Return digests of the window's answers; none if no answer is that long."""
+    if not any(len(m.content) > size and m.role == "assistant" for m in material.messages):
+        return {}
+    found = await store.scan(Scope(session=session), DIGEST, after=position_key(first - 1))
+    return {int(record.key): Digest(*cast(list[Any], record.value)) for record in found}

@@ -1,0 +1,179 @@
+"""Injection: what the program knows goes into the log as a note, once, with no lock and no lease.
+
+A note's id follows from session, key, and the version of the record that names the newest note of
+that key. So processes that look at the same moment write the same message, one of them moves the
+record on, and what a crash left half done is completed by the next call.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import NamedTuple, TypeAlias
+
+from keepthread.context.hidden import Marks
+from keepthread.context.ids import derived_id, derived_ids
+from keepthread.context.notes import NOTE as SOURCE
+from keepthread.context.notes import UNTIL, has_ended
+from keepthread.errors import Conflict, InvalidInput, Stale
+from keepthread.memory.conversation import Thread
+from keepthread.memory.material import MARKS, NOTE, marks_of
+from keepthread.memory.tool_cache import Recorded
+from keepthread.memory.tool_calls import Asked, ask, pair, text_of
+from keepthread.memory.turns import current_exchange
+from keepthread.stores.validation import check_count, check_id, check_text, show
+from keepthread.types import JSON, Message, ProactiveTool, Scope, Span
+
+
+async def inject(
+    thread: Thread,
+    key: str,
+    text: str,
+    *,
+    tools: Iterable[ProactiveTool] = (),
+    once: bool = True,
+    lifetime: int | None = None,
+) -> bool:
+    """Put a note into a session's log; tell whether it was put in now."""
+    check_id(key, "a note's key")
+    check_text(text, "a note")
+    if lifetime is not None and check_count(lifetime, "lifetime") == 0:
+        raise InvalidInput("a note's lifetime must be at least 1 exchange")
+    exchange = await current_exchange(thread.store, thread.key)
+    until = {} if lifetime is None else {UNTIL: exchange + lifetime - 1}
+    note = Message(
+        role="system",
+        content=text,
+        name=key,
+        origin="tool",  # so that it is quoted: what a screen says gives no orders
+        source=f"{SOURCE}{key}",
+        meta=until,
+    )
+    results = [_result(tool) for tool in tools]
+    return await _Injection(thread, key, note, results, exchange).run(once)
+
+
+_Result: TypeAlias = tuple[Asked, str, int]
+"""What was asked of a tool, what it gave, and for how many exchanges that is remembered."""
+
+
+def _result(tool: ProactiveTool) -> _Result:
+    """Return a proactive result, checked."""
+    if type(tool) is not ProactiveTool:
+        raise InvalidInput(f"expected a ProactiveTool, not {show(tool)}")
+    lifetime = check_count(tool.lifetime, "lifetime")
+    return ask(tool.name, tool.arguments), text_of(tool.result), lifetime
+
+
+class _Newest(NamedTuple):
+    """The newest note of a key as far as it holds, and the version of the record that names it."""
+
+    note: Message | None
+    claimed: bool
+    """False if only those named it who wanted to put in another text."""
+    version: int
+    marks: Marks
+
+
+class _Injection:
+    """One note on its way into the log."""
+
+    def __init__(
+        self, thread: Thread, key: str, note: Message, results: Sequence[_Result], exchange: int
+    ) -> None:
+        self.thread = thread
+        self.key = key
+        self.note = note
+        self.results = results
+        self.exchange = exchange
+
+    async def run(self, once: bool) -> bool:
+        placed = ""
+        while True:
+            newest = await self._look()
+            held = newest.note
+            if placed and (held is None or held.id != placed):
+                return True  # and another came after it
+            same = held is not None and held.content == self.note.content
+            if held is not None and (newest.claimed if same else once):
+                return False
+            id = held.id if held is not None and same else await self._free(newest)
+            stored = await self._append(id)
+            mine = stored.state == "live" and stored.content == self.note.content
+            if await self._name(stored, newest.version, claimed=mine) and mine:
+                return True
+            placed = id if mine else ""
+
+    async def _look(self) -> _Newest:
+        """Return the newest note of this key."""
+        store, session = self.thread.store, self.thread.key
+        scope = Scope(session=session)
+        marks = await store.get(scope, MARKS, MARKS)
+        seen = marks_of([marks] if marks else [])
+        record = await store.get(scope, NOTE, self.key)
+        if record is None:
+            return _Newest(None, False, 0, seen)
+        seqs = [span.last for span in record.made_of if span.session == session]
+        held = [m for m in await store.find(session, seqs=seqs) if self._holds(m, seen)]
+        claimed = not isinstance(record.value, Mapping) or record.value.get("claimed") is not False
+        return _Newest(held[-1] if held else None, claimed, record.version, seen)
+
+    def _holds(self, message: Message, marks: Marks) -> bool:
+        """Tell whether a message is a note of this key that contexts may show."""
+        mine = message.state == "live" and message.source == self.note.source
+        return mine and not marks.hides(message.seq) and not has_ended(message, self.exchange)
+
+    async def _free(self, newest: _Newest) -> str:
+        """Return the note's id: the first of this version under which nothing was erased or hid."""
+        # The session is among its parts: equal ids in two sessions are taken for copies.
+        parts = ("note", self.thread.key, self.key, str(newest.version))
+        for trial in count():
+            id = derived_id(*parts, str(trial))
+            found = await self.thread.store.find(self.thread.key, ids=[id])
+            if not found or self._holds(found[0], newest.marks):
+                return id
+        raise AssertionError
+
+    async def _append(self, id: str) -> Message:
+        """Store the note with its tools' results, or return the note that was stored first."""
+        try:
+            stored, *pairs = await self.thread.append(self._messages(id))
+        except Conflict:
+            found = await self.thread.store.find(self.thread.key, ids=[id])
+            if not found:
+                raise
+            return found[0]
+        await self._remember(pairs)
+        return stored
+
+    def _messages(self, id: str) -> list[Message]:
+        """Return the note, and behind it its tools' calls and results."""
+        messages = [replace(self.note, id=id)]
+        for n, (asked, text, _) in enumerate(self.results):
+            messages += pair(asked, text, derived_ids("proactive", id, str(n)))
+        return messages
+
+    async def _remember(self, pairs: Sequence[Message]) -> None:
+        """Remember the tools' results, as if the model had asked for them."""
+        thread = self.thread
+        if not any(lifetime for _, _, lifetime in self.results):
+            return
+        cache, exchange = thread.cache, await thread.tool_exchange()
+        calls = zip(self.results, pairs[::2], pairs[1::2], strict=True)
+        for (asked, _, lifetime), call, result in calls:
+            if lifetime:
+                recorded = Recorded(call.id, result)
+                await cache.remember(asked, None, exchange, lifetime, recorded)
+        thread.upkeep.remembers(cache.shelf)
+
+    async def _name(self, note: Message, version: int, *, claimed: bool) -> bool:
+        """Let the record name a note; tell whether it was this call that did."""
+        session = self.thread.key
+        span = Span(session=session, first=note.seq, last=note.seq)
+        value: JSON = {"id": note.id, "seq": note.seq, "claimed": claimed}
+        try:
+            await self.thread.store.put(
+                Scope(session=session), NOTE, self.key, value, made_of=[span], version=version
+            )
+        except Stale:  # another was faster
+            return False
+        return True

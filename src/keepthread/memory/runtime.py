@@ -1,0 +1,313 @@
+"""Work off the caller's path: tasks that follow a turn, waited for when a memory is closed."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from keepthread.context.blocks import is_answer
+from keepthread.errors import SessionGone, StoreClosed
+from keepthread.event_loops import LOOK
+from keepthread.memory.summaries import Folder
+from keepthread.memory.tool_cache import drop_ended
+from keepthread.memory.tracing import Spans
+from keepthread.protocols import Store
+from keepthread.stores.leases import SECONDS, Leases, Locks
+from keepthread.types import Message, SessionKey
+
+if TYPE_CHECKING:
+    from keepthread.memory.facts.extraction import Extractor  # loaded when there is one
+
+GRACE: Final = 5.0
+"""Seconds that closing waits for work that was begun."""
+
+Work: TypeAlias = Callable[[], Awaitable[object]]
+
+_log: Final = logging.getLogger("keepthread")
+
+
+class _Running:
+    """Work of one name, in the event loop that asked for it first."""
+
+    def __init__(self, work: Work) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.work = work
+        self.task: asyncio.Task[None] | None = None
+        self.ended: Future[None] = Future()
+        self.ended.set_running_or_notify_cancel()  # no waiter can cancel it
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether anybody is at it: a loop that does not run gets nothing done."""
+        return self.loop.is_running()
+
+    def cancel(self) -> None:
+        """Break it off, in its own loop."""
+        if self.task:
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self.task.cancel)
+
+
+class Background:
+    """Runs one piece of work a name at a time; asked again in the meantime, the latest comes next.
+
+    A name is a session, or what is done for it. Event loops may share it: work runs in the loop
+    that asked first. If that loop ends, the next loop that asks for it, or waits, takes over.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing to do."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._running: dict[Hashable, _Running] = {}
+        self._next: dict[Hashable, Work] = {}
+        self._left: dict[Hashable, Work] = {}
+        """Work whose loop ended before it was done."""
+        self._closed = False
+
+    def soon(self, name: Hashable, work: Work) -> None:
+        """Have work done, now or after what is being done under its name."""
+        if self._is_forked:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            running = self._running.get(name)
+            if running and running.is_alive:
+                self._next[name] = work
+            else:
+                self._start(name, work)
+
+    @property
+    def _is_forked(self) -> bool:
+        """Tell whether this is a copy in a forked process: no thread is left that does the work."""
+        return os.getpid() != self._pid
+
+    def _start(self, name: Hashable, work: Work) -> None:
+        self._left.pop(name, None)
+        running = self._running[name] = _Running(work)
+        running.task = running.loop.create_task(self._run(name, running))
+
+    async def _run(self, name: Hashable, running: _Running) -> None:
+        done = True
+        try:
+            while True:
+                await running.work()
+                if not self._take_next(name, running):
+                    return
+        except (SessionGone, StoreClosed):
+            return
+        except asyncio.CancelledError:
+            done = False
+            raise
+        except Exception as error:  # noqa: BLE001 - nobody waits for it, and the next turn tries again
+            _log.warning("upkeep of a session failed: %s", type(error).__name__)
+        finally:
+            self._end(name, running, done=done)
+
+    def _take_next(self, name: Hashable, running: _Running) -> bool:
+        """Tell whether there is more to do under a name; if not, it has ended."""
+        with self._lock:
+            work = self._next.pop(name, None)
+            if work is None:
+                self._forget(name, running)
+                return False
+            running.work = work
+            return True
+
+    def _end(self, name: Hashable, running: _Running, *, done: bool) -> None:
+        with self._lock:
+            if self._running.get(name) is running:
+                following = self._next.pop(name, None)
+                if not done and not self._closed:
+                    self._left[name] = following or running.work
+            self._forget(name, running)
+        running.ended.set_result(None)
+
+    def _forget(self, name: Hashable, running: _Running) -> None:
+        if self._running.get(name) is running:
+            del self._running[name]
+
+    # --- waiting ---
+
+    async def done(self, name: Hashable) -> None:
+        """Wait until nothing is being done under a name."""
+        while running := self._taken_over([name]):
+            await _ended(running)
+
+    async def settle(self) -> None:
+        """Wait until nothing is being done."""
+        while running := self._taken_over():
+            await _ended(running)
+
+    async def close(self, grace: float = GRACE) -> None:
+        """Wait a while for what was begun, then break it off; a later turn takes it up again."""
+        if self._is_forked:
+            return
+        running = self._taken_over()
+        with self._lock:
+            self._closed = True
+        deadline = time.monotonic() + grace
+        while running and time.monotonic() < deadline:
+            await _ended(running, deadline - time.monotonic())
+            running = self._alive()
+        for each in running:
+            each.cancel()
+        deadline = time.monotonic() + grace
+        while running and time.monotonic() < deadline:
+            await _ended(running, deadline - time.monotonic())
+            running = self._alive()
+        if running:
+            _log.warning("%d pieces of work did not end when they were cancelled", len(running))
+
+    def _taken_over(self, names: Sequence[Hashable] | None = None) -> list[_Running]:
+        """Return what is running under names, or at all, with what an ended loop left."""
+        if self._is_forked:
+            return []
+        with self._lock:
+            wanted = {*self._running, *self._left} if names is None else set(names)
+            for name in () if self._closed else wanted:
+                running = self._running.get(name)
+                if running is None and name in self._left:
+                    self._start(name, self._left[name])
+                elif running and not running.is_alive:
+                    self._start(name, self._next.pop(name, running.work))
+            return [self._running[name] for name in wanted if name in self._running]
+
+    def _alive(self) -> list[_Running]:
+        with self._lock:
+            return [running for running in self._running.values() if running.is_alive]
+
+
+async def _ended(running: Sequence[_Running], seconds: float = LOOK) -> None:
+    """Wait until all have ended, but no longer than until the next look at their loops."""
+    ends = [asyncio.wrap_future(each.ended) for each in running]
+    await asyncio.wait(ends, timeout=min(seconds, LOOK))
+
+
+_SECONDS: Final = 10.0
+"""How long it is remembered that nothing is known of an owner."""
+_MOST: Final = 10_000
+
+
+class Ignorance:
+    """Owners of whom one memory knows nothing.
+
+    Another process may learn something meanwhile: after some seconds it is asked again.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Begin with nobody."""
+        self._monotonic = monotonic
+        self._since: dict[str, float] = {}
+
+    def of(self, owner: str) -> bool:
+        """Tell whether nothing was known of an owner a moment ago."""
+        since = self._since.get(owner)
+        return since is not None and self._monotonic() - since < _SECONDS
+
+    def note(self, owner: str) -> None:
+        """Take note that nothing is known of an owner."""
+        if len(self._since) >= _MOST:
+            self._since.clear()
+        self._since[owner] = self._monotonic()
+
+    def end(self, owner: str) -> None:
+        """Take note that something may be known now."""
+        self._since.pop(owner, None)
+
+
+class Shared:
+    """One for a memory and its tenants; clocks and sleep are given so that tests need no time."""
+
+    def __init__(
+        self,
+        *,
+        spans: Spans | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        lease_seconds: float = SECONDS,
+    ) -> None:
+        """Begin with no lock held and nothing to do."""
+        self.locks = Locks()
+        self.background = Background()
+        self.spans = spans or Spans()
+        self.clock = clock
+        self.monotonic = monotonic
+        self.sleep = sleep
+        self.lease_seconds = lease_seconds
+
+    def leases(self, store: Store) -> Leases:
+        """Return the leases on the shelves of a store."""
+        return Leases(
+            store=store,
+            clock=self.clock,
+            monotonic=self.monotonic,
+            sleep=self.sleep,
+            seconds=self.lease_seconds,
+        )
+
+
+_MOST_KNOWN = 10_000
+
+
+class Upkeep:
+    """Looks after the sessions of one store."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        folder: Folder,
+        folds: bool,
+        background: Background,
+        extractor: "Extractor | None" = None,
+    ) -> None:
+        """Know who folds and who draws facts; `folds` tells whether any view wants summaries."""
+        self.store = store
+        self.folder = folder
+        self.folds = folds
+        self.background = background
+        self.extractor = extractor
+        self.without_tools: set[SessionKey] = set()
+        """Sessions of which it is known that they remember no results."""
+
+    def after(self, session: SessionKey, exchange: int) -> None:
+        """Do soon what is due after an exchange was closed."""
+        extractor = self.extractor
+        if extractor is not None and extractor.may_be_due(session, exchange):
+            self.background.soon(("facts", session), lambda: extractor.extract(session))
+        folds = self.folds and self.folder.may_be_due(session, exchange)
+        if not folds and session in self.without_tools:
+            return
+
+        async def work() -> None:
+            await self._let_go(session, exchange)
+            if folds:
+                await self.folder.fold(session)
+
+        self.background.soon(session, work)
+
+    def after_append(self, session: SessionKey, messages: Sequence[Message]) -> None:
+        """Do soon what is due if an answer was appended without a turn."""
+        if self.folds or self.extractor is not None:
+            answered = [m.exchange for m in messages if is_answer(m) and m.exchange]
+            if answered:
+                self.after(session, max(answered))
+
+    def remembers(self, session: SessionKey) -> None:
+        """Take note that a session remembers results."""
+        self.without_tools.discard(session)
+
+    async def _let_go(self, session: SessionKey, exchange: int) -> None:
+        if session in self.without_tools or await drop_ended(self.store, session, exchange):
+            return
+        if len(self.without_tools) >= _MOST_KNOWN:
+            self.without_tools.clear()
+        self.without_tools.add(session)

@@ -1,0 +1,1 @@
+"""Search over messages: indexing, ranking and vectors."""

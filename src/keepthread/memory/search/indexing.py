@@ -1,0 +1,56 @@
+"""Reading the log on into the index of words, a page at a time, off the path of whoever writes."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from keepthread.errors import SessionGone, Stale
+from keepthread.protocols import Progress, Searchable, Store
+from keepthread.recall.chunks import parts_of, sittings_of
+from keepthread.recall.positions import VIEW
+from keepthread.types import SessionKey, Unread
+
+_PAGE: Final = 200
+
+
+async def read_on(
+    store: Store,
+    finder: Searchable,
+    *,
+    owner: str | None,
+    session: SessionKey | None,
+    progress: Progress | None = None,
+) -> None:
+    """Read into the index what was written since; `progress` is told of messages."""
+    total = done = 0
+    while unread := await finder.unread(VIEW, owner=owner, session=session):
+        total = max(total, done + sum(each.last - each.upto for each in unread))
+        for each in unread:
+            done += await _read(store, finder, each, partial(_tell, progress, total, done))
+
+
+async def _read(store: Store, finder: Searchable, read: Unread, tell: Callable[[int], None]) -> int:
+    """Read one session on to the end that was seen; another may be at it as well."""
+    begun = read.upto
+    try:
+        while read.upto < read.last:
+            read = await _read_page(store, finder, read)
+            tell(read.upto - begun)
+    except (Stale, SessionGone):
+        pass  # whoever was faster did it, or it need not be done; ask anew
+    return read.upto - begun
+
+
+async def _read_page(store: Store, finder: Searchable, read: Unread) -> Unread:
+    messages = await store.read(read.session, after=read.upto, upto=read.last, limit=_PAGE)
+    upto = messages[-1].seq if messages else read.last
+    number = int(read.session)
+    parts = [part for message in messages for part in parts_of(number, message)]
+    sittings = sittings_of(read, messages, parts)
+    await finder.index(VIEW, read, upto, parts, sittings)
+    return read._replace(upto=upto, sitting=sittings[-1] if sittings else read.sitting)
+
+
+def _tell(progress: Progress | None, total: int, before: int, done: int) -> None:
+    if progress is not None:
+        progress(min(before + done, total), total)

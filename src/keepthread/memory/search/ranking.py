@@ -1,0 +1,144 @@
+"""Ranking what an index finds: its places, what is known of them, vectors if there are any."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+from keepthread.memory.search.vectors import Vectors
+from keepthread.protocols import Searchable
+from keepthread.recall.bm25 import NOTHING, worth
+from keepthread.recall.candidates import candidates
+from keepthread.recall.corpus import Ground
+from keepthread.recall.positions import LENGTH_BITS, VIEW
+from keepthread.recall.query import Query
+from keepthread.recall.rank import Ranked, rank
+from keepthread.recall.weights import Weights
+from keepthread.types import Embedding, Found, MessageFilter, Part, SessionKey
+
+CANDIDATES: Final = 400
+_MARKS: Final = ("", "²", "³")
+_TELLING: Final = 0.15
+"""The share of a question's words, by what they are worth, that a piece must hold to be telling."""
+_BY_MEANING: Final = 8
+_NEAREST: Final = 100
+"""Pieces that are nearest by meaning, where a text has one vector."""
+_SPARE: Final = 20
+"""Pieces beyond what a room can hold: some fall away, and near misses are named."""
+
+
+class Ranking(NamedTuple):
+    """What bears on a question, the best first, and what is known of it."""
+
+    ranked: Sequence[Ranked]
+    parts: Mapping[int, Part]
+    """By place without its length."""
+    ground: Ground
+    strengths: Mapping[int, float]
+    """What words say for each candidate, without its length."""
+    worth: float
+    """What they would say for one that holds all of them."""
+    by_vectors: bool
+
+    def telling(self) -> list[Ranked]:
+        """Return those that hold, or stand beside, a good part of what is asked.
+
+        With vectors the first few are let in as well: they may say it in other words.
+        """
+        least, first = _TELLING * self.worth, _BY_MEANING if self.by_vectors else 0
+        strengths = self.strengths
+        return [
+            each
+            for n, each in enumerate(self.ranked)
+            if n < first or strengths.get(each.place >> LENGTH_BITS, 0.0) >= least > 0
+        ]
+
+    def that_may_fit(self, some: Sequence[Ranked], room: int) -> Iterator[Ranked]:
+        """Yield the best that fill a room, and some more: not all of them will do."""
+        spare = _SPARE
+        for each in some:
+            room -= self.parts[each.place >> LENGTH_BITS].tokens
+            spare -= room < 0
+            if spare < 0:
+                return
+            yield each
+
+
+class SearchScope(NamedTuple):
+    """What is searched: one owner's sessions or all, one session or all, some messages or all."""
+
+    owner: str | None
+    session: SessionKey | None
+    only: MessageFilter | None = None
+
+
+async def ranked(
+    finder: Searchable,
+    asked: Query,
+    scope: SearchScope,
+    *,
+    vectors: Vectors | None,
+    weights: Weights,
+    most: int = CANDIDATES,
+    neighbours: bool = True,
+    shown: tuple[int, int] = NOTHING,
+) -> Ranking:
+    """Return what bears on a question, the best first.
+
+    `neighbours` lets in what holds none of its words, but stands beside what does. `shown` are the
+    first and the last place that a context shows anyway.
+    """
+    found, vector = await _found(finder, asked, scope, vectors)
+    also: Sequence[int] = ()
+    if vectors is not None and vector is not None and not vector.ids:
+        also = await finder.nearest(vectors.view, vector, **scope._asdict(), limit=_NEAREST)
+    ground = Ground.of(found.sittings)
+    confined = scope.only is not None
+    best = candidates(asked, found, most=most, also=also, ground=ground, confined=confined)
+    if not neighbours and vector is None:
+        best = [each for each in best if each.own]
+    places = [each.place for each in best]
+    parts = {part.place >> LENGTH_BITS: part for part in await finder.parts(VIEW, places)}
+    kept: dict[int, Embedding] = {}
+    if vectors is not None and vector is not None:
+        near = await finder.vectors(vectors.view, places)
+        kept = {place >> LENGTH_BITS: each for place, each in near.items()}
+    return Ranking(
+        ranked=rank(asked, found, best, parts, asked=vector, vectors=kept, weights=weights),
+        parts=parts,
+        ground=ground,
+        strengths={each.place >> LENGTH_BITS: each.near for each in best},
+        worth=worth(asked, found, ground.parts, shown),
+        by_vectors=vector is not None,
+    )
+
+
+async def _found(
+    finder: Searchable,
+    asked: Query,
+    scope: SearchScope,
+    vectors: Vectors | None,
+) -> tuple[Found, Embedding | None]:
+    """Return where the words of a question stand, and its vectors, if there is an embedder."""
+    places = finder.places(VIEW, _looked_for(asked), **scope._asdict())
+    if vectors is None:
+        return _with_forms(asked, await places), None
+    found, vector = await asyncio.gather(places, vectors.asked(asked.text))
+    return _with_forms(asked, found), vector
+
+
+def _looked_for(asked: Query) -> list[str]:
+    """Return what an index is asked for: words, how often each is there, and their other forms."""
+    plain = [word for word in asked.words if word not in asked.faint]
+    words = [f"{word}{mark}" for word in plain for mark in _MARKS]
+    return [*words, *asked.faint, *chain.from_iterable(asked.forms.values())]
+
+
+def _with_forms(asked: Query, found: Found) -> Found:
+    """Return what was found with the places of other forms of a word among its own."""
+    places = dict(found.places)
+    for word, forms in asked.forms.items():
+        others = [found.places.get(form, ()) for form in forms]
+        if any(others):
+            places[word] = sorted({*places.get(word, ()), *chain.from_iterable(others)})
+    return found._replace(places=places)

@@ -1,0 +1,389 @@
+"""Searching: reading the log on into the index, and finding what bears on a question.
+
+The index is a view of the log, off the path of whoever writes. Whoever asks reads on first what was
+written since, so that a search sees the newest message. A context does not wait for a long backlog:
+it takes what is there, says so, and has the rest read in the background.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Final, NamedTuple, TypeVar
+
+from keepthread.context.hidden import Marks
+from keepthread.errors import (
+    InvalidInput,
+    ReadOnly,
+    SessionNotFound,
+    Unsupported,
+)
+from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.runtime import Background
+from keepthread.memory.search.indexing import read_on
+from keepthread.memory.search.ranking import CANDIDATES, SearchScope, ranked
+from keepthread.memory.search.vectors import Vectors
+from keepthread.protocols import Progress, Recalled, Recollection, Searchable, Store
+from keepthread.recall.bm25 import NOTHING
+from keepthread.recall.chunks import pieces_of
+from keepthread.recall.corpus import Ground
+from keepthread.recall.positions import MESSAGE, SEQ_BITS, VIEW, part_of, span
+from keepthread.recall.query import Query, query_of
+from keepthread.recall.rank import Ranked
+from keepthread.recall.snippet import snippet
+from keepthread.recall.weights import DEFAULT, Weights
+from keepthread.stores.validation import check_count, check_text, show
+from keepthread.types import (
+    Hidden,
+    Message,
+    MessageFilter,
+    Placed,
+    Record,
+    Role,
+    Scope,
+    SessionKey,
+)
+
+T = TypeVar("T", Placed, Recollection)
+
+NO_EXCHANGE: Final = -1
+_AT_ONCE: Final = 400
+"""Messages that a context waits for to be read into the index."""
+_LEAST: Final = 120
+_SHORT: Final = 10
+"""Tokens of a short piece: for each so many of a context's room a candidate is looked at."""
+_MAX_OWNERS: Final = 10_000
+"""Owners of whom it is remembered that their vectors were looked at."""
+_ROLES: Final = ("user", "assistant", "tool", "system")
+
+
+class Hit(NamedTuple):
+    """A message that a search found."""
+
+    session: str
+    """The session's id."""
+    message: Message
+    score: float
+    snippet: str
+    reason: str
+    """What speaks for it."""
+
+
+class Filters(NamedTuple):
+    """What a search is confined to; None is all."""
+
+    owner: str | None = None
+    session: str | None = None
+    since: float | None = None
+    until: float | None = None
+    roles: Collection[Role] | None = None
+
+    def check(self) -> "Filters":
+        """Refuse what means nothing."""
+        for name, at in (("since", self.since), ("until", self.until)):
+            if at is not None and type(at) not in (int, float):
+                raise InvalidInput(f"{name} must be seconds since 1970, not {show(at)}")
+        for role in self.roles or ():
+            if role not in _ROLES:
+                raise InvalidInput(f"there is no role {role!r}; there are {', '.join(_ROLES)}")
+        return self
+
+    @property
+    def only(self) -> MessageFilter | None:
+        """Return which messages it is confined to, None if to none in particular."""
+        if self.since is None and self.until is None and not self.roles:
+            return None
+        return MessageFilter(
+            -inf if self.since is None else self.since,
+            inf if self.until is None else self.until,
+            self.roles or None,
+        )
+
+
+class Asker(NamedTuple):
+    """The turn in which a model searches: it sees no more than a context would recall."""
+
+    session: SessionKey
+    exchange: int
+    """The number of its exchange, which the model has before it."""
+
+
+class Searching:
+    """Finds what bears on a question, in one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        background: Background,
+        vectors: Vectors | None = None,
+        weights: Weights | None = None,
+    ) -> None:
+        """Search a store; `vectors` know what means the same in other words."""
+        self.store = store
+        self.vectors = vectors
+        self.weights = weights or DEFAULT
+        self._background = background
+        self._read_for: set[str] = set()
+        """Owners whose vectors this process has begun to read on."""
+
+    async def finder(self) -> Searchable:
+        """Return what finds words in the store, or say that it cannot."""
+        found = await self.store.finder()
+        if found is None:
+            raise Unsupported(
+                "this store keeps no index of words, so it can neither search, recall nor know"
+                " facts; SQLite and PostgreSQL can"
+            )
+        return found
+
+    def warm(self) -> None:
+        """Have the embedder loaded, so that the first question need not go without."""
+        if vectors := self.vectors:
+            self._background.soon("embedder", lambda: vectors.asked("How warm is it?", within=0))
+
+    async def close(self) -> None:
+        """Let go of what is being embedded."""
+        if self.vectors:
+            await self.vectors.close()
+
+    # --- reading on ---
+
+    async def catch_up(
+        self,
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Read into the index, and into the vectors, what was written since."""
+        finder = await self.finder()
+        await read_on(self.store, finder, owner=owner, session=session, progress=progress)
+        if self.vectors:
+            await self.vectors.catch_up(
+                self.store, finder, owner=owner, session=session, progress=progress
+            )
+
+    def soon(self, owner: str | None) -> None:
+        """Have an owner's conversations read on, or everybody's, off the caller's path."""
+        self._background.soon(("search", owner), lambda: self.catch_up(owner=owner))
+
+    # --- by hand ---
+
+    async def search(
+        self,
+        query: str,
+        filters: Filters,
+        *,
+        limit: int,
+        progress: Progress | None = None,
+        asker: Asker | None = None,
+    ) -> list[Hit]:
+        """Return the messages that bear most on a question, the best first.
+
+        With an `asker`, neither hidden messages nor those of its own exchange are among them.
+        """
+        filters.check()
+        check_count(limit, "limit")
+        check_text(query, "a query")
+        finder = await self.finder()
+        session = await self._key(filters)
+        with suppress(ReadOnly):  # then what was indexed before is searched
+            await read_on(
+                self.store, finder, owner=filters.owner, session=session, progress=progress
+            )
+        if self.vectors:
+            self.soon(filters.owner)
+        asked = query_of(query)
+        only = filters.only
+        ranking = await ranked(
+            finder,
+            asked,
+            SearchScope(filters.owner, session, only),
+            vectors=self.vectors,
+            weights=self.weights,
+            most=max(CANDIDATES, limit),
+            neighbours=False,
+        )
+        hits: dict[tuple[str, bytes], Hit] = {}  # copies in forks are one hit
+        for page in _paged(ranking.ranked, 2 * limit):
+            found = _by_message(await self._placed(finder, page, asker))
+            for each in page:
+                placed = found.get(each.place >> MESSAGE)
+                if placed and (only is None or only.admits(placed.message)):
+                    key = (placed.message.id, placed.message.digest)
+                    hits.setdefault(key, _hit(placed, each, asked))
+            if len(hits) >= limit:
+                break
+        return list(hits.values())[:limit]
+
+    async def _placed(
+        self, finder: Searchable, page: Sequence[Ranked], asker: Asker | None
+    ) -> Sequence[Placed]:
+        """Return the messages of a page of hits, as far as an asker may see them."""
+        kinds = () if asker is None else (MARKS,)
+        placed, records = await finder.fetch([each.place for each in page], kinds=kinds)
+        if asker is None:
+            return placed
+        own = marks_of(await self.store.scan(Scope(session=asker.session), MARKS))
+        others = [each for each in _shown(placed, records) if not _is_own(each, asker)]
+        return await self._not_hidden(asker.session, others, own.hidden, asker.exchange)
+
+    async def _key(self, filters: Filters) -> SessionKey | None:
+        if filters.session is None:
+            return None
+        info = await self.store.get_session(filters.session)
+        if info is None or not info.ready or filters.owner not in (None, info.owner):
+            raise SessionNotFound(f"there is no session {filters.session!r}")
+        return info.key
+
+    # --- for a context ---
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        owner: str,
+        session: SessionKey,
+        everywhere: bool,
+        before: int,
+        hidden: Sequence[Hidden],
+        room: int,
+        telling: bool,
+    ) -> Recalled:
+        """Return what bears on a question, for a context of a session that has so much room.
+
+        `before` is the first position of that session that the context shows anyway, `hidden` what
+        it must not show; `everywhere` recalls from all the owner's sessions. `telling` leaves the
+        room empty rather than fill it with what has little to do with the question.
+        """
+        finder = await self.store.finder()
+        if finder is None:
+            return Recalled(notes=("this store keeps no index of words",))
+        scope = None if everywhere else session
+        notes = await self._ready(finder, owner, scope, session, before)
+        asked = query_of(query)
+        if not asked.words:
+            return Recalled(notes=notes)
+        first, last = shown = span(int(session), before) if before else NOTHING
+        ranking = await ranked(
+            finder,
+            asked,
+            SearchScope(owner, scope),
+            vectors=self.vectors,
+            weights=self.weights,
+            most=max(_LEAST, min(CANDIDATES, room // _SHORT)),
+            shown=shown,
+        )
+        if self.vectors and not ranking.by_vectors:
+            notes = (*notes, "the embedder did not answer in time: ranked by words alone")
+        some = ranking.telling() if telling else ranking.ranked
+        older = [each for each in some if not first <= each.place <= last]
+        best = list(ranking.that_may_fit(older, room))
+        hits = await self._fetched(finder, best, ranking.ground)
+        return Recalled(await self._not_hidden(session, hits, hidden), notes)
+
+    async def _not_hidden(
+        self,
+        session: SessionKey,
+        hits: Sequence[T],
+        hidden: Sequence[Hidden],
+        exchange: int = NO_EXCHANGE,
+    ) -> Sequence[T]:
+        """Leave out copies of what a session hides or has erased, or has in an exchange.
+
+        A fork and the session it was copied from hold the same messages, and each hides its own.
+        """
+        others = {hit.message.id for hit in hits if hit.session != session}
+        if not others:
+            return hits
+        marks = Marks(hidden=tuple(hidden))
+        own = await self.store.find(session, ids=others)
+        gone = {
+            message.id
+            for message in own
+            if message.state != "live" or marks.hides(message.seq) or message.exchange == exchange
+        }
+        return [hit for hit in hits if hit.message.id not in gone]
+
+    async def _ready(
+        self,
+        finder: Searchable,
+        owner: str,
+        scope: SessionKey | None,
+        session: SessionKey,
+        before: int,
+    ) -> tuple[str, ...]:
+        """Read on what a context could recall, if that is soon done; return what is to be said."""
+        unread = await finder.unread(VIEW, owner=owner, session=scope)
+        # What the window shows need not be found.
+        due = [u for u in unread if u.session != session or u.upto + 1 < before]
+        backlog = sum(u.last - u.upto for u in due)
+        with suppress(ReadOnly):
+            if 0 < backlog <= _AT_ONCE:
+                await read_on(self.store, finder, owner=owner, session=scope)
+        if backlog > _AT_ONCE or (self.vectors and (backlog or owner not in self._read_for)):
+            if len(self._read_for) >= _MAX_OWNERS:
+                self._read_for.clear()  # at worst an owner's vectors are looked at once more
+            self._read_for.add(owner)
+            self.soon(owner)
+        return (f"{backlog:,} messages are not in the index yet",) if backlog > _AT_ONCE else ()
+
+    async def _fetched(
+        self, finder: Searchable, best: Sequence[Ranked], ground: Ground
+    ) -> list[Recollection]:
+        """Return pieces with their messages, without what their sessions hide."""
+        placed, records = await finder.fetch([each.place for each in best], kinds=(MARKS,))
+        found = {
+            key: (each, pieces_of(each.message))
+            for key, each in _by_message(_shown(placed, records)).items()
+        }
+        hits: list[Recollection] = []
+        for each in best:
+            key, part = each.place >> MESSAGE, part_of(each.place)
+            if key not in found or part >= len(found[key][1]):
+                continue
+            (session, id, _, message), pieces = found[key]
+            began = ground.began(key)
+            hits.append(
+                Recollection(
+                    session,
+                    id,
+                    message,
+                    pieces[part],
+                    part,
+                    # A message that was indexed meanwhile stands for itself.
+                    message.created_at if began is None else began,
+                    each.score,
+                    each.reason,
+                )
+            )
+        return hits
+
+
+def _shown(placed: Sequence[Placed], records: Sequence[Record]) -> list[Placed]:
+    """Return the messages that their own sessions do not hide, by the marks of these."""
+    marks = {record.scope.session: Marks.from_json(record.value) for record in records}
+    return [
+        each
+        for each in placed
+        if each.session not in marks or not marks[each.session].hides(each.message.seq)
+    ]
+
+
+def _is_own(placed: Placed, asker: Asker) -> bool:
+    return (placed.session, placed.message.exchange) == asker
+
+
+def _by_message(placed: Sequence[Placed]) -> dict[int, Placed]:
+    return {int(each.session) << SEQ_BITS | each.message.seq: each for each in placed}
+
+
+def _hit(placed: Placed, ranked: Ranked, asked: Query) -> Hit:
+    pieces, part = pieces_of(placed.message), part_of(ranked.place)
+    text = pieces[part] if part < len(pieces) else placed.message.content
+    return Hit(placed.id, placed.message, ranked.score, snippet(text, asked.words), ranked.reason)
+
+
+def _paged(ranked: Sequence[Ranked], size: int) -> Iterator[Sequence[Ranked]]:
+    for start in range(0, len(ranked), max(1, size)):
+        yield ranked[start : start + size]

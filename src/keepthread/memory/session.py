@@ -1,0 +1,289 @@
+"""A session as programs use it: append, ask for a context, take turns, hide, fork, pin."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from keepthread.context.context import Context
+from keepthread.errors import MessageNotFound, Stale
+from keepthread.memory import history as branching
+from keepthread.memory.conversation import Thread
+from keepthread.memory.material import MARKS, marks_of, newest_summary
+from keepthread.memory.notes import inject
+from keepthread.memory.summaries import COSTS, Costs, costs_of
+from keepthread.memory.tool_cache import Recorded
+from keepthread.memory.tool_calls import ask, pair, text_of
+from keepthread.memory.turn import Turn
+from keepthread.memory.why_log import KeptWhy
+from keepthread.protocols import Progress
+from keepthread.stores.validation import check_count, check_id
+from keepthread.types import (
+    JSON,
+    Attachment,
+    CachedTool,
+    Message,
+    ProactiveTool,
+    Role,
+    Scope,
+    SessionInfo,
+    SessionKey,
+)
+
+
+class Status(NamedTuple):
+    """How much a session holds, in the log and as contexts see it."""
+
+    messages: int
+    exchanges: int
+    tokens: int
+    visible_messages: int
+    visible_tokens: int
+    summary_bytes: int
+    """The newest summary that serves; 0 if there is none."""
+    cached_tools: int
+    """Tool results that are remembered and still serve."""
+    costs: Costs
+    """What models took for the summaries."""
+
+    @property
+    def compressions(self) -> int:
+        """Return how many texts a model shortened."""
+        return self.costs.compressions
+
+    @property
+    def refusals(self) -> int:
+        """Return how many answers of a model could not be taken."""
+        return self.costs.refused
+
+
+class Session:
+    """One conversation; get it from `Memory.session`."""
+
+    def __init__(self, thread: Thread, info: SessionInfo) -> None:
+        """Hold a session that is there."""
+        self._thread = thread
+        self._store = thread.store
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        """Return the session's id."""
+        return self.info.id
+
+    @property
+    def key(self) -> SessionKey:
+        """Return the key of this life of the session."""
+        return self.info.key
+
+    @property
+    def owner(self) -> str:
+        """Return whose conversation it is."""
+        return self.info.owner
+
+    # --- writing ---
+
+    async def append(self, *messages: Message, expect: int | None = None) -> list[Message]:
+        """Store messages at the end of the log, all or none, and return them as stored.
+
+        See `Store.append` for ids, retries and `expect`.
+        """
+        stored = await self._thread.append(messages, expect=expect)
+        self._thread.upkeep.after_append(self.key, stored)
+        return stored
+
+    async def add_turn(self, role: Role, content: str, *, id: str | None = None) -> Message:
+        """Store one message by its role and text."""
+        (stored,) = await self.append(Message(role=role, content=content, id=id or ""))
+        return stored
+
+    def exchange(
+        self,
+        text: str,
+        *,
+        id: str | None = None,
+        author: str | None = None,
+        attachments: Sequence[Attachment] = (),
+    ) -> Turn:
+        """Begin a turn: `async with session.exchange("…") as turn`.
+
+        The user message is stored before the block is entered. An id makes it safe to deliver the
+        same request twice: the turn goes on, and once finished, `turn.answer` is the answer.
+        """
+        message = Message(
+            role="user", content=text, id=id or "", author=author, attachments=attachments
+        )
+        return Turn(self._thread, message)
+
+    async def inject(
+        self,
+        key: str,
+        text: str,
+        *,
+        tools: Iterable[ProactiveTool] = (),
+        once: bool = True,
+        lifetime: int | None = None,
+    ) -> bool:
+        """Put in what the program knows, such as an open file; tell whether it was put in now.
+
+        It is shown as a quotation at its place in the log, and the newest note of a key is held on
+        to when the window has passed it. `once`: not again while the session has a note of that
+        key, whoever put it in; else not again while its text is the same. A lifetime of N lets it
+        hold in this exchange and the N - 1 after it. `tools` are recorded and remembered with it,
+        as if the model had asked.
+        """
+        return await inject(self._thread, key, text, tools=tools, once=once, lifetime=lifetime)
+
+    # --- reading ---
+
+    async def messages(self, after: int = 0, limit: int = 100) -> list[Message]:
+        """Return messages behind a position, oldest first, hidden ones included."""
+        return await self._store.read(self.key, after=after, limit=limit)
+
+    async def context(
+        self,
+        view: str | None = None,
+        *,
+        budget: int | None = None,
+        query: str | None = None,
+        newest: bool = True,
+    ) -> Context:
+        """Return what a model should see now: by a view's name, a budget, or both.
+
+        `newest=False` leaves the newest user message out, for callers who place it themselves.
+        `query` is what to recall by, for strategies that recall; others pass over it.
+        """
+        return await self._thread.context(view, budget=budget, query=query, newest=newest)
+
+    async def accounts(self, limit: int = 10) -> list[KeptWhy]:
+        """Return why the latest contexts were what they were, newest first.
+
+        They are kept if the memory was opened with `keep_why`.
+        """
+        return await self._thread.accounts.newest(self.key, check_count(limit, "limit"))
+
+    async def status(self) -> Status:
+        """Return how much there is, in the log, to be seen, in short and remembered."""
+        scope = Scope(session=self.key)
+        marks = marks_of(await self._store.scan(scope, MARKS))
+        info = await self.refresh()
+        end = info.messages + 1
+        summary = await newest_summary(self._store, self.key, marks.hidden, before=end)
+        costs = await self._store.get(scope, COSTS, COSTS)
+        count, tokens = marks.hidden_before(end)
+        return Status(
+            messages=info.messages,
+            exchanges=info.exchanges,
+            tokens=info.tokens,
+            visible_messages=info.messages - count,
+            visible_tokens=info.tokens - tokens,
+            summary_bytes=len(summary.text.encode("utf-8", "surrogatepass")) if summary else 0,
+            cached_tools=len(await self.cached_tools()),
+            costs=costs_of(costs.value if costs else None),
+        )
+
+    # --- remembered tool results ---
+
+    async def cache_tool(
+        self,
+        name: str,
+        args: Mapping[str, JSON],
+        result: JSON,
+        lifetime: int,
+        *,
+        author: str | None = None,
+    ) -> None:
+        """Record a call and its result, and remember it for so many exchanges.
+
+        For programs that run tools themselves; see `Turn.tool` for those that do not.
+        """
+        thread, cache = self._thread, self._thread.cache
+        asked, text = ask(name, args), text_of(result)
+        cache.key(asked, author)  # refuses what is no author before anything is recorded
+        check_count(lifetime, "lifetime")
+        exchange = await thread.tool_exchange()
+        call, answer = await thread.append(pair(asked, text, thread.ids))
+        if lifetime:
+            await cache.remember(asked, author, exchange, lifetime, Recorded(call.id, answer))
+            thread.upkeep.remembers(cache.shelf)
+
+    async def cached_tool(
+        self, name: str, args: Mapping[str, JSON], *, author: str | None = None
+    ) -> str | None:
+        """Return a result that is remembered, or None; its life begins anew."""
+        exchange = await self._thread.tool_exchange()
+        return await self._thread.cache.find(ask(name, args), author, exchange)
+
+    async def cached_tools(self) -> list[CachedTool]:
+        """Return what is remembered and still serves, oldest first."""
+        return await self._thread.cache.remembered(await self._thread.tool_exchange())
+
+    async def fold(self, *, progress: Progress | None = None) -> int:
+        """Fold now what is due into the summary, and return how many folds it took.
+
+        Otherwise that happens by itself after `finish`, if a view's strategy wants summaries.
+        `progress` tells of the exchanges that were folded, and of how many are due.
+        """
+        return await self._thread.upkeep.folder.fold(self.key, wait=True, progress=progress)
+
+    # --- hiding, branching, details ---
+
+    async def clear(self) -> None:
+        """Start afresh: nothing so far is shown any more, and the log keeps all of it."""
+        await branching.clear(self._store, self.key)
+
+    async def rewind(self, to: int) -> None:
+        """Hide what came after a position; 0 hides all."""
+        await branching.rewind(self._store, self.key, to)
+
+    async def fork(self, at: int | None = None, *, id: str | None = None) -> "Session":
+        """Return a new session with a copy of this one up to a position, or of all."""
+        name = self._thread.ids() if id is None else id
+        made = await branching.fork(self._store, await self.refresh(), name, at)
+        return Session(self._thread._replace(id=made.id, key=made.key, tools=None), made)
+
+    async def pin(self, id: str) -> None:
+        """Keep a message in every context, by its id."""
+        await branching.pin(self._store, self.key, id)
+
+    async def unpin(self, id: str) -> bool:
+        """Let go of a pinned message; tell whether it was pinned."""
+        return await branching.unpin(self._store, self.key, id)
+
+    async def update(
+        self,
+        *,
+        title: str | None = None,
+        title_from: str | None = None,
+        tags: Sequence[str] | None = None,
+        system_prompt: str | None = None,
+        meta: Mapping[str, JSON] | None = None,
+    ) -> SessionInfo:
+        """Change what is said of the session; None leaves a thing as it is.
+
+        Only what is given is written: what others change at the same moment stays. `title_from` is
+        the id of the message that a title was made from: the title is then erased with it.
+        """
+        given = {"title": title, "tags": tags, "system_prompt": system_prompt, "meta": meta}
+        changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
+        while True:
+            seen = await self.refresh()
+            if title is not None:
+                changes["title_seq"] = 0 if title_from is None else await self._live_seq(title_from)
+            # `Stale`: the same field was changed, or a message erased, since. The later call wins.
+            with suppress(Stale):
+                self.info = await self._store.put_session(replace(seen, **changes), seen=seen)
+                return self.info
+
+    async def _live_seq(self, id: str) -> int:
+        """Return the position of a message that is not erased."""
+        found = await self._store.find(self.key, ids=[check_id(id, "a message id")])
+        live = [message.seq for message in found if message.state == "live"]
+        if not live:
+            raise MessageNotFound(f"session {self.id!r} has no message {id!r}")
+        return live[0]
+
+    async def refresh(self) -> SessionInfo:
+        """Return the session's record as it is now."""
+        self.info = await self._store.describe(self.key)
+        return self.info

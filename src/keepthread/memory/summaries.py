@@ -1,0 +1,372 @@
+"""Folding: old exchanges become a running summary, off the caller's path, and the log stays.
+
+A fold takes the oldest closed exchanges that no summary stands for, a range of positions without
+gaps, and leaves a record of its own: the summary of everything up to its end. So nothing is folded
+twice or passed over, a crash costs the fold that was being made, and a fold that touches what was
+hidden or erased is passed by, down to the newest that does not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, cast
+
+from keepthread.context.blocks import is_answer
+from keepthread.context.digest import exchange_line, size
+from keepthread.context.hidden import Marks, Questions
+from keepthread.context.importance import Cues
+from keepthread.context.quoting import in_short
+from keepthread.context.trust import lowest, trust_in
+from keepthread.errors import InvalidInput, Stale
+from keepthread.memory.material import (
+    DIGEST,
+    FOLD,
+    MARKS,
+    marks_of,
+    newest_summary,
+    position_key,
+    summary_of,
+)
+from keepthread.memory.tracing import RECORDS, Spans
+from keepthread.memory.turns import closed_exchange
+from keepthread.models.summarizers import EXTRACTIVE, Extractive, shortened
+from keepthread.protocols import Progress, Scorer, Store, Summarizer, TokenCounter
+from keepthread.stores.leases import Leases
+from keepthread.types import (
+    JSON,
+    Message,
+    Origin,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    Summary,
+    Usage,
+)
+
+COSTS: Final = "costs"
+_PAGE: Final = 100
+_QUESTION_BYTES: Final = 300
+_MOST_KNOWN: Final = 10_000
+_DENSE: Final = 32
+"""Among the newest twice so many folds all stay; older ones get sparser with their age."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folding:
+    """How old exchanges become a summary; sizes are bytes of UTF-8.
+
+    More than `exchanges` closed exchanges: the oldest `at_once` are folded. A summary over
+    `summary_bytes` is compressed to `compressed_bytes`; answers over `answer_bytes` are shown and
+    folded as digests of about `digest_bytes`. Of important messages, `kept` are remembered.
+    """
+
+    summarizer: Summarizer = field(default_factory=Extractive)
+    scorer: Scorer = field(default_factory=Cues)
+    exchanges: int = 10
+    at_once: int = 5
+    answer_bytes: int = 750
+    digest_bytes: int = 500
+    summary_bytes: int = 4000
+    compressed_bytes: int = 3000
+    kept: int = 24
+
+    def __post_init__(self) -> None:
+        """Refuse settings that mean nothing."""
+        if not 0 < self.at_once <= self.exchanges:
+            raise InvalidInput("at_once must be at least 1 and at most `exchanges`")
+        if not 0 < self.digest_bytes <= self.answer_bytes:
+            raise InvalidInput("digest_bytes must be at least 1 and at most `answer_bytes`")
+        if not 0 < self.compressed_bytes <= self.summary_bytes:
+            raise InvalidInput("compressed_bytes must be at least 1 and at most `summary_bytes`")
+
+
+class Costs(NamedTuple):
+    """What shortening took in one session, by models alone."""
+
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    compressions: int = 0
+    """Texts that a model shortened."""
+    refused: int = 0
+    """Answers of a model that could not be taken."""
+
+
+class Folder:
+    """Folds the sessions of one store."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        counter: TokenCounter,
+        folding: Folding,
+        leases: Leases,
+        spans: Spans | None = None,
+    ) -> None:
+        """Know where to fold, and how."""
+        self.store = store
+        self.counter = counter
+        self.folding = folding
+        self.leases = leases
+        self.spans = spans or Spans()
+        self.folded: dict[SessionKey, int] = {}
+        """The last exchange behind each session's summary, as far as it was looked at."""
+
+    def may_be_due(self, session: SessionKey, exchange: int) -> bool:
+        """Tell whether there may be something to fold, now that an exchange is closed."""
+        return exchange - self.folded.get(session, 0) > self.folding.exchanges
+
+    async def fold(
+        self, session: SessionKey, *, wait: bool = False, progress: Progress | None = None
+    ) -> int:
+        """Fold what is due, and return how many folds that took.
+
+        One process at a time folds a session; `wait` waits for another to be done. `progress` tells
+        of exchanges.
+        """
+        made = total = 0
+        begun: int | None = None
+        if not wait and await self._next(session) is None:
+            return 0
+        lease = self.leases.held(Scope(session=session), FOLD, wait=wait, by_clock=True)
+        async with lease as mine:
+            while mine and (due := await self._next(session)) is not None:
+                begun = due.folded if begun is None else begun
+                total = self._count_due(due.closed - begun)
+                if progress:
+                    progress(min(due.folded - begun, total), total)
+                with self.spans.open("upsert_memory", due.id) as span:
+                    span.set_attribute(RECORDS, 1)
+                    span.set_attribute("keepthread.messages", len(due.messages))
+                    made += await self._fold(session, due)
+            if progress and total:
+                progress(total, total)
+        return made
+
+    # --- what is due ---
+
+    async def _next(self, session: SessionKey) -> "_Due | None":
+        """Return the next range to fold, or None if there is none yet."""
+        head = await self.store.describe(session)
+        marks = marks_of(await self.store.scan(Scope(session=session), MARKS))
+        previous = await newest_summary(self.store, session, marks.hidden, before=head.messages + 1)
+        folded = previous.exchange if previous else 0
+        if len(self.folded) >= _MOST_KNOWN:
+            self.folded.clear()
+        self.folded[session] = folded
+        if head.exchanges - folded <= self.folding.exchanges:
+            return None
+        closed = await closed_exchange(self.store, session, marks)
+        if closed - folded <= self.folding.exchanges:
+            return None
+        due = _Due(previous, marks, head, closed)
+        return due if await self._read(session, due) else None
+
+    def _count_due(self, unfolded: int) -> int:
+        """Return how many of so many closed exchanges are to be folded."""
+        over = unfolded - self.folding.exchanges
+        return -(-over // self.folding.at_once) * self.folding.at_once
+
+    async def _read(self, session: SessionKey, due: "_Due") -> bool:
+        """Read on until enough closed exchanges are known; tell whether there are enough."""
+        after = due.previous.last if due.previous else 0
+        opened = 0
+        while page := await self.store.read(
+            session, after=due.marks.behind(after + 1) - 1, limit=_PAGE
+        ):
+            for message in page:
+                if due.marks.hides(message.seq):
+                    continue
+                if message.role == "user" and message.exchange <= due.closed:
+                    opened += 1
+                if opened > self.folding.exchanges:
+                    return True
+                if opened <= self.folding.at_once:
+                    due.messages.append(message)
+            after = page[-1].seq
+        return False
+
+    # --- one fold ---
+
+    async def _fold(self, session: SessionKey, due: "_Due") -> bool:
+        """Make one fold; tell whether it is stored, and not something else in its stead."""
+        epochs = {session: due.epoch}
+        digests = await self._digests(session, due, epochs)
+        text = "\n".join(filter(None, [due.text, *_lines(due.messages, self.folding, digests)]))
+        by = "lines"
+        if size(text) > self.folding.summary_bytes:
+            text, by = await self._shorten(session, text, self.folding.compressed_bytes)
+        last = due.messages[-1]
+        value: JSON = {
+            "text": text,
+            "last": last.seq,
+            "exchange": max(m.exchange for m in due.messages),
+            "number": due.number,
+            "tokens": last.total - due.marks.hidden_before(last.seq)[1],
+            "origin": due.origin,
+            "kept": [list(each) for each in self._kept(due)],
+            "head": due.head,
+            "by": by,
+        }
+        try:
+            await self.store.put(
+                Scope(session=session),
+                FOLD,
+                position_key(last.seq),
+                value,
+                made_of=due.spans(session),
+                version=0,
+                epochs=epochs,
+            )
+        except Stale:  # erased meanwhile, or folded by one who took the lease
+            return False
+        if due.number % _DENSE == 0:
+            await self._thin(session, due.number)
+        return True
+
+    async def _digests(
+        self, session: SessionKey, due: "_Due", epochs: Mapping[SessionKey, int]
+    ) -> dict[int, str]:
+        """Return the digests of long answers, made unless they are there."""
+        scope = Scope(session=session)
+        made: dict[int, str] = {}
+        answers = [m for m in due.messages if is_answer(m) and m.state == "live"]
+        for message in answers:
+            if size(message.content) <= self.folding.answer_bytes:
+                continue
+            key = position_key(message.seq)
+            known = await self.store.get(scope, DIGEST, key)
+            if known is not None:
+                made[message.seq] = cast(list[str], known.value)[0]
+                continue
+            text, by = await self._shorten(session, message.content, self.folding.digest_bytes)
+            text = text if by == EXTRACTIVE else in_short(text)
+            short = replace(message, content=text, native=None, attachments=())
+            tokens = self.counter.count(short)
+            span = Span(session=session, first=message.seq, last=message.seq)
+            value = [text, tokens, self.counter.name, due.head]
+            try:
+                await self.store.put(
+                    scope, DIGEST, key, value, made_of=[span], version=0, epochs=epochs
+                )
+            except Stale:  # the fold will see why
+                continue
+            made[message.seq] = text
+        return made
+
+    def _kept(self, due: "_Due") -> list[tuple[int, float, str]]:
+        """Return the most important positions so far, by position."""
+        found = list(due.previous.kept) if due.previous else []
+        for message in due.messages:
+            mark = self.folding.scorer.score(message) if message.state == "live" else None
+            if mark is not None:
+                found.append((message.seq, mark.score, mark.reason))
+        found.sort(key=lambda each: (each[1], each[0]))
+        return sorted(found[max(0, len(found) - self.folding.kept) :])
+
+    async def _thin(self, session: SessionKey, newest: int) -> None:
+        """Drop most of the older folds: the farther back, the fewer are needed."""
+        scope = Scope(session=session)
+        for record in await self.store.scan(scope, FOLD):
+            if not _stays(summary_of(record).number, newest):
+                await self.store.drop(scope, FOLD, record.key)
+
+    # --- shortening, and what it costs ---
+
+    async def _shorten(self, session: SessionKey, text: str, limit: int) -> tuple[str, str]:
+        """Return a text in so many bytes, and who shortened it."""
+        summarizer = self.folding.summarizer
+        short, usage, refusal = await shortened(summarizer, text, limit)
+        if not isinstance(summarizer, Extractive):
+            await self._note(session, usage or Usage(), refused=bool(refusal))
+        return short, EXTRACTIVE if refusal else summarizer.name
+
+    async def _note(self, session: SessionKey, usage: Usage, *, refused: bool) -> None:
+        """Add a model's call to what the session cost."""
+        scope = Scope(session=session)
+        while True:
+            record = await self.store.get(scope, COSTS, COSTS)
+            before = costs_of(record.value if record else None)
+            value: JSON = {
+                "calls": before.calls + 1,
+                "input": before.input + usage.input,
+                "output": before.output + usage.output,
+                "cached": before.cached + usage.cached,
+                "compressions": before.compressions + (not refused),
+                "refused": before.refused + refused,
+            }
+            try:
+                version = record.version if record else 0
+                await self.store.put(scope, COSTS, COSTS, value, version=version)
+            except Stale:
+                continue
+            return
+
+
+def costs_of(value: JSON) -> Costs:
+    """Return what a record says of costs."""
+    return Costs(**cast(dict[str, int], value)) if value else Costs()
+
+
+class _Due:
+    """A range that is to be folded: what came before it, and its messages."""
+
+    def __init__(
+        self, previous: Summary | None, marks: Marks, session: SessionInfo, closed: int
+    ) -> None:
+        self.previous = previous
+        self.marks = marks
+        self.closed = closed
+        self.id = session.id
+        self.epoch = session.epoch
+        self.head = session.messages
+        self.messages: list[Message] = []
+
+    @property
+    def text(self) -> str:
+        return self.previous.text if self.previous else ""
+
+    @property
+    def folded(self) -> int:
+        """Return the last exchange that was folded before."""
+        return self.previous.exchange if self.previous else 0
+
+    @property
+    def number(self) -> int:
+        return self.previous.number + 1 if self.previous else 1
+
+    @property
+    def origin(self) -> Origin:
+        """Return the lowest trust among what the summary is made from."""
+        origins: list[Origin] = [trust_in(m) for m in self.messages if m.state == "live"]
+        if self.previous:
+            origins.append(self.previous.origin)
+        return lowest(origins) if origins else "user"
+
+    def spans(self, session: SessionKey) -> list[Span]:
+        """Return the ranges behind the summary, with those of the summary before."""
+        ranges = [(span.first, span.last) for span in self.previous.spans] if self.previous else []
+        for message in self.messages:
+            if ranges and ranges[-1][1] == message.seq - 1:
+                ranges[-1] = (ranges[-1][0], message.seq)
+            else:
+                ranges.append((message.seq, message.seq))
+        return [Span(session=session, first=first, last=last) for first, last in ranges]
+
+
+def _lines(messages: Sequence[Message], folding: Folding, digests: Mapping[int, str]) -> list[str]:
+    """Return a line for each exchange, in the order in which they began."""
+    groups: dict[int, list[Message]] = {}
+    questions = Questions()
+    for message in messages:
+        groups.setdefault(questions.exchange(message), []).append(message)
+    limits = {"user": _QUESTION_BYTES, "answer": folding.answer_bytes}
+    return [exchange_line(group, **limits, digests=digests) for group in groups.values()]
+
+
+def _stays(number: int, newest: int) -> bool:
+    """Tell whether a fold stays: of those of an age, every second, fourth or eighth."""
+    sparse = max(1, (newest - number) // _DENSE)
+    return number % (1 << (sparse.bit_length() - 1)) == 0

@@ -1,0 +1,310 @@
+"""Tool results that live for exchanges: looked up before a tool runs, remembered after.
+
+An entry is a record on a session's shelf and names the message that holds the result, so that what
+is erased or hidden does not serve. The exchange in which it ends is stored, not a countdown.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import NamedTuple, cast
+
+from keepthread.context.hidden import Marks
+from keepthread.context.tool_results import TOOL, Entry
+from keepthread.errors import SessionGone, Stale
+from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.tool_calls import Asked
+from keepthread.protocols import Store
+from keepthread.stores.codec import dumps
+from keepthread.stores.leases import Leases, Locks
+from keepthread.stores.validation import check_id
+from keepthread.types import JSON, CachedTool, Message, Record, Scope, SessionKey, Span
+
+
+class Recorded(NamedTuple):
+    """A result as it is stored, and the id of the message that called."""
+
+    call: str
+    result: Message
+    fresh: bool = True
+    """False if another result was stored for the call before, which then stays."""
+
+
+class Log(NamedTuple):
+    """What a session's log holds at some places, and what of it is hidden."""
+
+    messages: Mapping[int, Message]
+    marks: Marks
+
+
+class Hit(NamedTuple):
+    """A remembered result that serves."""
+
+    record: Record
+    entry: Entry
+    result: Message
+
+
+class ToolCache(NamedTuple):
+    """The remembered results that a session uses: those on its own shelf, or on its parent's."""
+
+    store: Store
+    leases: Leases
+    locks: Locks
+    log: SessionKey
+    """The session that records calls and results."""
+    shelf: SessionKey
+    """The session on whose shelf the entries are."""
+    owner: str
+
+    def key(self, asked: Asked, author: str | None) -> str:
+        """Return the key of an entry: two people never share a result.
+
+        Tenant and session are not in it: a record is inside the wall of its tenant, on the shelf
+        of its session. So a fork, which has copies of both, goes on with its results.
+        """
+        person = self.owner if author is None else check_id(author, "author")
+        who = [self.owner, person, asked.name, asked.arguments]
+        return sha256(dumps(who, "the key")).hexdigest()
+
+    async def once(
+        self,
+        asked: Asked,
+        author: str | None,
+        exchange: int,
+        lifetime: int,
+        *,
+        run: Callable[[], Awaitable[Recorded]],
+        repeat: Callable[[str], Awaitable[Recorded]] | None = None,
+    ) -> str:
+        """Return a remembered result, or run the tool and remember what it gave.
+
+        Of callers at the same time, in any process, one runs it. `repeat` records a remembered
+        text again, for a call that is to be answered.
+        """
+        key = self.key(asked, author)
+
+        async def is_there() -> bool:
+            return await self.look(key, exchange) is not None
+
+        async with self.locks.of(self.shelf, key):
+            while (hit := await self.look(key, exchange)) is None:
+                lease = self.leases.held(self._scope, f"{TOOL} {key}", wait=True, needless=is_there)
+                async with lease as held:
+                    if not held or await is_there():
+                        continue
+                    recorded = await run()
+                    if recorded.fresh:
+                        await self.remember(asked, author, exchange, lifetime, recorded)
+                    return recorded.result.content
+            repeated = await repeat(hit.result.content) if repeat else None
+            await self._use(hit, exchange, repeated if repeated and repeated.fresh else None)
+            return (repeated or hit).result.content
+
+    async def remember(
+        self, asked: Asked, author: str | None, exchange: int, lifetime: int, recorded: Recorded
+    ) -> None:
+        """Remember a result for so many exchanges, the given one the first of them."""
+        result = recorded.result
+        entry = Entry(
+            name=asked.name,
+            arguments=asked.arguments,
+            author=self.owner if author is None else author,
+            call=result.tool_call_id or "",
+            result=result.id,
+            last=exchange + lifetime - 1,
+            lifetime=lifetime,
+            at=result.created_at,
+            **await self._ends(),
+            sources=await self._spans(recorded),
+        )
+        key = self.key(asked, author)
+        while True:
+            with suppress(Stale):  # something was erased meanwhile, this or another
+                return await self._keep(key, entry)
+
+    async def find(self, asked: Asked, author: str | None, exchange: int) -> str | None:
+        """Return a remembered result that serves in an exchange, or None; its life begins anew."""
+        hit = await self.look(self.key(asked, author), exchange)
+        if hit is None:
+            return None
+        await self._use(hit, exchange)
+        return hit.result.content
+
+    async def look(self, key: str, exchange: int) -> Hit | None:
+        """Return what serves under a key in an exchange."""
+        record = await self.store.get(self._scope, TOOL, key)
+        hits = await self._serving([record] if record else [], exchange)
+        return hits[0] if hits else None
+
+    async def remembered(self, exchange: int) -> list[CachedTool]:
+        """Return what serves in an exchange, oldest first."""
+        hits = await self._serving(await self.store.scan(self._scope, TOOL), exchange)
+        return [
+            CachedTool(
+                name=entry.name,
+                arguments=_parsed(entry.arguments),
+                left=entry.last - exchange + 1,
+                lifetime=entry.lifetime,
+                call_id=entry.call,
+                at=entry.at,
+                author=entry.author,
+            )
+            for _, entry, _ in sorted(hits, key=self._place)
+        ]
+
+    # --- inside ---
+
+    @property
+    def _scope(self) -> Scope:
+        return Scope(session=self.shelf)
+
+    async def _spans(self, recorded: Recorded) -> list[Span]:
+        (call,) = await self.store.find(self.log, ids=[recorded.call])
+        seqs = (call.seq, recorded.result.seq)
+        return [Span(session=self.log, first=seq, last=seq) for seq in seqs]
+
+    async def _ends(self) -> dict[str, int]:
+        """Return where the shelf's own log ends: to tell later what was said after a result.
+
+        A result in the shelf's own log has its position for that.
+        """
+        if self.log == self.shelf:
+            return {"log_end": 0, "visible_end": 0}
+        record = await self.store.get(self._scope, MARKS, MARKS)
+        end = (await self.store.describe(self.shelf)).messages
+        visible = marks_of([record] if record else []).visible_before(end + 1)
+        return {"log_end": end, "visible_end": visible[1] if visible else 0}
+
+    def _place(self, hit: Hit) -> tuple[bool, SessionKey, int]:
+        """Return what to sort by: this log's own results first, by position."""
+        span = hit.entry.sources[-1]
+        return span.session != self.shelf, span.session, span.last
+
+    async def _use(self, hit: Hit, exchange: int, repeated: Recorded | None = None) -> None:
+        """Let an entry live on from an exchange, and stand for the result that repeated it."""
+        used: Hit | None = hit
+        while used:
+            key, version = used.record.key, used.record.version
+            entry = used.entry.used(exchange)
+            try:
+                if repeated:
+                    await self._keep(key, await self._repointed(entry, repeated), version)
+                elif entry != used.entry:
+                    await self._put(key, entry, version)
+            except Stale:  # another used it too
+                used = await self.look(key, exchange)
+            else:
+                return
+
+    async def _repointed(self, entry: Entry, repeated: Recorded) -> Entry:
+        """Return an entry that stands for another result; what it was first made of stays."""
+        return entry._replace(
+            call=repeated.result.tool_call_id or "",
+            result=repeated.result.id,
+            at=repeated.result.created_at,
+            **await self._ends(),
+            sources=[*entry.sources[:2], *await self._spans(repeated)],
+        )
+
+    async def _keep(self, key: str, entry: Entry, version: int | None = None) -> None:
+        """Put an entry with new sources, unless one of them is gone."""
+        sessions = {span.session for span in entry.sources}
+        with suppress(SessionGone):
+            # Before the sources are looked at: what is erased after that is noticed by the put.
+            epochs = {session: (await self.store.describe(session)).epoch for session in sessions}
+            if self._served(entry, await self._logs([entry])):
+                await self._put(key, entry, version, epochs)
+
+    async def _put(
+        self,
+        key: str,
+        entry: Entry,
+        version: int | None,
+        epochs: Mapping[SessionKey, int] | None = None,
+    ) -> None:
+        value, spans = entry.to_json(), entry.sources
+        await self.store.put(
+            self._scope, TOOL, key, value, made_of=spans, version=version, epochs=epochs
+        )
+
+    async def _serving(self, records: Sequence[Record], exchange: int) -> list[Hit]:
+        """Return those records that serve in an exchange."""
+        entries = [(record, Entry.of(record)) for record in records]
+        alive = [(record, entry) for record, entry in entries if entry and entry.last >= exchange]
+        logs = await self._logs([entry for _, entry in alive])
+        found = [(record, entry, self._served(entry, logs)) for record, entry in alive]
+        return [Hit(record, entry, result) for record, entry, result in found if result]
+
+    async def _logs(self, entries: Sequence[Entry]) -> dict[SessionKey, Log]:
+        """Return what the logs hold at the places that entries are made of."""
+        seqs: dict[SessionKey, set[int]] = {}
+        for span in (span for entry in entries for span in entry.sources):
+            seqs.setdefault(span.session, set()).update((span.first, span.last))
+        if any(_is_foreign(entry, self.shelf) for entry in entries):
+            seqs.setdefault(self.shelf, set())
+        return {session: await self._log(session, places) for session, places in seqs.items()}
+
+    def _served(self, entry: Entry, logs: Mapping[SessionKey, Log]) -> Message | None:
+        """Return the result that an entry stands for, if it can still be seen.
+
+        It can if nothing that the entry is made of was erased or damaged, and nobody hid the result
+        or, where it is in the log of another, what was said here right before or after it.
+        """
+        found = [logs[s.session].messages.get(n) for s in entry.sources for n in (s.first, s.last)]
+        if not found or any(message is None or message.state != "live" for message in found):
+            return None
+        result, log = found[-1], logs[entry.sources[-1].session]
+        if result is None or result.id != entry.result or log.marks.hides(result.seq):
+            return None
+        if _is_foreign(entry, self.shelf):
+            own = logs[self.shelf].marks
+            if own.hides(entry.visible_end) or own.hides(entry.log_end + 1):
+                return None
+        return result
+
+    async def _log(self, session: SessionKey, seqs: set[int]) -> Log:
+        try:
+            marks = await self.store.get(Scope(session=session), MARKS, MARKS)
+            found = await self.store.find(session, seqs=seqs)
+        except SessionGone:  # a delegate's, with all it said
+            found, marks = [], None
+        return Log({message.seq: message for message in found}, marks_of([marks] if marks else []))
+
+
+def _is_foreign(entry: Entry, shelf: SessionKey) -> bool:
+    """Tell whether the result is in the log of another session than the one that keeps it."""
+    return bool(entry.sources) and entry.sources[-1].session != shelf
+
+
+def made_after(entry: Entry, shelf: SessionKey, position: int) -> bool:
+    """Tell whether a result in another's log was recorded when the shelf's log was beyond this.
+
+    At the position itself counts as beyond: the message there was stored before the result.
+    """
+    return _is_foreign(entry, shelf) and entry.log_end >= position
+
+
+def _parsed(arguments: str) -> Mapping[str, JSON]:
+    """Return arguments as values; an import may bring what never were any."""
+    try:
+        value: object = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return cast(dict[str, JSON], value) if isinstance(value, dict) else {}
+
+
+async def drop_ended(store: Store, session: SessionKey, exchange: int) -> int:
+    """Take off a session's shelf what ended with an exchange; return how many results are left."""
+    scope, left = Scope(session=session), 0
+    for record in await store.scan(scope, TOOL):
+        entry = Entry.of(record)
+        if entry and entry.last > exchange:
+            left += 1
+            continue
+        try:
+            await store.drop(scope, TOOL, record.key, version=record.version)
+        except Stale:  # it was used meanwhile
+            left += 1
+    return left

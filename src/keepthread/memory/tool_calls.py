@@ -1,0 +1,183 @@
+"""The tool calls of one turn: which result answers which, and what closes those that have none."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, cast
+
+from keepthread.context.ids import derived_call_id, result_ids
+from keepthread.errors import InvalidInput
+from keepthread.memory.turns import TOOL_SOURCE
+from keepthread.stores.codec import dumps, encode
+from keepthread.stores.validation import MAX_BYTES, check_id, plain, show
+from keepthread.types import JSON, Message, ToolCall
+
+INTERRUPTED: Final = "(interrupted before there was a result)"
+
+
+class _Call(NamedTuple):
+    """A tool call, the message it is in, and the id that its result has."""
+
+    message: str
+    id: str
+    name: str
+    result: str
+
+
+class Calls(NamedTuple):
+    """The tool calls of a turn, in order, and the results of which it is known they are stored."""
+
+    calls: Sequence[_Call] = ()
+    answered: frozenset[str] = frozenset()
+
+    def name(
+        self, messages: Sequence[Message], ids: Callable[[], str]
+    ) -> "tuple[list[Message], Calls]":
+        """Return messages with the ids that tie results to calls, and the calls once stored."""
+        named: list[Message] = []
+        calls, answered = list(self.calls), set(self.answered)
+        for given in messages:
+            message = given
+            if message.role == "assistant" and message.tool_calls:
+                message = replace(message, id=message.id or ids())
+                calls += _calls_of(message)
+            elif message.role == "tool":
+                mine = [call for call in calls if call.id == message.tool_call_id]
+                still_open = [call for call in mine if call.result not in answered]
+                if call := _first_of_latest(still_open or mine):
+                    message = replace(message, id=message.id or call.result)
+                    answered.add(call.result)
+            named.append(message)
+        return named, Calls(calls, frozenset(answered))
+
+    def has(self, call_id: str) -> bool:
+        """Tell whether there is a call of that id."""
+        return any(call.id == call_id for call in self.calls)
+
+    def message_of(self, result: str) -> str:
+        """Return the id of the message whose call a result answers."""
+        return next(call.message for call in self.calls if call.result == result)
+
+    def markers(self) -> list[Message]:
+        """Return what closes the calls that have no result."""
+        return [
+            Message(
+                role="tool",
+                content=INTERRUPTED,
+                tool_call_id=call.id,
+                name=call.name,
+                id=call.result,
+            )
+            for call in self.calls
+            if call.result not in self.answered
+        ]
+
+
+def _calls_of(message: Message) -> list[_Call]:
+    """Return a message's calls with the ids of their results."""
+    return [
+        _Call(message.id, call.id, call.name, result)
+        for call, result in zip(message.tool_calls, result_ids(message), strict=True)
+    ]
+
+
+def _first_of_latest(calls: Sequence[_Call]) -> _Call | None:
+    """Return the first of those calls that stand in the latest message."""
+    return next((call for call in calls if call.message == calls[-1].message), None)
+
+
+MAX_ARGUMENTS: Final = MAX_BYTES // 4
+_UNLIMITED: Final = 1 << 40  # a result is cut, never refused, for its length
+
+
+class Asked(NamedTuple):
+    """A tool and what it is asked; `arguments` is the one JSON text that such arguments have."""
+
+    name: str
+    args: Mapping[str, JSON]
+    arguments: str
+
+
+def ask(name: object, args: object) -> Asked:
+    """Return what is asked of a tool, or refuse what could not be kept exactly."""
+    check_id(name, "a tool's name")
+    if type(args) is not dict:
+        raise InvalidInput(f"a tool's arguments must be a dict, not {show(args)}")
+    copy = cast(dict[str, JSON], plain(cast(object, args), "a tool's arguments"))
+    text = dumps(copy, "a tool's arguments", limit=MAX_ARGUMENTS)
+    return Asked(name=cast(str, name), args=copy, arguments=text.decode("utf-8", "surrogatepass"))
+
+
+async def given_by(run: Callable[..., object], args: Mapping[str, JSON]) -> str:
+    """Call a tool, plain or asynchronous, and return what it gave as text."""
+    value = run(**args)
+    if inspect.isawaitable(value):
+        value = await value
+    return text_of(value)
+
+
+def text_of(value: object) -> str:
+    """Return a text as it is, and any other JSON value as compact JSON."""
+    if type(value) is str:
+        return value
+    data = dumps(plain(value, "the result", ordered=True), "the result", limit=_UNLIMITED)
+    return data.decode("utf-8", "surrogatepass")
+
+
+def failure_of(error: Exception) -> str:
+    """Return what is recorded in place of a result."""
+    name = type(error).__name__
+    try:
+        reason = str(error)
+    except Exception:  # noqa: BLE001 - a tool's own error may be broken too
+        reason = ""
+    return f"(failed: {name}: {reason})" if reason else f"(failed: {name})"
+
+
+def pair(
+    asked: Asked, text: str, ids: Callable[[], str], *, meta: Mapping[str, JSON] | None = None
+) -> tuple[Message, Message]:
+    """Return what records a call that no model wrote, and its result, which `meta` goes with."""
+    wish = ToolCall(id=derived_call_id(ids()), name=asked.name, arguments=asked.arguments)
+    source = f"{TOOL_SOURCE}{asked.name}"
+    call = Message(role="assistant", tool_calls=(wish,), source=source, id=ids())
+    return call, replace(result_of(asked, text, wish.id, meta=meta), id=result_ids(call)[0])
+
+
+def result_of(
+    asked: Asked, text: str, call_id: str, *, meta: Mapping[str, JSON] | None = None
+) -> Message:
+    """Return what records a result, cut to what a message may hold."""
+    message = Message(
+        role="tool",
+        content=text,
+        tool_call_id=call_id,
+        name=asked.name,
+        source=f"{TOOL_SOURCE}{asked.name}",
+        meta=meta or {},
+    )
+    return _cut(message)
+
+
+def _cut(message: Message) -> Message:
+    """Return a message that may be stored: of a text that is too long, the head and the tail."""
+    data = message.content.encode("utf-8", "surrogatepass")
+    beside = encode(replace(message, content=""), message.id).extra or b""
+    room = MAX_BYTES - len(beside)
+    if len(data) <= room:
+        return message
+    mark = f"\n[… of {len(data):,} bytes, the middle was not kept …]\n"
+    half = max(0, room - len(mark.encode())) // 2
+    end, start = half, len(data) - half
+    while _inside(data, end):
+        end -= 1
+    while _inside(data, start):
+        start += 1
+    head, tail = data[:end], data[start:]
+    text = head.decode("utf-8", "surrogatepass") + mark + tail.decode("utf-8", "surrogatepass")
+    return replace(message, content=text)
+
+
+def _inside(data: bytes, place: int) -> bool:
+    """Tell whether a character began before a place and goes on in it."""
+    return place < len(data) and data[place] & 0xC0 == 0x80

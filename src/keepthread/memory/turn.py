@@ -1,0 +1,452 @@
+"""A turn: the user message is safe before any model is asked, and there is one answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Final, Self, cast
+
+from keepthread.context.blocks import calls_of, is_answer
+from keepthread.context.context import Context
+from keepthread.context.ids import derived_id
+from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, Shown, shown_by
+from keepthread.context.trust import LOWEST_ORIGIN, lowest, origin_of
+from keepthread.errors import (
+    Conflict,
+    InvalidInput,
+    KeepthreadError,
+    MessageNotFound,
+    Stale,
+    Unavailable,
+)
+from keepthread.memory.conversation import Thread
+from keepthread.memory.delegation import CUT, Errand, Task
+from keepthread.memory.tool_cache import Recorded
+from keepthread.memory.tool_calls import (
+    INTERRUPTED,
+    Asked,
+    Calls,
+    ask,
+    failure_of,
+    given_by,
+    pair,
+    result_of,
+)
+from keepthread.memory.tracing import TOOL_NAME
+from keepthread.stores.codec import encode
+from keepthread.stores.outbox.types import AwaitedExchange
+from keepthread.stores.validation import check_count, show
+from keepthread.types import JSON, Message, Origin, Record, Scope, Span
+
+FINISHED: Final = "finished"
+NO_ANSWER: Final = "(no answer)"
+
+
+class Turn:
+    """One exchange: a user message and what model and tools say until it is finished."""
+
+    def __init__(self, thread: Thread, message: Message, errand: Errand | None = None) -> None:
+        """Hold the user message; it is stored when the turn is entered."""
+        self._thread = thread
+        self._errand = errand
+        self._children: set[str] = set()
+        self._calls = Calls()
+        self._unsure: list[Message] = []
+        self._appending = asyncio.Lock()  # tools of one turn may run side by side
+        self._may_be_known = bool(message.id)
+        self._shown: Shown | None = None
+        """What the last context showed; a model writes from that and from what came after it."""
+        self._heard: Origin = "operator"
+        """The least trusted origin of what was said in this turn, also after the last context."""
+        self.user = message
+        """The user message, as stored once the turn is entered."""
+        self.answer: Message | None = None
+        """The answer, once there is one."""
+
+    @property
+    def exchange(self) -> int:
+        """Return the number of the exchange; 0 while its user message waits in a spool."""
+        return self.user.exchange
+
+    async def __aenter__(self) -> Self:
+        """Store the user message, or find what was stored under its id."""
+        if self._errand:
+            self._thread, self.user, is_new = await self._errand.begin()
+            self._may_be_known = not is_new
+        (self.user,) = await self._thread.append([self.user])
+        if self._may_be_known and self.user.state != "spooled":
+            self.answer, _ = await self._finished()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close open tool calls if the turn is left by an exception."""
+        if error is not None and (last := self._closing()):
+            closing = self._store(last, {message.id for message in last if message.role == "tool"})
+            await _at_last(closing, error, "open tool calls could not be closed")
+        if self._errand:
+            told = self._tell_parent(self._errand, error)
+            await _at_last(told, error, "the delegating turn could not be told")
+
+    async def append(self, *messages: Message) -> list[Message]:
+        """Store what the model and its tools say, in this exchange, and return it as stored.
+
+        A tool's result without an id gets one from its call, and the first result stays.
+        """
+        async with self._appending:
+            named, calls = self._calls.name(messages, self._thread.ids)
+            given = {message.id for message in messages}
+            try:
+                stored = await self._store(named, {m.id for m in named if m.role == "tool"} - given)
+            except asyncio.CancelledError:
+                self._unsure += [message for message in named if calls_of(message)]
+                raise
+            self._calls = calls
+            self._heard = lowest(map(origin_of, stored), self._heard)
+        return stored
+
+    async def tool(
+        self,
+        name: str,
+        args: Mapping[str, JSON],
+        run: Callable[..., object],
+        *,
+        call_id: str | None = None,
+        lifetime: int = 0,
+        effects: bool = False,
+    ) -> str:
+        """Run a tool, or recall its result, and return the text that is recorded for it.
+
+        `run` takes the arguments by name, may be asynchronous, and gives a text or other JSON. Its
+        result answers `call_id`, a call that was appended before; without one, call and result are
+        recorded together, and a recalled result is not recorded again. With a lifetime of N the
+        result is remembered in this exchange and the N - 1 after it, anew with each use; callers
+        at the same time run the tool once. What `run` raises is recorded and raised; that, and
+        what a tool with `effects` gives, is never remembered.
+        """
+        asked = ask(name, args)
+        if call_id is not None and not self._calls.has(call_id):
+            raise InvalidInput(f"this turn has no call {show(call_id)}; append it first")
+        check_count(lifetime, "lifetime")
+        ran = False
+
+        async def running() -> Recorded:
+            nonlocal ran
+            ran = True
+            return await self._run_tool(asked, run, call_id)
+
+        thread, cache = self._thread, self._thread.cache
+        with thread.shared.spans.open("execute_tool", thread.id, {TOOL_NAME: name}) as span:
+            if lifetime == 0 or effects:
+                told = (await running()).result.content
+            else:
+                await self._arrived()
+                told = await cache.once(
+                    asked,
+                    self.user.author,
+                    await thread.tool_exchange(self.exchange),
+                    lifetime,
+                    run=running,
+                    repeat=None if call_id is None else partial(self._record, asked, call_id),
+                )
+                thread.upkeep.remembers(cache.shelf)
+                self._heard = lowest(("tool",), self._heard)  # a cached result is not appended
+            span.set_attribute("keepthread.hit", not ran)
+        return told
+
+    def delegate(
+        self,
+        task: str,
+        *,
+        agent: str | None = None,
+        system_prompt: str | None = None,
+        snippet: str | None = None,
+        facts: bool = False,
+        recorded: bool = True,
+    ) -> "Turn":
+        """Begin a one-shot child: `async with turn.delegate("Find flights") as child`.
+
+        The child is a turn in a session of its own. It sees its task and its system prompt, of the
+        conversation no more than the snippet, and it uses this session's remembered tool results.
+        Its answer is recorded here as the result of a tool named `delegate`. If it is left without
+        an answer, `(no answer)` is recorded, or how it failed. The same task of an exchange that
+        is taken up again finds its child, and `child.answer` if there is one. `facts` lets it see
+        what is known of the owner. A child that is not `recorded` leaves nothing in this log: a
+        stage of a pipeline whose answer is of no use to later contexts.
+        """
+        if self.user.state == "spooled":
+            raise Unavailable("a task can be delegated once the user message was delivered")
+        given = Task(
+            text=task,
+            agent=agent,
+            system_prompt=system_prompt,
+            snippet=snippet,
+            facts=facts,
+            recorded=recorded,
+        )
+        errand = Errand(self._thread, self.user, given, self._children)
+        if recorded:
+            self._heard = lowest(("tool",), self._heard)  # its answer is a tool's result here
+        return Turn(self._thread, errand.message(), errand)
+
+    async def context(
+        self,
+        view: str | None = None,
+        *,
+        budget: int | None = None,
+        query: str | None = None,
+        newest: bool = True,
+    ) -> Context:
+        """Return what a model should see to answer this turn; see `Session.context`."""
+        await self._arrived()
+        context = await self._thread.context(
+            view, budget=budget, query=query, newest=newest, user_seq=self.user.seq
+        )
+        self._shown = shown_by(context.selection, self._thread.id)
+        return context
+
+    async def finish(
+        self,
+        answer: str | Message,
+        *,
+        id: str | None = None,
+        usage: Mapping[str, JSON] | None = None,
+        cut: bool = False,
+    ) -> Message:
+        """Store the answer, close the exchange, and return the answer that is stored.
+
+        If the exchange has an answer already, that one is returned. `usage` is what the model
+        reported, `cut` that it was broken off; both are kept beside the answer. Its meta says
+        under `written_from` which positions the turn's last context showed, or told in short,
+        under `recalled_from` which it recalled from other sessions, and under `lowest_origin` the
+        least trusted origin of all that; without a context, none of it is known.
+        In a spool, `usage` and `cut` go into the answer's meta.
+        """
+        if self.answer is None:
+            message = Message(role="assistant", content=answer) if type(answer) is str else answer
+            if not isinstance(message, Message) or message.role != "assistant":
+                raise InvalidInput("an answer is a text or a message of the assistant")
+            if message.tool_calls:
+                raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
+            message = replace(message, id=id or message.id or self._answer_id())
+            message = self._with_sources(message)
+            if cut and self._errand:  # the parent must know, also when it takes this up again
+                message = replace(message, meta={**message.meta, CUT: True})
+            with suppress(Unavailable):
+                await self._arrived()
+            plain = usage is None and not cut and message.id == self._answer_id()
+            if plain and not self._may_be_known:  # nobody else can finish it under another id
+                self.answer = await self._first(message)
+            else:
+                note: dict[str, JSON] = {"usage": dict(usage or {}), "cut": cut}
+                self.answer = await self._agreed_or_spooled(message, note)
+            if self.answer.state != "spooled" and not self._errand:  # a child is done with
+                self._thread.upkeep.after(self._thread.key, self.exchange)
+        if self._errand:
+            await self._errand.report_answer(self.answer)
+        return self.answer
+
+    # --- inside ---
+
+    def _closing(self) -> list[Message]:
+        """Return the messages that close open calls.
+
+        A call whose append was cancelled may be stored or not. It is stored again under its id, so
+        that its marker never precedes it.
+        """
+        known = {call.message for call in self._calls.calls}
+        unsure = [message for message in self._unsure if message.id not in known]
+        _, calls = self._calls.name(unsure, self._thread.ids)
+        return [*unsure, *calls.markers()]
+
+    async def _store(self, messages: Sequence[Message], results: set[str]) -> list[Message]:
+        """Store messages in this exchange; of results that were there before, the first stay."""
+        while True:
+            try:
+                return await self._thread.append(messages, exchange=self._place())
+            except Conflict:
+                found = await self._thread.store.find(self._thread.key, ids=results)
+                first = {message.id: message for message in found if message.state == "live"}
+                known = [first.get(message.id, message) for message in messages]
+                if known == messages:
+                    raise
+                messages = known
+
+    def _place(self) -> int:
+        """Return the exchange to append to, though it may have no number yet."""
+        return AwaitedExchange(self.user.id) if self.user.state == "spooled" else self.exchange
+
+    async def _arrived(self) -> None:
+        """Learn where the user message is, if it was spooled; `Unavailable` while it waits."""
+        if self.user.state == "spooled":
+            found = await self._thread.store.find(self._thread.key, ids=[self.user.id])
+            if not found:
+                raise MessageNotFound("the user message was not stored; `memory.spool` says why")
+            (self.user,) = found
+
+    def _with_sources(self, answer: Message) -> Message:
+        """Return an answer that says what it was written from, unless that is said or unknown."""
+        if self._shown is None:
+            return answer
+        meta: dict[str, JSON] = {WRITTEN_FROM: [list(each) for each in self._shown.own]}
+        if self._shown.recalled:
+            recalled = self._shown.recalled.items()
+            ranges = {id: [list(each) for each in found] for id, found in recalled}
+            meta[RECALLED_FROM] = cast(JSON, ranges)
+        # An answer's trust is for us to say: its meta may come from elsewhere.
+        trust = lowest((self._shown.trust, self._heard), "assistant")
+        try:
+            said = replace(answer, meta={**meta, **answer.meta, LOWEST_ORIGIN: trust})
+            encode(said, said.id)
+        except (InvalidInput, TypeError):  # an answer that just fits is worth more than this
+            return answer
+        return said
+
+    async def memory_tool(
+        self, name: str, args: Mapping[str, JSON], *, call_id: str | None = None
+    ) -> str:
+        """Run `remember` or `search_memory` for a model, record it, and return what to tell it.
+
+        `keepthread.memory.facts.model_tools.TOOLS` are what to offer. `call_id` as in `tool`.
+        """
+        from keepthread.memory.facts.model_tools import MemoryTools  # noqa: PLC0415 - loaded if a model has them
+
+        thread = self._thread
+        tools = MemoryTools(
+            thread.store,
+            await thread.store.describe(thread.key),
+            self.user,
+            partial(thread.search, exchange=self.user.exchange or None),
+            shown=self._shown,
+            clock=thread.shared.clock,
+            learned=thread.ignorance.end,
+        )
+
+        async def run(**_: object) -> str:
+            return await tools.call(name, args)
+
+        return await self.tool(name, args, run, call_id=call_id, effects=True)
+
+    async def _run_tool(
+        self, asked: Asked, run: Callable[..., object], call_id: str | None
+    ) -> Recorded:
+        """Run a tool and record what it gave, or how it failed."""
+        try:
+            text = await given_by(run, asked.args)
+        except Exception as error:
+            try:
+                await self._record(asked, call_id, failure_of(error))
+            except KeepthreadError as failure:  # the caller must see what failed first
+                error.add_note(f"the failure could not be recorded: {failure}")
+            raise
+        return await self._record(asked, call_id, text)
+
+    async def _record(self, asked: Asked, call_id: str | None, text: str) -> Recorded:
+        """Record a result, with its call if that is not there yet."""
+        if call_id is None:
+            caller, stored = await self.append(*pair(asked, text, self._thread.ids))
+            return Recorded(caller.id, stored)
+        result = result_of(asked, text, call_id)
+        (stored,) = await self.append(result)
+        fresh = stored.state == "live" and stored.content == result.content
+        return Recorded(self._calls.message_of(stored.id), stored, fresh)
+
+    async def _tell_parent(self, errand: Errand, error: BaseException | None) -> None:
+        """Record in the parent what came of a delegated task."""
+        answer = self.answer or (await self._finished())[0]
+        if answer is not None:
+            await errand.report_answer(answer)
+        elif error is None:
+            await errand.report(NO_ANSWER, failed=True)
+        else:
+            ours = isinstance(error, Exception)
+            await errand.report(failure_of(error) if ours else INTERRUPTED, failed=True)
+
+    async def _agreed_or_spooled(self, message: Message, note: Mapping[str, JSON]) -> Message:
+        """Store the answer with its note; where nobody can be asked, in a spool, as one."""
+        if self.user.state != "spooled":
+            try:
+                return await self._agreed(message, note)
+            except Unavailable:
+                if not hasattr(self._thread.store, "spool"):
+                    raise
+        said = {name: value for name, value in note.items() if value}
+        return await self._first(replace(message, meta={**said, **message.meta}))
+
+    async def _agreed(self, message: Message, note: Mapping[str, JSON]) -> Message:
+        """Store the answer, with a note beside it, under the id that was noted first.
+
+        A process may have died between its note and its answer; the next one takes its place.
+        """
+        thread, user = self._thread, self.user.seq
+        made_of = [Span(session=thread.key, first=user, last=user)]
+        while True:
+            answer, known = await self._finished()
+            if answer is not None:
+                return answer
+            id = self._noted_id(known) if known else await self._free(message.id)
+            try:
+                await thread.store.put(
+                    Scope(session=thread.key),
+                    FINISHED,
+                    self._note_key(),
+                    {"id": id, **note},
+                    made_of=made_of,
+                    version=known.version if known else 0,
+                )
+            except Stale:  # another finishes at this moment
+                continue
+            return await self._first(replace(message, id=id))
+
+    async def _finished(self) -> tuple[Message | None, Record | None]:
+        """Return the answer that is stored, and the note beside it, as far as they are there."""
+        store, key = self._thread.store, self._thread.key
+        note = await store.get(Scope(session=key), FINISHED, self._note_key())
+        found = await store.find(key, ids=[self._noted_id(note) if note else self._answer_id()])
+        return next(filter(self._is_answer, found), None), note
+
+    async def _first(self, answer: Message) -> Message:
+        """Store the answer, or return the one that was stored under its id first."""
+        try:
+            (stored,) = await self._thread.append([answer], exchange=self._place())
+        except Conflict:
+            (stored,) = await self._thread.store.find(self._thread.key, ids=[answer.id])
+            if not self._is_answer(stored):
+                raise
+        return stored
+
+    async def _free(self, id: str) -> str:
+        """Return an id for the answer, unless another message has it."""
+        found = await self._thread.store.find(self._thread.key, ids=[id])
+        if found and not self._is_answer(found[0]):
+            raise Conflict(f"message id {id!r} is stored, and it is no answer of this exchange")
+        return id
+
+    def _is_answer(self, message: Message) -> bool:
+        return message.exchange == self.exchange and is_answer(message)
+
+    def _answer_id(self) -> str:
+        return derived_id("answer", self.user.id)
+
+    def _note_key(self) -> str:
+        return derived_id("finished", self.user.id)
+
+    def _noted_id(self, note: Record) -> str:
+        return cast(dict[str, str], note.value)["id"]
+
+
+async def _at_last(work: Awaitable[object], error: BaseException | None, failing: str) -> None:
+    """Do what must be done when a turn is left; its caller must see what ended it."""
+    try:
+        # Also when the task is being cancelled: the next context must be valid.
+        await asyncio.shield(work)
+    except KeepthreadError as failure:
+        if error is None:
+            raise
+        error.add_note(f"{failing}: {failure}")

@@ -1,0 +1,72 @@
+"""Token counters: exact through tiktoken, or an estimate that needs nothing and is not too low."""
+
+import functools
+import importlib.util
+import warnings
+from typing import Final
+
+from keepthread.context.rendering import (
+    ATTACHMENT_COST,
+    AUTHOR_FRAME,
+    CALL_FRAME,
+    MESSAGE_FRAME,
+    count_message,
+)
+from keepthread.errors import InvalidInput, Unavailable
+from keepthread.models.tokens.exact import Tiktoken
+from keepthread.protocols import TokenCounter
+from keepthread.types import Message
+
+__all__ = [
+    "ATTACHMENT_COST",
+    "AUTHOR_FRAME",
+    "CALL_FRAME",
+    "MESSAGE_FRAME",
+    "VOCABULARIES",
+    "Estimator",
+    "Tiktoken",
+    "counter",
+]
+
+VOCABULARIES: Final = ("o200k", "cl100k")
+
+
+class Estimator:
+    """Estimates what tiktoken would count, not below it; its name is the vocabulary's with ~."""
+
+    def __init__(self, vocabulary: str = "o200k") -> None:
+        """Take one of the two vocabularies of which it has a part."""
+        _check(vocabulary)
+        # Its module is read only where it is needed: who counts exactly never needs it.
+        from keepthread.models.tokens.estimator import estimate, vocabulary_of  # noqa: PLC0415
+
+        # Read here, once: threads that count at the same time would each read a table of their own.
+        vocabulary_of(f"{vocabulary}_base")
+        self.name = f"~{vocabulary}"
+        self.measure = functools.partial(estimate, vocabulary=f"{vocabulary}_base")
+
+    def count(self, message: Message) -> int:
+        """Return the tokens a message takes on any wire, its frame included."""
+        return count_message(message, self.measure)
+
+
+@functools.cache
+def counter(vocabulary: str = "o200k") -> TokenCounter:
+    """Return the best counter there is: exact where tiktoken is installed, else the estimator.
+
+    Warns once if tiktoken is there but cannot load its vocabulary.
+    """
+    _check(vocabulary)
+    if importlib.util.find_spec("tiktoken"):
+        try:
+            return Tiktoken(vocabulary)
+        except Unavailable as error:
+            warnings.warn(f"{error}. Counting by estimate instead.", stacklevel=2)
+    return Estimator(vocabulary)
+
+
+def _check(vocabulary: str) -> None:
+    if vocabulary not in VOCABULARIES:
+        raise InvalidInput(
+            f"the vocabulary must be one of {', '.join(VOCABULARIES)}, not {vocabulary!r}"
+        )

@@ -1,0 +1,138 @@
+"""The lines that a program answers with: put together in linear time, and of bounded length.
+
+The SDK adds each chunk it reads to the line so far and looks through all of it again, and a line
+may grow for ever. It can be given no other reader, but an encoding: with this one, whole lines come
+out of the decoder. In place of a line that is too long comes an error for whoever waits for it.
+"""
+
+import asyncio
+import codecs
+import json
+import os
+import re
+import selectors
+import sys
+import threading
+from typing import Any, Final, TextIO
+
+from keepthread.orchestrator.mcp.http import MOST_BYTES
+
+ENCODING: Final = "keepthread_mcp_lines"
+_EDGE: Final = 1000
+_ID: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\\x00-\x1f]{1,100}")')
+
+
+class Lines(codecs.IncrementalDecoder):
+    """Gives text out line by line; what has no end yet is kept back."""
+
+    def __init__(self, errors: str = "strict") -> None:
+        """Begin with nothing."""
+        super().__init__(errors)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new line."""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._head = self._tail = b""
+
+    def decode(self, input: Any, final: bool = False) -> str:  # noqa: A002, ARG002 - as in codecs
+        """Return the lines that end in these bytes, each with its end."""
+        *ended, rest = bytes(input).split(b"\n")
+        whole: list[str] = []
+        for part in ended:
+            self._add(part)
+            whole.append(self._line())
+            self.reset()
+        self._add(rest)
+        return "".join(whole)
+
+    def _add(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size <= MOST_BYTES:
+            self._parts.append(part)
+            return
+        if self._parts:
+            self._head = b"".join(self._parts)[:_EDGE]
+            self._parts = []
+        self._tail = (self._tail + part[-_EDGE:])[-_EDGE:]
+
+    def _line(self) -> str:
+        if self._size <= MOST_BYTES:
+            return b"".join(self._parts).decode("utf-8", self.errors) + "\n"
+        early = _ID.search(self._head.partition(b'"result"')[0])
+        found = early or next(reversed(list(_ID.finditer(self._tail))), None)
+        if found is None:  # it is the answer to nothing that we asked
+            return ""
+        message = f"its answer is larger than {MOST_BYTES >> 20} MB"
+        error = json.dumps({"code": -32000, "message": message})
+        id = found[1].decode("utf-8", "replace")
+        return f'{{"jsonrpc":"2.0","id":{id},"error":{error}}}\n'
+
+
+def _search(name: str) -> codecs.CodecInfo | None:
+    if name != ENCODING:
+        return None
+    utf_8 = codecs.lookup("utf-8")
+    return codecs.CodecInfo(utf_8.encode, utf_8.decode, incrementaldecoder=Lines, name=ENCODING)
+
+
+codecs.register(_search)
+
+
+_MOST: Final = 2000
+_PATIENCE: Final = 0.5
+"""Seconds to hear the rest of what a program said that has ended."""
+
+
+class Overheard:
+    """The last words; heard in a thread, for no loop reads pipes on every system."""
+
+    def __init__(self) -> None:
+        """Have heard nothing."""
+        self._heard = b""
+        self._file: TextIO | None = None
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> "Overheard":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file:
+            self._file.close()
+            os.close(self._stop)  # whoever listens sees the end of that pipe
+
+    def open(self) -> TextIO:
+        """Return a file to write to, and begin to read it."""
+        self._reading, writing = os.pipe()
+        self._stopped, self._stop = os.pipe()
+        self._file = os.fdopen(writing, "w")
+        self._listening.start()
+        return self._file
+
+    async def last_line(self) -> str:
+        """Return the last line that says something."""
+        if self._file:
+            self._file.close()
+            await asyncio.to_thread(self._listening.join, _PATIENCE)
+        lines = self._heard.decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def _listen(self) -> None:
+        """Read to the end, or until nobody listens: a child of the program may keep the pipe."""
+        with (
+            os.fdopen(self._stopped, "rb", buffering=0) as stopped,
+            os.fdopen(self._reading, "rb", buffering=0) as pipe,
+            selectors.DefaultSelector() as selector,
+        ):
+            if sys.platform != "win32":  # there, pipes cannot be waited for
+                selector.register(stopped, selectors.EVENT_READ)
+                selector.register(pipe, selectors.EVENT_READ)
+            while not any(key.fileobj is stopped for key, _ in _ready(selector)):
+                if not (data := pipe.read(_MOST)):
+                    break
+                self._heard = (self._heard + data)[-_MOST:]
+
+
+def _ready(selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
+    return selector.select() if selector.get_map() else []

@@ -1,0 +1,83 @@
+"""The nouns of tool servers: where one is, what of it is used, how it is."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from keepthread.errors import InvalidInput
+from keepthread.stores.validation import check_count, check_id
+
+_SHORTEST_SECRET: Final = 8
+"""Shorter values are no secrets, and are found in any text."""
+
+
+class Rule(NamedTuple):
+    """How the results of a tool are treated."""
+
+    lifetime: int = 0
+    """Exchanges in which a result is remembered; 0: not at all."""
+    effects: bool | None = None
+    """Whether it changes something; None: it does, unless it has a lifetime or its server says not.
+
+    A tool without effects is called once more if its server dies meanwhile.
+    """
+
+
+@dataclass(frozen=True)
+class Server:
+    """An MCP server: a program to start, or an address.
+
+    >>> Server("weather", command="weather-mcp", allow=["forecast"])
+    Server(name='weather')
+    """
+
+    name: str
+    command: str | None = field(default=None, repr=False)
+    args: Sequence[str] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """What the program finds in its environment beside PATH, HOME and the like."""
+    cwd: str | None = field(default=None, repr=False)
+    url: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    allow: Collection[str] | None = field(default=None, repr=False)
+    """The tools that may be used, by the server's own names; None: all."""
+    rules: Mapping[str, Rule] = field(default_factory=dict[str, Rule], repr=False)
+    """By the server's own names of tools."""
+    timeout: float = field(default=60.0, repr=False)
+    """Seconds in which a call must have ended."""
+
+    def __post_init__(self) -> None:
+        check_id(self.name, "a server's name")
+        if (self.command is None) == (self.url is None):
+            raise InvalidInput(f"the server {self.name} needs a command or a url, and not both")
+        if not all(re.fullmatch("[ -~]*", value) for value in self.headers.values()):
+            raise InvalidInput(f"a header of the server {self.name} is more than a line of ASCII")
+        if self.timeout <= 0:
+            raise InvalidInput(f"the timeout of the server {self.name} must be above 0")
+        for tool, rule in self.rules.items():
+            check_count(rule.lifetime, f"the lifetime of {tool}")
+            if rule.lifetime and rule.effects:
+                raise InvalidInput(
+                    f"{tool} of {self.name} has effects, so its results have no lifetime: leave one"
+                )
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text without what only this server should know."""
+        for secret in (*self.env.values(), *self.headers.values()):
+            for part in (secret, *secret.split()):  # of "Bearer KEY" the key, too
+                if len(part) >= _SHORTEST_SECRET:
+                    text = text.replace(part, "…")
+        return text
+
+
+class State(NamedTuple):
+    """How a server is."""
+
+    name: str
+    tools: Sequence[str] = ()
+    """As models know them."""
+    problem: str = ""
+    """Why it was left out."""
+    running: bool = True
+    """False also of one that died, until a call starts it again."""

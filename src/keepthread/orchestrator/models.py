@@ -1,0 +1,87 @@
+"""A model that keeps account of what it took."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from keepthread.errors import ModelError
+from keepthread.protocols import ChatModel
+from keepthread.types import Message, Reply, Usage
+
+
+class Spent:
+    """What several models took together."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.usage: Usage | None = None
+
+    def add(self, usage: Usage | None) -> None:
+        """Add what an answer took, if that is known."""
+        if usage is not None:
+            self.usage = usage.plus(self.usage or Usage())
+
+
+class Counted:
+    """A model, counted; it is asked whatever it is asked here."""
+
+    def __init__(self, model: ChatModel, spent: Spent) -> None:
+        """Take the model and where to count."""
+        self._model = model
+        self._spent = spent
+
+    @property
+    def name(self) -> str:
+        """Name the model."""
+        return self._model.name
+
+    async def complete(self, messages: Sequence[Message], **asked: Any) -> Reply:
+        """Return the model's answer."""
+        reply = await self._model.complete(messages, **asked)
+        self._spent.add(reply.usage)
+        return reply
+
+    async def stream(self, messages: Sequence[Message], **asked: Any) -> AsyncIterator[str | Reply]:
+        """Give the model's answer piece by piece."""
+        async for piece in self._model.stream(messages, **asked):
+            if isinstance(piece, Reply):
+                self._spent.add(piece.usage)
+            yield piece
+
+
+class Fallback:
+    """Several models behind one; the next is asked the same if nothing came of the one before.
+
+    >>> Fallback(AnthropicModel("claude-sonnet-4-5", key="…"), OpenAIModel("gpt-5", key="…"))
+    """
+
+    def __init__(self, first: ChatModel, *others: ChatModel) -> None:
+        """Take them in order, the best first."""
+        self._models = (first, *others)
+
+    @property
+    def name(self) -> str:
+        """Name the first."""
+        return self._models[0].name
+
+    async def complete(self, messages: Sequence[Message], **asked: Any) -> Reply:
+        """Return the answer of the first that gives one."""
+        *others, last = self._models
+        for model in others:
+            with suppress(ModelError):
+                return await model.complete(messages, **asked)
+        return await last.complete(messages, **asked)
+
+    async def stream(self, messages: Sequence[Message], **asked: Any) -> AsyncIterator[str | Reply]:
+        """Give the answer of the first that begins one."""
+        for number, model in enumerate(self._models, 1):
+            said = False
+            try:
+                async for piece in model.stream(messages, **asked):
+                    said = True
+                    yield piece
+            except ModelError:
+                if said or number == len(self._models):
+                    raise
+            else:
+                return

@@ -1,0 +1,83 @@
+"""An exchange whose number is not given yet."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from keepthread.types import Message, SessionKey
+
+
+class AwaitedExchange(int):
+    """The exchange that a spooled user message opens; it gets its number at delivery."""
+
+    opened_by: str
+    """The id of the user message."""
+
+    def __new__(cls, opened_by: str) -> "AwaitedExchange":
+        """Name it by its user message; as a number it is 0."""
+        self = super().__new__(cls, 0)
+        self.opened_by = opened_by
+        return self
+
+
+class Batch(NamedTuple):
+    """The messages of one append, all or none."""
+
+    number: int
+    """Its place in the spool, never used again; 0 until it has one."""
+    key: SessionKey
+    session: str
+    """The session's id, for people."""
+    exchange: int | None
+    opened_by: str | None
+    """The user message whose exchange they belong to, if that was spooled before them."""
+    messages: Sequence[Message]
+
+
+class Waiting(NamedTuple):
+    """How much of a session is not delivered yet."""
+
+    session: str
+    messages: int
+    bytes: int
+
+
+class Dropped(NamedTuple):
+    """A message that was not delivered because its session, or its text, had been deleted."""
+
+    session: str
+    id: str
+    reason: str
+    at: float
+
+
+class Settled(NamedTuple):
+    """What became of a batch: delivered but for what was dropped, or refused for a reason."""
+
+    batch: Batch
+    dropped: Sequence[Dropped] = ()
+    reason: str | None = None
+
+
+class SetAside(NamedTuple):
+    """Messages that the store refused, kept until someone looked."""
+
+    session: str
+    reason: str
+    messages: Sequence[Message]
+
+
+class Survey(NamedTuple):
+    """All that a spool file says of itself."""
+
+    target: str
+    tenant: str
+    owner: str
+    """The process that has it open; empty if none does."""
+    waiting: Sequence[Waiting]
+    dropped: Sequence[Dropped]
+    set_aside: Sequence[SetAside]
+
+    @property
+    def messages(self) -> int:
+        """Return how many messages wait."""
+        return sum(each.messages for each in self.waiting)

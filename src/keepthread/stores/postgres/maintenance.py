@@ -1,0 +1,254 @@
+"""Letting go of erased bytes in PostgreSQL.
+
+A row that is changed or deleted stays in its table's file: VACUUM only lets its space be used
+again. Rewriting a table leaves nothing behind but in the server's log, until that is recycled. A
+client sees none of these files, so it searches none of them.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import psycopg
+from psycopg import sql
+
+from keepthread.errors import SessionGone
+from keepthread.protocols import Progress, TokenCounter
+from keepthread.stores.codec import Row
+from keepthread.stores.postgres.engine import Connection, Engine, Link, Rows, translate
+from keepthread.stores.postgres.log import decode, guard_of, lock
+from keepthread.stores.postgres.schema import SQL
+from keepthread.stores.postgres.server import Server
+from keepthread.stores.rows import recounted_row
+from keepthread.types import Cleaning, Residue
+
+_LOCK_TIMEOUT: Final = "3s"
+_PATIENCE: Final = 5.0  # seconds to wait for transactions that began before
+_PAUSE: Final = 0.02
+_ELSEWHERE: Final = Residue(
+    "standbys, archived WAL and backups",
+    "they have what the server once had",
+    "they are made anew or deleted",
+)
+
+
+class Touched(NamedTuple):
+    """What was erased from, as the tables have it."""
+
+    tenant: int
+    sids: Sequence[int]
+    owners: Sequence[str]
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return it as a statement takes it; 0 is the shelf of owners and of the tenant."""
+        names = [owner.encode() for owner in self.owners]
+        return ([0, *self.sids], names, self.tenant)
+
+
+class _Table(NamedTuple):
+    name: str
+    file: int
+    mine: bool
+
+
+async def clean(server: Server, touched: Touched, *, rewrite: bool) -> Cleaning:
+    """Vacuum the tables that were erased from, or rewrite them, as far as this role may."""
+    try:
+        db = await server.connect_plainly()
+        try:
+            return await _Cleaner(db, touched, rewrite).run()
+        finally:
+            await db.close()
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
+class _Cleaner:
+    def __init__(self, db: Connection, touched: Touched, rewrite: bool) -> None:
+        self._db = db
+        self._touched = touched
+        self._rewrite = rewrite
+        self._done: list[str] = []
+        self._residues: list[Residue] = []
+
+    async def run(self) -> Cleaning:
+        # Who waits for a lock holds up all who come behind.
+        await self._db.execute(b"SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
+        alone = not self._rewrite or await self._outlast()
+        tables = await self._tables()
+        busy = [t.name for t in tables if t.mine and not await self._vacuum(t)]
+        self._judge(tables, {t.name: t.file for t in await self._tables()}, busy)
+        if self._rewrite:
+            await self._move_log()
+        self._residues.append(_ELSEWHERE)
+        again = not alone or (self._rewrite and bool(busy))
+        return Cleaning(self._done, (), 0, self._residues, again=again)
+
+    async def _outlast(self) -> bool:
+        """Wait for who may still see what was erased: a rewrite keeps it for them.
+
+        Twice: who begins while such a one is there is taken to see as far back.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        for _ in range(2):
+            before = await self._transactions()
+            while before & await self._transactions():
+                if time.monotonic() > deadline:
+                    why = "a transaction that began before is open, and may still see erased rows"
+                    until = "it has ended and the memory is opened again"
+                    self._residues.append(Residue("the rewritten tables", why, until))
+                    return False
+                await asyncio.sleep(_PAUSE)
+        return True
+
+    async def _transactions(self) -> set[str]:
+        cursor = await self._db.execute(SQL["transactions"])
+        return {transaction for (transaction,) in await cursor.fetchall()}
+
+    async def _tables(self) -> list[_Table]:
+        cursor = await self._db.execute(SQL["touched_tables"], self._touched.values)
+        return [_Table._make(row) for row in await cursor.fetchall()]
+
+    async def _vacuum(self, table: _Table) -> bool:
+        """Vacuum or rewrite a table; tell whether it could be locked for that."""
+        how = sql.SQL("VACUUM (FULL) {}" if self._rewrite else "VACUUM {}")
+        name = sql.Identifier(*table.name.split("."))
+        try:
+            await self._db.execute(how.format(name), prepare=False)
+        except psycopg.errors.LockNotAvailable:
+            return False
+        return True
+
+    def _judge(
+        self, before: Sequence[_Table], after: Mapping[str, int], busy: Sequence[str]
+    ) -> None:
+        """Say which tables are in other files than before, and which are not."""
+        anew = [t.name for t in before if after.get(t.name, 0) != t.file]
+        vacuumed = [t.name for t in before if t.mine and t.name not in (*anew, *busy)]
+        foreign = [t.name for t in before if not t.mine and t.name not in anew]
+        if anew:
+            self._done.append(f"{len(anew)} tables were rewritten")
+        if vacuumed:
+            self._done.append(f"{len(vacuumed)} tables were vacuumed")
+        used = "their space is used again"
+        if not self._rewrite:
+            until = f"{used}; rewrite=True rewrites the tables now"
+            self._keep([*vacuumed, *busy, *foreign], "erased rows stay in the files", until)
+            return
+        self._keep(busy, "others hold them", "they let go and the memory is opened again")
+        why = "they could not be rewritten: this role does not own them"
+        self._keep(foreign, why, f"{used}, or their owner runs VACUUM FULL")
+
+    def _keep(self, names: Sequence[str], why: str, until: str) -> None:
+        if names:
+            self._residues.append(Residue(f"the tables {', '.join(names)}", why, until))
+
+    async def _move_log(self) -> None:
+        """Have the server begin a new part of its log, and let go of those before."""
+        refused = ""
+        for statement, said in (
+            (b"SELECT pg_switch_wal()", "the log was switched"),
+            (b"CHECKPOINT", "a checkpoint was made"),
+        ):
+            try:
+                await self._db.execute(statement, prepare=False)
+            except psycopg.errors.InsufficientPrivilege as error:
+                refused = f" ({error.diag.message_primary})"
+            else:
+                self._done.append(said)
+        why = f"the server's log has what was written{refused}"
+        until = "the server has recycled its parts, which checkpoints bring about"
+        self._residues.append(Residue("pg_wal", why, until))
+
+
+_PAGE: Final = 500
+
+Counts: TypeAlias = dict[int, tuple[bytes, int]]
+"""By position: the digest of the message that was counted, and its tokens (-1: none to count)."""
+
+
+class _Numbers(NamedTuple):
+    """A row without its text."""
+
+    seq: int
+    tokens: int
+    counter: bytes
+    exchange: int
+    exchanges: int
+    total: int
+    created_at: float
+    digest: bytes
+    guard: bytes
+
+
+async def recount(
+    engine: Engine, tenant: int, sid: int, counter: TokenCounter, progress: Progress | None
+) -> int:
+    """Count what another counter counted, set the totals right; return how many were counted."""
+    name = counter.name.encode()
+    counts: Counts = {}
+    last = 0
+    rows = await engine.call(SQL["session_by_sid"], (tenant, sid))
+    if not rows:
+        raise SessionGone("the session was deleted")
+    end = rows[0][10]
+    while rows := await engine.call(SQL["read"], (tenant, sid, last, end, _PAGE)):
+        other = [row for row in rows if row[6] != name]
+        counts |= await asyncio.to_thread(_count, sid, other, counter)
+        last = rows[-1][0]
+        if progress:
+            await asyncio.to_thread(progress, last, end)
+    return await engine.transact(lambda link: _apply(link, tenant, sid, counter, counts))
+
+
+def _count(sid: int, rows: Rows, counter: TokenCounter) -> Counts:
+    counts: Counts = {}
+    for row in rows:
+        message = decode(sid, row)
+        tokens = counter.count(message) if message.state == "live" else -1
+        counts[row[0]] = (row[11], tokens)
+    return counts
+
+
+async def _apply(link: Link, tenant: int, sid: int, counter: TokenCounter, counts: Counts) -> int:
+    """Write counts and running totals; what arrived meanwhile is counted now."""
+    await lock(link, tenant, sid)
+    name = counter.name.encode()
+    total = counted = 0
+    async for page in _pages(link, tenant, sid):
+        changed: list[Row] = []
+        unknown = [n.seq for n in page if n.counter != name and not _is_known(n, counts)]
+        if unknown:
+            found = await link.run(SQL["find"], (tenant, sid, [], unknown))
+            counts = counts | await asyncio.to_thread(_count, sid, found, counter)
+        for old in page:
+            if old.guard != guard_of(sid, *old[:-1]):
+                continue  # a new guard would make the damage look sound
+            tokens, by = old.tokens, old.counter
+            if old.counter != name and counts[old.seq][1] >= 0:
+                tokens, by = counts[old.seq][1], name
+                counted += 1
+            elif old.counter != name:
+                tokens = 0
+            total += tokens
+            row = Row(old.seq, "", 0, None, None, *old[1:])
+            if (tokens, by, total) != (old.tokens, old.counter, old.total):
+                changed.append(recounted_row(sid, row, tokens, by, total, guard_of))
+        if changed:
+            fields = [[r.seq, r.tokens, r.counter, r.total, r.guard] for r in changed]
+            columns = map(list, zip(*fields, strict=True))
+            await link.run(SQL["recount_messages"], (tenant, sid, *columns))
+    return counted
+
+
+def _is_known(numbers: _Numbers, counts: Counts) -> bool:
+    return counts.get(numbers.seq, (b"",))[0] == numbers.digest
+
+
+async def _pages(link: Link, tenant: int, sid: int) -> AsyncIterator[list[_Numbers]]:
+    last = 0
+    while rows := await link.run(SQL["counts"], (tenant, sid, last, _PAGE)):
+        yield [_Numbers._make(row) for row in rows]
+        last = rows[-1][0]

@@ -1,0 +1,227 @@
+"""Finding in a PostgreSQL database: words by a GIN index, vectors by pgvector; each one call."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_LENGTH, MOST_SEQ
+from keepthread.stores.postgres import records as shelf
+from keepthread.stores.postgres import sessions, words
+from keepthread.stores.postgres import vectors as points
+from keepthread.stores.postgres.engine import Engine, Rows
+from keepthread.stores.postgres.log import decode
+from keepthread.stores.postgres.schema import SQL
+from keepthread.stores.records import check_filter, check_places, check_sittings, role_bits
+from keepthread.stores.validation import check_count, check_id
+from keepthread.types import (
+    Embedding,
+    Found,
+    MessageFilter,
+    Part,
+    Placed,
+    Record,
+    SessionKey,
+    Sitting,
+    Unread,
+)
+
+_SITTINGS: Final = 0  # the number of no word
+_MESSAGE: Final = 1  # one of the parts of what is fetched
+_AT_ONCE: Final = 50  # sessions that are taken out of a view in one transaction
+
+
+class PostgresFinder:
+    """The `Searchable` of one tenant; `number` tells the tenant's."""
+
+    def __init__(self, engine: Engine, number: Callable[[], Awaitable[int]]) -> None:
+        """Stand behind one tenant's wall."""
+        self._engine = engine
+        self._number = number
+
+    async def unread(
+        self, view: str, *, owner: str | None = None, session: SessionKey | None = None
+    ) -> list[Unread]:
+        scope = _scope(owner, session)
+        values = (await self._number(), _name(view), *scope, MOST_SEQ)
+        rows = await self._engine.call(SQL["unread"], values)
+        await self._check_session(scope, rows)
+        return [_unread(*row) for row in rows]
+
+    async def index(
+        self,
+        view: str,
+        read: Unread,
+        upto: int,
+        parts: Sequence[Part],
+        sittings: Sequence[Sitting],
+    ) -> None:
+        begun = _begun(view, read, upto, [part.place for part in parts])
+        check_sittings(read, sittings)
+        tenant = await self._number()
+        pieces = [
+            [words.at_of(part.place) for part in parts],
+            [part.tokens for part in parts],
+            [part.flags for part in parts],
+            [part.speaker.encode("utf-8", "surrogatepass") for part in parts],
+            [words.text_of((tenant, view), part) for part in parts],
+        ]
+        runs = [[sitting[field] for sitting in sittings] for field in range(1, 7)]
+        await self._engine.call(SQL["index_words"], (tenant, *begun, *pieces, *runs))
+
+    async def places(
+        self,
+        view: str,
+        words: Sequence[str],
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        only: MessageFilter | None = None,
+        most: int = 5000,
+    ) -> Found:
+        check_count(most, "most")
+        scope = _scope(owner, session)
+        name = _name(view)
+        tenant = await self._number()
+        asked = list(dict.fromkeys(words))
+        values = (tenant, name, *_asked((tenant, view), asked), *scope, most)
+        if only is None:
+            rows = await self._engine.call(SQL["places"], values)
+        else:
+            condition = (only.since, only.until, role_bits(only))
+            rows = await self._engine.call(SQL["places_within"], (*values, *condition))
+        await self._check_session(scope, rows)
+        return _found(asked, rows, most)
+
+    async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
+        name = _name(view)
+        rows = await self._engine.call(SQL["parts"], (await self._number(), name, *_pieces(places)))
+        return [
+            Part(
+                words.place_of(sid, at), (), tokens, flags, speaker.decode("utf-8", "surrogatepass")
+            )
+            for sid, at, tokens, flags, speaker in rows
+        ]
+
+    async def fetch(
+        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+    ) -> tuple[list[Placed], list[Record]]:
+        for kind in kinds:
+            check_id(kind, "kind")
+        sids, ats = words.split(place >> MESSAGE << MESSAGE for place in places)
+        seqs = [at >> MESSAGE for at in ats]
+        values = (await self._number(), sids, seqs, [kind.encode() for kind in kinds])
+        rows = await self._engine.call(SQL["fetch"], values)
+        found = [_placed(row) for row in rows if row[0] == _MESSAGE]
+        placed = [each for each in found if each.message.state == "live"]
+        shown = {int(each.session) for each in placed}
+        return placed, [_record(row) for row in rows if row[0] != _MESSAGE and row[1] in shown]
+
+    async def put_vectors(
+        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+    ) -> None:
+        begun = _begun(view, read, upto, vectors)
+        tenant = await self._number()
+        columns = points.columns(vectors)
+        await self._engine.call(SQL["put_vectors"], (tenant, *begun, *columns))
+        await points.see_to_index(self._engine, tenant, _name(view), vectors)
+
+    async def vectors(self, view: str, places: Sequence[int]) -> dict[int, Embedding]:
+        values = (_name(view), *_pieces(places))
+        rows = await self._engine.call(SQL["vectors_at"], (await self._number(), *values))
+        kept = {
+            words.place_of(sid, at) >> LENGTH_BITS: points.embedding(*row) for sid, at, *row in rows
+        }
+        return {p: kept[p >> LENGTH_BITS] for p in places if p >> LENGTH_BITS in kept}
+
+    async def nearest(
+        self,
+        view: str,
+        to: Embedding,
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        only: MessageFilter | None = None,
+        limit: int = 300,
+    ) -> list[int]:
+        check_count(limit, "limit")
+        scope = _scope(owner, session)
+        tenant = await self._number()
+        found = await points.nearest(self._engine, tenant, _name(view), scope, to, only, limit)
+        await self._check_session(scope, found)
+        return found
+
+    async def drop_view(self, view: str) -> None:
+        name = _name(view)
+        tenant = await self._number()
+        last: int | None = 0
+        while last is not None:
+            values = (tenant, name, last, _AT_ONCE)
+            ((last,),) = await self._engine.call(SQL["drop_view"], values)
+
+    async def _check_session(
+        self, scope: tuple[bytes | None, int | None], found: Sequence[Any]
+    ) -> None:
+        """Say that a session is gone in which nothing was found, if that is why."""
+        if scope[1] is not None and not found:
+            await sessions.by_sid(self._engine, await self._number(), scope[1])
+
+
+def _name(view: str) -> bytes:
+    return check_id(view, "view").encode()
+
+
+def _scope(owner: str | None, session: SessionKey | None) -> tuple[bytes | None, int | None]:
+    """Return the owner's name and the session's number, as far as they are given."""
+    check_filter(owner, "owner")
+    return (
+        None if owner is None else owner.encode(),
+        None if session is None else sessions.sid_of(session),
+    )
+
+
+def _begun(view: str, read: Unread, upto: int, places: Iterable[int]) -> tuple[Any, ...]:
+    """Return what was read: the view, the session, its epoch, and between which positions."""
+    name = _name(view)
+    check_count(upto, "upto")
+    sid = sessions.sid_of(read.session)
+    check_places(read, upto, places)
+    return (name, sid, read.epoch, read.upto, upto)
+
+
+def _unread(sid: int, upto: int, last: int, epoch: int, *sitting: Any) -> Unread:
+    key = SessionKey(str(sid))
+    begun = None if sitting[0] is None else Sitting(key, *sitting)
+    return Unread(key, upto, last, epoch, begun)
+
+
+def _asked(view: tuple[int, str], asked: Sequence[str]) -> tuple[list[str], list[int]]:
+    return [words.letters_of(view, word) for word in asked], words.plain_ones(asked)
+
+
+def _pieces(places: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Return the lowest places that the pieces at places may have."""
+    return words.split(place & ~MOST_LENGTH for place in places)
+
+
+def _found(asked: Sequence[str], rows: Rows, most: int) -> Found:
+    places: list[list[int]] = [[] for _ in asked]
+    sittings: list[Sitting] = []
+    for number, sid, data in sorted(rows):
+        if number == _SITTINGS:
+            sittings += sorted(words.sittings_in(sid, data))
+        else:
+            places[number - 1] += sorted(words.places_in(sid, data))
+    last = [each[max(0, len(each) - most) :] for each in places]
+    return Found(dict(zip(asked, last, strict=True)), sittings)
+
+
+def _placed(row: tuple[Any, ...]) -> Placed:
+    _, sid, session, owner, _, *message = row
+    key = SessionKey(str(sid))
+    return Placed(key, session.decode(), owner.decode(), decode(sid, tuple(message)))
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    _, sid, _, _, intact, version, key, _, value, made_of, _, kind, *_ = row
+    if not intact:
+        raise shelf.damaged(kind, key)
+    return shelf.record(sid, b"", kind, key, value, version, made_of)

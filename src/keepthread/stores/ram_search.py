@@ -1,0 +1,302 @@
+"""Finding in memory: words and vectors in dictionaries, for what `RamStore` holds."""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
+from operator import mul
+from types import CoroutineType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from keepthread.protocols import Store
+from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_SEQ, SEQ_BITS, seq_of, session_of
+from keepthread.stores.records import (
+    check_filter,
+    check_places,
+    check_readable,
+    check_reading,
+    check_sittings,
+    without,
+)
+from keepthread.stores.validation import MAX_COUNT, check_count, check_id
+from keepthread.types import (
+    Embedding,
+    Found,
+    MessageFilter,
+    Part,
+    Placed,
+    Record,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Sitting,
+    Unread,
+)
+
+
+class _View:
+    """What one view of every tenant's logs has; pieces are told apart without their length."""
+
+    def __init__(self) -> None:
+        self.marks: dict[SessionKey, int] = {}
+        self.parts: dict[int, Part] = {}
+        self.words: dict[str, set[int]] = {}
+        self.sittings: dict[SessionKey, dict[int, Sitting]] = {}
+        self.vectors: dict[int, tuple[int, Embedding]] = {}
+
+    def add(self, parts: Iterable[Part], sittings: Iterable[Sitting]) -> None:
+        for part in parts:
+            self.parts[part.place >> LENGTH_BITS] = part
+            for word in part.words:
+                self.words.setdefault(word, set()).add(part.place)
+        for sitting in sittings:
+            self.sittings.setdefault(sitting.session, {})[sitting.first] = sitting
+
+    def forget(self, session: SessionKey, seqs: Collection[int] | None) -> None:
+        for key in _among(self.parts, session, seqs):
+            part = self.parts.pop(key)
+            self._shrink_sitting(session, part)
+            for word in part.words:
+                self.words[word].discard(part.place)
+        for key in _among(self.vectors, session, seqs):
+            del self.vectors[key]
+        if seqs is None:
+            self.marks.pop(session, None)
+
+    def _shrink_sitting(self, session: SessionKey, part: Part) -> None:
+        sittings = self.sittings.get(session, {})
+        first = max((first for first in sittings if first <= seq_of(part.place)), default=0)
+        if first and (less := without(sittings.pop(first), part.place, part.flags)):
+            sittings[first] = less
+
+
+def _among(keys: Iterable[int], session: SessionKey, seqs: Collection[int] | None) -> list[int]:
+    """Return the keys of a session's pieces, of some positions if they are given."""
+    places = [(key, key << LENGTH_BITS) for key in keys]
+    return [
+        key
+        for key, place in places
+        if session_of(place) == int(session) and (seqs is None or seq_of(place) in seqs)
+    ]
+
+
+class _Locked(Protocol):
+    @property
+    def lock(self) -> threading.RLock: ...
+
+
+S = TypeVar("S", bound=_Locked)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def exclusive(
+    method: "Callable[Concatenate[S, P], CoroutineType[Any, Any, T]]",
+) -> "Callable[Concatenate[S, P], CoroutineType[Any, Any, T]]":
+    """Let a method finish before a thread calls another one; it does not wait for anything."""
+
+    @wraps(method)
+    async def locked(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.lock:
+            return await method(self, *args, **kwargs)
+
+    return locked
+
+
+class RamIndex:
+    """The views of one store."""
+
+    def __init__(self) -> None:
+        """Begin with nothing read."""
+        self.views: dict[str, _View] = {}
+        self.lock = threading.RLock()
+        """Held by each call of the store and of its finders: event loops may share them."""
+
+    def forget(self, session: SessionKey, seqs: Collection[int] | None = None) -> None:
+        """Take some positions of a session out of every view, or all of it."""
+        for view in self.views.values():
+            view.forget(session, seqs)
+
+
+class RamFinder:
+    """The `Searchable` of one tenant; its store tells what there is to read."""
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Return what `exclusive` holds."""
+        return self._index.lock
+
+    def __init__(self, store: Store, index: RamIndex) -> None:
+        """Stand behind the wall of a store."""
+        self._store = store
+        self._index = index
+
+    @exclusive
+    async def unread(
+        self, view: str, *, owner: str | None = None, session: SessionKey | None = None
+    ) -> list[Unread]:
+        known = self._view(view)
+        found = [_unread(known, info) for info in await self._scope(owner, session)]
+        return [each for each in found if each.last > each.upto]
+
+    @exclusive
+    async def index(
+        self,
+        view: str,
+        read: Unread,
+        upto: int,
+        parts: Sequence[Part],
+        sittings: Sequence[Sitting],
+    ) -> None:
+        check_sittings(read, sittings)
+        await self._check_reading(view, read, upto, [part.place for part in parts])
+        known = self._view(view)
+        known.marks[read.session] = upto
+        known.add(parts, sittings)
+
+    @exclusive
+    async def places(
+        self,
+        view: str,
+        words: Sequence[str],
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        only: MessageFilter | None = None,
+        most: int = 5000,
+    ) -> Found:
+        check_count(most, "most")
+        known = self._view(view)
+        scope = sorted(await self._scope(owner, session), key=lambda info: int(info.key))
+        numbers = {int(info.key) for info in scope}
+        found: dict[str, list[int]] = {}
+        for word in words:
+            places = sorted(p for p in known.words.get(word, ()) if session_of(p) in numbers)
+            places = places if only is None else await self._admitted(places, only)
+            found[word] = places[max(0, len(places) - most) :]
+        sittings = [
+            sitting
+            for info in scope
+            for _, sitting in sorted(known.sittings.get(info.key, {}).items())
+        ]
+        return Found(found, sittings)
+
+    @exclusive
+    async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
+        known = self._view(view).parts
+        numbers = {int(info.key) for info in await self._scope(None, None)}
+        keys = sorted({place >> LENGTH_BITS for place in places})
+        found = [known[key] for key in keys if key in known]
+        return [part._replace(words=()) for part in found if session_of(part.place) in numbers]
+
+    @exclusive
+    async def fetch(
+        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+    ) -> tuple[list[Placed], list[Record]]:
+        scope = {int(info.key): info for info in await self._scope(None, None)}
+        messages = sorted({place >> MESSAGE for place in places})
+        placed: list[Placed] = []
+        for info in (scope[n] for n in sorted({m >> SEQ_BITS for m in messages}) if n in scope):
+            seqs = [m & MOST_SEQ for m in messages if m >> SEQ_BITS == int(info.key)]
+            found = await self._store.find(info.key, seqs=seqs)
+            placed += [Placed(info.key, info.id, info.owner, m) for m in found if m.state == "live"]
+        keys = dict.fromkeys(each.session for each in placed)
+        shelves = [(Scope(session=key), kind) for key in keys for kind in kinds]
+        return placed, [r for shelf in shelves for r in await self._store.scan(*shelf)]
+
+    @exclusive
+    async def put_vectors(
+        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+    ) -> None:
+        await self._check_reading(view, read, upto, vectors)
+        known = self._view(view)
+        known.marks[read.session] = upto
+        known.vectors.update(
+            (place >> LENGTH_BITS, (place, each)) for place, each in vectors.items()
+        )
+
+    @exclusive
+    async def vectors(self, view: str, places: Sequence[int]) -> dict[int, Embedding]:
+        known = self._view(view).vectors
+        numbers = {int(info.key) for info in await self._scope(None, None)}
+        return {
+            place: known[place >> LENGTH_BITS][1]
+            for place in places
+            if place >> LENGTH_BITS in known and session_of(place) in numbers
+        }
+
+    @exclusive
+    async def nearest(
+        self,
+        view: str,
+        to: Embedding,
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        only: MessageFilter | None = None,
+        limit: int = 300,
+    ) -> list[int]:
+        check_count(limit, "limit")
+        known = self._view(view).vectors.values()
+        numbers = {int(info.key) for info in await self._scope(owner, session)}
+        near = [
+            (_product(each, to), place)
+            for place, each in known
+            if session_of(place) in numbers and each.dimensions == to.dimensions and not each.ids
+        ]
+        nearest = [place for _, place in sorted(near, reverse=True)]
+        return (nearest if only is None else await self._admitted(nearest, only))[:limit]
+
+    @exclusive
+    async def drop_view(self, view: str) -> None:
+        known = self._view(view)
+        for info in await self._scope(None, None):
+            known.forget(info.key, None)
+
+    async def _admitted(self, places: Sequence[int], only: MessageFilter) -> list[int]:
+        """Return the places of messages that a filter admits, in their order."""
+        seqs: dict[int, set[int]] = {}
+        for place in places:
+            seqs.setdefault(session_of(place), set()).add(seq_of(place))
+        admitted: set[int] = set()
+        for number, some in seqs.items():
+            found = await self._store.find(SessionKey(str(number)), seqs=some)
+            admitted.update(number << SEQ_BITS | m.seq for m in found if only.admits(m))
+        return [place for place in places if place >> MESSAGE in admitted]
+
+    def _view(self, name: str) -> _View:
+        return self._index.views.setdefault(check_id(name, "view"), _View())
+
+    @exclusive
+    async def _scope(self, owner: str | None, session: SessionKey | None) -> list[SessionInfo]:
+        """Return the sessions that are asked for and that views read, latest activity first."""
+        check_filter(owner, "owner")
+        if session is None:
+            return await self._store.list_sessions(owner=owner, limit=MAX_COUNT)
+        info = await self._store.describe(session)
+        return [info] if owner in (None, info.owner) and _is_read(info) else []
+
+    @exclusive
+    async def _check_reading(
+        self, view: str, read: Unread, upto: int, places: Iterable[int]
+    ) -> None:
+        check_count(upto, "upto")
+        info = await self._store.describe(read.session)
+        check_readable(readable=_is_read(info))
+        mark = self._view(view).marks.get(read.session, 0)
+        check_reading(read, upto, epoch=info.epoch, mark=mark, last=info.messages)
+        check_places(read, upto, places)
+
+
+def _is_read(info: SessionInfo) -> bool:
+    return info.ready and info.kind != "delegate"
+
+
+def _unread(view: _View, info: SessionInfo) -> Unread:
+    sittings = view.sittings.get(info.key, {})
+    last = sittings[max(sittings)] if sittings else None
+    return Unread(info.key, view.marks.get(info.key, 0), info.messages, info.epoch, last)
+
+
+def _product(one: Embedding, other: Embedding) -> int:
+    vectors = (memoryview(each.vectors).cast("b") for each in (one, other))
+    return sum(map(mul, *vectors))

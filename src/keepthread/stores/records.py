@@ -1,0 +1,337 @@
+"""What every backend does alike with sessions and shelves: check, and turn into JSON and back."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, cast
+
+from keepthread.context.ids import derived_id
+from keepthread.errors import Damaged, InvalidInput, Stale
+from keepthread.recall.chunks import ASSISTANT
+from keepthread.recall.positions import length_of, span
+from keepthread.stores.codec import ROLES, dumps, loads
+from keepthread.stores.validation import (
+    MAX_COUNT,
+    check_count,
+    check_id,
+    check_text,
+    check_time,
+    plain,
+    show,
+)
+from keepthread.types import (
+    JSON,
+    Durability,
+    ForkPoint,
+    MessageFilter,
+    Record,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    SessionKind,
+    Sitting,
+    Span,
+    Unread,
+)
+
+KINDS: Final[tuple[SessionKind, ...]] = ("main", "fork", "delegate")
+
+
+def check_session(session: SessionInfo, *, now: float, ids: Callable[[], str]) -> SessionInfo:
+    """Return a session that every backend can keep, stamped, or refuse it.
+
+    A new one gets a fence unless it brings one, drawn from what ids are drawn from.
+    """
+    check_id(session.id, "a session id")
+    check_id(session.owner, "owner")
+    if session.kind not in KINDS:
+        raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {show(session.kind)}")
+    if type(session.ready) is not bool:
+        raise InvalidInput(f"ready must be True or False, not {show(session.ready)}")
+    return replace(
+        session,
+        fence=session.fence or ("" if session.key else derived_id("fence", ids())[:12]),
+        created_at=_time(session.created_at, now, "created_at"),
+        updated_at=_time(session.updated_at, now, "updated_at"),
+    )
+
+
+def _time(given: object, now: float, what: str) -> float:
+    return check_time(now if given == 0 else given, what)
+
+
+CHANGEABLE: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready")
+"""The fields of a session that an update may change."""
+
+
+def with_changes(
+    known: SessionInfo, given: SessionInfo, seen: SessionInfo | None = None
+) -> SessionInfo:
+    """Return a stored session with the changes of an update.
+
+    With `seen`, only fields that differ from it change, and a field that somebody else changed in
+    the meantime, or an erasure since then, is `Stale`.
+    """
+    wanted = {name: getattr(given, name) for name in CHANGEABLE}
+    if seen is None:
+        return replace(known, **wanted)
+    check_epoch(known.epoch, seen.epoch)
+    changes = {name: v for name, v in wanted.items() if not _alike(v, getattr(seen, name))}
+    for name, value in changes.items():
+        now = getattr(known, name)
+        # A repeated attempt whose first answer was lost finds its own change.
+        if not _alike(now, getattr(seen, name)) and not _alike(now, value):
+            raise Stale(f"the session's {name} was changed in the meantime")
+    return replace(known, **changes)
+
+
+def _alike(one: object, other: object) -> bool:
+    """Tell whether two values of a field are stored as the same JSON."""
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [*cast(Sequence[object], value)]
+    if isinstance(value, dict):  # as JSON, for Python takes 1 and True for the same
+        return dumps(plain(cast(object, value), "meta"), "meta")
+    return value
+
+
+NOT_DELETED: Final = {
+    "ready": "the session is ready",
+    "active": "the session was active in the meantime",
+}
+"""Why a session does not meet the condition of a delete."""
+
+
+class Condition(NamedTuple):
+    """When a session may be deleted: as long as it is not ready, or without recent activity."""
+
+    unready: bool = False
+    idle_since: float | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether anything is required at all."""
+        return self.unready or self.idle_since is not None
+
+    def check(self, session: SessionInfo) -> None:
+        """Refuse to delete a session that does not meet the condition."""
+        if not self:
+            return
+        if session.state == "damaged":
+            raise damaged_session(session.id)
+        if self.unready and session.ready:
+            raise Stale(NOT_DELETED["ready"])
+        if self.idle_since is not None and session.updated_at >= self.idle_since:
+            raise Stale(NOT_DELETED["active"])
+
+
+def condition(*, unready: bool, idle_since: float | None) -> Condition:
+    """Return a checked condition."""
+    if type(unready) is not bool:
+        raise InvalidInput(f"unready must be True or False, not {show(unready)}")
+    since = None if idle_since is None else check_time(idle_since, "idle_since")
+    return Condition(unready, since)
+
+
+def damaged_session(id: str) -> Damaged:
+    """Return the error for a session whose record is not what was written."""
+    return Damaged(f"the record of session {id!r} is damaged; run `verify`")
+
+
+def encode_details(session: SessionInfo) -> bytes:
+    """Return as JSON what is not needed to find a session."""
+    fork = session.forked_from
+    if fork is not None and type(fork) is not ForkPoint:
+        raise InvalidInput(f"forked_from must be a ForkPoint, not {show(fork)}")
+    meta: object = session.meta
+    if not isinstance(meta, dict):
+        raise InvalidInput(f"meta must be a dict, not {show(meta)}")
+    if type(session.tags) not in (tuple, list):
+        raise InvalidInput(f"tags must be a tuple or a list, not {show(session.tags)}")
+    details: dict[str, JSON] = {
+        "fence": check_text(session.fence, "fence"),
+        "title": check_text(session.title, "title"),
+        "tags": [check_text(tag, "a tag") for tag in session.tags],
+        "system_prompt": _optional(session.system_prompt, "system_prompt"),
+        "meta": plain(cast(object, meta), "meta"),
+        "parent": None if session.parent is None else check_id(session.parent, "parent"),
+        "forked_from": None
+        if fork is None
+        else [check_id(fork.session, "forked_from"), check_count(fork.seq, "forked_from")],
+    }
+    if title_seq := check_count(session.title_seq, "title_seq"):
+        details["title_seq"] = title_seq
+    return dumps(details, "the session")
+
+
+def _optional(value: object, what: str) -> str | None:
+    return None if value is None else check_text(value, what)
+
+
+def decode_details(details: bytes) -> dict[str, Any]:
+    """Return the fields of a session that `encode_details` wrote; some are left out."""
+    fields: dict[str, Any] = loads(details)
+    fields["tags"] = tuple(fields["tags"])
+    fields.setdefault("title_seq", 0)
+    if fork := fields["forked_from"]:
+        fields["forked_from"] = ForkPoint(session=fork[0], seq=fork[1])
+    return fields
+
+
+def check_filter(value: str | None, what: str) -> None:
+    """Refuse a filter that no stored name can match; None is none."""
+    if value is not None:
+        check_id(value, what)
+
+
+def check_scope(scope: Scope) -> Scope:
+    """Return a scope that names a session, an owner or neither."""
+    if scope.session and scope.owner:
+        raise InvalidInput("a scope is a session or an owner, not both")
+    if scope.owner:
+        check_id(scope.owner, "owner")
+    return scope
+
+
+class Keys(NamedTuple):
+    """Which keys of a kind are meant: those between two, and of these the last."""
+
+    after: str = ""
+    before: str = "\U0010ffff"  # it cannot be printed, so every key comes before it
+    limit: int = MAX_COUNT
+
+
+ALL_KEYS: Final = Keys()
+
+
+def check_keys(kind: str | None, after: str | None, before: str | None, limit: int | None) -> Keys:
+    """Return which keys of a kind to scan; without a kind it must be all."""
+    check_filter(kind, "kind")
+    if after is before is limit is None:
+        return ALL_KEYS
+    if kind is None:
+        raise InvalidInput("after, before and limit are for the keys of one kind: name it")
+    return Keys(
+        ALL_KEYS.after if after is None else check_id(after, "after"),
+        ALL_KEYS.before if before is None else check_id(before, "before"),
+        ALL_KEYS.limit if limit is None else check_count(limit, "limit"),
+    )
+
+
+def encode_value(kind: str, key: str, value: JSON) -> bytes:
+    """Return a record's value as JSON, its kind and key checked."""
+    check_id(kind, "kind")
+    check_id(key, "key")
+    return dumps(plain(value, "the value", ordered=True), "the value")
+
+
+def encode_spans(spans: Sequence[Span]) -> bytes | None:
+    """Return spans as JSON, or None where there are none."""
+    if not spans:
+        return None
+    plain_spans: JSON = [
+        [check_id(s.session, "made_of"), check_count(s.first, "first"), check_count(s.last, "last")]
+        for s in spans
+    ]
+    return dumps(plain_spans, "made_of")
+
+
+def decode_spans(data: bytes | None) -> tuple[Span, ...]:
+    """Return the spans that `encode_spans` wrote."""
+    if data is None:
+        return ()
+    rows = cast(list[tuple[SessionKey, int, int]], loads(data))
+    return tuple(Span(session=s, first=first, last=last) for s, first, last in rows)
+
+
+def touches(spans: Sequence[Span], session: SessionKey, seqs: Sequence[int]) -> bool:
+    """Tell whether spans cover one of these positions of a session, which must ascend."""
+    return any(
+        bisect_left(seqs, span.first) < bisect_right(seqs, span.last)
+        for span in spans
+        if span.session == session
+    )
+
+
+def decode_record(
+    scope: Scope, kind: str, key: str, value: bytes, version: int, made_of: bytes | None
+) -> Record:
+    """Return a record from the bytes that are kept of it."""
+    return Record(
+        scope=scope,
+        kind=kind,
+        key=key,
+        value=loads(value),
+        version=version,
+        made_of=decode_spans(made_of),
+    )
+
+
+def check_version(current: int, seen: int | None) -> None:
+    """Refuse to write over a record that is not the one the caller saw (0: none)."""
+    if seen is not None and seen != current:
+        raise Stale(f"the record is at version {current}, not at {seen}")
+
+
+def check_epoch(current: int, seen: int) -> None:
+    """Refuse what was made before something was erased."""
+    if seen != current:
+        raise Stale(f"the session is at epoch {current}, not at {seen}")
+
+
+_LEVELS: Final[tuple[Durability, ...]] = ("memory", "process", "power", "replicated")
+
+
+def strength(level: Durability) -> int:
+    """Return a number that is larger the more a write survives."""
+    return _LEVELS.index(level)
+
+
+def check_reading(read: Unread, upto: int, *, epoch: int, mark: int, last: int) -> None:
+    """Refuse what was read before something was erased, or another has read already.
+
+    `mark` is how far the view has read by now, `last` the end of the log.
+    """
+    check_epoch(epoch, read.epoch)
+    if mark != read.upto:
+        raise Stale(f"the view has read to {mark}, not to {read.upto}")
+    if not mark <= upto <= last:
+        raise InvalidInput(f"there is nothing to read from {mark} to {upto}")
+
+
+def role_bits(only: MessageFilter) -> int:
+    """Return the roles that a filter admits: a bit for each, by its number in a row."""
+    roles = ROLES if only.roles is None else set(only.roles)
+    return sum(1 << ROLES.index(role) for role in roles)
+
+
+def check_readable(*, readable: bool) -> None:
+    """Refuse a delegate, and a session that is not ready: no view reads them."""
+    if not readable:
+        raise Stale("the session is a delegate, or not ready: no view reads it")
+
+
+def check_places(read: Unread, upto: int, places: Iterable[int]) -> None:
+    """Refuse what does not stand in the part of the log that was read."""
+    lowest, highest = span(int(read.session), read.upto + 1, upto)
+    if not all(lowest <= place <= highest for place in places):
+        raise InvalidInput("a place is not in the part of the log that was read")
+
+
+def check_sittings(read: Unread, sittings: Iterable[Sitting]) -> None:
+    """Refuse a sitting of another session."""
+    if any(sitting.session != read.session for sitting in sittings):
+        raise InvalidInput("a sitting is not of the session that was read")
+
+
+def without(sitting: Sitting, place: int, flags: int) -> Sitting | None:
+    """Return a sitting that lost a piece, or None if it was the last."""
+    if sitting.parts <= 1:
+        return None
+    return sitting._replace(
+        parts=sitting.parts - 1,
+        length=sitting.length - length_of(place),
+        answers=sitting.answers - (flags & ASSISTANT > 0),
+    )

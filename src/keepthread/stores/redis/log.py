@@ -1,0 +1,334 @@
+"""Appending to a log in Redis: one script, which numbers what is new.
+
+The script stores all or nothing, and answers with what it found; what speaks against storing is
+judged here, so that every backend refuses the same for the same reason.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from keepthread.errors import Conflict, Damaged, MessageNotFound, Stale
+from keepthread.stores.codec import PackedId, Row, pack_id
+from keepthread.stores.redis.engine import LUA, Link
+from keepthread.stores.redis.keys import Place
+from keepthread.stores.redis.records import Shelf
+from keepthread.stores.redis.rows import (
+    guard_of,
+    id_field,
+    message_at,
+    pack_head,
+    pack_rest,
+    pack_row,
+    unpack_row,
+    whole,
+)
+from keepthread.stores.redis.sessions import (
+    alive,
+    pack_active,
+    pack_record,
+    read_state,
+    sound_head,
+    undamaged,
+)
+from keepthread.stores.rows import (
+    Draft,
+    Head,
+    as_stored,
+    check_exchange,
+    check_total,
+    erased_row,
+    head_after,
+    next_copy,
+    next_row,
+    same_body,
+    same_place,
+)
+from keepthread.stores.validation import show
+from keepthread.types import Gathered, Message
+
+
+async def append(
+    link: Link,
+    place: Place,
+    drafts: Sequence[Draft],
+    expect: int | None,
+    exchange: int | None,
+    now: float,
+    *,
+    with_record: bool,
+) -> tuple[list[Message], bytes]:
+    """Store what is new at the end, answer what is known; return the session's record if wanted."""
+    known: dict[PackedId, Message] = {}
+    while True:
+        fresh = [d for d in drafts if d.packed not in known]
+        first = {d.packed: d for d in reversed(fresh)}
+        new = [d for d in fresh if first[d.packed] is d]
+        agree = all(d.body.digest == first[d.packed].body.digest for d in fresh)
+        args = (
+            place.life,
+            place.mark,
+            "" if expect is None else expect,
+            "" if exchange is None else _count(exchange),
+            int(agree),
+            pack_active(place, now),
+            int(with_record),
+            *(part for d in new for part in (id_field(d.packed), pack_rest(d))),
+        )
+        data, stored, record, *found = alive(await link.run(LUA["append"], place.keys, args))
+        head = await sound_head(link, place, data)
+        if head is None:
+            continue
+        if stored:
+            return _answers(place, drafts, known, head[0], exchange), record
+        known |= _known(place, new, found)
+        _judge(drafts, known, head[0], expect, exchange)
+        if all(d.packed in known for d in drafts):
+            return [known[d.packed] for d in drafts], b""
+
+
+def _count(exchange: object) -> int:
+    """Return an exchange as a script takes it; what is none is refused behind it."""
+    return exchange if type(exchange) is int else 0
+
+
+def _known(place: Place, new: Sequence[Draft], found: Sequence[bytes]) -> dict[PackedId, Message]:
+    """Return the messages that are stored under drafts' ids."""
+    by_field = {id_field(d.packed): d for d in new}
+    known: dict[PackedId, Message] = {}
+    for field, seq, row in zip(found[::3], found[1::3], found[2::3], strict=True):
+        draft = by_field[field]
+        message = message_at(place, whole(seq), row)
+        if message.state != "damaged" and message.id != draft.id:
+            raise Damaged("the positions of ids are not what was written; run `verify`")
+        known[draft.packed] = message
+    return known
+
+
+def _judge(
+    drafts: Sequence[Draft],
+    known: Mapping[PackedId, Message],
+    head: Head,
+    expect: int | None,
+    exchange: int | None,
+) -> None:
+    """Refuse what must not be stored, for the first reason there is."""
+    check_exchange(exchange, head)
+    total = head.total
+    new: dict[PackedId, Draft] = {}
+    for one in drafts:
+        if message := known.get(one.packed):
+            same_body(one, message)
+        elif one.packed not in new:
+            if expect is not None and expect != head.seq:
+                raise Stale(f"the log ends at {head.seq}, not at {expect}")
+            total += one.tokens
+            check_total(total)
+            new[one.packed] = one
+        elif new[one.packed].body.digest != one.body.digest:
+            raise Conflict(f"message id {show(one.id)} is given twice, with two bodies")
+
+
+def _answers(
+    place: Place,
+    drafts: Sequence[Draft],
+    known: Mapping[PackedId, Message],
+    head: Head,
+    exchange: int | None,
+) -> list[Message]:
+    """Return what is stored now; the script numbered the new ones as is done here."""
+    messages = dict(known)
+    for one in drafts:
+        if one.packed not in messages:
+            row = next_row(place.number, head, one, exchange)
+            head = head_after(row)
+            messages[one.packed] = as_stored(one, row)
+    return [messages[one.packed] for one in drafts]
+
+
+_ROWS_AT_ONCE: Final = 1000
+
+
+async def erase(link: Link, place: Place, tenant: str, seqs: Iterable[int]) -> int:
+    """Replace messages by tombstones; return the epoch in force behind that."""
+    positions = sorted(set(seqs))
+    while True:
+        state = await read_state(link, place)
+        info, ttl = undamaged(place, state.record)
+        rows = [row for row in await _rows_at(link, place, positions) if _has_text(row)]
+        if not rows:
+            return info.epoch
+        epoch = info.epoch + 1
+        record = pack_record(place, tenant, replace(info, epoch=epoch), ttl)
+        graves = [erased_row(place.number, row.seq, row, guard_of) for row in rows]
+        parts = (part for row in graves for part in (row.seq, pack_row(row)))
+        revisions = (state.revision, state.next_revision)
+        args = (place.life, place.mark, *revisions, record, place.key, *parts)
+        if alive(await link.run(LUA["erase"], place.keys, args)):
+            return epoch
+
+
+async def _rows_at(link: Link, place: Place, positions: Sequence[int]) -> list[Row]:
+    rows: list[Row] = []
+    for start in range(0, len(positions), _ROWS_AT_ONCE):
+        seqs = positions[start : start + _ROWS_AT_ONCE]
+        args = (place.life, place.mark, 0, *seqs)
+        _, _, found = alive(await link.run(LUA["look"], place.keys, args))
+        for seq, row in zip(seqs, found, strict=True):
+            if not row:
+                raise MessageNotFound(f"there is no message at position {seq}")
+            rows.append(unpack_row(seq, row))
+    return rows
+
+
+def _has_text(row: Row) -> bool:
+    return row.content is not None or row.extra is not None
+
+
+async def load(link: Link, place: Place, drafts: Sequence[Draft]) -> int:
+    """Copy messages to the end, passing over what is there."""
+    ids = [id_field(d.packed) for d in drafts]
+    seqs = [d.message.seq for d in drafts]
+    while True:
+        args = (place.life, place.mark, len(ids), *ids, *seqs)
+        data, places, found = alive(await link.run(LUA["look"], place.keys, args))
+        known = await sound_head(link, place, data)
+        if known is None:
+            continue
+        head, ttl = known
+        taken = {id: whole(seq) for id, seq in zip(ids, places, strict=True) if seq}
+        present = dict(zip(seqs, found[len(ids) :], strict=True))
+        rows = _new_copies(place, drafts, head, taken, present)
+        if not rows:
+            return head.seq
+        end = head_after(rows[-1])
+        parts = (part for row in rows for part in (id_field(row.id), row.seq, pack_row(row)))
+        args = (place.life, place.mark, data, pack_head(place, end, ttl), *parts)
+        if alive(await link.run(LUA["extend"], place.keys, args)):
+            return end.seq
+
+
+def _new_copies(
+    place: Place,
+    drafts: Sequence[Draft],
+    head: Head,
+    taken: dict[bytes, int],
+    present: Mapping[int, bytes],
+) -> list[Row]:
+    """Return the rows that copies become behind a head."""
+    rows: list[Row] = []
+    for one in drafts:
+        seq = one.message.seq
+        if seq <= head.seq:
+            row = next((row for row in rows if row.seq == seq), None)
+            if row is None:
+                if not present[seq]:
+                    raise Damaged(f"position {seq} is missing; run `verify`")
+                row = unpack_row(seq, present[seq])
+            same_place(one, row.id, row.digest)
+            continue
+        row = next_copy(place.number, head, one, guard_of)
+        if taken.setdefault(id_field(row.id), row.seq) != row.seq:
+            raise Conflict(f"message id {one.id!r} is at another position already")
+        rows.append(row)
+        head = head_after(row)
+    return rows
+
+
+async def tail(
+    link: Link,
+    place: Place,
+    tokens: int | None,
+    limit: int | None,
+    before: int | None,
+    after: int,
+    least: int,
+) -> list[Message]:
+    """Return the newest messages that fit, oldest first."""
+    found: list[Message] = []
+    last = None if before is None else before - 1
+    while True:
+        left = None if tokens is None else tokens - sum(m.tokens for m in found)
+        room = None if limit is None else limit - len(found)
+        bounds = (_or_empty(last), after, _or_empty(left), _or_empty(room))
+        args = (place.life, place.mark, *bounds, max(0, least - len(found)))
+        data, rows = alive(await link.run(LUA["tail"], place.keys, args))
+        head = await sound_head(link, place, data)
+        if head is None:
+            continue
+        end = head[0].seq if last is None else min(head[0].seq, last)
+        newest = newest_first(place, end, rows)
+        found += newest
+        # A damaged message costs nothing, which the script could not know: there may be room yet.
+        if tokens is None or all(m.state != "damaged" for m in newest):
+            return found[::-1]
+        last = end - len(newest)
+
+
+def newest_first(place: Place, end: int, rows: Sequence[bytes]) -> list[Message]:
+    """Return the messages of rows that go back from a position."""
+    return [message_at(place, end - n, row) for n, row in enumerate(rows)]
+
+
+async def read(link: Link, place: Place, after: int, upto: int) -> list[Message]:
+    """Return messages behind a position, oldest first."""
+    while True:
+        args = (place.life, place.mark, after + 1, upto)
+        data, rows = alive(await link.run(LUA["read"], place.keys, args))
+        if await sound_head(link, place, data):
+            return [message_at(place, after + n, row) for n, row in enumerate(rows, 1)]
+
+
+async def find(link: Link, place: Place, ids: Sequence[str], seqs: Sequence[int]) -> list[Message]:
+    """Return the messages of these ids and positions."""
+    fields = [id_field(pack_id(id)) for id in ids]
+    args = (place.life, place.mark, len(ids), *fields, *seqs)
+    _, places, rows = alive(await link.run(LUA["look"], place.keys, args))
+    at = [whole(seq) for seq in places] + list(seqs)
+    found = {seq: message_at(place, seq, row) for seq, row in zip(at, rows, strict=True) if row}
+    for id, seq in zip(ids, at, strict=False):
+        if seq in found and found[seq].state != "damaged" and found[seq].id != id:
+            raise Damaged("the positions of ids are not what was written; run `verify`")
+    return [found[seq] for seq in sorted(found)]
+
+
+def _or_empty(value: int | None) -> int | str:
+    return "" if value is None else value
+
+
+class Wish(NamedTuple):
+    """What is to be gathered."""
+
+    tokens: int
+    least: int
+    kinds: Sequence[str]
+    follow: Sequence[str]
+
+
+async def gather(shelf: Shelf, wish: Wish) -> Gathered:
+    """Return prompt, tail and records of a session."""
+    place, link = shelf.place, shelf.link
+    numbers = (wish.tokens, wish.least, place.key, len(wish.kinds))
+    args = (place.life, place.mark, *numbers, *wish.kinds, *wish.follow)
+    while True:
+        record, data, *parts = alive(await link.run(LUA["gather"], place.keys, args))
+        info = undamaged(place, record).info
+        head = await sound_head(link, place, data)
+        if head is None:
+            continue
+        rows, plain, followed, sources = parts
+        kept = [one for found in (*plain, *followed) for one in shelf.unpack_all(found)]
+        if not await shelf.settled(kept):
+            continue
+        messages = newest_first(place, head[0].seq, rows)[::-1]
+        if any(m.state == "damaged" for m in messages):  # there may be room for more
+            messages = await tail(link, place, wish.tokens, None, head[0].seq + 1, 0, wish.least)
+        pairs = zip(sources[::2], sources[1::2], strict=True)
+        found = {seq: message_at(place, seq, row) for seq, row in pairs}
+        return Gathered(
+            system_prompt=info.system_prompt,
+            fence=info.fence,
+            messages=messages,
+            records=[one.record for _, one in kept],
+            sources=[found[seq] for seq in sorted(found)],
+        )

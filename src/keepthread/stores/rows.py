@@ -1,0 +1,237 @@
+"""What every backend does alike before and while it stores messages: check, encode, place."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from keepthread.errors import Conflict, Damaged, InvalidInput, Stale
+from keepthread.stores.codec import (
+    ROLES,
+    USER,
+    Body,
+    GuardOf,
+    PackedId,
+    Row,
+    decode,
+    encode,
+    encode_as_is,
+    guard_of,
+    missing,
+    pack_id,
+    stored,
+    tombstone,
+)
+from keepthread.stores.validation import (
+    MAX_COUNT,
+    check_count,
+    check_date,
+    check_id,
+    check_time,
+    show,
+)
+from keepthread.types import Message
+
+STATES: Final = ("live", "erased", "damaged")
+
+
+class Head(NamedTuple):
+    """Where a log ends: its last position, its exchanges and its tokens."""
+
+    seq: int = 0
+    exchanges: int = 0
+    total: int = 0
+
+
+class Draft(NamedTuple):
+    """A message made ready: refused or sure to be storable, its id fixed."""
+
+    message: Message
+    id: str
+    packed: PackedId
+    body: Body
+    tokens: int
+    counter: bytes
+    created_at: float
+
+
+def draft(message: Message, *, clock: Callable[[], float], ids: Callable[[], str]) -> Draft:
+    """Make a caller's message ready to be appended."""
+    if type(message) is not Message:
+        raise InvalidInput(f"expected a Message, not {show(message)}")
+    if message.state != "live":
+        raise InvalidInput(f"message {show(message.id)} is {message.state}: only `load` copies it")
+    id = ids() if message.id == "" else check_id(message.id, "a message id")
+    return Draft(
+        message,
+        id,
+        pack_id(id),
+        encode(message, id),
+        check_count(message.tokens, "tokens"),
+        b"" if message.counter == "" else check_id(message.counter, "counter").encode(),
+        _time(message.created_at, clock),
+    )
+
+
+def _time(given: float, clock: Callable[[], float]) -> float:
+    """Return when a message was written: as the caller says, or now."""
+    return check_time(clock(), "created_at") if given == 0 else check_date(given, "created_at")
+
+
+def draft_copy(message: Message) -> Draft:
+    """Make ready a message that a store gave out, as it is."""
+    if type(message) is not Message or message.state not in STATES:
+        raise InvalidInput(f"expected a Message that a store gave out, not {show(message)}")
+    if message.id != "" or message.state != "damaged":
+        check_id(message.id, "a message id")
+    if check_count(message.seq, "seq") == 0:
+        raise InvalidInput(f"message {show(message.id)} has no position; append it")
+    return Draft(
+        message,
+        message.id,
+        pack_id(message.id or f"missing:{message.seq}"),
+        encode_as_is(message),
+        check_count(message.tokens, "tokens"),
+        b"" if message.counter == "" else check_id(message.counter, "counter").encode(),
+        check_time(message.created_at, "created_at"),
+    )
+
+
+def check_exchange(exchange: int | None, head: Head) -> None:
+    """Refuse an exchange that was never opened."""
+    if exchange is not None and not 0 < check_count(exchange, "exchange") <= head.exchanges:
+        raise InvalidInput(f"exchange {exchange} was never opened; there are {head.exchanges}")
+
+
+def check_total(total: int) -> None:
+    """Refuse messages whose tokens no log can count; copies and exports could not hold them."""
+    if total > MAX_COUNT:
+        raise InvalidInput(f"the log would count {total} tokens; it can count {MAX_COUNT} at most")
+
+
+def next_row(place: int, head: Head, draft: Draft, exchange: int | None) -> Row:
+    """Return the row that a draft becomes at the end of the log."""
+    exchanges = head.exchanges
+    if exchange is None:
+        if draft.body.role == USER:
+            exchanges += 1
+        exchange = exchanges
+    return _row(place, head, draft, exchange, exchanges, head.total + draft.tokens)
+
+
+def next_copy(place: int, head: Head, draft: Draft, guard_of: GuardOf = guard_of) -> Row:
+    """Return the row that a copied message becomes at the end of the log."""
+    message = draft.message
+    if message.seq != head.seq + 1:
+        raise Stale(f"position {message.seq} cannot follow {head.seq}: load without gaps")
+    if message.state == "damaged":  # its numbers are not to be trusted either
+        numbers = (head.exchanges, head.exchanges, head.total)
+        return _row(place, head, draft, *numbers, guard_of)
+    exchange = check_count(message.exchange, "exchange")
+    if check_count(message.total, "total") < head.total + draft.tokens:
+        raise InvalidInput(f"total {message.total} at position {message.seq} does not follow")
+    numbers = (exchange, max(head.exchanges, exchange), message.total)
+    return _row(place, head, draft, *numbers, guard_of)
+
+
+def _row(
+    place: int,
+    head: Head,
+    draft: Draft,
+    exchange: int,
+    exchanges: int,
+    total: int,
+    guard_of: GuardOf = guard_of,
+) -> Row:
+    _, _, packed, body, tokens, counter, created_at = draft
+    seq = head.seq + 1
+    return Row(
+        seq,
+        packed,
+        body.role,
+        body.content,
+        body.extra,
+        tokens,
+        counter,
+        exchange,
+        exchanges,
+        total,
+        created_at,
+        body.digest,
+        guard_of(place, seq, tokens, counter, exchange, exchanges, total, created_at, body.digest),
+    )
+
+
+def head_after(row: Row) -> Head:
+    """Return where the log ends behind a row."""
+    return Head(row.seq, row.exchanges, row.total)
+
+
+def as_stored(draft: Draft, row: Row) -> Message:
+    """Return the message that a draft became."""
+    return stored(draft.message, draft.id, draft.body, row)
+
+
+def same_body(draft: Draft, known: Message) -> Message:
+    """Return the known message under a draft's id, or refuse another body under it."""
+    if known.state == "live" and known.digest != draft.body.digest:
+        raise Conflict(f"message id {show(draft.id)} is stored with another body")
+    return known
+
+
+def same_place(draft: Draft, id: PackedId, digest: bytes) -> None:
+    """Refuse a copy of another message than the one that is at its position already."""
+    erased = tombstone(draft.id, draft.body.role).digest
+    if id != draft.packed or digest not in (draft.body.digest, erased):
+        raise Conflict(f"another message is at position {draft.message.seq}")
+
+
+def erased_row(place: int, seq: int, row: Row, guard_of: GuardOf = guard_of) -> Row:
+    """Return the tombstone that takes a row's place; the running totals stay."""
+    message = decode(place, row, guard_of)
+    body = tombstone(message.id, ROLES.index(message.role))
+    damaged = message.state == "damaged"
+    exchanges = message.exchange if damaged else row.exchanges
+    around = (seq, 0, b"", message.exchange, exchanges, message.total, message.created_at)
+    guard = guard_of(place, *around, body.digest)
+    id = pack_id(message.id)
+    return Row(seq, id, body.role, None, None, *around[1:], body.digest, guard)
+
+
+def recounted_row(
+    place: int, row: Row, tokens: int, counter: bytes, total: int, guard_of: GuardOf = guard_of
+) -> Row:
+    """Return a row with another count; its digest, and so any damage, stays."""
+    check_count(tokens, "tokens")
+    check_total(total)
+    numbers = (row.exchange, row.exchanges, total, row.created_at)
+    guard = guard_of(place, row.seq, tokens, counter, *numbers, row.digest)
+    return row._replace(tokens=tokens, counter=counter, total=total, guard=guard)
+
+
+def check_positions(**values: int | None) -> None:
+    """Refuse limits and positions that are no whole numbers; None is none."""
+    for what, value in values.items():
+        if value is not None:
+            check_count(value, what)
+
+
+_MOST_MISSING: Final = 1000
+
+
+def without_gaps(messages: list[Message], after: int | None = None) -> list[Message]:
+    """Put a damaged stand-in wherever a position is missing."""
+    if not messages:
+        return messages
+    before = messages[0].seq - 1 if after is None else after
+    if messages[-1].seq - before == len(messages):
+        return messages
+    whole: list[Message] = []
+    for found in messages:
+        # A damaged row need not know its own position.
+        message = replace(found, seq=before + 1) if found.state == "damaged" else found
+        if message.seq - before > _MOST_MISSING:
+            raise Damaged(f"positions {before + 1} to {message.seq - 1} are missing; run `verify`")
+        whole += [missing(seq) for seq in range(before + 1, message.seq)]
+        whole.append(message)
+        before = message.seq
+    return whole

@@ -1,0 +1,201 @@
+"""Finding in a SQLite file: words by FTS5, vectors by looking at each."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from json import dumps
+from typing import TypeVar
+
+from keepthread.errors import Damaged, KeepthreadError
+from keepthread.recall.positions import MESSAGE, SEQ_BITS
+from keepthread.stores.codec import decode
+from keepthread.stores.records import check_filter, check_places, check_sittings
+from keepthread.stores.sqlite import (
+    index,
+    sessions,
+)
+from keepthread.stores.sqlite import (
+    records as shelf,
+)
+from keepthread.stores.sqlite import (
+    vectors as embeddings,
+)
+from keepthread.stores.sqlite import (
+    watermarks as marks,
+)
+from keepthread.stores.sqlite.engine import Engine
+from keepthread.stores.sqlite.index import KnownSittings
+from keepthread.stores.sqlite.log import sid_of
+from keepthread.stores.sqlite.schema import SQL
+from keepthread.stores.sqlite.watermarks import Scope
+from keepthread.stores.validation import check_count, check_id
+from keepthread.types import (
+    Embedding,
+    Found,
+    MessageFilter,
+    Part,
+    Placed,
+    Record,
+    SessionKey,
+    Sitting,
+    Unread,
+)
+
+T = TypeVar("T")
+_PART_BYTES = 500  # about what a piece takes in the log of the file
+
+
+class SQLiteFinder:
+    """The `Searchable` of one tenant in one file."""
+
+    def __init__(self, engine: Engine, tenant: str, sittings: KnownSittings) -> None:
+        """Stand behind one tenant's wall; what is known of sittings serves every tenant."""
+        self._engine = engine
+        self._tenant = tenant
+        self._sittings = sittings
+
+    async def unread(
+        self, view: str, *, owner: str | None = None, session: SessionKey | None = None
+    ) -> list[Unread]:
+        check_id(view, "view")
+        scope = self._scope(owner, session)
+        return await self._engine.read(lambda db: marks.unread(db, scope, view))
+
+    async def index(
+        self,
+        view: str,
+        read: Unread,
+        upto: int,
+        parts: Sequence[Part],
+        sittings: Sequence[Sitting],
+    ) -> None:
+        sid = _sid(view, read, upto, [part.place for part in parts])
+        check_sittings(read, sittings)
+        tenant = self._tenant
+        work = self._engine.write(
+            lambda db: index.index(db, tenant, view, read, sid, upto, parts, sittings),
+            len(parts) * _PART_BYTES,
+        )
+        await self._or_anew(work)
+
+    async def places(
+        self,
+        view: str,
+        words: Sequence[str],
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        only: MessageFilter | None = None,
+        most: int = 5000,
+    ) -> Found:
+        check_id(view, "view")
+        check_count(most, "most")
+        scope = self._scope(owner, session)
+        known = self._sittings
+        work = self._at_one_moment(
+            lambda db: (
+                index.places(db, known, scope, view, words, most)
+                if only is None
+                else index.places_within(db, known, scope, view, words, only, most)
+            )
+        )
+        return await self._or_anew(work)
+
+    async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
+        check_id(view, "view")
+        return await self._engine.read(lambda db: index.parts(db, self._tenant, view, places))
+
+    async def fetch(
+        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+    ) -> tuple[list[Placed], list[Record]]:
+        return await self._at_one_moment(lambda db: _fetch(db, self._tenant, places, kinds))
+
+    async def put_vectors(
+        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+    ) -> None:
+        sid = _sid(view, read, upto, vectors)
+        tenant = self._tenant
+        await self._engine.write(
+            lambda db: embeddings.put(db, tenant, view, read, sid, upto, vectors),
+            sum(len(each.vectors) for each in vectors.values()),
+        )
+
+    async def vectors(self, view: str, places: Sequence[int]) -> dict[int, Embedding]:
+        check_id(view, "view")
+        return await self._engine.read(lambda db: embeddings.get(db, self._tenant, view, places))
+
+    async def nearest(
+        self,
+        view: str,
+        to: Embedding,
+        *,
+        owner: str | None = None,
+        session: SessionKey | None = None,
+        only: MessageFilter | None = None,
+        limit: int = 300,
+    ) -> list[int]:
+        check_id(view, "view")
+        check_count(limit, "limit")
+        scope = self._scope(owner, session)
+        return await self._engine.read(
+            lambda db: embeddings.nearest(db, scope, view, to, only, limit)
+        )
+
+    async def drop_view(self, view: str) -> None:
+        check_id(view, "view")
+        await self._engine.write(lambda db: _drop_view(db, self._tenant, view))
+
+    def _scope(self, owner: str | None, session: SessionKey | None) -> Scope:
+        check_filter(owner, "owner")
+        return Scope(self._tenant, owner, None if session is None else sid_of(session))
+
+    async def _or_anew(self, work: Awaitable[T]) -> T:
+        """Do work on the index of words; if that is damaged, drop it, to be read once more."""
+        try:
+            return await work
+        except Damaged:
+            with suppress(KeepthreadError):
+                await self._engine.write(index.drop)
+            raise
+
+    async def _at_one_moment(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def run(db: sqlite3.Connection) -> T:
+            db.execute("BEGIN")
+            try:
+                return work(db)
+            finally:
+                db.execute("COMMIT")
+
+        return await self._engine.read(run)
+
+
+def _sid(view: str, read: Unread, upto: int, places: Iterable[int]) -> int:
+    check_id(view, "view")
+    check_count(upto, "upto")
+    sid = sid_of(read.session)
+    check_places(read, upto, places)
+    return sid
+
+
+def _drop_view(db: sqlite3.Connection, tenant: str, view: str) -> None:
+    row = db.execute(SQL["view"], (view,)).fetchone()
+    if row is not None and row[1]:
+        index.drop(db)  # the others' as well: to take out one by one would take far longer
+    elif row is not None:
+        embeddings.drop(db, tenant, row[0])
+
+
+def _fetch(
+    db: sqlite3.Connection, tenant: str, places: Sequence[int], kinds: Sequence[str]
+) -> tuple[list[Placed], list[Record]]:
+    messages = sorted({place >> MESSAGE for place in places})
+    sids = dict.fromkeys(message >> SEQ_BITS for message in messages)
+    named = {sid: sessions.id_and_owner_if_read(db, tenant, sid) for sid in sids}
+    named = {sid: its for sid, its in named.items() if its}
+    read = [message for message in messages if message >> SEQ_BITS in named]
+    placed: list[Placed] = []
+    for sid, *row in db.execute(SQL["messages_at"], (dumps(read),)):
+        found = decode(sid, tuple(row))
+        if found.state == "live":
+            placed.append(Placed(SessionKey(str(sid)), *named[sid], found))
+    return placed, shelf.scan_sessions(db, tenant, list(named), kinds)

@@ -1,0 +1,103 @@
+"""How far each view of the log has read in SQLite: each function is one piece of work."""
+
+import sqlite3
+from typing import Final, NamedTuple
+
+from keepthread.errors import SessionGone
+from keepthread.recall.positions import MOST_SEQ, SESSION
+from keepthread.stores.records import check_readable, check_reading
+from keepthread.stores.sqlite.log import check_session, known_head_of
+from keepthread.stores.sqlite.schema import SQL
+from keepthread.types import SessionKey, Sitting, Unread
+
+_NO_VIEW: Final = 0
+_MOST_SESSION: Final = (1 << 63 - SESSION) - 1
+"""The last session whose places SQLite's numbers can say; those behind it are in no index."""
+
+
+class Scope(NamedTuple):
+    """What is asked for: all of a tenant, an owner's, or one session."""
+
+    tenant: str
+    owner: str | None
+    sid: int | None
+
+
+class View(NamedTuple):
+    """A view, as its table has it."""
+
+    number: int
+    name: str
+    of_words: bool
+
+
+def unread(db: sqlite3.Connection, scope: Scope, view: str) -> list[Unread]:
+    """Return the sessions that a view has not read to the end, latest activity first."""
+    tenant, owner, sid = scope
+    number = number_of(db, view)
+    if sid is not None:
+        check_session(db, tenant, sid)
+        rows = db.execute(SQL["unread_of_session"], (number, sid, tenant, owner)).fetchall()
+    elif owner is None:
+        rows = db.execute(SQL["unread_of_tenant"], (number, tenant)).fetchall()
+    else:
+        rows = db.execute(SQL["unread_of_owner"], (number, tenant, owner)).fetchall()
+    found = [_unread(db, *row) for row in rows if row[0] <= _MOST_SESSION]
+    return [each for each in found if each.last > each.upto]
+
+
+def _unread(db: sqlite3.Connection, sid: int, upto: int, epoch: int) -> Unread:
+    # The statement takes what the last row says for the end; a damaged one may claim anything.
+    last = min(known_head_of(db, sid).seq, MOST_SEQ)
+    sitting = last_sitting(db, sid, MOST_SEQ) if upto else None
+    return Unread(SessionKey(str(sid)), upto, last, epoch, sitting)
+
+
+def last_sitting(db: sqlite3.Connection, sid: int, seq: int) -> Sitting | None:
+    """Return the last sitting that began at a position or before it."""
+    row = db.execute(SQL["last_sitting"], (sid, seq)).fetchone()
+    return row and Sitting._make(row)
+
+
+def number_of(db: sqlite3.Connection, view: str) -> int:
+    """Return the number of a view, 0 if nothing was read for it yet."""
+    row = db.execute(SQL["view"], (view,)).fetchone()
+    return row[0] if row else _NO_VIEW
+
+
+def views_of_words(db: sqlite3.Connection) -> list[View]:
+    """Return the view of words, if there is one."""
+    return [view for view in map(View._make, db.execute(SQL["every_view"])) if view.of_words]
+
+
+def new_view(db: sqlite3.Connection, view: str, *, of_words: bool) -> int:
+    """Return the number that a view gets."""
+    number = db.execute(SQL["insert_view"], (view, of_words)).lastrowid
+    assert number is not None
+    return number
+
+
+def read_on(
+    db: sqlite3.Connection, tenant: str, view: int, sid: int, read: Unread, upto: int
+) -> str:
+    """Note that a view has read a session on, if all is as the caller saw it; return its owner."""
+    row = db.execute(SQL["session_to_read"], (sid, tenant)).fetchone()
+    if row is None:
+        raise SessionGone("the session was deleted")
+    owner, epoch, readable = row
+    check_readable(readable=readable)
+    mark = db.execute(SQL["mark"], (sid, view)).fetchone()
+    last = min(known_head_of(db, sid).seq, MOST_SEQ)
+    check_reading(read, upto, epoch=epoch, mark=mark[0] if mark else 0, last=last)
+    db.execute(SQL["put_mark"], (sid, view, upto))
+    return owner
+
+
+def is_read(db: sqlite3.Connection, sid: int) -> bool:
+    """Tell whether any view has read a session."""
+    return db.execute(SQL["has_marks"], (sid,)).fetchone() is not None
+
+
+def forget_session(db: sqlite3.Connection, sid: int) -> None:
+    """Forget how far a session was read."""
+    db.execute(SQL["delete_marks"], (sid,))

@@ -1,0 +1,134 @@
+"""Opening a store by its address: a file, a server, or this process's own memory."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from keepthread import stores
+from keepthread.errors import InvalidInput
+from keepthread.protocols import Store
+
+Open: TypeAlias = Callable[..., Awaitable[Store]]
+POSTGRES: Final = ("postgresql", "postgres")
+REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+SERVERS: Final = (*POSTGRES, *REDIS)
+_PATIENCE: Final = 5.0  # seconds that a call waits for a server if there is a spool
+
+
+def store_at(url: str, spool: str | None = None, patience: float | None = None) -> Open:
+    """Return what opens the store at an address, given tenant, durability, clock and ids.
+
+    With the path of a spool, messages go there while the store is away. `patience` is for how many
+    seconds a call waits for a store that is busy or away; each engine has its own if it is None.
+    """
+    if spool is not None:
+        return partial(_spooled, spool, url, patience)
+    scheme = scheme_of(url)
+    waiting = {} if patience is None else _waiting(url, patience)
+    if scheme in SERVERS:
+        _check_encoded(url)
+        return partial(_postgres if scheme in POSTGRES else _redis, url, **waiting)
+    path = path_of(url)
+    return _ram if path is None else partial(_sqlite, path, **waiting)
+
+
+def scheme_of(url: str) -> str:
+    """Return the kind of an address, which may be shown: what is behind it may hold a password."""
+    return url.partition("://")[0]
+
+
+def shown(url: str) -> str:
+    """Return an address as it may be shown: of a server its kind and host, without a password."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("sqlite", "ram") or (not separator and ":" not in url.partition("@")[0]):
+        return url
+    host, behind = _host_of(rest)
+    if not separator or "@" in behind:
+        return f"{scheme}://…" if separator else "…"
+    return f"{scheme}://{host.rpartition('@')[2]}/…"
+
+
+def _host_of(rest: str) -> tuple[str, str]:
+    """Return what stands in a URL before its path, and what comes behind."""
+    end = min((place for mark in "/?#" if (place := rest.find(mark)) >= 0), default=len(rest))
+    return rest[:end], rest[end:]
+
+
+def _check_encoded(url: str) -> None:
+    """Refuse a URL of which a driver may take a part of the password for a host, and name it."""
+    host, behind = _host_of(url.partition("://")[2])
+    if host.count("@") > 1 or "@" in behind:
+        raise InvalidInput(
+            f"{scheme_of(url)}://… has an @ too many: in a name or password write"
+            " @ as %40, / as %2F, ? as %3F and # as %23"
+        )
+
+
+def path_of(url: str) -> str | None:
+    """Return the path of a SQLite address, None for memory."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "ram" and not rest:
+        return None
+    if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return rest[1:]
+    raise InvalidInput(
+        f"{shown(url)!r} is no address of a store; there are sqlite:///relative/path.db,"
+        " sqlite:////absolute/path.db, postgresql://…, redis://…, redis+cluster://… and ram://"
+    )
+
+
+async def _ram(**settings: Any) -> Store:
+    return stores.RamStore(**settings)
+
+
+async def _sqlite(path: str, **settings: Any) -> Store:
+    return await stores.SQLiteStore.open(path, **settings)
+
+
+async def _postgres(url: str, **settings: Any) -> Store:
+    return await stores.PostgresStore.open(url, **settings)
+
+
+async def _redis(url: str, **settings: Any) -> Store:
+    return await stores.RedisStore.open(url, **settings)
+
+
+async def _spooled(path: str, url: str, patience: float | None, **settings: Any) -> Store:
+    from keepthread.stores.outbox.store import SpooledStore  # noqa: PLC0415
+
+    if patience is None and scheme_of(url) in SERVERS:
+        patience = _PATIENCE
+    opened = partial(store_at(url, patience=patience), **settings)
+    return await SpooledStore.open(path, opened, target=target_of(url), **settings)
+
+
+def _waiting(url: str, seconds: float) -> dict[str, Any]:
+    """Return what lets a store wait so long; a missing driver is no outage, and told now."""
+    if scheme_of(url) in POSTGRES:
+        _ = stores.PostgresStore
+        return {"deadline": seconds}
+    if scheme_of(url) in REDIS:
+        from keepthread.stores.redis import Timeouts  # noqa: PLC0415
+
+        return {"timeouts": Timeouts(again=seconds)}
+    return {} if path_of(url) is None else {"busy_timeout": seconds}
+
+
+_PLACES: Final = frozenset(("host", "hostaddr", "port", "dbname", "db"))
+_SAME: Final = {"postgres": "postgresql"}
+
+
+def target_of(url: str) -> str:
+    """Return scheme, hosts, ports and database of an address: no user, no password."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "ram":
+        raise InvalidInput("a store in memory is never away; leave the spool out")
+    if scheme == "sqlite":
+        return f"sqlite:///{Path(rest.removeprefix('/')).absolute()}"
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2].lower()
+    query = [(name, value) for name, value in parse_qsl(parts.query) if name in _PLACES]
+    suffix = f"?{urlencode(sorted(query))}" if query else ""
+    return f"{_SAME.get(scheme, scheme)}://{hosts}{parts.path.rstrip('/')}{suffix}"
