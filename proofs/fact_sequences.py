@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from keepthread import Memory, Message, Session, ToolCall
 from keepthread.models.tokens import Estimator
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from proofs import Progress
 from proofs.fact_model import RANKS, Shelf, Statement
 

@@ -27,7 +27,7 @@ from keepthread.errors import InvalidInput, Unavailable
 from keepthread.models.tokens import Estimator, Tiktoken
 from keepthread.protocols import Store
 from keepthread.stores.leases import SECONDS
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.types import JSON, Origin, Role, Wire
 from proofs.foldings import Dying, Fickle, folding
 from proofs.views import VIEWS

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from keepthread.errors import Conflict, KeepthreadError
 from keepthread.protocols import Store
 from keepthread.stores.url import store_at
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.types import Gathered, Message, Record, Scope, SessionInfo, SessionKey, Span
 from tests.test_codec import messages
 

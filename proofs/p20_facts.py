@@ -29,7 +29,7 @@ from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.facts.profile import MOST, known
 from keepthread.memory.facts.types import Fact
 from keepthread.models.tokens import Estimator
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.types import Reply, Usage
 from proofs import Outcome, Progress, Proof, fact_model, fact_sequences
 from proofs.fact_model import RANKS, TAKEN

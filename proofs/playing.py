@@ -22,7 +22,7 @@ from keepthread import (
 )
 from keepthread.memory.history import recount
 from keepthread.stores import RamStore
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.types import Role, Shortened
 from proofs.laws import HYBRID, SUMMARIZED, WINDOW
 from proofs.showing import FULL, USED, Conversation, Expected, Times

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from keepthread import Memory, Session
 from keepthread.models.tokens import Estimator
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 
 STORY = Path(__file__).with_name("story.txt")
 DAY = 86_400.0

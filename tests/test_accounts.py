@@ -17,7 +17,7 @@ from keepthread.memory.why_log import WHY
 from keepthread.models.summarizers import ByModel
 from keepthread.stores.ram import RamStore
 from keepthread.stores.validation import MAX_BYTES
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.testing.contract import Letters
 from keepthread.testing.model import ScriptedModel
 

@@ -41,8 +41,8 @@ from keepthread.apps.cli import main
 from keepthread.apps.cli.chat.signals import Signals
 from keepthread.apps.cli.chat.terminal import Terminal
 from keepthread.apps.cli.commands import doctor
-from keepthread.apps.cli.commands.why import Drawn
 from keepthread.apps.cli.output import Screen
+from keepthread.apps.cli.reports import ContextReport
 from keepthread.apps.cli.sanitize import harmless
 from keepthread.context.why import Why
 from keepthread.errors import Unavailable
@@ -574,7 +574,7 @@ def test_nothing_that_a_store_holds_is_drawn_raw() -> None:
     bad = "s\x1b[31mred\x1b]0;owned\x07"
     info = SessionInfo(id=bad, owner=bad, title=bad)
     message = Message(role="user", content=bad, author=bad, seq=1)
-    why = Drawn(view=bad, why=Why(Selection(10, 1, bad, [message], [])))
+    why = ContextReport(view=bad, why=Why(Selection(10, 1, bad, [message], [])))
     screen.sessions([info])
     screen.sessions([info], current="other")
     screen.transcript(info, [message])

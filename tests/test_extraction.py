@@ -20,7 +20,7 @@ from keepthread.memory.facts.types import Extracted
 from keepthread.memory.material import FACT
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import JSON, Reply, Usage
 

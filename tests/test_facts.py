@@ -22,7 +22,7 @@ from keepthread.memory.facts.resolution import QUARANTINED, in_order, resolve, s
 from keepthread.memory.facts.types import Fact, Noted
 from keepthread.memory.material import FACT
 from keepthread.models.tokens import Estimator
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.types import JSON, Origin
 from proofs.fact_model import Shelf, Statement
 from servers.postgres import PostgresServer

@@ -25,7 +25,7 @@ from keepthread.stores.ram import RamStore
 from keepthread.stores.rows import Head, draft, next_row
 from keepthread.stores.sqlite import file as database_file
 from keepthread.stores.sqlite.schema import SQL
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.testing.contract import assistant, user
 from keepthread.testing.finding import (
     VECTORS,

@@ -16,7 +16,7 @@ import pytest
 import keepthread
 from keepthread import SQLiteStore
 from keepthread.sync import Memory
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.testing.contract import Letters
 from keepthread.testing.embeddings import EmbeddingsServer, Fault
 from keepthread.testing.server import Gate, Say, ScriptedServer

@@ -30,7 +30,7 @@ from keepthread.models import tokens
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
 from keepthread.stores.ram import RamStore
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.types import SessionKey
 
 DAY = 86_400.0

@@ -17,7 +17,7 @@ from keepthread.memory.runtime import GRACE
 from keepthread.models.summarizers import ByModel
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Past, Store
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Importance, Record, Reply, Shortened, Summary, Usage
 

@@ -23,7 +23,7 @@ from keepthread.protocols import Live, Store
 from keepthread.stores.codec import encode
 from keepthread.stores.leases import LEASE
 from keepthread.stores.validation import MAX_BYTES
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.types import SessionKey
 
 LIMA = {"city": "Lima"}

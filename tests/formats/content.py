@@ -13,7 +13,7 @@ from typing import Any
 from keepthread import Message, Scope, SessionInfo, Span, SQLiteStore, ToolCall
 from keepthread.protocols import Store
 from keepthread.stores.sqlite.schema import FORMAT
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.testing.contract import FULL
 from keepthread.testing.finding import embed, read_on
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from keepthread.context.ids import is_derived, result_ids
-from keepthread.context.notes import has_ended, is_note
+from keepthread.context.trust import has_ended, is_note
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message, ToolCall
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from keepthread.context.chat_templates import escaped, read, reading, sendable
-from keepthread.context.notes import is_note
 from keepthread.context.rendering import attachment_note, label, named_origin
-from keepthread.context.trust import LOWEST_ORIGIN, trust_in
+from keepthread.context.trust import LOWEST_ORIGIN, is_note, trust_in
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message
 

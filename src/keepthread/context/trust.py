@@ -1,4 +1,7 @@
-"""Trust: whose word counts how much; what is made of several has the lowest of them."""
+"""Trust: who wrote a message, and how far its text is trusted.
+
+Text made from several messages has the lowest trust among them.
+"""
 
 from collections.abc import Iterable
 from typing import Final, cast
@@ -38,3 +41,22 @@ def trust_in(message: Message) -> Origin:
     if isinstance(noted, str) and noted in _RANKS:
         return lowest([cast(Origin, noted)], origin)
     return lowest(["tool"], origin) if origin == "assistant" or not message.seq else origin
+
+
+# --- notes of the application ---
+
+NOTE: Final = "note:"
+"""The prefix of a note's `source`; its key follows."""
+UNTIL: Final = "until"
+"""The name in a note's `meta` of the last exchange in which it is shown."""
+
+
+def is_note(message: Message) -> bool:
+    """Return whether the application added this message as a note."""
+    return message.role == "system" and (message.source or "").startswith(NOTE)
+
+
+def has_ended(message: Message, exchange: int) -> bool:
+    """Return whether a note is no longer shown."""
+    until = message.meta.get(UNTIL)
+    return isinstance(until, int) and until < exchange

@@ -8,10 +8,10 @@ from typing import Any, Final, cast
 
 from keepthread.context.hidden import Marks
 from keepthread.context.ids import derived_id
-from keepthread.context.notes import has_ended
 from keepthread.context.quoting import quoted
 from keepthread.context.rendering import is_quoted
 from keepthread.context.tool_results import TOOL, live_of
+from keepthread.context.trust import has_ended
 from keepthread.context.window import Reach
 from keepthread.protocols import Live, Material, Past, Store, TokenCounter
 from keepthread.text_caches import register_cache

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 from keepthread.context.hidden import Marks
 from keepthread.context.ids import derived_id, derived_ids
-from keepthread.context.notes import NOTE as SOURCE
-from keepthread.context.notes import UNTIL, has_ended
+from keepthread.context.trust import NOTE as SOURCE
+from keepthread.context.trust import UNTIL, has_ended
 from keepthread.errors import Conflict, InvalidInput, Stale
 from keepthread.memory.conversation import Thread
 from keepthread.memory.material import MARKS, NOTE, marks_of

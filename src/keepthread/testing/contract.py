@@ -22,7 +22,7 @@ from keepthread.errors import (
     StoreClosed,
 )
 from keepthread.protocols import Store
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.testing.hostile import CASES, try_hostile
 from keepthread.types import (
     Attachment,

@@ -16,7 +16,7 @@ from keepthread.protocols import Searchable, Store
 from keepthread.recall.chunks import parts_of, sittings_of
 from keepthread.recall.positions import VIEW, length_of, part_of, place, seq_of
 from keepthread.recall.words import words_of
-from keepthread.testing.clock import ManualClock
+from keepthread.testing import ManualClock
 from keepthread.testing.contract import assistant, new_session, refused, said, span, user
 from keepthread.types import (
     Embedding,

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from keepthread.apps.cli.commands.doctor import Finding
-from keepthread.apps.cli.commands.why import Drawn
+from keepthread.apps.cli.reports import ContextReport, Finding
 from keepthread.apps.cli.sanitize import harmless
 from keepthread.context.diff import Difference, Move, Part
 from keepthread.context.ranges import written
@@ -139,7 +138,7 @@ class Screen:
 
     # --- why ---
 
-    def why(self, session: str, drawn: Drawn) -> None:
+    def why(self, session: str, drawn: ContextReport) -> None:
         """Draw the budget as a bar, then name what is in and what is out."""
         why = drawn.why
         head = Text.assemble((harmless(session), "bold"), " · ").append(_named(drawn))
@@ -153,7 +152,7 @@ class Screen:
                 self._out.print()
                 self._choices(title, choices)
 
-    def context(self, session: str, drawn: Drawn) -> None:
+    def context(self, session: str, drawn: ContextReport) -> None:
         """Draw the budget as a bar, and under it each section with its tokens and its share."""
         why = drawn.why
         head = Text.assemble((harmless(session), "bold"), " · ").append(_named(drawn))
@@ -214,7 +213,9 @@ class Screen:
             table.add_row(section, f"{c.tokens:,}", where, count, _text(c.reason))
         self._out.print(table)
 
-    def difference(self, session: str, before: Drawn, after: Drawn, changes: Difference) -> None:
+    def difference(
+        self, session: str, before: ContextReport, after: ContextReport, changes: Difference
+    ) -> None:
         """Draw two contexts, then what changed from one to the other."""
         self._out.print(_text(session, "bold"), soft_wrap=True)
         for drawn in (before, after):
@@ -367,7 +368,7 @@ def _colours(sections: Sequence[str] | dict[str, int]) -> dict[str, str]:
     return {**_SECTIONS, **{n: _OTHERS[i % len(_OTHERS)] for i, n in enumerate(others)}}
 
 
-def _named(drawn: Drawn) -> Text:
+def _named(drawn: ContextReport) -> Text:
     """Return which context it is: the next by a view, or one that was kept."""
     if drawn.number is None:
         return Text(harmless(drawn.view), "dim")

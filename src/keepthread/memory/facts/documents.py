@@ -1,19 +1,16 @@
 """Documents of facts, loaded back: what a person changed is the owner's word, and no more."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from keepthread.context.trust import lowest
 from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Stale
 from keepthread.memory.facts.markdown import Line, heading_of, line_of, read, without_box
 from keepthread.memory.facts.records import checked, from_value, value_of
 from keepthread.memory.facts.repository import FactShelf
-from keepthread.memory.facts.types import Fact, Loaded, Noted
+from keepthread.memory.facts.types import Fact, Found, Loaded, Noted
 from keepthread.stores.validation import check_text
 from keepthread.types import JSON
-
-if TYPE_CHECKING:
-    from keepthread.memory.facts.facts import Facts
 
 _FORMAT: Final = "keepthread-facts"
 _VERSION: Final = 1
@@ -22,6 +19,44 @@ _NO_TIME: Final = (
     "the document does not tell when it was written, so that newer facts might be forgotten with"
     " it; keep the comment under its title"
 )
+
+
+class EditableFacts(Protocol):
+    """The facts of one owner, as far as loading a document needs them."""
+
+    @property
+    def owner(self) -> str:
+        """Return whose facts they are."""
+        ...
+
+    async def list(self, *, all: bool = False, at: float | None = None) -> Found:  # noqa: A002 - as in `Facts`
+        """Return current facts, all facts, or those of another time."""
+        ...
+
+    async def remember(
+        self, text: str, *, subject: str = "", attribute: str = "", value: str = ""
+    ) -> Fact:
+        """Add a fact."""
+        ...
+
+    async def edit(
+        self,
+        key: str,
+        *,
+        text: str | None = None,
+        subject: str | None = None,
+        attribute: str | None = None,
+    ) -> Fact:
+        """Correct a fact."""
+        ...
+
+    async def confirm(self, key: str) -> Fact:
+        """Take a fact out of quarantine."""
+        ...
+
+    async def forget(self, key: str) -> int:
+        """Forget a fact."""
+        ...
 
 
 class _Changes:
@@ -41,7 +76,7 @@ class _Changes:
 # --- Markdown ---
 
 
-async def load_markdown(facts: "Facts", text: str, *, prune: bool) -> Loaded:
+async def load_markdown(facts: EditableFacts, text: str, *, prune: bool) -> Loaded:
     """Take over what a person changed in a document."""
     document = read(check_text(text, "a document"), facts.owner)
     if prune and document.at is None:
@@ -67,7 +102,7 @@ async def load_markdown(facts: "Facts", text: str, *, prune: bool) -> Loaded:
     return changes.loaded()
 
 
-async def _add(facts: "Facts", line: Line, known: dict[str, Fact], changes: _Changes) -> None:
+async def _add(facts: EditableFacts, line: Line, known: dict[str, Fact], changes: _Changes) -> None:
     value = line.text if line.attribute else ""
     fact = await facts.remember(
         line.text, subject=line.subject, attribute=line.attribute, value=value
@@ -76,7 +111,7 @@ async def _add(facts: "Facts", line: Line, known: dict[str, Fact], changes: _Cha
         changes.added.append(fact.key)
 
 
-async def _compare(facts: "Facts", line: Line, fact: Fact, changes: _Changes) -> None:
+async def _compare(facts: EditableFacts, line: Line, fact: Fact, changes: _Changes) -> None:
     """Take over what differs in a line that has a key."""
     given: dict[str, str] = {}
     if without_box(line.raw) != line_of(fact):
@@ -88,7 +123,7 @@ async def _compare(facts: "Facts", line: Line, fact: Fact, changes: _Changes) ->
     if given and fact.state not in _CURRENT:
         changes.passed.append(fact.key)
     elif given:
-        await facts.edit(fact.key, **cast(dict[str, Any], given))
+        await facts.edit(fact.key, **given)
         changes.edited.append(fact.key)
     elif line.ticked and fact.state == "quarantined":
         await facts.confirm(fact.key)

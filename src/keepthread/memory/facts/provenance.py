@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.hidden import opens_exchange
-from keepthread.context.notes import is_note
 from keepthread.context.ranges import merged
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, Shown
-from keepthread.context.trust import lowest, origin_of, trust_in
+from keepthread.context.trust import is_note, lowest, origin_of, trust_in
 from keepthread.errors import InvalidInput
 from keepthread.memory.material import FOLD, MARKS, marks_of, position_key
 from keepthread.protocols import Store

@@ -1,11 +1,12 @@
 """The command that looks at everything around a store and says what to do about it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.reports import Finding
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import best_counter
 from keepthread.interchange.export import every_session
@@ -19,20 +20,6 @@ _NETWORK: Final = {"9p", "afs", "ceph", "cifs", "davfs", "glusterfs", "lustre", 
     *("smb3", "smbfs", "vboxsf", "fuse.davfs2", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs"),
     "fuse.sshfs",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at; `advice` is empty where all is well."""
-
-    what: str
-    found: str
-    advice: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether there is nothing to do."""
-        return not self.advice
 
 
 async def doctor(call: Call) -> None:

@@ -1,35 +1,16 @@
 """The command that says why contexts are what they are: the next one, or those that were kept."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.reports import ContextReport
 from keepthread.apps.cli.wiring import current_counter
 from keepthread.context.diff import difference
 from keepthread.context.strategies import DEFAULT_VIEWS, STRATEGIES, View
-from keepthread.context.why import Why
 from keepthread.errors import InvalidInput
 from keepthread.memory.session import Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """A context to draw; `number` is the one it was kept under, None for the next context."""
-
-    view: str
-    why: Why
-    number: int | None = None
-    exchange: int = 0
-    at: float = 0.0
-
-    def named(self) -> dict[str, Any]:
-        """Return which one it is, as plain JSON."""
-        if self.number is None:
-            return {"view": self.view}
-        kept = {"number": self.number, "exchange": self.exchange, "at": self.at}
-        return {"view": self.view, **kept}
 
 
 async def why(
@@ -69,7 +50,7 @@ async def why(
             drawn = await _kept(found, number)
         else:
             context = await found.context(view, budget=budget)
-            drawn = Drawn(view=view or "chat", why=context.why)
+            drawn = ContextReport(view=view or "chat", why=context.why)
     if before:
         _compare(call, found.id, before, drawn)
     elif call.json:
@@ -78,7 +59,7 @@ async def why(
         call.screen.why(found.id, drawn)
 
 
-def _compare(call: Call, session: str, before: Drawn, after: Drawn) -> None:
+def _compare(call: Call, session: str, before: ContextReport, after: ContextReport) -> None:
     changes = difference(before.why, after.why)
     if call.json:
         sides = {"before": before.named(), "after": after.named()}
@@ -98,7 +79,7 @@ def _views(strategy: str | None) -> dict[str, View]:
     return {name: view._replace(strategy=chosen) for name, view in DEFAULT_VIEWS.items()}
 
 
-async def _kept(session: Session, number: int) -> Drawn:
+async def _kept(session: Session, number: int) -> ContextReport:
     """Return one of the contexts that were kept, or say how to keep some."""
     kept = await session.accounts(number)
     if not kept:
@@ -112,6 +93,6 @@ async def _kept(session: Session, number: int) -> Drawn:
             f" them; 1 is the newest, {len(kept)} the oldest"
         )
     found = kept[-1]
-    return Drawn(
+    return ContextReport(
         view=found.view, why=found.why, number=number, exchange=found.exchange, at=found.at
     )

@@ -6,7 +6,7 @@ from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands import arguments
 from keepthread.apps.cli.chat.commands.log import marks, place
 from keepthread.apps.cli.chat.talk import VIEW
-from keepthread.apps.cli.commands.why import Drawn
+from keepthread.apps.cli.reports import ContextReport
 from keepthread.errors import InvalidInput
 from keepthread.memory.session import Session, Status
 
@@ -72,13 +72,13 @@ async def why(chat: Chat, rest: str) -> None:
     session = await chat.session()
     last = chat.talk.last
     if number == 1 and last is not None:
-        drawn = Drawn(view=VIEW, why=last.context.why)
+        drawn = ContextReport(view=VIEW, why=last.context.why)
     else:
         drawn = await _kept(chat, session, number)
     chat.person.screen.why(session.id, drawn)
 
 
-async def _kept(chat: Chat, session: Session, number: int) -> Drawn:
+async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
     """Return the account of an earlier answer, 1 the latest; of the next one if none is kept."""
     keep = chat.config.settings.memory.keep_why
     kept: dict[int, KeptWhy] = {}
@@ -94,10 +94,10 @@ async def _kept(chat: Chat, session: Session, number: int) -> Drawn:
             f" them{hint or '; 1 is the latest'}"
         )
     found = list(kept.values())[number - 1]
-    return Drawn(
+    return ContextReport(
         view=found.view, why=found.why, number=number, exchange=found.exchange, at=found.at
     )
 
 
-async def _next(session: Session) -> Drawn:
-    return Drawn(view=VIEW, why=(await session.context(VIEW)).why)
+async def _next(session: Session) -> ContextReport:
+    return ContextReport(view=VIEW, why=(await session.context(VIEW)).why)

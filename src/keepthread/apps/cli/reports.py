@@ -1,0 +1,40 @@
+"""What commands compute and `output` draws: checks of the doctor, contexts and their reasons."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from keepthread.context.why import Why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The result of one check; `advice` is empty if there is nothing to do."""
+
+    what: str
+    """What was checked, for example `durability`."""
+    found: str
+    advice: str = ""
+    """What to do about it."""
+
+    @property
+    def ok(self) -> bool:
+        """Return whether there is nothing to do."""
+        return not self.advice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextReport:
+    """A context to show; `number` is its number in the log, None for the next context."""
+
+    view: str
+    why: Why
+    number: int | None = None
+    exchange: int = 0
+    at: float = 0.0
+
+    def named(self) -> dict[str, Any]:
+        """Return which context it is, as plain JSON."""
+        if self.number is None:
+            return {"view": self.view}
+        kept = {"number": self.number, "exchange": self.exchange, "at": self.at}
+        return {"view": self.view, **kept}
