@@ -548,7 +548,7 @@ def test_work_whose_caller_went_away_is_told_at_its_next_report() -> None:
         memory.verify(progress=interrupt)
     with pytest.raises(Unavailable, match="it does not close"):
         memory.close()
-    assert "waits no longer" in str(store.refusal)
+    assert "no longer waits" in str(store.refusal)
     assert not memory._loop._thread.is_alive()
 
 
@@ -670,4 +670,4 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
         "        print(len(session.messages()))\n"
     )
     printed = run_program(text, tmp_path)
-    assert printed == "the memory was opened before a fork; open it anew in each process\n1\n"
+    assert printed == "the memory was opened before a fork; open it again in each process\n1\n"

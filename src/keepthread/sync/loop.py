@@ -1,4 +1,4 @@
-"""The hop from any thread to an event loop on a thread of its own, and back."""
+"""Run coroutines from any thread on an event loop that has its own thread."""
 
 import asyncio
 import os
@@ -16,20 +16,20 @@ from keepthread.errors import StoreClosed
 T = TypeVar("T")
 P = ParamSpec("P")
 Close: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-_MOST_WAIT: Final = 0.5
+_MAX_WAIT: Final = 0.5
 
 
 class Loop:
-    """An event loop on a thread of its own, which ends with a call of `close`.
+    """An event loop in its own thread; when it ends, it awaits `close`.
 
-    The thread does not know this object, so that a memory nobody holds any more is closed, and it
-    is a daemon, so that one that was never closed does not keep the interpreter from leaving.
+    The thread holds no reference to this object, so an unreferenced memory closes itself. The
+    thread is a daemon, so a memory that was never closed does not keep the interpreter running.
     """
 
     def __init__(self, close: Close) -> None:
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
-        self._gate = threading.RLock()  # a signal's handler may call while its thread is in here
+        self._gate = threading.RLock()  # a signal handler may call while its thread holds it
         self._closed = False
         self._ended: Future[None] = Future()
         closing: asyncio.Future[Close] = self._loop.create_future()
@@ -38,19 +38,19 @@ class Loop:
         )
         thread.start()
         self._thread = thread
-        self._close = weakref.finalize(self, _begin_to_end, self._loop, closing, close, self._pid)
+        self._close = weakref.finalize(self, _request_close, self._loop, closing, close, self._pid)
         self._close.atexit = False
 
     def run(
         self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an asynchronous function in the loop and return what it returns."""
+        """Run a coroutine function in the loop and return its result."""
         return Call(self).run(call, *args, **kwargs)
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Have a plain function called in the loop."""
+        """Schedule a plain function in the loop."""
         if os.getpid() != self._pid:
-            raise StoreClosed("the memory was opened before a fork; open it anew in each process")
+            raise StoreClosed("the memory was opened before a fork; open it again in each process")
         self._refuse_own_thread()
         with self._gate:
             if self._closed:
@@ -58,36 +58,39 @@ class Loop:
             self._loop.call_soon_threadsafe(call, *args)
 
     def reply(self, call: Callable[..., object], *args: Any) -> None:
-        """Have a function called for a task that waits for it, which closing waits for as well."""
+        """Schedule a function that a task waits for; it also runs while the loop is closing."""
         if os.getpid() == self._pid:
-            with suppress(RuntimeError):  # the task was broken off and the loop has ended
+            with suppress(RuntimeError):  # the task was canceled and the loop has ended
                 self._loop.call_soon_threadsafe(call, *args)
 
     def end(self) -> None:
-        """Close, let calls of other threads come to their end, and wait for the thread's."""
+        """Close, let calls of other threads finish, and wait for the loop's thread to end."""
         if os.getpid() != self._pid:
-            return  # the store is open in the parent alone
+            return  # after a fork only the parent has the store open
         self._refuse_own_thread()
         with self._gate:
             self._closed = True
             self._close()
         while self._thread.is_alive() and not self._ended.done():
-            wait([self._ended], timeout=_MOST_WAIT)
+            wait([self._ended], timeout=_MAX_WAIT)
         if self._ended.done():
             self._ended.result()
         self._thread.join()
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether anybody is left who can answer."""
+        """Return whether the thread of the loop runs."""
         return self._thread.is_alive()
 
     def _refuse_own_thread(self) -> None:
         if threading.get_ident() == self._thread.ident:
-            raise RuntimeError("a blocking call from inside its own event loop would never end")
+            raise RuntimeError(
+                "a blocking call from inside its own event loop would never return;"
+                " callbacks that run there must not call the memory"
+            )
 
 
-def _begin_to_end(
+def _request_close(
     loop: asyncio.AbstractEventLoop, closing: asyncio.Future[Close], close: Close, pid: int
 ) -> None:
     if os.getpid() == pid:
@@ -98,11 +101,11 @@ def _begin_to_end(
 def _serve(
     loop: asyncio.AbstractEventLoop, closing: asyncio.Future[Close], ended: Future[None]
 ) -> None:
-    """Run a loop, in its thread, until it is to be closed."""
+    """Run a loop in its thread until it is closed."""
     error: BaseException | None = None
     try:
-        loop.run_until_complete(_wind_up(closing))
-    except BaseException as failure:  # noqa: BLE001 - whoever waits is told
+        loop.run_until_complete(_close_when_asked(closing))
+    except BaseException as failure:  # noqa: BLE001 - `end` raises it
         error = failure
     finally:
         loop.close()
@@ -112,7 +115,7 @@ def _serve(
         ended.set_exception(error)
 
 
-async def _wind_up(closing: asyncio.Future[Close]) -> None:
+async def _close_when_asked(closing: asyncio.Future[Close]) -> None:
     close = await closing
     try:
         await close()
@@ -122,15 +125,16 @@ async def _wind_up(closing: asyncio.Future[Close]) -> None:
         await asyncio.get_running_loop().shutdown_default_executor()
 
 
-def _settle(answer: asyncio.Future[Any], outcome: object) -> None:
-    if not answer.done():  # who asked may have been cancelled
+def _set_result(answer: asyncio.Future[Any], outcome: object) -> None:
+    if not answer.done():  # its task may be canceled
         answer.set_result(outcome)
 
 
 class Call:
-    """One call: what it does goes to the loop, and the caller waits here for what comes back.
+    """One blocking call: a task in the loop, and a queue on which the caller waits for it.
 
-    `loop.call_soon_threadsafe` and a queue cost half of `asyncio.run_coroutine_threadsafe`.
+    `loop.call_soon_threadsafe` and a queue cost half as much as
+    `asyncio.run_coroutine_threadsafe`.
     """
 
     __slots__ = ("_back", "_error", "_given_up", "_loop", "_result", "_task")
@@ -146,7 +150,7 @@ class Call:
     def run(
         self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an asynchronous function in the loop and return what it returns, or raise it."""
+        """Run a coroutine function in the loop and return its result, or raise its error."""
         self._loop.post(self._start, partial(call, *args, **kwargs))
         try:
             while (callback := self._next()) is not None:
@@ -161,56 +165,56 @@ class Call:
         try:
             raise error
         finally:
-            del error  # its traceback knows this frame
+            del error  # its traceback refers to this frame
 
-    def here(self, callback: Callable[P, object]) -> Callable[P, None]:
-        """Return a function for any thread that has the callback called where the caller waits."""
+    def notify_caller(self, callback: Callable[P, object]) -> Callable[P, None]:
+        """Return a function that runs the callback in the caller's thread, without waiting."""
 
         def send(*args: P.args, **kwargs: P.kwargs) -> None:
             if self._given_up:
-                raise StoreClosed("the caller waits no longer")
+                raise StoreClosed("the caller no longer waits for this call")
             self._back.put(partial(callback, *args, **kwargs))
 
         return send
 
-    def ask(self, callback: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return a function for the loop that has the callback called where the caller waits.
+    def call_caller(self, callback: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Return a coroutine function that runs the callback in the caller's thread.
 
-        What the callback returns or raises is given back to the loop.
+        It returns the callback's result, or raises its error.
         """
 
-        async def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        async def called(*args: P.args, **kwargs: P.kwargs) -> T:
             answer: asyncio.Future[tuple[T | None, Exception | None]]
             answer = asyncio.get_running_loop().create_future()
-            self.here(self._answer)(answer, partial(callback, *args, **kwargs))
+            self.notify_caller(self._answer)(answer, partial(callback, *args, **kwargs))
             value, error = await answer
             try:
                 if error is not None:
                     raise error
             finally:
-                del answer, error  # its traceback knows this frame
+                del answer, error  # its traceback refers to this frame
             return cast(T, value)
 
-        return asked
+        return called
 
     def _answer(self, answer: asyncio.Future[Any], callback: Callable[[], object]) -> None:
-        """Call a callback, in the caller's thread, and tell the loop what came of it."""
+        """Call a callback in the caller's thread and send its outcome to the loop."""
         outcome: tuple[object, Exception | None]
         try:
             outcome = callback(), None
-        except Exception as error:  # noqa: BLE001 - whoever asked is told
+        except Exception as error:  # noqa: BLE001 - the coroutine raises it
             outcome = None, error
-        self._loop.reply(_settle, answer, outcome)
-        del answer, outcome  # an error's traceback knows this frame
+        self._loop.reply(_set_result, answer, outcome)
+        del answer, outcome  # an error's traceback refers to this frame
 
     def _next(self) -> Callable[[], object] | None:
-        """Return the next callback, or None at the end."""
+        """Return the next callback, or None when the call is done."""
         while True:
-            # A signal that came just before the wait is not seen until it is over.
+            # A signal that arrives just before the wait is seen only after it.
             with suppress(Empty):
-                return self._back.get(timeout=_MOST_WAIT)
+                return self._back.get(timeout=_MAX_WAIT)
             if not self._loop.is_alive and self._back.empty():
-                raise StoreClosed("the thread of the memory has ended")
+                raise StoreClosed("the event loop of the memory has ended; open the memory again")
 
     # --- in the loop's thread ---
 
@@ -220,7 +224,7 @@ class Call:
     async def _finish(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         try:
             self._result = await call()
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
             self._error = error
         finally:
             self._back.put(None)

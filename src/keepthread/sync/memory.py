@@ -1,0 +1,154 @@
+"""Memory, blocking: open a store, get sessions from it."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from keepthread.context.strategies import View
+from keepthread.errors import StoreClosed
+from keepthread.memory.memory import Memory as AsyncMemory
+from keepthread.memory.summaries import Folding
+from keepthread.protocols import Embedder, Store, TokenCounter, Tracer
+from keepthread.stores.ids import new_id
+from keepthread.stores.outbox.store import Spool as AsyncSpool
+from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped
+from keepthread.sync.facts import Facts
+from keepthread.sync.loop import Loop
+from keepthread.sync.session import Session
+
+if TYPE_CHECKING:
+    from keepthread.memory.facts.extraction import Extraction
+    from keepthread.recall.weights import Weights
+
+
+class Memory(Wrapper[AsyncMemory]):
+    """Durable conversation memory: `with Memory.open("sqlite:///chat.db") as memory`.
+
+    The methods are those of `keepthread.Memory`, without `await`. A `progress` callback runs in
+    the thread that waits.
+    """
+
+    def __init__(  # noqa: PLR0913 - configuration is arguments
+        self,
+        store: Store,
+        *,
+        views: Mapping[str, View] | None = None,
+        counter: TokenCounter | None = None,
+        folding: Folding | None = None,
+        embedder: Embedder | None = None,
+        weights: "Weights | None" = None,
+        extraction: "Extraction | None" = None,
+        keep_why: int = 0,
+        tracer: Tracer | None = None,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        """Wrap an open store; `open` is the usual way."""
+        memory = AsyncMemory(
+            store,
+            views=views,
+            counter=counter,
+            folding=folding,
+            embedder=embedder,
+            weights=weights,
+            extraction=extraction,
+            keep_why=keep_why,
+            tracer=tracer,
+            clock=clock,
+            ids=ids,
+        )
+        super().__init__(Loop(memory.close), memory)
+        self._owns_loop = True
+
+    @staticmethod
+    def _over(loop: Loop, memory: AsyncMemory, *, owns_loop: bool = True) -> "Memory":
+        made = object.__new__(Memory)
+        made._loop, made._wrapped, made._owns_loop = loop, memory, owns_loop
+        return made
+
+    open = staticmethod(blocking_open(AsyncMemory.open, _over, "Memory"))
+
+    @property
+    def store(self) -> Store:
+        """Return the store, whose methods are asynchronous."""
+        return self._wrapped.store
+
+    @property
+    def spool(self) -> "Spool | None":
+        """Return what waits to be delivered, if the memory was opened with a spool."""
+        spool = self._wrapped.spool
+        return None if spool is None else Spool(self._loop, spool)
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Return what counts tokens."""
+        return self._wrapped.counter
+
+    @property
+    def folding(self) -> Folding:
+        """Return how old exchanges become a summary."""
+        return self._wrapped.folding
+
+    @property
+    def extraction(self) -> "Extraction | None":
+        """Return how facts are extracted, or None if they are not."""
+        return self._wrapped.extraction
+
+    @property
+    def views(self) -> dict[str, View]:
+        """Return the views by name."""
+        return self._wrapped.views
+
+    def tenant(self, name: str) -> "Memory":
+        """See `keepthread.Memory.tenant`."""
+        return Memory._over(self._loop, self._wrapped.tenant(name), owns_loop=False)
+
+    def close(self) -> None:
+        """Finish pending work, close the store, and end the event loop."""
+        if self._owns_loop:
+            self._loop.end()
+        else:
+            with suppress(StoreClosed):  # closed with the memory it came from
+                self._loop.run(self._wrapped.close)
+
+    def __enter__(self) -> Self:
+        """Return the memory itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    # --- sessions ---
+
+    session = blocking_wrapped(AsyncMemory.session, Session)
+    create_session = blocking_wrapped(AsyncMemory.create_session, Session)
+    get_session = blocking_wrapped(AsyncMemory.get_session, Session)
+    list_sessions = blocking(AsyncMemory.list_sessions)
+    delete_session = blocking(AsyncMemory.delete_session)
+    prune = blocking(AsyncMemory.prune)
+
+    # --- search, facts, forgetting ---
+
+    search = blocking(AsyncMemory.search)
+    index = blocking(AsyncMemory.index)
+
+    def facts(self, owner: str = "default") -> Facts:
+        """See `keepthread.Memory.facts`."""
+        return Facts(self._loop, self._wrapped.facts(owner))
+
+    forget = blocking(AsyncMemory.forget)
+
+    # --- maintenance ---
+
+    verify = blocking(AsyncMemory.verify)
+    idle = blocking(AsyncMemory.idle)
+
+
+class Spool(Wrapper[AsyncSpool]):
+    """Messages that wait for the server; get it from `Memory.spool`."""
+
+    survey = blocking(AsyncSpool.survey)
+    deliver = blocking(AsyncSpool.deliver)
+    clear = blocking(AsyncSpool.clear)

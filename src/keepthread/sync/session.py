@@ -1,0 +1,191 @@
+"""Sessions and turns, blocking."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from keepthread.memory.session import Session as AsyncSession
+from keepthread.memory.turn import Turn as AsyncTurn
+from keepthread.sync.derive import Wrapper, blocking
+from keepthread.sync.loop import Call
+from keepthread.types import (
+    JSON,
+    Attachment,
+    Message,
+    ProactiveTool,
+    SessionInfo,
+    SessionKey,
+)
+
+
+class Turn(Wrapper[AsyncTurn]):
+    """One turn: a user message, tool calls, an answer; get it from `Session.exchange`.
+
+    The methods are those of `keepthread.Turn`, without `await`.
+    """
+
+    @property
+    def user(self) -> Message:
+        """Return the user message, as stored once the turn is entered."""
+        return self._wrapped.user
+
+    @property
+    def answer(self) -> Message | None:
+        """Return the answer, or None before the turn has one."""
+        return self._wrapped.answer
+
+    @property
+    def exchange(self) -> int:
+        """Return the number of the exchange."""
+        return self._wrapped.exchange
+
+    def __enter__(self) -> Self:
+        """Store the user message, or find the one stored under its id."""
+        self._loop.run(self._wrapped.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close open tool calls if an exception ends the turn."""
+        self._loop.run(self._wrapped.__aexit__, kind, error, trace)
+
+    append = blocking(AsyncTurn.append)
+    memory_tool = blocking(AsyncTurn.memory_tool)
+    context = blocking(AsyncTurn.context)
+    finish = blocking(AsyncTurn.finish)
+
+    def tool(
+        self,
+        name: str,
+        args: Mapping[str, JSON],
+        run: Callable[..., object],
+        *,
+        call_id: str | None = None,
+        lifetime: int = 0,
+        effects: bool = False,
+    ) -> str:
+        """See `keepthread.Turn.tool`; `run` is a plain function, called in this thread."""
+        call = Call(self._loop)
+        return call.run(
+            self._wrapped.tool,
+            name,
+            args,
+            call.call_caller(run),
+            call_id=call_id,
+            lifetime=lifetime,
+            effects=effects,
+        )
+
+    def delegate(
+        self,
+        task: str,
+        *,
+        agent: str | None = None,
+        system_prompt: str | None = None,
+        snippet: str | None = None,
+        facts: bool = False,
+        recorded: bool = True,
+    ) -> "Turn":
+        """Run a task in a child session: `with turn.delegate("…") as child`.
+
+        See `keepthread.Turn.delegate`.
+        """
+        child = self._wrapped.delegate(
+            task,
+            agent=agent,
+            system_prompt=system_prompt,
+            snippet=snippet,
+            facts=facts,
+            recorded=recorded,
+        )
+        return Turn(self._loop, child)
+
+
+class Session(Wrapper[AsyncSession]):
+    """One conversation; get it from `Memory.session`.
+
+    The methods are those of `keepthread.Session`, without `await`.
+    """
+
+    @property
+    def info(self) -> SessionInfo:
+        """Return the session's data as last read; `refresh` reads it again."""
+        return self._wrapped.info
+
+    @property
+    def id(self) -> str:
+        """Return the session's id."""
+        return self._wrapped.id
+
+    @property
+    def key(self) -> SessionKey:
+        """Return the key of this life of the session."""
+        return self._wrapped.key
+
+    @property
+    def owner(self) -> str:
+        """Return whose conversation it is."""
+        return self._wrapped.owner
+
+    # --- writing ---
+
+    append = blocking(AsyncSession.append)
+    add_turn = blocking(AsyncSession.add_turn)
+
+    def exchange(
+        self,
+        text: str,
+        *,
+        id: str | None = None,
+        author: str | None = None,
+        attachments: Sequence[Attachment] = (),
+    ) -> Turn:
+        """Begin a turn: `with session.exchange("…") as turn`; see `keepthread.Session.exchange`."""
+        turn = self._wrapped.exchange(text, id=id, author=author, attachments=attachments)
+        return Turn(self._loop, turn)
+
+    def inject(
+        self,
+        key: str,
+        text: str,
+        *,
+        tools: Iterable[ProactiveTool] = (),
+        once: bool = True,
+        lifetime: int | None = None,
+    ) -> bool:
+        """See `keepthread.Session.inject`; `tools` is iterated in this thread."""
+        return self._loop.run(
+            self._wrapped.inject, key, text, tools=[*tools], once=once, lifetime=lifetime
+        )
+
+    # --- reading ---
+
+    messages = blocking(AsyncSession.messages)
+    context = blocking(AsyncSession.context)
+    accounts = blocking(AsyncSession.accounts)
+    status = blocking(AsyncSession.status)
+
+    # --- tool results and summaries ---
+
+    cache_tool = blocking(AsyncSession.cache_tool)
+    cached_tool = blocking(AsyncSession.cached_tool)
+    cached_tools = blocking(AsyncSession.cached_tools)
+    fold = blocking(AsyncSession.fold)
+
+    # --- hiding, forking, editing ---
+
+    clear = blocking(AsyncSession.clear)
+    rewind = blocking(AsyncSession.rewind)
+
+    def fork(self, at: int | None = None, *, id: str | None = None) -> "Session":
+        """See `keepthread.Session.fork`."""
+        return Session(self._loop, self._loop.run(self._wrapped.fork, at, id=id))
+
+    pin = blocking(AsyncSession.pin)
+    unpin = blocking(AsyncSession.unpin)
+    update = blocking(AsyncSession.update)
+    refresh = blocking(AsyncSession.refresh)
