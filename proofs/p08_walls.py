@@ -287,8 +287,8 @@ async def prove_methods(store: Store, size: int, seed: int, progress: Progress, 
 
 AROUND: Final = {
     *("tenant_number", "name_tenant", "one_moment", "settle", "durability"),
-    *("format", "last_migration", "lock_migrations", "begin_migrations", "set_partitions"),
-    *("migrated", "touched_tables"),
+    *("has_schema", "format", "lock_schema", "create_schema", "set_partitions"),
+    *("created", "touched_tables"),
 }
 """Statements that touch no tenant's row: of a connection, of a transaction, of the format."""
 SEEING: Final = (

@@ -14,9 +14,9 @@ from keepthread import SessionKey
 from keepthread.errors import InvalidInput, Stale
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.positions import VIEW, seq_of, session_of
-from keepthread.stores.postgres import PostgresStore, server, words
+from keepthread.stores.postgres import PostgresStore, words
 from keepthread.stores.postgres import vectors as points
-from keepthread.stores.postgres.schema import FORMAT, SQL
+from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.server import Server
 from keepthread.stores.ram import RamStore
 from keepthread.testing.contract import assistant, user
@@ -212,24 +212,6 @@ async def test_a_session_is_deleted_while_it_is_read(
 
 
 # --- formats, encodings, extensions ---
-
-
-async def test_an_older_database_becomes_searchable(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = postgres.create_database("older")
-    with monkeypatch.context() as older:
-        older.setattr(server, "FORMAT", 8)
-        async with await PostgresStore.open(url) as store:
-            key = await talk(store, "tea", "coffee")
-    newest = "SELECT max(number) FROM keepthread.migrations"
-    assert postgres.execute(newest, database="older") == [(8,)]
-    async with await PostgresStore.open(url) as store:
-        await read_on(store)
-        assert await where(await store.finder(), "tea coffee") == [[1], [2]]
-        await store.delete_session(key)
-    assert postgres.execute(newest, database="older") == [(FORMAT,)]
-    assert postgres.execute("SELECT * FROM keepthread.words", database="older") == []
 
 
 async def test_words_are_found_whatever_the_databases_encoding(postgres: PostgresServer) -> None:

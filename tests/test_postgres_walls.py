@@ -458,7 +458,7 @@ def test_a_database_is_made_ready_once_however_many_begin_at_once(
     numbers = postgres.execute(
         "SELECT number FROM keepthread.migrations ORDER BY 1", database="cold"
     )
-    assert numbers == [(n,) for n in range(1, FORMAT + 1)]
+    assert numbers == [(FORMAT,)]
 
 
 async def test_a_newer_format_is_refused_by_name(postgres: PostgresServer) -> None:
@@ -467,6 +467,18 @@ async def test_a_newer_format_is_refused_by_name(postgres: PostgresServer) -> No
     postgres.execute("INSERT INTO keepthread.migrations VALUES (99)", database="newer")
     with pytest.raises(WrongFormat, match=r"format 99.*newer keepthread"):
         await PostgresStore.open(url)
+
+
+async def test_an_older_format_is_refused_with_the_commit_to_export_with(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.create_database("older")
+    await (await PostgresStore.open(url)).close()
+    for number in (1, 15):
+        postgres.execute(f"UPDATE keepthread.migrations SET number = {number}", database="older")
+        for migrate in (True, False):
+            with pytest.raises(WrongFormat, match=rf"format {number}, .*at commit 4ce31d9"):
+                await PostgresStore.open(url, migrate=migrate)
 
 
 async def test_who_may_not_migrate_is_told_what_to_do(postgres: PostgresServer) -> None:

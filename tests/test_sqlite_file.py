@@ -15,7 +15,7 @@ from keepthread import SessionInfo, SessionKey, SQLiteStore
 from keepthread.errors import Busy, Damaged, ReadOnly, WrongFormat
 from keepthread.stores.sqlite import file as database_file
 from keepthread.stores.sqlite.file import DatabaseFile
-from keepthread.stores.sqlite.schema import migration
+from keepthread.stores.sqlite.schema import STORE
 from keepthread.testing.contract import said, user
 
 
@@ -80,20 +80,24 @@ async def test_a_file_whose_table_was_changed_is_refused(path: Path) -> None:
         await SQLiteStore.open(path)
 
 
-async def test_a_trigger_in_an_older_format_is_refused_before_it_is_migrated(path: Path) -> None:
+async def test_an_older_format_is_refused_with_the_commit_to_export_with(path: Path) -> None:
     prepare(
         path,
-        f"{migration(1)} CREATE TRIGGER copy {COPY}"
-        "PRAGMA user_version = 1; PRAGMA application_id = 0x6B707464;",
+        f"{STORE.tables} CREATE TRIGGER copy {COPY}"
+        "PRAGMA user_version = 2; PRAGMA application_id = 0x6B707464;",
     )
     before = path.read_bytes()
-    with pytest.raises(WrongFormat, match="trigger 'copy'"):
+    with pytest.raises(WrongFormat, match=r"format 2, .*keepthread at commit 4ce31d9"):
         await SQLiteStore.open(path)
+    with pytest.raises(WrongFormat, match=r"format 2, .*keepthread at commit 4ce31d9"):
+        reading(path).open_for_reading()
     assert path.read_bytes() == before
 
 
-async def test_an_older_format_is_migrated(path: Path) -> None:
-    prepare(path, f"{migration(1)} PRAGMA user_version = 1; PRAGMA application_id = 0x6B707464;")
+async def test_an_empty_file_that_cannot_be_written_is_named(path: Path) -> None:
+    path.touch()
+    with pytest.raises(WrongFormat, match="is empty"):
+        reading(path).open_for_reading()
     async with await SQLiteStore.open(path) as store:
         assert (await store.verify()).sound
 

@@ -30,8 +30,8 @@ from servers.redis import RedisServer
 
 HERE: Final = Path(__file__).parent
 PATIENCE: Final = 20.0
-MIGRATED: Final = "migrated"
-"""A database that the test of PostgreSQL's functions migrates."""
+CREATED: Final = "created"
+"""A database that the test of PostgreSQL's functions creates."""
 
 ELSEWHERE: Final = {
     "count_pieces": "test_finding.py::test_the_largest_session_goes_with_the_whole_index",
@@ -187,9 +187,9 @@ def test_every_statement_and_function_of_postgres_is_run(
         counting.execute("UPDATE keepthread.messages SET guard = '' WHERE seq = 2")
         assert (await store.append(key, [user("c")]))[0].seq == 3
         await store.close()
-        migrated = counting.create_database(MIGRATED)
-        counting.execute(f"ALTER DATABASE {MIGRATED} SET track_functions = 'all'")
-        await (await PostgresStore.open(migrated)).close()
+        created = counting.create_database(CREATED)
+        counting.execute(f"ALTER DATABASE {CREATED} SET track_functions = 'all'")
+        await (await PostgresStore.open(created)).close()
 
     run_contract(IN_POSTGRES, open_store, tmp_path)
     asyncio.run(damage())
@@ -205,7 +205,7 @@ def functions_not_run(server: PostgresServer) -> list[str]:
     """Return the functions that were not called, neither by a statement nor by another function."""
     called = {
         name
-        for database in ("keepthread", MIGRATED)  # the shared one may have been migrated before
+        for database in ("keepthread", CREATED)  # the shared one may have been created before
         for (name,) in server.execute(
             "SELECT funcname FROM pg_stat_user_functions", database=database
         )

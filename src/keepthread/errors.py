@@ -62,7 +62,7 @@ class Damaged(KeepthreadError):
 
 
 class WrongFormat(KeepthreadError):
-    """The file is not a keepthread store, a newer keepthread wrote it, or it was extended."""
+    """The store is not keepthread's, another version of keepthread wrote it, or it was extended."""
 
 
 class DurabilityTooLow(KeepthreadError):

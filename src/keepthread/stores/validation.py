@@ -1,9 +1,9 @@
-"""What may be stored: ids, counts, times, text and JSON that every backend keeps exactly."""
+"""What may be stored and opened: values that every backend keeps exactly, and formats."""
 
 import math
 from typing import Final, cast
 
-from keepthread.errors import InvalidInput
+from keepthread.errors import InvalidInput, WrongFormat
 from keepthread.types import JSON
 
 MAX_BYTES: Final = 1 << 20
@@ -12,6 +12,27 @@ MAX_ID: Final = 255
 MAX_COUNT: Final = (1 << 53) - 1
 MAX_TIME: Final = 253_402_300_800
 """The year 10000 begins, in seconds since 1970."""
+
+EXPORT: Final = (
+    "Export it with keepthread at commit {} (`keepthread export`), then import it into a new store"
+)
+"""What to do with a store of an earlier development version."""
+_LAST_READER: Final = "4ce31d9"
+"""The last commit that reads the formats before this one."""
+
+
+def check_format(what: str, found: int, known: int, *, advice: str = EXPORT) -> None:
+    """Refuse a format that another version wrote; until the first release, only one is read."""
+    if found > known:
+        raise WrongFormat(
+            f"{what} has format {found}, which a newer keepthread wrote; this one reads format"
+            f" {known}. Install a newer keepthread"
+        )
+    if found < known:
+        raise WrongFormat(
+            f"{what} has format {found}, which an earlier development version wrote; this"
+            f" keepthread reads format {known}. {advice.format(_LAST_READER)}"
+        )
 
 
 def check_id(value: object, what: str) -> str:

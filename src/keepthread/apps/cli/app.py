@@ -83,7 +83,7 @@ COMMANDS: Final = {
     "recount": Listed(
         "maintenance", "recount", "Count tokens anew where another counter counted them."
     ),
-    "migrate": Listed("copy", "migrate", "Bring a store to this keepthread's format."),
+    "migrate": Listed("copy", "migrate", "Create the tables of a PostgreSQL database."),
     "spool": Listed(
         "outbox",
         "spool",

@@ -12,7 +12,7 @@ from keepthread.errors import Busy, InvalidInput
 from keepthread.stores.codec import decode, guard_of
 from keepthread.stores.outbox import statements as sql
 from keepthread.stores.outbox.sessions import MAX_SESSIONS
-from keepthread.stores.outbox.statements import FORMAT, script
+from keepthread.stores.outbox.statements import FORMAT, TABLES
 from keepthread.stores.outbox.types import Batch, Dropped, SetAside, Settled, Survey, Waiting
 from keepthread.stores.rows import Draft
 from keepthread.stores.sqlite.engine import CHECKPOINT_PAGES, Engine
@@ -30,7 +30,8 @@ from keepthread.stores.sqlite.uses import USES
 from keepthread.stores.validation import show
 from keepthread.types import Cleaning, Durability, Message, SessionInfo, SessionKey
 
-SPOOL: Final = Format("spool", 0x6B747370, FORMAT, script)  # "ktsp"
+_DELIVER: Final = "Deliver what waits in it with keepthread at commit {}"
+SPOOL: Final = Format("spool", 0x6B747370, FORMAT, TABLES, _DELIVER)  # "ktsp"
 SYNCHRONOUS: Final[dict[Durability, str]] = {"process": "NORMAL", "power": "FULL"}
 _TIMEOUT: Final = 1.0
 

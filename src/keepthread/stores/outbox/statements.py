@@ -3,9 +3,9 @@
 from typing import Final
 
 FORMAT: Final = 1
-"""The newest format this keepthread reads and writes."""
+"""The format this keepthread reads and writes; every edit of the tables raises it."""
 
-_TABLES: Final = """
+TABLES: Final = """
 -- Whose spool it is: tenant and target.
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
@@ -54,12 +54,6 @@ CREATE TABLE dropped (
     at      REAL NOT NULL
 );
 """
-
-
-def script(_: int) -> str:
-    """Return what leads to a format from the one before; there is one so far."""
-    return _TABLES
-
 
 ABOUT: Final = "SELECT name, value FROM about"
 NAME: Final = "INSERT INTO about (name, value) VALUES (?, ?)"

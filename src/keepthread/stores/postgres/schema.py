@@ -1,28 +1,22 @@
-"""The statements of `statements.sql` and the migrations, read once."""
+"""The statements of `statements.sql` and the schema in `ddl`."""
 
 import pkgutil
 import re
 from typing import Final
 
-MIGRATIONS: Final = (
-    "0001_tables",
-    "0002_walls",
-    "0003_append",
-    "0004_reading",
-    "0005_sessions",
-    "0006_shelf",
-    "0007_gather",
-    "0008_changes",
-    "0009_finding",
-    "0010_indexing",
-    "0011_searching",
-    "0012_nearest",
-    "0013_cleaning",
-    "0014_conditions",
-    "0015_filters",
+_FILES: Final = (
+    "tables",
+    "security",
+    "log",
+    "sessions",
+    "records",
+    "maintenance",
+    "indexing",
+    "search",
+    "vectors",
 )
-FORMAT: Final = len(MIGRATIONS)
-"""The newest format this keepthread reads and writes."""
+FORMAT: Final = 16
+"""The format this keepthread reads and writes; every edit of the schema raises it."""
 
 
 def _read(name: str) -> bytes:
@@ -41,6 +35,6 @@ def _by_name(text: str) -> dict[str, bytes]:
 SQL: Final = _by_name(_read("statements.sql").decode())
 
 
-def migration(number: int) -> bytes:
-    """Return the script that leads to a format from the one before."""
-    return _read(f"migrations/{MIGRATIONS[number - 1]}.sql")
+def schema() -> bytes:
+    """Return the script that creates the schema in an empty database."""
+    return b"\n".join(_read(f"ddl/{name}.sql") for name in _FILES)

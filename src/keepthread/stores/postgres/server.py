@@ -10,8 +10,9 @@ from psycopg.types.string import StrBinaryDumper
 
 from keepthread.errors import DurabilityTooLow, InvalidInput, NotIsolated, WrongFormat
 from keepthread.stores.postgres.engine import Connection, hung_up_after, translate
-from keepthread.stores.postgres.schema import FORMAT, SQL, migration
+from keepthread.stores.postgres.schema import FORMAT, SQL, schema
 from keepthread.stores.records import strength
+from keepthread.stores.validation import check_format
 from keepthread.types import Durability
 
 _WAITS_FOR_STANDBY: Final = frozenset(("on", "remote_apply", "remote_write"))
@@ -44,7 +45,7 @@ class Server:
         """What its writes survive, as it said when it was last asked."""
 
     async def begin(self, *, migrate: bool, partitions: int) -> int:
-        """Make the database ready, or say why it is not; return the format it had."""
+        """Create the schema if the database is empty; return the format it had, 0 if it was."""
         try:
             db = await self.connect_plainly()
             try:
@@ -58,26 +59,22 @@ class Server:
         return known
 
     async def _make_ready(self, db: Connection, *, migrate: bool, partitions: int) -> int:
-        """Bring a database to our format, or say what is to be done; return the format it had."""
+        """Create the schema, or say what is to be done; return the format the database had."""
         with hung_up_after(db, self._seconds):
             known = await _format(db)
-        if known > FORMAT:
-            raise WrongFormat(
-                f"the database has format {known}, of a newer keepthread; this one knows {FORMAT}"
-            )
-        if known == FORMAT:
-            return known
-        if not migrate:
-            raise WrongFormat(
-                f"the database has format {known}, not {FORMAT}: run `keepthread migrate`"
-            )
-        try:
-            return await _migrate(db, partitions)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise WrongFormat(
-                f"the database has format {known}, not {FORMAT}, and this role may not change that"
-                f" ({error.diag.message_primary}): run `keepthread migrate` as its owner"
-            ) from error
+        if known == 0:
+            if not migrate:
+                raise WrongFormat("the database has no keepthread tables: run `keepthread migrate`")
+            try:
+                known = await _create(db, partitions)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise WrongFormat(
+                    "the database has no keepthread tables, and this role may not create them"
+                    f" ({error.diag.message_primary}): run `keepthread migrate` as its owner"
+                ) from error
+        if known:
+            check_format("the database", known, FORMAT)
+        return known
 
     async def connect(self) -> Connection:
         """Return a connection behind the walls; after a failover it may be to another server."""
@@ -164,7 +161,7 @@ def durability_of(fsync: str, synchronous_commit: str, standbys: str) -> Durabil
 
 
 async def _format(db: Connection) -> int:
-    for name in ("format", "last_migration"):
+    for name in ("has_schema", "format"):
         cursor = await db.execute(SQL[name])
         row = await cursor.fetchone()
         assert row
@@ -173,17 +170,17 @@ async def _format(db: Connection) -> int:
     return row[0]
 
 
-async def _migrate(db: Connection, partitions: int) -> int:
-    """Apply what is missing, all or none; of several processes one does, the others wait.
+async def _create(db: Connection, partitions: int) -> int:
+    """Create the schema, all or nothing; of several processes one does, the others wait.
 
     Returns the format it found when it was its turn.
     """
     async with db.transaction():
-        await db.execute(SQL["lock_migrations"])
-        await db.execute(SQL["begin_migrations"], prepare=False)
-        await db.execute(SQL["set_partitions"], (str(partitions),))
+        await db.execute(SQL["lock_schema"])
         known = await _format(db)
-        for number in range(known + 1, FORMAT + 1):
-            await db.execute(migration(number), prepare=False)
-            await db.execute(SQL["migrated"], (number,))
+        if known == 0:
+            await db.execute(SQL["create_schema"])
+            await db.execute(SQL["set_partitions"], (str(partitions),))
+            await db.execute(schema(), prepare=False)
+            await db.execute(SQL["created"], (FORMAT,))
     return known

@@ -184,26 +184,22 @@ ORDER BY sid, whose, kind, key LIMIT %s
 
 -- The following are of a connection.
 
--- name: format
+-- name: has_schema
 SELECT CASE WHEN to_regclass('keepthread.migrations') IS NULL THEN 0 ELSE 1 END
 
--- name: last_migration
+-- name: format
 SELECT coalesce(max(number), 0) FROM keepthread.migrations
 
--- name: lock_migrations
+-- name: lock_schema
 SELECT pg_advisory_xact_lock(hashtextextended('keepthread.migrations', 0))
 
--- name: begin_migrations
-CREATE SCHEMA IF NOT EXISTS keepthread;
-CREATE TABLE IF NOT EXISTS keepthread.migrations (
-    number     integer PRIMARY KEY,
-    applied_at timestamptz NOT NULL DEFAULT now()
-)
+-- name: create_schema
+CREATE SCHEMA IF NOT EXISTS keepthread
 
 -- name: set_partitions
 SELECT set_config('keepthread.partitions', %s, true)
 
--- name: migrated
+-- name: created
 INSERT INTO keepthread.migrations (number) VALUES (%s)
 
 -- Plans are made once and kept, perhaps while a table is empty; every statement has its index, and

@@ -92,7 +92,7 @@ class PostgresStore:
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> Self:
-        """Open a database by its URL, and bring it to this format unless told not to.
+        """Open a database by its URL, and create its tables unless `migrate` is False.
 
         The URL may name several hosts: writes follow the one that accepts them. `durability` is
         the least that is accepted; the server is asked what it gives. `connections` is how many to

@@ -23,6 +23,7 @@ from keepthread.errors import (
 )
 from keepthread.stores.sqlite.schema import STORE, Format, difference, named
 from keepthread.stores.sqlite.uses import USES
+from keepthread.stores.validation import check_format
 
 if TYPE_CHECKING:
     from pathlib import Path  # its import costs a twentieth of ours
@@ -239,7 +240,7 @@ class DatabaseFile:
         self._lock = FileLock(self.path.with_name(f"{self.path.name}-lock"))
 
     def open_for_writing(self) -> sqlite3.Connection:
-        """Open, create or migrate the file; one process at a time."""
+        """Open or create the file; one process at a time."""
         USES.check(self.path)
         try:
             if not self._lock.take(timeout=self._timeout):
@@ -351,9 +352,9 @@ class DatabaseFile:
     def _prepared(self, db: sqlite3.Connection) -> sqlite3.Connection:
         try:
             self._configure(db)
-            found = self._format(db)  # before anything is changed in a file that is not ours
-            if found:
-                self._check_schema(db, found)
+            is_new = self._is_empty(db)
+            if not is_new:  # before anything is changed in a file that is not ours
+                self._check_schema(db)
             db.execute("PRAGMA journal_mode = WAL").fetchall()
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
             db.execute("PRAGMA fullfsync = ON")  # on macOS, fsync alone does not reach the disk
@@ -361,10 +362,10 @@ class DatabaseFile:
             db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
             db.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}").fetchall()
             db.execute("PRAGMA secure_delete = ON").fetchall()
-            for number in range(found + 1, self._kind.newest + 1):
+            if is_new:
                 db.executescript(
-                    f"BEGIN IMMEDIATE; {self._kind.script(number)}"
-                    f"PRAGMA user_version = {number};"
+                    f"BEGIN IMMEDIATE; {self._kind.tables}"
+                    f"PRAGMA user_version = {self._kind.number};"
                     f"PRAGMA application_id = {self._kind.application_id}; COMMIT;"
                 )
         except BaseException:
@@ -378,12 +379,9 @@ class DatabaseFile:
             self._configure(db)
             for pragma in way.pragmas:
                 db.execute(pragma).fetchall()
-            if (found := self._format(db)) != self._kind.newest:
-                raise WrongFormat(
-                    f"{self.path} has format {found} and cannot be written; open it once where it"
-                    f" can, to bring it to format {self._kind.newest}"
-                )
-            self._check_schema(db, found)
+            if self._is_empty(db):
+                raise WrongFormat(f"{self.path} is empty; open it once where it can be written")
+            self._check_schema(db)
         except BaseException:
             db.close()
             raise
@@ -394,26 +392,21 @@ class DatabaseFile:
         db.execute("PRAGMA trusted_schema = OFF")  # a file may come from somebody else
         db.text_factory = _lenient
 
-    def _format(self, db: sqlite3.Connection) -> int:
-        """Return the file's format, 0 for an empty file, or refuse what is not ours."""
+    def _is_empty(self, db: sqlite3.Connection) -> bool:
+        """Tell whether nothing was created yet; refuse what is not ours or of another format."""
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (found,) = db.execute("PRAGMA user_version").fetchone()
         (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application == 0 and found == 0 and tables == 0:
-            return 0
-        what, application_id, newest, _ = self._kind
-        if application != application_id or found < 1:
-            raise WrongFormat(f"{self.path} is a database, but not a keepthread {what}")
-        if found > newest:
-            raise WrongFormat(
-                f"{self.path} has format {found}; this keepthread knows formats up to {newest}."
-                " Install a newer keepthread."
-            )
-        return found
+            return True
+        if application != self._kind.application_id or found < 1:
+            raise WrongFormat(f"{self.path} is a database, but not a keepthread {self._kind.what}")
+        check_format(str(self.path), found, self._kind.number, advice=self._kind.advice)
+        return False
 
-    def _check_schema(self, db: sqlite3.Connection, number: int) -> None:
-        """Refuse a file whose schema is not exactly what the migrations create."""
-        missing, foreign = difference(db, self._kind, number)
+    def _check_schema(self, db: sqlite3.Connection) -> None:
+        """Refuse a file whose schema is not exactly that of its format."""
+        missing, foreign = difference(db, self._kind)
         if missing:
             raise Damaged(f"{self.path}: the file's schema is damaged; restore it from a backup")
         if foreign:

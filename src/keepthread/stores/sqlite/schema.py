@@ -1,4 +1,4 @@
-"""The schema a file must have: the tables and indexes that the migrations create, nothing else.
+"""The schema a file must have: the tables and indexes of `schema.sql`, nothing else.
 
 A trigger or a view runs its own SQL whenever we read or write, so a file that somebody else
 prepared could copy messages, change them or keep what `forget` removes.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import pkgutil
 import re
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
+
+from keepthread.stores.validation import EXPORT
 
 
 def _read(name: str) -> str:
@@ -29,42 +30,37 @@ def _by_name(text: str) -> dict[str, str]:
 
 SQL: Final = _by_name(_read("statements.sql"))
 
-FORMAT: Final = 2
-"""The newest format this keepthread reads and writes."""
-
-
-def migration(number: int) -> str:
-    """Return the script that leads to a format from the one before."""
-    return _read(f"migrations/{number:04}.sql")
-
+FORMAT: Final = 3
+"""The format this keepthread reads and writes; every edit of `schema.sql` raises it."""
 
 Entry: TypeAlias = tuple[str, str, str, str | None]
 """A row of `sqlite_schema`: type, name, table and SQL."""
 
 
 class Format(NamedTuple):
-    """A kind of file; `script` returns the migration that leads to a format number."""
+    """A kind of file: its format, its tables, and what to do with a file of an older format."""
 
     what: str
     application_id: int
-    newest: int
-    script: Callable[[int], str]
+    number: int
+    tables: str
+    advice: str
 
 
-STORE: Final = Format("store", 0x6B707464, FORMAT, migration)  # "kptd"
+STORE: Final = Format("store", 0x6B707464, FORMAT, _read("schema.sql"), EXPORT)  # "kptd"
 
 
 class Difference(NamedTuple):
-    """How the schema of a file differs from the one that the migrations create."""
+    """How the schema of a file differs from its format's."""
 
     missing: list[Entry]
     foreign: list[Entry]
 
 
-def difference(db: sqlite3.Connection, kind: Format, number: int) -> Difference:
-    """Compare a file's schema with that of format `number`."""
+def difference(db: sqlite3.Connection, kind: Format) -> Difference:
+    """Compare a file's schema with that of its kind."""
     found = {entry for entry in db.execute(_SCHEMA) if not _allowed(entry)}
-    expected = _expected(kind, number)
+    expected = _expected(kind)
     return Difference(sorted(expected - found, key=str), sorted(found - expected, key=str))
 
 
@@ -106,8 +102,7 @@ def _allowed(entry: Entry) -> bool:
 
 
 @cache
-def _expected(kind: Format, number: int) -> frozenset[Entry]:
+def _expected(kind: Format) -> frozenset[Entry]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        for step in range(1, number + 1):
-            db.executescript(kind.script(step))
+        db.executescript(kind.tables)
         return frozenset(entry for entry in db.execute(_SCHEMA) if not _allowed(entry))

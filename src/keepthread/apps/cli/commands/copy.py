@@ -1,14 +1,11 @@
-"""Commands that bring a store elsewhere, or to a newer format: copy, migrate."""
+"""Commands that copy a store elsewhere and prepare a database: copy, migrate."""
 
-import sqlite3
-from contextlib import closing, suppress
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.stores import PATIENCE, file_of, is_server, opened, place_of
+from keepthread.apps.cli.stores import PATIENCE, is_server, opened, place_of
 from keepthread.errors import InvalidInput
 from keepthread.interchange.copy import Comparison, Copied, Copying
 from keepthread.stores.url import POSTGRES, scheme_of, store_at
@@ -87,16 +84,17 @@ async def migrate(
         ),
     ] = None,
 ) -> None:
-    """Bring a store to this keepthread's format.
+    """Create the tables of a PostgreSQL database.
 
-    Of several that do so at once, one does, and the others wait.
+    If several processes run it at once, one creates them and the others wait. Other stores need
+    no such step.
     """
     url = call.url
-    before, after = await _migrated(call, url, partitions or _PARTITIONS)
+    before, after = await _formats(call, url, partitions or _PARTITIONS)
     if call.json:
         call.write({"store": place_of(url), "from": before, "to": after})
     if before < after:
-        call.say(f"{place_of(url)} had format {before} and has format {after} now")
+        call.say(f"{place_of(url)} was empty and has format {after} now")
     else:
         named = f" has format {after}" if after else " needs no format"
         call.say(f"{place_of(url)}{named}: there was nothing to do")
@@ -104,12 +102,11 @@ async def migrate(
         call.warn("a database is given its partitions when it is made; they stay as they are")
 
 
-async def _migrated(call: Call, url: str, partitions: int) -> tuple[int, int]:
-    """Migrate a store; return the format it had, and the one it has."""
+async def _formats(call: Call, url: str, partitions: int) -> tuple[int, int]:
+    """Create what is missing; return the format that the store had, and the one it has."""
     if not is_server(url):
-        before = _format_of(file_of(url))
-        async with call.file() as store:  # to open it is to migrate it
-            return before, (await store.facts()).format
+        async with call.file() as store:
+            return (found := (await store.facts()).format), found
     store_at(url)  # refuses an address that cannot be right
     if scheme_of(url) not in POSTGRES:
         return 0, 0
@@ -117,10 +114,3 @@ async def _migrated(call: Call, url: str, partitions: int) -> tuple[int, int]:
 
     server = Server(url, timeout=PATIENCE)
     return await server.begin(migrate=True, partitions=partitions), FORMAT
-
-
-def _format_of(path: Path) -> int:
-    if path.is_file():
-        with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
-            return db.execute("PRAGMA user_version").fetchone()[0]
-    return 0

@@ -1,7 +1,26 @@
--- What is near a vector: by pgvector where the server has it, else by whoever asks, who is given the
+-- Vectors. The nearest are found by pgvector where the server has it, else by the caller, who gets the
 -- vectors themselves.
 
--- Single vectors of a scope behind a place, in no order that means anything.
+CREATE FUNCTION keepthread.vectors_at(_tenant integer, _view bytea, _sids bigint[], _ats bigint[])
+RETURNS TABLE (sid bigint, at bigint, dims integer, ids bytea, data bytea)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    number CONSTANT integer := keepthread.view_of(_view);
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT v.*
+        FROM keepthread.owned(_tenant, _sids, _ats) o,
+        LATERAL (
+            SELECT v.sid, v.at, v.dims, v.ids, v.data FROM keepthread.vectors v
+            WHERE v.tenant = _tenant AND v.view = number AND v.whose = o.whose AND v.sid = o.sid
+              AND v.at >= o.at AND v.at <= o.last AND v.at > 0
+            OFFSET 0
+        ) v;
+END
+$$;
+
+-- Single vectors of a scope after a position, in no meaningful order.
 CREATE FUNCTION keepthread.points_behind(
     _tenant integer, _view bytea, _owner bytea, _sid bigint, _dims bigint, _whose bigint, _after bigint,
     _at bigint, _limit bigint
@@ -32,7 +51,57 @@ BEGIN
 END
 $$;
 
--- The places that are nearest, nearest first. Without pgvector, a row of nothing: it cannot be told here.
+-- Single vectors of a scope after a position, in messages of a time and of some roles; a role is a bit by
+-- its number.
+CREATE FUNCTION keepthread.points_within(
+    _tenant integer, _view bytea, _owner bytea, _sid bigint, _dims bigint, _whose bigint, _after bigint,
+    _at bigint, _limit bigint, _since double precision, _until double precision, _roles integer
+) RETURNS TABLE (whose bigint, sid bigint, at bigint, data bytea)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    number CONSTANT integer := keepthread.view_of(_view);
+    scope  record;
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    SELECT * INTO scope FROM keepthread.scope(_tenant, _owner, _sid);
+    IF scope.low IS NULL THEN
+        RETURN;
+    END IF;
+    IF scope.whose IS NULL THEN
+        RETURN QUERY
+            SELECT v.whose, v.sid, v.at, v.data
+            FROM keepthread.vectors v,
+            LATERAL (
+                SELECT FROM keepthread.messages m
+                WHERE m.tenant = _tenant AND m.sid = v.sid AND m.seq = v.at >> 19
+                  AND m.created_at >= _since AND m.created_at < _until
+                  AND 1 << m.role::integer & _roles <> 0
+                OFFSET 0
+            ) m
+            WHERE v.tenant = _tenant AND v.view = number
+              AND (v.whose, v.sid, v.at) > (_whose, _after, _at)
+              AND v.dims = _dims AND v.ids = '' AND v.at > 0
+            ORDER BY v.whose, v.sid, v.at LIMIT _limit;
+    ELSE
+        RETURN QUERY
+            SELECT v.whose, v.sid, v.at, v.data
+            FROM keepthread.vectors v,
+            LATERAL (
+                SELECT FROM keepthread.messages m
+                WHERE m.tenant = _tenant AND m.sid = v.sid AND m.seq = v.at >> 19
+                  AND m.created_at >= _since AND m.created_at < _until
+                  AND 1 << m.role::integer & _roles <> 0
+                OFFSET 0
+            ) m
+            WHERE v.tenant = _tenant AND v.view = number AND v.whose = scope.whose
+              AND v.sid BETWEEN scope.low AND scope.high AND (v.sid, v.at) > (_after, _at)
+              AND v.dims = _dims AND v.ids = '' AND v.at > 0
+            ORDER BY v.sid, v.at LIMIT _limit;
+    END IF;
+END
+$$;
+
+-- The nearest positions, nearest first. Without pgvector one row of NULLs: it cannot be computed here.
 CREATE FUNCTION keepthread.nearest(
     _tenant integer, _view bytea, _owner bytea, _sid bigint, _dims bigint, _to bytea, _limit bigint
 ) RETURNS TABLE (sid bigint, at bigint)
@@ -40,14 +109,14 @@ LANGUAGE sql STABLE AS $$
     SELECT NULL::bigint, NULL::bigint
 $$;
 
--- Make an index of what is near for vectors of so many dimensions, if a tenant's view has come to have
--- many and the table is still small. To put a vector into it takes thirty times as long as to keep the
--- vector alone, and only large scopes gain; to make it late keeps everybody waiting.
+-- Create an index of near vectors of N dimensions, if a tenant's view has come to have many and the table
+-- is still small. To put a vector into it takes thirty times as long as to store the vector alone, and
+-- only large scopes gain; to create it late keeps everybody waiting.
 CREATE FUNCTION keepthread.index_nearest(_tenant integer, _view bytea, _dims bigint) RETURNS void
 LANGUAGE sql AS $$
 $$;
 
--- Use pgvector, once it is there. Vectors that are kept already become points as well.
+-- Use pgvector, once it is installed. Vectors that are stored already become points as well.
 CREATE FUNCTION keepthread.use_pgvector() RETURNS boolean
 LANGUAGE plpgsql AS $use$
 DECLARE
@@ -168,7 +237,7 @@ BEGIN
 END
 $use$;
 
--- Whether a scope has more vectors than so many.
+-- Whether a scope has more than N vectors.
 CREATE FUNCTION keepthread.are_many(_tenant integer, _view integer, _whose bigint, _few bigint)
 RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
@@ -187,7 +256,7 @@ BEGIN
 END
 $$;
 
--- The extension may be absent, or not ours to create; then everything works without.
+-- The extension may be missing, or not ours to create; everything works without it.
 DO $$
 BEGIN
     CREATE EXTENSION IF NOT EXISTS vector;

@@ -1,4 +1,4 @@
--- The shelf. A session's shelf has its sid; an owner's and the tenant's have 0.
+-- Records. Those of a session have its sid; those of an owner and of the tenant have 0.
 
 -- What a record's guard must be.
 CREATE FUNCTION keepthread.guard_of_record(
@@ -14,7 +14,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
     ), 1, 8)
 $$;
 
--- A record as it is read; `intact` tells whether it is what was written.
+-- A record as it is read; `intact` says whether it is what was written.
 CREATE TYPE keepthread.record AS (
     version bigint, owner bytea, kind bytea, key bytea, value bytea, made_of bytea, intact boolean
 );
@@ -86,8 +86,8 @@ BEGIN
 END
 $$;
 
--- Take a record away; it need not be sound for that. The outcome is `dropped` and how many; or
--- `gone` or `version` and the number that is in force.
+-- Delete a record; it need not be sound for that. The outcome is `dropped` and how many; or `gone` or
+-- `version` and the number that is in force.
 CREATE FUNCTION keepthread.drop(
     _tenant integer, _sid bigint, _whose bytea, _kind bytea, _key bytea, _seen bigint,
     OUT outcome text, OUT number bigint
@@ -114,8 +114,8 @@ BEGIN
 END
 $$;
 
--- All records of a shelf or of a kind, by kind and key. With bounds, those of a kind between two
--- keys, the last first and no more than a limit; without, for a damaged key may be behind any.
+-- All records of a shelf or of a kind, by kind and key. With bounds, those of a kind between two keys,
+-- the last first and up to a limit; without, all, because a damaged key may sort anywhere.
 CREATE FUNCTION keepthread.scan(
     _tenant integer, _sid bigint, _whose bytea, _kind bytea, _after bytea, _before bytea, _limit bigint
 ) RETURNS SETOF keepthread.record
@@ -171,8 +171,8 @@ BEGIN
 END
 $$;
 
--- Take from a session's shelf what is made of these positions of it. What a damaged record is made
--- of is not known: nobody can read it, but its bytes may still hold what was erased.
+-- Delete a session's records that are made of these positions of it. What a damaged record is made of
+-- is not known: nobody can read it, but its bytes may still hold what was erased.
 CREATE FUNCTION keepthread.drop_made_of(_tenant integer, _sid bigint, _seqs bigint[]) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM keepthread.shelf r

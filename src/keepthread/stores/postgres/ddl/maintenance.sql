@@ -1,5 +1,5 @@
--- Changing rows in place: for erasing, and for counting anew. Each row is looked up by its position,
--- never the whole log held against a list.
+-- Changing rows in place: for erasing, and for recounting. Each row is looked up by its position; the
+-- whole log is never compared with a list.
 
 CREATE FUNCTION keepthread.replace_messages(
     _tenant integer, _sid bigint, _seqs bigint[], _ids bytea[], _roles bigint[], _contents bytea[],

@@ -1,6 +1,6 @@
--- Sessions: their records, and where their logs end.
+-- Sessions: their rows, and where their logs end.
 
--- What a record's guard must be, and that of its activity.
+-- What the guard of a session's row must be, and that of its activity.
 CREATE FUNCTION keepthread.guard_of_session(s keepthread.sessions) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT substr(sha256(
@@ -29,7 +29,7 @@ LANGUAGE sql AS $$
     WHERE tenant = _tenant AND sid = _sid AND active_at < _now
 $$;
 
--- A session as it is read; `intact` tells whether the record is what was written.
+-- A session as it is read; `intact` says whether the row is what was written.
 CREATE TYPE keepthread.session AS (
     sid bigint, id bytea, owner bytea, kind smallint, ready boolean, epoch bigint,
     created_at double precision, active_at double precision, details bytea, intact boolean,
@@ -45,7 +45,7 @@ LANGUAGE sql STABLE AS $$
     FROM keepthread.head(s.tenant, s.sid) h
 $$;
 
--- The place of a new session, or NULL if its id is taken.
+-- The sid of a new session, or NULL if its id is taken.
 CREATE FUNCTION keepthread.create_session(
     _tenant integer, _id bytea, _owner bytea, _kind bigint, _ready boolean,
     _created_at double precision, _active_at double precision, _details bytea
@@ -67,43 +67,74 @@ BEGIN
 END
 $$;
 
--- Replace what may change of a session; false if it is damaged, NULL if it is gone.
+-- Replace what may change of a session, if its row is the one that the caller read. The outcome is
+-- `updated`, `gone`, `damaged` or `moved`.
 CREATE FUNCTION keepthread.update_session(
-    _tenant integer, _sid bigint, _ready boolean, _details bytea, _now double precision
-) RETURNS boolean
+    _tenant integer, _sid bigint, _ready boolean, _details bytea, _now double precision,
+    _seen_epoch bigint, _seen_ready boolean, _seen_details bytea
+) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
     known record;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    SELECT s.ready, s.guard = keepthread.guard_of_session(s) AS intact INTO known
+    IF NOT _ready THEN
+        PERFORM keepthread.lock_readings(_tenant, _sid);
+    END IF;
+    SELECT s.epoch, s.ready, s.details, s.guard = keepthread.guard_of_session(s) AS intact INTO known
     FROM keepthread.sessions s
     WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
-    IF known.intact THEN
-        UPDATE keepthread.sessions SET ready = _ready, details = _details
-        WHERE tenant = _tenant AND sid = _sid;
-        PERFORM keepthread.seal_session(_tenant, _sid);
-        IF known.ready THEN
-            PERFORM keepthread.touch(_tenant, _sid, _now);
-        END IF;
+    IF NOT FOUND THEN
+        RETURN 'gone';
+    ELSIF NOT known.intact THEN
+        RETURN 'damaged';
+    ELSIF (known.epoch, known.ready, known.details) <> (_seen_epoch, _seen_ready, _seen_details) THEN
+        RETURN 'moved';
     END IF;
-    RETURN known.intact;
+    UPDATE keepthread.sessions SET ready = _ready, details = _details
+    WHERE tenant = _tenant AND sid = _sid;
+    PERFORM keepthread.seal_session(_tenant, _sid);
+    IF NOT _ready THEN
+        PERFORM keepthread.unindex_session(_tenant, _sid);
+    END IF;
+    IF known.ready THEN
+        PERFORM keepthread.touch(_tenant, _sid, _now);
+    END IF;
+    RETURN 'updated';
 END
 $$;
 
--- Remove a session with all it has; tell whether it was there.
-CREATE FUNCTION keepthread.delete_session(_tenant integer, _sid bigint) RETURNS boolean
+-- Delete a session with all it has. `_unready` requires that it is not ready, `_idle_since` that it
+-- was not active at or after that time. The outcome is `deleted`, `gone`, `damaged`, `ready` or `active`.
+CREATE FUNCTION keepthread.delete_session(
+    _tenant integer, _sid bigint, _unready boolean, _idle_since double precision
+) RETURNS text
 LANGUAGE plpgsql AS $$
+DECLARE
+    known record;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    PERFORM FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid FOR UPDATE;
+    PERFORM keepthread.lock_readings(_tenant, _sid);
+    -- Appends hold the same lock: whoever comes first, the other sees what it did.
+    SELECT s.ready, s.active_at, s.guard = keepthread.guard_of_session(s)
+               AND s.active_guard = keepthread.guard_of_activity(s.sid, s.active_at) AS intact
+    INTO known
+    FROM keepthread.sessions s
+    WHERE s.tenant = _tenant AND s.sid = _sid FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN false;
+        RETURN 'gone';
+    ELSIF (_unready OR _idle_since IS NOT NULL) AND NOT known.intact THEN
+        RETURN 'damaged';
+    ELSIF _unready AND known.ready THEN
+        RETURN 'ready';
+    ELSIF known.active_at >= _idle_since THEN
+        RETURN 'active';
     END IF;
+    PERFORM keepthread.unindex_session(_tenant, _sid);
     DELETE FROM keepthread.messages WHERE tenant = _tenant AND sid = _sid;
     DELETE FROM keepthread.shelf WHERE tenant = _tenant AND sid = _sid;
     DELETE FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid;
-    RETURN true;
+    RETURN 'deleted';
 END
 $$;
 
@@ -156,7 +187,7 @@ BEGIN
 END
 $$;
 
--- Every session behind a place, in the order they were made.
+-- Every session after a sid, in the order they were created.
 CREATE FUNCTION keepthread.sessions_behind(_tenant integer, _after bigint, _limit bigint)
 RETURNS SETOF keepthread.session
 LANGUAGE plpgsql STABLE AS $$
@@ -171,8 +202,8 @@ BEGIN
 END
 $$;
 
--- Begin work on a session that no one else may change meanwhile; tell its epoch, and whether its
--- record is what was written. Nothing: it is gone.
+-- Begin work on a session that nobody else may change until it ends; return its epoch, and whether its
+-- row is what was written. No row: it is gone.
 CREATE FUNCTION keepthread.lock_session(_tenant integer, _sid bigint)
 RETURNS TABLE (epoch bigint, intact boolean)
 LANGUAGE plpgsql AS $$

@@ -1,8 +1,8 @@
--- Reading the log into indexes, and taking out what is erased.
+-- Reading the log into the indexes, and removing what is erased.
 --
--- Who reads on, moves the mark first, so that of two the second waits and is refused; then writes, and
--- at the end locks the session and looks whether anything was erased. So appends do not wait for an
--- index that is written, and who erases either finds what was written or has it refused.
+-- A reader moves the mark first, so that of two the second waits and is refused; then it writes, and at
+-- the end locks the session and checks whether anything was erased. So appends do not wait for an index
+-- that is being written, and an erasure either finds what was written or has it refused.
 
 -- Ready sessions, without delegates: one, an owner's or all.
 CREATE FUNCTION keepthread.readable(_tenant integer, _owner bytea, _sid bigint)
@@ -29,7 +29,7 @@ END
 $$;
 
 -- Sessions that a view has not read to the end, latest activity first, and each one's last sitting. The
--- last row's own word for where it stands is enough to pass a session over, and not to name its end.
+-- position in the last row is good enough to pass a session over, but not to name its end.
 CREATE FUNCTION keepthread.unread(
     _tenant integer, _view bytea, _owner bytea, _sid bigint, _most bigint
 ) RETURNS TABLE (
@@ -71,7 +71,7 @@ BEGIN
 END
 $$;
 
--- Take from the indexes what one view has of a session.
+-- Remove from the indexes what one view has of a session.
 CREATE FUNCTION keepthread.unread_view(_tenant integer, _sid bigint, _whose bigint, _view integer)
 RETURNS void
 LANGUAGE plpgsql AS $$
@@ -87,8 +87,8 @@ BEGIN
 END
 $$;
 
--- Move the mark of a view, if it stands where the caller saw it; tell whose session it is. Of the
--- indexes of words a session is in one: what another way of telling words apart has made of it goes.
+-- Move the mark of a view, if it is where the caller saw it; return whose session it is. A session is in
+-- one index of words only: what another tokenization has made of it is removed.
 CREATE FUNCTION keepthread.begin_reading(
     _tenant integer, _view integer, _of_words boolean, _sid bigint, _after bigint, _upto bigint
 ) RETURNS bigint
@@ -131,7 +131,7 @@ BEGIN
 END
 $$;
 
--- Keep others from a session until the end, and refuse what was made from an earlier state of it.
+-- Lock a session until the end, and refuse what was made from an earlier state of it.
 CREATE FUNCTION keepthread.end_reading(_tenant integer, _sid bigint, _epoch bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -200,13 +200,13 @@ BEGIN
 END
 $$;
 
--- The letters behind every word of an owner.
+-- The letters after every word of an owner.
 CREATE FUNCTION keepthread.letters_of(_whose bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT substr(encode(int8send(_whose), 'base64'), 1, 3)
 $$;
 
--- Take messages out of every index, and what they added to their sittings; 32 in `flags` says that an
+-- Remove messages from every index, and what they added to their sittings; 32 in `flags` says that an
 -- assistant wrote it.
 CREATE FUNCTION keepthread.unindex(_tenant integer, _sid bigint, _seqs bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -249,7 +249,7 @@ BEGIN
 END
 $$;
 
--- Take a session out of every index; who does so has locked it, and its marks before.
+-- Remove a session from every index; the caller has locked its marks, then the session.
 CREATE FUNCTION keepthread.unindex_session(_tenant integer, _sid bigint) RETURNS void
 LANGUAGE sql AS $$
     SELECT keepthread.unread_view(_tenant, _sid, keepthread.whose(s.owner), r.view)
@@ -257,7 +257,7 @@ LANGUAGE sql AS $$
     WHERE r.tenant = _tenant AND r.sid = _sid AND s.tenant = _tenant AND s.sid = _sid
 $$;
 
--- Marks are locked before sessions, here as by those who read on, so that neither waits for the other.
+-- Marks are locked before sessions, here as by readers, so that neither waits for the other.
 CREATE FUNCTION keepthread.lock_readings(_tenant integer, _sid bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -265,55 +265,8 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION keepthread.delete_session(_tenant integer, _sid bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    PERFORM keepthread.lock_readings(_tenant, _sid);
-    PERFORM FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid FOR UPDATE;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    PERFORM keepthread.unindex_session(_tenant, _sid);
-    DELETE FROM keepthread.messages WHERE tenant = _tenant AND sid = _sid;
-    DELETE FROM keepthread.shelf WHERE tenant = _tenant AND sid = _sid;
-    DELETE FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid;
-    RETURN true;
-END
-$$;
-
--- As before; and one that is ready no more is in no index.
-CREATE OR REPLACE FUNCTION keepthread.update_session(
-    _tenant integer, _sid bigint, _ready boolean, _details bytea, _now double precision
-) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    known record;
-BEGIN
-    PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    IF NOT _ready THEN
-        PERFORM keepthread.lock_readings(_tenant, _sid);
-    END IF;
-    SELECT s.ready, s.guard = keepthread.guard_of_session(s) AS intact INTO known
-    FROM keepthread.sessions s
-    WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
-    IF known.intact THEN
-        UPDATE keepthread.sessions SET ready = _ready, details = _details
-        WHERE tenant = _tenant AND sid = _sid;
-        PERFORM keepthread.seal_session(_tenant, _sid);
-        IF NOT _ready THEN
-            PERFORM keepthread.unindex_session(_tenant, _sid);
-        END IF;
-        IF known.ready THEN
-            PERFORM keepthread.touch(_tenant, _sid, _now);
-        END IF;
-    END IF;
-    RETURN known.intact;
-END
-$$;
-
--- Forget what a view has read of the sessions behind a place, some at a time; tell the last place, NULL
--- if there are no more.
+-- Forget what a view has read of the sessions after a sid, some at a time; return the last sid, NULL if
+-- there are no more.
 CREATE FUNCTION keepthread.drop_view(_tenant integer, _view bytea, _after bigint, _limit bigint)
 RETURNS bigint
 LANGUAGE plpgsql AS $$

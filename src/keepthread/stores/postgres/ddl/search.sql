@@ -1,6 +1,6 @@
--- Looking into the indexes. All are STABLE: what one call returns is of one moment.
+-- Searching the indexes. All functions are STABLE: what one call returns is of one moment.
 
--- A scope as the tables have it: whose, and between which sessions; no row if there is no such session.
+-- A scope as the tables have it: whose, and between which sids; no row if the session does not exist.
 CREATE FUNCTION keepthread.scope(_tenant integer, _owner bytea, _sid bigint)
 RETURNS TABLE (whose bigint, low bigint, high bigint)
 LANGUAGE plpgsql STABLE AS $$
@@ -15,10 +15,10 @@ BEGIN
 END
 $$;
 
--- Where words stand: for each word by its number and each session, the places there, eight bytes each;
--- of a word that stands at more places than are asked for, the last ones at least. Number 0 are the
--- sittings of the scope, session by session. A word with a mark behind it is not looked for if the plain
--- one, whose number is given with it, is nowhere.
+-- Where words are: for each word by its number and each session, the positions there, eight bytes each;
+-- of a word at more positions than are asked for, at least the last ones. Number 0 are the sittings of
+-- the scope, session by session. A word with a mark after it is not looked for if the plain one, whose
+-- number is given with it, is nowhere.
 CREATE FUNCTION keepthread.places(
     _tenant integer, _view bytea, _words text[], _plain bigint[], _owner bytea, _sid bigint, _most bigint
 ) RETURNS TABLE (word bigint, sid bigint, data bytea)
@@ -76,8 +76,83 @@ BEGIN
 END
 $$;
 
--- Whether a session has so little of what is its owner's that to look at all of it is less work than to
--- pass over what is in the others.
+-- Where words are, as `places` returns it, in messages of a time and of some roles; a role is a bit by its
+-- number. The filter is applied before the last positions are taken. Sessions without a sitting of that
+-- time are skipped; inside a sitting, times may go back by up to six hours.
+CREATE FUNCTION keepthread.places_within(
+    _tenant integer, _view bytea, _words text[], _plain bigint[], _owner bytea, _sid bigint, _most bigint,
+    _since double precision, _until double precision, _roles integer
+) RETURNS TABLE (word bigint, sid bigint, data bytea)
+LANGUAGE plpgsql STABLE SET enable_bitmapscan = on AS $$
+DECLARE
+    number CONSTANT integer := keepthread.view_of(_view);
+    walled CONSTANT boolean := row_security_active('keepthread.asked');
+    behind text := ':*';
+    scope  record;
+    asked  tsquery;
+    sids   bigint[];
+    seen   boolean[] := '{}';
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    SELECT * INTO scope FROM keepthread.scope(_tenant, _owner, _sid);
+    IF scope.low IS NULL THEN
+        RETURN;
+    ELSIF scope.whose IS NOT NULL THEN
+        behind := keepthread.letters_of(scope.whose);
+    END IF;
+    RETURN QUERY
+        SELECT 0::bigint, t.*
+        FROM keepthread.sittings_of(_tenant, number, scope.whose, scope.low, scope.high) t;
+    SELECT coalesce(array_agg(DISTINCT t.sid), '{}') INTO sids
+    FROM keepthread.sittings_within(_tenant, number, scope.whose, scope.low, scope.high, _since, _until) t;
+    FOR n IN 1 .. cardinality(_words) LOOP
+        CONTINUE WHEN NOT seen[_plain[n]];
+        asked := _words[n] || behind;
+        PERFORM set_config('keepthread.asked', asked::text, true);
+        IF scope.whose IS NULL THEN
+            RETURN QUERY
+                SELECT n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
+                FROM (
+                    SELECT w.sid, w.at
+                    FROM keepthread.asked w,
+                    LATERAL (
+                        SELECT FROM keepthread.messages m
+                        WHERE m.tenant = _tenant AND m.sid = w.sid AND m.seq = w.at >> 19
+                          AND m.created_at >= _since AND m.created_at < _until
+                          AND 1 << m.role::integer & _roles <> 0
+                        OFFSET 0  -- one by one: never the whole log, held against the list
+                    ) m
+                    WHERE w.tenant = _tenant AND w.view = number AND w.sid = ANY (sids)
+                      AND (walled OR w.words @@ asked)
+                    ORDER BY w.sid DESC, w.at DESC LIMIT _most
+                ) f
+                GROUP BY f.sid;
+        ELSE
+            RETURN QUERY
+                SELECT n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
+                FROM (
+                    SELECT w.sid, w.at
+                    FROM keepthread.asked w,
+                    LATERAL (
+                        SELECT FROM keepthread.messages m
+                        WHERE m.tenant = _tenant AND m.sid = w.sid AND m.seq = w.at >> 19
+                          AND m.created_at >= _since AND m.created_at < _until
+                          AND 1 << m.role::integer & _roles <> 0
+                        OFFSET 0  -- one by one: never the whole log, held against the list
+                    ) m
+                    WHERE w.tenant = _tenant AND w.whose = scope.whose AND w.view = number AND w.sid = ANY (sids)
+                      AND (walled OR w.words @@ asked)
+                    ORDER BY w.sid DESC, w.at DESC LIMIT _most
+                ) f
+                GROUP BY f.sid;
+        END IF;
+        seen[n] := FOUND;
+    END LOOP;
+END
+$$;
+
+-- Whether a session has so little of its owner's words that reading all of it is less work than passing
+-- over those in the other sessions.
 CREATE FUNCTION keepthread.is_small(_tenant integer, _view integer, _whose bigint, _sid bigint)
 RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
@@ -92,7 +167,7 @@ BEGIN
 END
 $$;
 
--- Where words stand in a session, by looking at every word of it.
+-- Where words are in a session, by looking at every word of it.
 CREATE FUNCTION keepthread.places_in(
     _tenant integer, _view integer, _whose bigint, _sid bigint, _words text[], _behind text
 ) RETURNS TABLE (word bigint, data bytea)
@@ -128,52 +203,36 @@ BEGIN
 END
 $$;
 
+-- The sessions of a scope that have a sitting of a time.
+CREATE FUNCTION keepthread.sittings_within(
+    _tenant integer, _view integer, _whose bigint, _low bigint, _high bigint, _since double precision,
+    _until double precision
+) RETURNS TABLE (sid bigint)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF _whose IS NULL THEN
+        RETURN QUERY
+            SELECT t.sid FROM keepthread.sittings t
+            WHERE t.tenant = _tenant AND t.view = _view
+              AND t.ended_at >= _since AND t.started_at - 21600 < _until;
+    ELSE
+        RETURN QUERY
+            SELECT t.sid FROM keepthread.sittings t
+            WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose
+              AND t.sid BETWEEN _low AND _high
+              AND t.ended_at >= _since AND t.started_at - 21600 < _until;
+    END IF;
+END
+$$;
+
 CREATE FUNCTION keepthread.packed(t keepthread.sittings) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT int8send(t.first) || float8send(t.started_at) || float8send(t.ended_at)
         || int8send(t.parts) || int8send(t.length) || int8send(t.answers)
 $$;
 
--- What the index has of pieces; of each the lowest place it may have is given.
-CREATE FUNCTION keepthread.parts(_tenant integer, _view bytea, _sids bigint[], _ats bigint[])
-RETURNS TABLE (sid bigint, at bigint, tokens integer, flags integer, speaker bytea)
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    number CONSTANT integer := keepthread.view_of(_view);
-BEGIN
-    PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    RETURN QUERY
-        SELECT w.*
-        FROM keepthread.owned(_tenant, _sids, _ats) o,
-        LATERAL (
-            SELECT w.sid, w.at, w.tokens, w.flags, w.speaker FROM keepthread.words w
-            WHERE w.tenant = _tenant AND w.view = number AND w.whose = o.whose AND w.sid = o.sid
-              AND w.at >= o.at AND w.at <= o.last AND w.at > 0
-            OFFSET 0  -- one by one, never the other way round
-        ) w;
-END
-$$;
-
-CREATE FUNCTION keepthread.vectors_at(_tenant integer, _view bytea, _sids bigint[], _ats bigint[])
-RETURNS TABLE (sid bigint, at bigint, dims integer, ids bytea, data bytea)
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    number CONSTANT integer := keepthread.view_of(_view);
-BEGIN
-    PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    RETURN QUERY
-        SELECT v.*
-        FROM keepthread.owned(_tenant, _sids, _ats) o,
-        LATERAL (
-            SELECT v.sid, v.at, v.dims, v.ids, v.data FROM keepthread.vectors v
-            WHERE v.tenant = _tenant AND v.view = number AND v.whose = o.whose AND v.sid = o.sid
-              AND v.at >= o.at AND v.at <= o.last AND v.at > 0
-            OFFSET 0
-        ) v;
-END
-$$;
-
--- Places, the last place that each piece may have, and whose they are; a session is looked up once, however many of its places there are.
+-- Positions, the last position that each chunk may have, and whose they are; a session is looked up once,
+-- however many of its positions are given.
 CREATE FUNCTION keepthread.owned(_tenant integer, _sids bigint[], _ats bigint[])
 RETURNS TABLE (sid bigint, at bigint, last bigint, whose bigint)
 LANGUAGE plpgsql STABLE AS $$
@@ -195,7 +254,27 @@ BEGIN
 END
 $$;
 
--- Messages at places and their sessions' records of some kinds, in rows of one shape: part 1 are
+-- What the index has of chunks; of each the lowest position it may have is given.
+CREATE FUNCTION keepthread.parts(_tenant integer, _view bytea, _sids bigint[], _ats bigint[])
+RETURNS TABLE (sid bigint, at bigint, tokens integer, flags integer, speaker bytea)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    number CONSTANT integer := keepthread.view_of(_view);
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT w.*
+        FROM keepthread.owned(_tenant, _sids, _ats) o,
+        LATERAL (
+            SELECT w.sid, w.at, w.tokens, w.flags, w.speaker FROM keepthread.words w
+            WHERE w.tenant = _tenant AND w.view = number AND w.whose = o.whose AND w.sid = o.sid
+              AND w.at >= o.at AND w.at <= o.last AND w.at > 0
+            OFFSET 0  -- one by one, never the other way round
+        ) w;
+END
+$$;
+
+-- Messages at positions and their sessions' records of some kinds, in rows of one shape: part 1 are
 -- messages, 2 records (seq: version, id: key, counter: kind, content: value, extra: made_of; `intact`).
 CREATE FUNCTION keepthread.fetch(_tenant integer, _sids bigint[], _seqs bigint[], _kinds bytea[])
 RETURNS TABLE (
