@@ -1,18 +1,52 @@
 """Real servers for tests, proofs and benchmarks: started here, on ports of their own."""
 
+import random
 import socket
+from collections.abc import Callable
 from contextlib import closing
+from typing import TypeVar
+
+Started = TypeVar("Started")
+_PORTS = range(10_000, 32_000)  # below those that a kernel gives to outgoing connections
+_ATTEMPTS = 4
 
 
 class Missing(Exception):
     """A server's program is not on this machine; the text says how to get it."""
 
 
+class PortTaken(Exception):
+    """Another process took the port between the choice of it and the start of the server."""
+
+
 def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port that nobody listens on; two processes that ask at once get different ones."""
+    chance = random.SystemRandom()
+    while True:
+        port = chance.choice(_PORTS)
+        with closing(socket.socket()) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def start_anew(start: Callable[[], Started]) -> Started:
+    """Start a server, and once more on other ports where a port was taken meanwhile."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return start()
+        except PortTaken:
+            continue
+    return start()
+
+
+def did_not_start(what: str, log: str) -> Exception:
+    """Return the error for a server that ended at once, by what its log says last."""
+    signs = ("already in use", "create any TCP/IP sockets", "Failed listening", "nowhere to listen")
+    kind = PortTaken if any(sign in log for sign in signs) else RuntimeError
+    return kind(f"{what} did not start:\n{log[-4000:]}")
 
 
 def hold_port(port: int = 0) -> socket.socket:

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from servers import Missing, free_port
+from servers import Missing, did_not_start, free_port, start_anew
 
 _FAST = {
     "fsync": "off",  # where what a disk keeps is not the subject
@@ -67,6 +67,9 @@ class PostgresServer:
 
     def standby(self, *, port: int = 0, **settings: str) -> "PostgresServer":
         """Start a server that follows this one, and may be promoted when this one is gone."""
+        return start_anew(lambda: self._standby(port, settings))
+
+    def _standby(self, port: int, settings: dict[str, str]) -> "PostgresServer":
         twin = PostgresServer(self.programs, **self.settings | settings)
         twin.port = port or twin.port
         source = (f"--dbname={self.url('postgres')}", "--write-recovery-conf", "--checkpoint=fast")
@@ -122,7 +125,7 @@ class PostgresServer:
             except psycopg.OperationalError as error:
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     log = (self.folder / "log").read_text(errors="replace")
-                    raise RuntimeError(f"PostgreSQL did not start:\n{log[-4000:]}") from error
+                    raise did_not_start("PostgreSQL", log) from error
                 time.sleep(0.02)
             else:
                 return
@@ -205,6 +208,10 @@ class PostgresServer:
 
 def new_server(**settings: str) -> PostgresServer:
     """Start a server with an empty database."""
+    return start_anew(lambda: _new_server(settings))
+
+
+def _new_server(settings: dict[str, str]) -> PostgresServer:
     server = PostgresServer(find_programs(), **settings)
     try:
         server.initialise()

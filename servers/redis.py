@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from servers import Missing, free_port
+from servers import Missing, did_not_start, free_port, start_anew
 
 SLOTS = 16_384
 _SECONDS_TO_START = 30.0
@@ -69,7 +69,7 @@ class RedisServer:
         assert self.process
         if self.process.poll() is not None:
             log = (self.folder / "log").read_text(errors="replace")
-            raise RuntimeError(f"Redis did not start:\n{log[-4000:]}")
+            raise did_not_start("Redis", log)
         with suppress(redis.ConnectionError, redis.TimeoutError):
             return self.ask("PING") in (b"PONG", True)
         return False
@@ -81,6 +81,9 @@ class RedisServer:
 
     def replica(self) -> "RedisServer":
         """Start a server that follows this one, and may be promoted when this one is gone."""
+        return start_anew(self._replica)
+
+    def _replica(self) -> "RedisServer":
         config = self.config | {"replicaof": f"127.0.0.1 {self.port}"}
         twin = RedisServer(self.program, **config)
         try:
@@ -201,6 +204,10 @@ def find_program() -> str:
 
 def new_server(**config: str) -> RedisServer:
     """Start a server."""
+    return start_anew(lambda: _new_server(config))
+
+
+def _new_server(config: dict[str, str]) -> RedisServer:
     server = RedisServer(find_program(), **config)
     try:
         server.start()
@@ -212,6 +219,10 @@ def new_server(**config: str) -> RedisServer:
 
 def new_cluster(masters: int = 3, **config: str) -> RedisCluster:
     """Start a cluster."""
+    return start_anew(lambda: _new_cluster(masters, config))
+
+
+def _new_cluster(masters: int, config: dict[str, str]) -> RedisCluster:
     cluster = RedisCluster(find_program(), masters, **config)
     try:
         cluster.start()

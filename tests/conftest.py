@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -43,6 +44,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C reach what tests start, and keep everybody from looking for a vocabulary online.
+
+    A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    data = os.environ.get("KEEPTHREAD_TEST_DATA")
+    if data and Path(data).is_dir():
+        os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(data) / "tiktoken")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the run's seed, so that a failure can be replayed."""
     terminalreporter.write_line(f"Seed: {SEED}; to replay, set KEEPTHREAD_SEED={SEED}")
@@ -50,15 +63,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def nobodys_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the developer's settings, keys and conversations out; name the vocabularies' folder."""
+    """Keep the developer's settings, keys and conversations out."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if _OWN.fullmatch(name) or name in _KEYS]:
             patch.delenv(name)
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
-        data = os.environ.get("KEEPTHREAD_TEST_DATA")
-        if data and Path(data).is_dir():
-            patch.setenv("TIKTOKEN_CACHE_DIR", str(Path(data) / "tiktoken"))
         yield
 
 
