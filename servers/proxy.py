@@ -13,6 +13,8 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self.target = port
         self.port = 0
+        self.accepted = 0
+        """How many connections came."""
         self.hangs = False
         """Swallow everything, in both directions, and never answer."""
         self.lose_answers = 0
@@ -38,6 +40,7 @@ class Proxy:
             line.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:

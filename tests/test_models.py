@@ -353,6 +353,7 @@ async def test_a_server_without_a_sign_of_life_is_given_up(bench: Bench) -> None
     assert not paused
 
 
+@pytest.mark.serial
 async def test_one_deadline_holds_for_all_tries(bench: Bench) -> None:
     slow = Say(status=500, first_after=0.2)
     model, server, _ = bench.connect(*[slow] * 50, timeout=1.5, retries=50, sleep=asyncio.sleep)

@@ -5,6 +5,8 @@ import os
 import random
 from pathlib import Path
 
+import pytest
+
 from proofs import Proof, p01_kill, p02_power, p15_exhaustion, p16_cold_open
 from proofs.forker import MODES
 from proofs.p01_kill import PATIENCE
@@ -52,9 +54,11 @@ def test_an_acknowledged_write_survives_loss_of_power() -> None:
     hold(p02_power.PROOF)
 
 
+@pytest.mark.serial
 def test_resources_run_out_politely() -> None:
     hold(p15_exhaustion.PROOF)
 
 
+@pytest.mark.serial
 def test_no_process_is_turned_away_from_a_cold_database() -> None:
     hold(p16_cold_open.PROOF)

@@ -41,7 +41,15 @@ def _programs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("proof", "where", "size"), SIZES, ids=[f"{proof.name} on {where}" for proof, where, _ in SIZES]
+    ("proof", "where", "size"),
+    [
+        pytest.param(
+            *each,
+            id=f"{each[0].name} on {each[1]}",
+            marks=[pytest.mark.serial] if each[0] is p15_exhaustion.PROOF else [],
+        )
+        for each in SIZES
+    ],
 )
 def test_the_promise_holds_on_a_server(proof: Proof, where: str, size: int) -> None:
     outcome = proof.on[where](size, SEED, lambda done, of: None)

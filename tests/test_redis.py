@@ -529,6 +529,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed
         assert (await store.verify()).sound
 
 
+@pytest.mark.serial
 async def test_a_server_that_is_away_is_no_empty_history(own: RedisServer) -> None:
     async with both_ways(own.url) as (quick, patient):
         key = await new_session(patient)
@@ -553,6 +554,7 @@ async def test_a_server_that_is_away_is_no_empty_history(own: RedisServer) -> No
         await RedisStore.open("redis://127.0.0.1:1", timeouts=QUICK)
 
 
+@pytest.mark.serial
 async def test_a_server_that_hangs_is_waited_for_so_long_and_no_longer(own: RedisServer) -> None:
     async with both_ways(own.url) as (quick, patient):
         key = await new_session(patient)
@@ -621,6 +623,7 @@ async def test_a_full_memory_is_told_and_reading_goes_on(own: RedisServer) -> No
         assert (await store.verify()).sound
 
 
+@pytest.mark.serial
 async def test_a_wrong_password_is_said_at_once(own: RedisServer) -> None:
     own.ask("CONFIG", "SET", "requirepass", "right")
     began = time.monotonic()
