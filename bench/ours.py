@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from bench.corpus import session_names
+from keepthread.stores.backend import Append
 from keepthread.stores.ids import new_id
 from keepthread.stores.rows import draft
 from keepthread.stores.sqlite import SQLiteStore, engine, log
 from keepthread.stores.sqlite.file import DatabaseFile, connect
-from keepthread.stores.sqlite.index import KnownSittings
-from keepthread.stores.sqlite.store import _size
+from keepthread.stores.sqlite.store import SQLiteBackend, size_of
 from keepthread.types import Message, SessionInfo, SessionKey
 
 T = TypeVar("T")
@@ -71,14 +71,7 @@ class Inside:
     def __init__(self, path: Path, *, sessions: int = 1) -> None:
         self._engine = _OnTheSpot(path)
         self.store = SQLiteStore(
-            cast(engine.Engine, self._engine),
-            tenant=TENANT,
-            durability="power",
-            clock=time.time,
-            ids=new_id,
-            touched={},
-            sittings=KnownSittings(),
-            owns_engine=False,
+            SQLiteBackend(cast(engine.Engine, self._engine), "power"), tenant=TENANT
         )
         self.keys = [result(_session(self.store, name)) for name in _names(sessions)]
 
@@ -89,16 +82,18 @@ class Inside:
 
     def append(self, messages: Iterable[Message]) -> None:
         """Append messages to the first session by the functions that do it, each with a commit."""
-        store, db, sid = self.store, self._engine.writing, int(self.keys[0])
+        key, activity = self.keys[0], self.store.backend._activity
+        db, sid = self._engine.writing, int(key)
         for message in messages:
             drafts = [draft(message, clock=time.time, ids=new_id)]
-            now = store._activity(sid)
+            new = Append(drafts, None, None, time.time())
+            due = activity.is_due(key, new.now)
             db.execute("BEGIN IMMEDIATE")
-            log.append(db, TENANT, sid, drafts, None, None, now)
+            log.append(db, TENANT, sid, new, touches=due)
             db.execute("COMMIT")
-            self._engine.committed(_size(drafts))
-            if now is not None:
-                store._touched[sid] = now
+            self._engine.committed(size_of(drafts))
+            if due:
+                activity.note(key, new.now)
 
     def append_by_method(self, messages: Iterable[Message]) -> None:
         """Append messages to the first session by the store's method, each with a commit."""
@@ -167,7 +162,7 @@ class Awaited:
         self._runner.run(self._append_together(count))
 
     async def _append_together(self, count: int) -> None:
-        engine = self._store._engine
+        engine = self._store.backend.engine
         for _ in range(count // len(self._keys)):
             before = engine.commits
             await asyncio.gather(

@@ -623,7 +623,7 @@ class History:
         if message := await self.some():
             self.spoilt |= marks_in(message)
             store: Any = self.memory.store
-            rows = store._engine.threads[self.session.key].rows
+            rows = store.backend.threads[self.session.key].rows
             rows[message.seq - 1] = rows[message.seq - 1]._replace(content=b"spoilt", guard=7)
 
     @property

@@ -333,14 +333,14 @@ async def test_a_session_that_another_holds_too_long_is_busy(server: PostgresSer
         await PostgresStore.open(server.url()) as other,
     ):
         key = await session_of(store)
-        number = await store._number()
+        number = await store.backend.number(store._tenant)
 
         async def hold(link: Any) -> None:
             await link.run(SQL["lock_session"], (number, int(key)))
             with pytest.raises(Busy):
                 await store.append(key, [user("a")])
 
-        await other._engine.transact(hold)
+        await other.backend.engine.transact(hold)
         await store.append(key, [user("b")])
 
 

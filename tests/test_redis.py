@@ -26,11 +26,13 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.protocols import Store
+from keepthread.stores.backend import Put
 from keepthread.stores.redis import RedisStore, Timeouts
 from keepthread.stores.redis.engine import LUA, Link, Script, make_client
 from keepthread.stores.redis.keys import index_of, session_place
 from keepthread.stores.redis.records import Shelf
 from keepthread.stores.redis.sessions import _by_activity
+from keepthread.stores.redis.store import RedisBackend
 from keepthread.testing.contract import (
     FULL,
     Letters,
@@ -302,7 +304,7 @@ async def test_an_expired_session_is_gone_as_a_deleted_one_is(server: RedisServe
 
 async def end_long_ago(store: RedisStore, keys: Sequence[SessionKey]) -> None:
     """Let sessions end as if they had been made, and had ended, long ago."""
-    index, client = index_of(TENANT), store._link.client
+    index, client = index_of(TENANT), store.backend.link.client
     for key in keys:
         for name in names_of(key):
             await client.execute_command("UNLINK", name)
@@ -316,7 +318,7 @@ async def entries_of(store: RedisStore, owner: str) -> list[int]:
     """Return how long the index of sessions is, in each of its sets."""
     index = index_of(TENANT)
     names = (index.sessions, index.active, index.active_of(owner), index.ends)
-    return [await store._link.client.execute_command("ZCARD", name) for name in names]
+    return [await store.backend.link.client.execute_command("ZCARD", name) for name in names]
 
 
 async def test_a_list_passes_over_no_session_while_it_clears_ended_ones_away(
@@ -335,7 +337,7 @@ async def test_a_list_has_a_session_that_becomes_active_while_it_is_read(
     store: RedisStore,
 ) -> None:
     keys = [await new_session(store, f"s{n}", updated_at=1e9 + n) for n in range(150)]
-    pages = _by_activity(store._link, index_of(TENANT).active, 100)
+    pages = _by_activity(store.backend.link, index_of(TENANT).active, 100)
     seen = await anext(pages)
     await store.append(keys[0], [user("I am back")])
     seen += [key async for page in pages for key in page]
@@ -658,16 +660,7 @@ class Dying(Link):
 async def put_and_die(server: RedisServer, scope: Scope, value: Any, **options: Any) -> None:
     make = partial(make_client, server.url, connect=1, answer=1, connections=1)
     link = Dying(make, timeouts=QUICK, connections=1)
-    store = RedisStore(
-        link,
-        tenant=TENANT,
-        durability="memory",
-        clock=time.time,
-        ids=str,
-        ttl=0,
-        touched={},
-        owns_link=True,
-    )
+    store = RedisStore(RedisBackend(link, "memory", 0), tenant=TENANT, ids=str)
     with pytest.raises(asyncio.CancelledError):
         await store.put(scope, "fact", "1", value, **options)
     await store.close()
@@ -754,7 +747,7 @@ async def test_a_put_that_is_repeated_is_one_put(store: RedisStore, server: Redi
 
     link = Twice(make, timeouts=QUICK, connections=1)
     shelf = Shelf(link, TENANT, place, Scope(session=key))
-    version = await shelf.put("k", "k", b"1", None, 0, {key: 0})
+    version = await shelf.put(Put("k", "k", b"1", None, (), 0, {key: 0}))
     assert await shelf.drop("k", "k", version)
     await link.close()
 

@@ -86,7 +86,7 @@ async def test_durability_chooses_the_settings(path: Path, level: Any, synchrono
         return db
 
     async with await SQLiteStore.open(path, durability=level, connect=connect_insecurely) as store:
-        await store._engine.write(ask)
+        await store.backend.engine.write(ask)
         assert store.durability == ("power" if synchronous == 2 else "process")
     assert seen == [
         {
@@ -185,9 +185,9 @@ async def test_a_store_in_a_read_only_place_can_be_read(path: Path) -> None:
 
 async def test_appends_of_many_tasks_share_commits(store: SQLiteStore) -> None:
     keys = [await session_of(store, f"s{n}") for n in range(8)]
-    before = store._engine.commits
+    before = store.backend.engine.commits
     await asyncio.gather(*(store.append(keys[n % 8], [user(str(n))]) for n in range(64)))
-    assert store._engine.commits - before <= 4
+    assert store.backend.engine.commits - before <= 4
 
 
 async def test_what_a_caller_gave_up_on_harms_nobody(store: SQLiteStore) -> None:
@@ -264,11 +264,11 @@ async def test_an_error_in_work_reaches_its_caller_alone(store: SQLiteStore) -> 
 
     key = await session_of(store)
     done = await asyncio.gather(
-        store._engine.write(fail), store.append(key, [user("a")]), return_exceptions=True
+        store.backend.engine.write(fail), store.append(key, [user("a")]), return_exceptions=True
     )
     assert [type(d) for d in done] == [ZeroDivisionError, list]
     with pytest.raises(ZeroDivisionError):
-        await store._engine.write(fail)
+        await store.backend.engine.write(fail)
     assert (await store.verify()).records == 0
 
 
@@ -465,7 +465,7 @@ async def test_indexes_that_disagree_are_an_error(path: Path, store: SQLiteStore
             "CREATE TRIGGER odd BEFORE INSERT ON messages BEGIN SELECT RAISE(ABORT, 'odd'); END"
         )
 
-    await store._engine.write(forget_unique)
+    await store.backend.engine.write(forget_unique)
     with pytest.raises(Damaged, match="disagree"):
         await store.append(key, [user("b", id="2")])
 

@@ -73,10 +73,10 @@ async def test_there_is_no_checkpoint_while_another_process_writes(
         await session_of(store)
         size = path.stat().st_size
         other.execute("BEGIN IMMEDIATE")
-        await store._engine.maintain(store._engine.file.checkpoint)
+        await store.backend.engine.maintain(store.backend.engine.file.checkpoint)
         assert path.stat().st_size == size
         other.execute("ROLLBACK")
-        await store._engine.maintain(store._engine.file.checkpoint)
+        await store.backend.engine.maintain(store.backend.engine.file.checkpoint)
         assert path.stat().st_size > size
 
 
@@ -87,9 +87,9 @@ async def test_there_is_no_checkpoint_while_another_process_opens_or_checkpoints
     size = path.stat().st_size
     lock = FileLock(path.with_name(f"{path.name}-lock"))
     with sqlite3.connect(path) as reader:  # keeps the store's connection from being the last
-        await store._engine.maintain(_held_by(lock, store._engine.file.checkpoint))
+        await store.backend.engine.maintain(_held_by(lock, store.backend.engine.file.checkpoint))
         assert path.stat().st_size == size
-        await store._engine.maintain(store._engine.file.checkpoint)
+        await store.backend.engine.maintain(store.backend.engine.file.checkpoint)
         assert path.stat().st_size > size
     reader.close()
 
@@ -165,7 +165,7 @@ async def test_a_store_keeps_its_locks_after_forgetting(store: SQLiteStore, path
         began.set()
         assert go.wait(30)
 
-    writing = asyncio.create_task(store._engine.write(hold))
+    writing = asyncio.create_task(store.backend.engine.write(hold))
     await asyncio.to_thread(began.wait)
     try:
         await store.clean(probes=[b"a secret"])  # reads the file beside an open transaction
@@ -227,7 +227,8 @@ async def test_whatever_work_raises_reaches_its_caller(
     def fail(db: sqlite3.Connection) -> None:
         raise error
 
-    for ask in (store._engine.write, store._engine.read, store._engine.read_apart):
+    engine = store.backend.engine
+    for ask in (engine.write, engine.read, engine.read_apart):
         with pytest.raises((KeyError, RuntimeError, Unavailable)):
             await asyncio.wait_for(ask(fail), 30)
     await session_of(store)
@@ -240,7 +241,7 @@ async def test_an_error_keeps_no_cursor_open(store: SQLiteStore, path: Path) -> 
         raise KeyError("in the middle of a result")
 
     with pytest.raises(KeyError) as kept:
-        await store._engine.read(fail)
+        await store.backend.engine.read(fail)
     await store.close()
     assert kept.value.__traceback__
     assert not path.with_name(f"{path.name}-wal").exists()  # the last to close removes it
@@ -248,7 +249,7 @@ async def test_an_error_keeps_no_cursor_open(store: SQLiteStore, path: Path) -> 
 
 async def test_work_that_comes_after_the_end_is_refused(path: Path) -> None:
     store = await SQLiteStore.open(path)
-    workers = [store._engine._reader, store._engine._writer]
+    workers = [store.backend.engine._reader, store.backend.engine._writer]
     await store.close()
     loop = asyncio.get_running_loop()
     for worker in workers:  # another loop's call may have passed the first check before the end
@@ -261,7 +262,7 @@ async def test_work_that_comes_after_the_end_is_refused(path: Path) -> None:
 async def test_closing_twice_at_once_waits_for_the_end_both_times(path: Path) -> None:
     store = await SQLiteStore.open(path)
     await asyncio.gather(store.close(), store.close())
-    assert not store._engine._writer._thread.is_alive()
+    assert not store.backend.engine._writer._thread.is_alive()
 
 
 async def test_a_bell_that_closes_gives_what_was_rung() -> None:

@@ -115,8 +115,8 @@ async def test_functions_in_a_schema_are_not_trusted(path: Path) -> None:
         return db.execute("PRAGMA trusted_schema").fetchone()[0]
 
     async with await SQLiteStore.open(path) as store:
-        assert await store._engine.write(trusted) == 0
-        assert await store._engine.read(trusted) == 0
+        assert await store.backend.engine.write(trusted) == 0
+        assert await store.backend.engine.read(trusted) == 0
 
 
 async def test_verify_refuses_a_trigger_that_was_added_to_an_open_file(path: Path) -> None:
@@ -265,7 +265,7 @@ async def test_what_was_read_without_locks_is_refused_if_the_file_changed(path: 
     protection = Protection("mode=rw", "mode=ro", error=no_rights)
     async with await SQLiteStore.open(path, connect=protection.connect) as store:
         with pytest.raises(Busy, match="try again"):
-            await store._engine.read(change)
+            await store.backend.engine.read(change)
         assert said(await store.tail(key)) == ["a"]
 
 

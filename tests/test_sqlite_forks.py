@@ -149,7 +149,7 @@ def slow(db):
     began.set()
     threading.Event().wait(0.3)
 
-thread = threading.Thread(target=lambda: memory._loop.run(memory.store._engine.write, slow))
+thread = threading.Thread(target=lambda: memory._loop.run(memory.store.backend.engine.write, slow))
 thread.start()
 began.wait()
 wait_for(forked(lambda: write_in_child("child")))
@@ -198,8 +198,8 @@ def test_a_fork_inside_a_transaction_keeps_the_file_from_the_child_alone(path: P
         """
 memory = opened()
 session = memory.session("s")
-memory._loop.run(memory.store._engine.write, lambda db: wait_for(forked(refused)))
-memory._loop.run(memory.store._engine.read, lambda db: wait_for(forked(refused)))
+memory._loop.run(memory.store.backend.engine.write, lambda db: wait_for(forked(refused)))
+memory._loop.run(memory.store.backend.engine.read, lambda db: wait_for(forked(refused)))
 assert say(session, "parent") == 1
 """,
     )
@@ -216,7 +216,7 @@ said, pids = say(session, "one"), []
 def fork_and_return(db):
     pids.append(os.fork())
 
-memory._loop.run(memory.store._engine.write, fork_and_return)
+memory._loop.run(memory.store.backend.engine.write, fork_and_return)
 os.waitpid(pids[0], 0)
 assert say(session, "two") == 2
 memory.close()
@@ -238,7 +238,7 @@ def stuck(db):
     began.set()
     go.wait()
 
-thread = threading.Thread(target=lambda: memory._loop.run(memory.store._engine.read, stuck))
+thread = threading.Thread(target=lambda: memory._loop.run(memory.store.backend.engine.read, stuck))
 thread.start()
 began.wait()
 wait_for(forked(refused))

@@ -11,6 +11,7 @@ from keepthread import Memory, Message, Session, Summarized, ToolCall, View, Win
 from keepthread.context.rendering import count_message
 from keepthread.stores import RamStore
 from keepthread.stores.ids import new_id
+from keepthread.types import Gathered
 
 
 class Words:
@@ -125,6 +126,11 @@ class Reading(RamStore):
     async def tail(self, *args: Any, **kwargs: Any) -> list[Message]:
         found = await super().tail(*args, **kwargs)
         self.given += len(found)
+        return found
+
+    async def gather(self, *args: Any, **kwargs: Any) -> Gathered:
+        found = await super().gather(*args, **kwargs)
+        self.given += len(found.messages)
         return found
 
 

@@ -36,7 +36,7 @@ from keepthread.memory.tool_calls import (
 )
 from keepthread.memory.tracing import TOOL_NAME
 from keepthread.stores.codec import encode
-from keepthread.stores.outbox.types import AwaitedExchange
+from keepthread.stores.rows import AwaitedExchange
 from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Origin, Record, Scope, Span
 

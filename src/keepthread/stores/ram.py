@@ -7,9 +7,9 @@ same.
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from keepthread.errors import (
     Conflict,
@@ -21,34 +21,32 @@ from keepthread.errors import (
     StoreClosed,
 )
 from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.stores.backend import Append, Gather, Put, Tail
 from keepthread.stores.codec import PackedId, Row, decode, pack_id
+from keepthread.stores.front import Front
 from keepthread.stores.ids import new_id
 from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
 from keepthread.stores.records import (
+    ALL_KEYS,
+    Condition,
+    Keys,
     check_epoch,
-    check_filter,
-    check_keys,
-    check_scope,
-    check_session,
     check_version,
-    condition,
     decode_details,
     decode_record,
     decode_spans,
     encode_details,
-    encode_spans,
-    encode_value,
+    is_listed,
+    sid_of,
     touches,
     with_changes,
 )
 from keepthread.stores.rows import (
+    Draft,
     Head,
     as_stored,
     check_exchange,
-    check_positions,
     check_total,
-    draft,
-    draft_copy,
     erased_row,
     head_after,
     next_copy,
@@ -57,9 +55,8 @@ from keepthread.stores.rows import (
     same_body,
     same_place,
 )
-from keepthread.stores.validation import check_count, check_id
+from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import (
-    JSON,
     Cleaning,
     Damage,
     Durability,
@@ -69,7 +66,6 @@ from keepthread.types import (
     Scope,
     SessionInfo,
     SessionKey,
-    Span,
     Verification,
 )
 
@@ -114,194 +110,126 @@ _Shelf: TypeAlias = dict[tuple[str, str], _Kept]
 """Records by kind and key."""
 
 
-class _Engine:
-    """What the tenants of one store share."""
-
-    def __init__(self, clock: Callable[[], float], ids: Callable[[], str]) -> None:
-        self.clock = clock
-        self.ids = ids
-        self.threads: dict[SessionKey, _Thread] = {}
-        self.keys: dict[tuple[str, str], SessionKey] = {}
-        self.shelves: dict[tuple[str, Scope], _Shelf] = {}
-        self.index = RamIndex()
-        self.numbers = itertools.count(1)
-        self.closed = False
-
-
-class RamStore:
-    """The `Store` that lives and dies with its process."""
+class RamBackend:
+    """Sessions and records in dictionaries, shared by all tenants."""
 
     durability: Durability = "memory"
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.threads: dict[SessionKey, _Thread] = {}
+        self.index = RamIndex()
+        self._keys: dict[tuple[str, str], SessionKey] = {}
+        self._shelves: dict[tuple[str, Scope], _Shelf] = {}
+        self._numbers = itertools.count(1)
+        self._closed = False
 
     @property
     def lock(self) -> threading.RLock:
         """Return what `exclusive` holds."""
-        return self._engine.index.lock
-
-    def __init__(
-        self,
-        *,
-        tenant: str = "default",
-        durability: Durability | None = None,
-        clock: Callable[[], float] = time.time,
-        ids: Callable[[], str] = new_id,
-    ) -> None:
-        """Open an empty store for one tenant."""
-        if durability not in (None, "memory"):
-            raise DurabilityTooLow(
-                f"a store in memory survives nothing; {durability} was asked for"
-            )
-        self._tenant = check_id(tenant, "tenant")
-        self._engine = _Engine(clock, ids)
-        self._owns_engine = True
-
-    def tenant(self, name: str) -> Self:
-        twin = object.__new__(type(self))
-        twin._tenant = check_id(name, "tenant")
-        twin._engine = self._engine
-        twin._owns_engine = False
-        return twin
+        return self.index.lock
 
     async def close(self) -> None:
-        if self._owns_engine:
-            self._engine.closed = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        self._closed = True
 
     # --- sessions ---
 
     @exclusive
-    async def put_session(
-        self, session: SessionInfo, *, seen: SessionInfo | None = None
-    ) -> SessionInfo:
-        engine = self._open()
-        now = engine.clock()
-        session = check_session(session, now=now, ids=engine.ids)
-        if session.key:
-            thread = self._thread(session.key)
-            changed = with_changes(thread.described(), session, seen)
-            thread.details = encode_details(changed)
-            if not changed.ready:
-                engine.index.forget(session.key)
-            thread.info = replace(
-                thread.info,
-                ready=changed.ready,
-                updated_at=max(thread.info.updated_at, now if thread.info.ready else 0),
-            )
-            return thread.described()
+    async def create_session(self, tenant: str, session: SessionInfo) -> SessionInfo:
+        self._check_open()
         details = encode_details(session)
-        if (self._tenant, session.id) in engine.keys:
+        if (tenant, session.id) in self._keys:
             raise SessionExists(f"session {session.id!r} is there already")
-        place = next(engine.numbers)
+        place = next(self._numbers)
         key = SessionKey(str(place))
         info = replace(session, key=key, epoch=0, state="live")
-        engine.threads[key] = thread = _Thread(place, self._tenant, info, details)
-        engine.keys[self._tenant, session.id] = key
+        self.threads[key] = thread = _Thread(place, tenant, info, details)
+        self._keys[tenant, session.id] = key
         return thread.described()
 
     @exclusive
-    async def get_session(self, id: str) -> SessionInfo | None:
-        key = self._open().keys.get((self._tenant, check_id(id, "a session id")))
-        return self._thread(key).described() if key else None
+    async def update_session(
+        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float
+    ) -> SessionInfo:
+        thread = self._thread(tenant, session.key)
+        changed = with_changes(thread.described(), session, seen)
+        thread.details = encode_details(changed)
+        if not changed.ready:
+            self.index.forget(session.key)
+        at = max(thread.info.updated_at, now if thread.info.ready else 0)
+        thread.info = replace(thread.info, ready=changed.ready, updated_at=at)
+        return thread.described()
 
     @exclusive
-    async def describe(self, session: SessionKey) -> SessionInfo:
-        return self._thread(session).described()
+    async def get_session(self, tenant: str, id: str) -> SessionInfo | None:
+        self._check_open()
+        key = self._keys.get((tenant, id))
+        return self.threads[key].described() if key else None
 
     @exclusive
-    async def list_sessions(
-        self, *, owner: str | None = None, limit: int = 10
-    ) -> list[SessionInfo]:
-        check_count(limit, "limit")
-        check_filter(owner, "owner")
+    async def describe(self, tenant: str, session: SessionKey) -> SessionInfo:
+        return self._thread(tenant, session).described()
+
+    @exclusive
+    async def list_sessions(self, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
         found = [
             thread.described()
-            for thread in self._open().threads.values()
-            if thread.tenant == self._tenant
-            and thread.info.ready
-            and thread.info.kind != "delegate"
-            and owner in (None, thread.info.owner)
+            for thread in self._threads(tenant)
+            if is_listed(thread.info) and owner in (None, thread.info.owner)
         ]
         found.sort(key=lambda info: (info.updated_at, int(info.key)), reverse=True)
         return found[:limit]
 
     @exclusive
     async def scan_sessions(
-        self, *, after: SessionKey | None = None, limit: int = 100
+        self, tenant: str, after: SessionKey | None, limit: int
     ) -> list[SessionInfo]:
-        check_count(limit, "limit")
-        if after is not None and not after.isdecimal():
-            raise SessionGone("that is no session's key here")
-        last = 0 if after is None else int(after)
-        found = [
-            thread.described()
-            for thread in self._open().threads.values()
-            if thread.tenant == self._tenant and thread.place > last
-        ]
+        last = 0 if after is None else sid_of(after)
+        found = [t.described() for t in self._threads(tenant) if t.place > last]
         return found[:limit]
 
     @exclusive
-    async def delete_session(
-        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
-    ) -> None:
-        engine = self._open()
-        required = condition(unready=unready, idle_since=idle_since)
-        thread = self._thread(session)
+    async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
+        thread = self._thread(tenant, session)
         required.check(thread.info)
-        del engine.threads[session]
-        del engine.keys[self._tenant, thread.info.id]
-        engine.index.forget(session)
-        engine.shelves.pop((self._tenant, Scope(session=session)), None)
+        del self.threads[session]
+        del self._keys[tenant, thread.info.id]
+        self.index.forget(session)
+        self._shelves.pop((tenant, Scope(session=session)), None)
 
     # --- the log ---
 
     @exclusive
-    async def append(
-        self,
-        session: SessionKey,
-        messages: Sequence[Message],
-        *,
-        expect: int | None = None,
-        exchange: int | None = None,
-    ) -> list[Message]:
-        engine = self._open()
-        check_positions(expect=expect)
-        drafts = [draft(m, clock=engine.clock, ids=engine.ids) for m in messages]
-        thread = self._thread(session)
-        head = thread.head
-        check_exchange(exchange, head)
-        new: dict[PackedId, Message] = {}
+    async def append(self, tenant: str, session: SessionKey, new: Append) -> list[Message]:
+        thread = self._thread(tenant, session)
+        start = head = thread.head
+        check_exchange(new.exchange, head)
+        known: dict[PackedId, Message] = {}
         rows: list[Row] = []
         answers: list[Message] = []
-        for one in drafts:
+        for one in new.drafts:
             if seq := thread.seqs.get(one.packed):
                 answers.append(same_body(one, thread.message(seq)))
-            elif known := new.get(one.packed):
-                answers.append(same_body(one, known))
+            elif one.packed in known:
+                answers.append(same_body(one, known[one.packed]))
             else:
-                if expect is not None and expect != thread.head.seq:
-                    raise Stale(f"the log ends at {thread.head.seq}, not at {expect}")
-                row = next_row(thread.place, head, one, exchange)
+                if new.expect is not None and new.expect != start.seq:
+                    raise Stale(f"the log ends at {start.seq}, not at {new.expect}")
+                row = next_row(thread.place, head, one, new.exchange)
                 head = head_after(row)
                 check_total(head.total)
-                new[one.packed] = message = as_stored(one, row)
+                known[one.packed] = message = as_stored(one, row)
                 rows.append(row)
                 answers.append(message)
         thread.extend(rows)
         if rows:
-            thread.info = replace(
-                thread.info, updated_at=max(thread.info.updated_at, engine.clock())
-            )
+            at = max(thread.info.updated_at, new.now)
+            thread.info = replace(thread.info, updated_at=at)
         return answers
 
     @exclusive
-    async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
-        drafts = [draft_copy(m) for m in messages]
-        thread = self._thread(session)
+    async def load(self, tenant: str, session: SessionKey, drafts: Sequence[Draft]) -> int:
+        thread = self._thread(tenant, session)
         rows = list(thread.rows)
         seqs = dict(thread.seqs)
         head = thread.head
@@ -319,22 +247,12 @@ class RamStore:
         return head.seq
 
     @exclusive
-    async def tail(
-        self,
-        session: SessionKey,
-        *,
-        tokens: int | None = None,
-        limit: int | None = None,
-        before: int | None = None,
-        after: int = 0,
-        least: int = 0,
-    ) -> list[Message]:
-        check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
-        thread = self._thread(session)
-        last = thread.head.seq if before is None else min(thread.head.seq, before - 1)
+    async def tail(self, tenant: str, session: SessionKey, wanted: Tail) -> list[Message]:
+        tokens, limit, before, after, least = wanted
+        thread = self._thread(tenant, session)
         found: list[Message] = []
         used = 0
-        for seq in range(last, after, -1):
+        for seq in range(min(thread.head.seq, before - 1), after, -1):
             message = thread.message(seq)
             used += message.tokens
             full = tokens is not None and used > tokens and len(found) >= least
@@ -345,70 +263,63 @@ class RamStore:
         return found
 
     @exclusive
-    async def gather(
-        self,
-        session: SessionKey,
-        *,
-        tokens: int,
-        least: int = 0,
-        kinds: Sequence[str] = (),
-        follow: Sequence[str] = (),
-    ) -> Gathered:
-        info = self._thread(session).described()
-        shelf = Scope(session=session)
-        records = [r for kind in kinds for r in await self.scan(shelf, kind)]
-        followed = [r for kind in follow for r in await self.scan(shelf, kind)]
+    async def gather(self, tenant: str, session: SessionKey, wanted: Gather) -> Gathered:
+        tokens, least, kinds, follow = wanted
+        info = self._thread(tenant, session).described()
+        scope = Scope(session=session)
+        records = [r for kind in kinds for r in await self.scan(tenant, scope, kind, ALL_KEYS)]
+        followed = [r for kind in follow for r in await self.scan(tenant, scope, kind, ALL_KEYS)]
         spans = [s for r in followed for s in r.made_of if s.session == session]
         seqs = [q for s in spans for q in range(s.first, min(s.last, info.messages) + 1)]
         return Gathered(
             system_prompt=info.system_prompt,
             fence=info.fence,
-            messages=await self.tail(session, tokens=tokens, least=least),
+            messages=await self.tail(tenant, session, Tail(tokens, None, MAX_COUNT, 0, least)),
             records=records + followed,
-            sources=await self.find(session, seqs=seqs),
+            sources=await self.find(tenant, session, (), seqs),
         )
 
     @exclusive
     async def read(
-        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
+        self, tenant: str, session: SessionKey, after: int, upto: int, limit: int
     ) -> list[Message]:
-        check_positions(after=after, upto=upto, limit=limit)
-        thread = self._thread(session)
-        last = thread.head.seq if upto is None else min(thread.head.seq, upto)
-        return [thread.message(seq) for seq in range(after + 1, min(last, after + limit) + 1)]
+        thread = self._thread(tenant, session)
+        last = min(thread.head.seq, upto, after + limit)
+        return [thread.message(seq) for seq in range(after + 1, last + 1)]
 
     @exclusive
     async def find(
-        self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
+        self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int]
     ) -> list[Message]:
-        thread = self._thread(session)
-        found = {thread.seqs.get(pack_id(check_id(id, "a message id")), 0) for id in ids}
-        found.update(seq for seq in seqs if check_count(seq, "seq") <= thread.head.seq)
+        thread = self._thread(tenant, session)
+        found = {thread.seqs.get(pack_id(id), 0) for id in ids}
+        found.update(seq for seq in seqs if seq <= thread.head.seq)
         return [thread.message(seq) for seq in sorted(found) if seq]
 
     @exclusive
-    async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
-        thread = self._thread(session)
-        positions = sorted(set(seqs))
-        for seq in positions:
-            if not 0 < check_count(seq, "seq") <= thread.head.seq:
+    async def erase(self, tenant: str, session: SessionKey, seqs: Sequence[int]) -> int:
+        thread = self._thread(tenant, session)
+        for seq in seqs:
+            if not 0 < seq <= thread.head.seq:
                 raise MessageNotFound(f"there is no message at position {seq}")
-        rows = [thread.rows[seq - 1] for seq in positions]
-        rows = [row for row in rows if row.content is not None]
+        rows = [row for seq in seqs if (row := thread.rows[seq - 1]).content is not None]
         for row in rows:
             thread.rows[row.seq - 1] = erased_row(thread.place, row.seq, row)
         if rows:
             thread.info = replace(thread.info, epoch=thread.info.epoch + 1)
             erased = [row.seq for row in rows]
-            self._drop_made_of(session, erased)
-            self._engine.index.forget(session, erased)
+            shelf = self._shelf(tenant, Scope(session=session))
+            for place, kept in list(shelf.items()):
+                if touches(decode_spans(kept.made_of), session, erased):
+                    del shelf[place]
+            self.index.forget(session, erased)
         return thread.info.epoch
 
     @exclusive
     async def recount(
-        self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
+        self, tenant: str, session: SessionKey, counter: TokenCounter, progress: Progress | None
     ) -> int:
-        thread = self._thread(session)
+        thread = self._thread(tenant, session)
         rows: list[Row] = []
         total = counted = 0
         for row in thread.rows:
@@ -424,46 +335,26 @@ class RamStore:
             progress(len(rows), len(rows))
         return counted
 
-    # --- the shelf ---
+    # --- records ---
 
     @exclusive
-    async def put(
-        self,
-        scope: Scope,
-        kind: str,
-        key: str,
-        value: JSON,
-        *,
-        made_of: Sequence[Span] = (),
-        version: int | None = None,
-        epochs: Mapping[SessionKey, int] | None = None,
-    ) -> int:
-        data, spans = encode_value(kind, key, value), encode_spans(made_of)
-        shelf = self._shelf(scope)
-        _compare(shelf, kind, key, version)
-        for session, epoch in (epochs or {}).items():
-            check_epoch(self._thread(session).info.epoch, epoch)
-        kept = _Kept(data, next(self._engine.numbers), spans)
-        shelf[kind, key] = kept
+    async def put(self, tenant: str, scope: Scope, record: Put) -> int:
+        shelf = self._shelf(tenant, scope)
+        _compare(shelf, record.kind, record.key, record.version)
+        for session, epoch in record.epochs.items():
+            check_epoch(self._thread(tenant, session).info.epoch, epoch)
+        kept = _Kept(record.value, next(self._numbers), record.made_of)
+        shelf[record.kind, record.key] = kept
         return kept.version
 
     @exclusive
-    async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
-        kept = self._shelf(scope).get((check_id(kind, "kind"), check_id(key, "key")))
+    async def get(self, tenant: str, scope: Scope, kind: str, key: str) -> Record | None:
+        kept = self._shelf(tenant, scope).get((kind, key))
         return kept and decode_record(scope, kind, key, *kept)
 
     @exclusive
-    async def scan(
-        self,
-        scope: Scope,
-        kind: str | None = None,
-        *,
-        after: str | None = None,
-        before: str | None = None,
-        limit: int | None = None,
-    ) -> list[Record]:
-        keys = check_keys(kind, after, before, limit)
-        shelf = self._shelf(scope)
+    async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
+        shelf = self._shelf(tenant, scope)
         places = sorted(
             place
             for place in shelf
@@ -473,26 +364,26 @@ class RamStore:
         return [decode_record(scope, *place, *shelf[place]) for place in last]
 
     @exclusive
-    async def owners(self) -> list[str]:
-        shelves = self._open().shelves.items()
+    async def owners(self, tenant: str) -> list[str]:
+        self._check_open()
+        shelves = self._shelves.items()
         return sorted(
-            scope.owner
-            for (tenant, scope), shelf in shelves
-            if tenant == self._tenant and scope.owner and shelf
+            s.owner for (name, s), shelf in shelves if name == tenant and s.owner and shelf
         )
 
     @exclusive
-    async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
-        shelf = self._shelf(scope)
-        _compare(shelf, check_id(kind, "kind"), check_id(key, "key"), version)
+    async def drop(
+        self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
+    ) -> bool:
+        shelf = self._shelf(tenant, scope)
+        _compare(shelf, kind, key, version)
         return shelf.pop((kind, key), None) is not None
 
     # --- integrity ---
 
     @exclusive
-    async def verify(self, *, progress: Progress | None = None) -> Verification:
-        engine = self._open()
-        threads = [t for t in engine.threads.values() if t.tenant == self._tenant]
+    async def verify(self, tenant: str, progress: Progress | None) -> Verification:
+        threads = self._threads(tenant)
         damages = [
             Damage(what="the row is not what was written", session=t.info.id, seq=seq)
             for t in threads
@@ -502,52 +393,65 @@ class RamStore:
         messages = sum(t.head.seq for t in threads)
         if progress:
             progress(messages, messages)
-        records = sum(len(s) for (name, _), s in engine.shelves.items() if name == self._tenant)
+        records = sum(len(s) for (name, _), s in self._shelves.items() if name == tenant)
         return Verification(
             sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
         )
 
-    @exclusive
-    async def finder(self) -> Searchable:
-        return RamFinder(self, self._open().index)
-
-    @exclusive
-    async def clean(
-        self,
-        *,
-        sessions: Sequence[SessionKey] = (),  # noqa: ARG002 - there is nothing but memory
-        rewrite: bool = False,  # noqa: ARG002
-        probes: Sequence[bytes] = (),  # noqa: ARG002
-    ) -> Cleaning:
-        self._open()
+    async def clean(self, *_: object) -> Cleaning:
+        self._check_open()
         return Cleaning(("memory was let go of",), (), 0)
+
+    async def finder(self, tenant: str) -> Searchable:
+        self._check_open()
+        return RamFinder(self, tenant, self.index)
 
     # --- inside ---
 
-    def _open(self) -> _Engine:
-        if self._engine.closed:
+    def _check_open(self) -> None:
+        if self._closed:
             raise StoreClosed("the store is closed")
-        return self._engine
 
-    def _thread(self, key: SessionKey) -> _Thread:
-        thread = self._open().threads.get(key) if type(key) is str else None
-        if thread is None or thread.tenant != self._tenant:
+    def _threads(self, tenant: str) -> list[_Thread]:
+        self._check_open()
+        return [thread for thread in self.threads.values() if thread.tenant == tenant]
+
+    def _thread(self, tenant: str, key: SessionKey) -> _Thread:
+        self._check_open()
+        thread = self.threads.get(key) if type(key) is str else None
+        if thread is None or thread.tenant != tenant:
             raise SessionGone("the session was deleted")
         return thread
 
-    def _shelf(self, scope: Scope) -> _Shelf:
-        engine = self._open()
-        if check_scope(scope).session:
-            self._thread(scope.session)
-        return engine.shelves.setdefault((self._tenant, scope), {})
-
-    def _drop_made_of(self, session: SessionKey, seqs: Sequence[int]) -> None:
-        shelf = self._shelf(Scope(session=session))
-        for place, kept in list(shelf.items()):
-            if touches(decode_spans(kept.made_of), session, seqs):
-                del shelf[place]
+    def _shelf(self, tenant: str, scope: Scope) -> _Shelf:
+        self._check_open()
+        if scope.session:
+            self._thread(tenant, scope.session)
+        return self._shelves.setdefault((tenant, scope), {})
 
 
 def _compare(shelf: _Shelf, kind: str, key: str, version: int | None) -> None:
     kept = shelf.get((kind, key))
     check_version(kept.version if kept else 0, version)
+
+
+class RamStore(Front[RamBackend]):
+    """The `Store` that lives and dies with its process."""
+
+    def __init__(
+        self,
+        *,
+        tenant: str = "default",
+        durability: Durability | None = None,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        """Open an empty store for one tenant."""
+        if durability not in (None, "memory"):
+            raise DurabilityTooLow(
+                f"a store in memory survives nothing; {durability} was asked for"
+            )
+        super().__init__(RamBackend(), tenant=tenant, clock=clock, ids=ids)
+
+    async def finder(self) -> Searchable:
+        return await self.backend.finder(self._tenant)

@@ -7,14 +7,16 @@ from operator import mul
 from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from keepthread.protocols import Store
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_SEQ, SEQ_BITS, seq_of, session_of
+from keepthread.stores.backend import Backend
 from keepthread.stores.records import (
+    ALL_KEYS,
     check_filter,
     check_places,
     check_readable,
     check_reading,
     check_sittings,
+    is_listed,
     without,
 )
 from keepthread.stores.validation import MAX_COUNT, check_count, check_id
@@ -118,16 +120,17 @@ class RamIndex:
 
 
 class RamFinder:
-    """The `Searchable` of one tenant; its store tells what there is to read."""
+    """The `Searchable` of one tenant."""
 
     @property
     def lock(self) -> threading.RLock:
         """Return what `exclusive` holds."""
         return self._index.lock
 
-    def __init__(self, store: Store, index: RamIndex) -> None:
-        """Stand behind the wall of a store."""
-        self._store = store
+    def __init__(self, backend: Backend, tenant: str, index: RamIndex) -> None:
+        """Search what a backend holds of a tenant."""
+        self._backend = backend
+        self._tenant = tenant
         self._index = index
 
     @exclusive
@@ -197,11 +200,12 @@ class RamFinder:
         placed: list[Placed] = []
         for info in (scope[n] for n in sorted({m >> SEQ_BITS for m in messages}) if n in scope):
             seqs = [m & MOST_SEQ for m in messages if m >> SEQ_BITS == int(info.key)]
-            found = await self._store.find(info.key, seqs=seqs)
+            found = await self._backend.find(self._tenant, info.key, (), seqs)
             placed += [Placed(info.key, info.id, info.owner, m) for m in found if m.state == "live"]
         keys = dict.fromkeys(each.session for each in placed)
-        shelves = [(Scope(session=key), kind) for key in keys for kind in kinds]
-        return placed, [r for shelf in shelves for r in await self._store.scan(*shelf)]
+        shelves = [(Scope(session=key), kind, ALL_KEYS) for key in keys for kind in kinds]
+        scans = [await self._backend.scan(self._tenant, *shelf) for shelf in shelves]
+        return placed, [record for found in scans for record in found]
 
     @exclusive
     async def put_vectors(
@@ -259,7 +263,7 @@ class RamFinder:
             seqs.setdefault(session_of(place), set()).add(seq_of(place))
         admitted: set[int] = set()
         for number, some in seqs.items():
-            found = await self._store.find(SessionKey(str(number)), seqs=some)
+            found = await self._backend.find(self._tenant, SessionKey(str(number)), (), list(some))
             admitted.update(number << SEQ_BITS | m.seq for m in found if only.admits(m))
         return [place for place in places if place >> MESSAGE in admitted]
 
@@ -271,24 +275,20 @@ class RamFinder:
         """Return the sessions that are asked for and that views read, latest activity first."""
         check_filter(owner, "owner")
         if session is None:
-            return await self._store.list_sessions(owner=owner, limit=MAX_COUNT)
-        info = await self._store.describe(session)
-        return [info] if owner in (None, info.owner) and _is_read(info) else []
+            return await self._backend.list_sessions(self._tenant, owner, MAX_COUNT)
+        info = await self._backend.describe(self._tenant, session)
+        return [info] if owner in (None, info.owner) and is_listed(info) else []
 
     @exclusive
     async def _check_reading(
         self, view: str, read: Unread, upto: int, places: Iterable[int]
     ) -> None:
         check_count(upto, "upto")
-        info = await self._store.describe(read.session)
-        check_readable(readable=_is_read(info))
+        info = await self._backend.describe(self._tenant, read.session)
+        check_readable(readable=is_listed(info))
         mark = self._view(view).marks.get(read.session, 0)
         check_reading(read, upto, epoch=info.epoch, mark=mark, last=info.messages)
         check_places(read, upto, places)
-
-
-def _is_read(info: SessionInfo) -> bool:
-    return info.ready and info.kind != "delegate"
 
 
 def _unread(view: _View, info: SessionInfo) -> Unread:

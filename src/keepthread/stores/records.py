@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.ids import derived_id
-from keepthread.errors import Damaged, InvalidInput, Stale
+from keepthread.errors import Damaged, InvalidInput, SessionGone, Stale
 from keepthread.recall.chunks import ASSISTANT
 from keepthread.recall.positions import length_of, span
 from keepthread.stores.codec import ROLES, dumps, loads
@@ -133,6 +133,21 @@ def condition(*, unready: bool, idle_since: float | None) -> Condition:
         raise InvalidInput(f"unready must be True or False, not {show(unready)}")
     since = None if idle_since is None else check_time(idle_since, "idle_since")
     return Condition(unready, since)
+
+
+_KEY_DIGITS: Final = 19
+
+
+def sid_of(key: SessionKey) -> int:
+    """Return the number that is a session's key in most stores; one that none ever had is -1."""
+    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
+        return int(key) if key[0] != "0" else -1
+    raise SessionGone("that is no session's key here")
+
+
+def is_listed(info: SessionInfo) -> bool:
+    """Tell whether people look through a session, and views read it: ready, and no delegate."""
+    return info.ready and info.kind != "delegate"
 
 
 def damaged_session(id: str) -> Damaged:

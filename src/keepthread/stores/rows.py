@@ -31,6 +31,7 @@ from keepthread.stores.validation import (
 )
 from keepthread.types import Message
 
+_NEW: Final = ("live", "spooled")  # what a spool acknowledged may be sent again
 STATES: Final = ("live", "erased", "damaged")
 
 
@@ -40,6 +41,19 @@ class Head(NamedTuple):
     seq: int = 0
     exchanges: int = 0
     total: int = 0
+
+
+class AwaitedExchange(int):
+    """The exchange that a spooled user message opens; it gets its number at delivery."""
+
+    opened_by: str
+    """The id of the user message."""
+
+    def __new__(cls, opened_by: str) -> "AwaitedExchange":
+        """Name it by its user message; as a number it is 0."""
+        self = super().__new__(cls, 0)
+        self.opened_by = opened_by
+        return self
 
 
 class Draft(NamedTuple):
@@ -53,12 +67,20 @@ class Draft(NamedTuple):
     counter: bytes
     created_at: float
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in a store."""
+        return _ROW_BYTES + len(self.body.content or b"") + len(self.body.extra or b"")
+
+
+_ROW_BYTES: Final = 200  # what a message takes beside its text
+
 
 def draft(message: Message, *, clock: Callable[[], float], ids: Callable[[], str]) -> Draft:
     """Make a caller's message ready to be appended."""
     if type(message) is not Message:
         raise InvalidInput(f"expected a Message, not {show(message)}")
-    if message.state != "live":
+    if message.state not in _NEW:
         raise InvalidInput(f"message {show(message.id)} is {message.state}: only `load` copies it")
     id = ids() if message.id == "" else check_id(message.id, "a message id")
     return Draft(

@@ -91,7 +91,6 @@ class SpoolFile(DatabaseFile):
 Meant: TypeAlias = Callable[[SessionKey, Message], bool]
 """Tells whether a message of a session is meant."""
 
-_ROW_BYTES: Final = 200  # what a message takes beside its text
 _ENOUGH: Final = CHECKPOINT_PAGES * 4096  # so much written makes the engine move its log
 
 
@@ -141,7 +140,7 @@ class Box:
 
     async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
         """Put a batch behind all others; its messages are the drafts."""
-        size = sum(_ROW_BYTES + _size(draft) for draft in drafts)
+        size = sum(draft.size for draft in drafts)
         await self._engine.write(lambda db: _add(db, batch, drafts), size)
 
     async def waiting(self) -> dict[SessionKey, int]:
@@ -300,7 +299,3 @@ def _survey(db: sqlite3.Connection, owner: str) -> Survey:
             SetAside(session, reason, _messages(db, number)) for number, session, reason in aside
         ],
     )
-
-
-def _size(draft: Draft) -> int:
-    return len(draft.body.content or b"") + len(draft.body.extra or b"")

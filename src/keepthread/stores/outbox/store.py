@@ -14,9 +14,9 @@ from keepthread.stores.ids import new_id
 from keepthread.stores.outbox.delivery import Courier, Home, OpenTarget, exchange_of
 from keepthread.stores.outbox.file import Box, Meant
 from keepthread.stores.outbox.sessions import KnownSessions
-from keepthread.stores.outbox.types import AwaitedExchange, Batch, Survey
+from keepthread.stores.outbox.types import Batch, Survey
 from keepthread.stores.records import strength
-from keepthread.stores.rows import Draft, as_stored, draft
+from keepthread.stores.rows import AwaitedExchange, Draft, as_stored, draft
 from keepthread.stores.sqlite.file import Connect, connect
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (

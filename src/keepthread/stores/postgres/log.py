@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone
 from keepthread.stores import codec
+from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.codec import PackedId, Row, pack_id
 from keepthread.stores.postgres import records as shelf
 from keepthread.stores.postgres import sessions
@@ -83,28 +84,21 @@ _TAIL: Final = SQL["tail"]
 _PAGE: Final = 200
 
 
-async def append(
-    engine: Engine,
-    tenant: int,
-    sid: int,
-    drafts: Sequence[Draft],
-    expect: int | None,
-    exchange: int | None,
-    now: float,
-) -> list[Message]:
+async def append(engine: Engine, tenant: int, sid: int, new: Append) -> list[Message]:
     """Store what is new at the end, answer what is known, note activity if it is time to."""
+    drafts = new.drafts
     if not drafts:
         info = await sessions.by_sid(engine, tenant, sid)
-        check_exchange(exchange, Head(info.messages, info.exchanges))
+        check_exchange(new.exchange, Head(info.messages, info.exchanges))
         return []
     try:
-        placed = await _append(engine, tenant, sid, drafts, expect, exchange, now)
+        placed = await _append(engine, tenant, sid, new)
     except Conflict:
         damaged = await _damaged_digests(engine, tenant, sid, drafts)
         if not damaged:
             raise
         drafts = [_agree(draft, damaged) for draft in drafts]
-        placed = await _append(engine, tenant, sid, drafts, expect, exchange, now)
+        placed = await _append(engine, tenant, sid, new._replace(drafts=drafts))
     known = [seq for is_known, seq, _, _ in placed if is_known]
     if not known:
         return [_stored(draft, *row[1:]) for draft, row in zip(drafts, placed, strict=True)]
@@ -115,28 +109,21 @@ async def append(
     ]
 
 
-async def _append(
-    engine: Engine,
-    tenant: int,
-    sid: int,
-    drafts: Sequence[Draft],
-    expect: int | None,
-    exchange: int | None,
-    now: float,
-) -> list[tuple[Any, ...]]:
+async def _append(engine: Engine, tenant: int, sid: int, new: Append) -> list[tuple[Any, ...]]:
     """Return for each draft whether it was known, its position, exchange and total.
 
     Their ids are fixed, so it may be done again whenever nobody knows how it went.
     """
+    drafts, *conditions = new
     rows = [_values(draft) for draft in drafts]
     if len(rows) == 1:
-        values = (tenant, sid, *rows[0], expect, exchange, now)
+        values = (tenant, sid, *rows[0], *conditions)
         try:
             return await engine.call(_APPEND, values)
         except Taken:  # the message is known
             return await engine.call(SQL["append_with_care"], values)
     columns = map(list, zip(*rows, strict=True))
-    return await engine.call(SQL["append_all"], (tenant, sid, *columns, expect, exchange, now))
+    return await engine.call(SQL["append_all"], (tenant, sid, *columns, *conditions))
 
 
 def _values(draft: Draft) -> tuple[Any, ...]:
@@ -165,38 +152,21 @@ def _agree(draft: Draft, damaged: Mapping[bytes, bytes]) -> Draft:
     return draft._replace(body=draft.body._replace(digest=digest))
 
 
-async def tail(
-    engine: Engine,
-    tenant: int,
-    sid: int,
-    tokens: int | None,
-    limit: int | None,
-    before: int,
-    after: int,
-    least: int,
-) -> list[Message]:
+async def tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> list[Message]:
     """Return the newest messages that fit."""
-    rows = await engine.call(_TAIL, (tenant, sid, tokens, limit, before, after, least))
+    rows = await engine.call(_TAIL, (tenant, sid, *wanted))
     if not rows:
         raise SessionGone("the session was deleted")
     first = rows[0][0]
     found = [decode(sid, row) for row in rows[1:]]
     if any(message.state == "damaged" for message in found):
-        return await careful_tail(engine, tenant, sid, tokens, limit, before, after, least)
+        return await careful_tail(engine, tenant, sid, wanted)
     return without_gaps(found, first - 1)
 
 
-async def careful_tail(
-    engine: Engine,
-    tenant: int,
-    sid: int,
-    tokens: int | None,
-    limit: int | None,
-    before: int,
-    after: int,
-    least: int,
-) -> list[Message]:
+async def careful_tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> list[Message]:
     """Step back through a log with damage: what is damaged costs nothing, whatever it says."""
+    tokens, limit, before, after, least = wanted
 
     async def step_back(link: Link) -> list[Message]:
         await link.run(SQL["name_tenant"], (str(tenant),))
@@ -284,12 +254,11 @@ async def load(link: Link, tenant: int, sid: int, drafts: Sequence[Draft]) -> in
     return head.seq
 
 
-async def erase(link: Link, tenant: int, sid: int, seqs: Iterable[int]) -> int:
+async def erase(link: Link, tenant: int, sid: int, places: Sequence[int]) -> int:
     """Erase messages and what is made of them; return the epoch in force behind that."""
     epoch, intact = await lock(link, tenant, sid)
     if not intact:  # a new guard would make the damage look sound
         raise Damaged("the record of the session is damaged; run `verify`")
-    places = sorted(set(seqs))
     found = {row[0]: _row(row) for row in await link.run(SQL["find"], (tenant, sid, [], places))}
     for seq in places:
         if seq not in found:
@@ -318,16 +287,9 @@ _GATHER: Final = SQL["gather"]
 _MESSAGE, _RECORD, _SOURCE = 1, 2, 3  # parts of what it returns
 
 
-async def gather(
-    engine: Engine,
-    tenant: int,
-    sid: int,
-    tokens: int,
-    least: int,
-    kinds: Sequence[str],
-    follow: Sequence[str],
-) -> Gathered:
+async def gather(engine: Engine, tenant: int, sid: int, wanted: Gather) -> Gathered:
     """Return a session's prompt, tail, records and what those are made of."""
+    tokens, least, kinds, follow = wanted
     asked = (*kinds, *follow)
     values = (tenant, sid, tokens, least, _array(asked), _array(tuple(follow)))
     rows = await engine.call(_GATHER, values)
@@ -353,7 +315,7 @@ async def gather(
     prompt, fence = sessions.prompt_and_fence(session[5])
     messages.reverse()
     if any(message.state == "damaged" for message in messages):
-        messages = await careful_tail(engine, tenant, sid, tokens, None, MAX_COUNT, 0, least)
+        messages = await careful_tail(engine, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, least))
     else:
         messages = without_gaps(messages, session[2] - 1)
     for found in records.values():

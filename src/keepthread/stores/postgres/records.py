@@ -1,15 +1,16 @@
 """The shelf in PostgreSQL: each function is one call there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
+from keepthread.stores.backend import Put
 from keepthread.stores.postgres import sessions
 from keepthread.stores.postgres.engine import Engine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.records import ALL_KEYS, Keys, check_epoch, check_version, decode_record
-from keepthread.types import Record, Scope, SessionKey, Span
+from keepthread.types import Record, Scope, SessionKey
 
 _LONGEST_NAME: Final = 255  # bytes of an owner's name that an index holds as it is
 
@@ -29,26 +30,17 @@ def shelf_of(tenant: int, sid: int, owner: str) -> Shelf:
     return Shelf(tenant, sid, name if short else b"\0" + sha256(name).digest())
 
 
-class New(NamedTuple):
-    """A record to be put, as bytes; `own` are the spans of the shelf's own session."""
-
-    owner: str
-    kind: str
-    key: str
-    value: bytes
-    made_of: bytes | None
-    own: Sequence[Span]
-
-
 async def put(
-    engine: Engine, shelf: Shelf, record: New, version: int | None, epochs: Mapping[int, int]
+    engine: Engine, shelf: Shelf, scope: Scope, record: Put, epochs: Mapping[int, int]
 ) -> int:
     """Replace a record if it and its sources are as the caller saw them."""
-    names = [name.encode() for name in (record.owner, record.kind, record.key)]
+    kind, key, value, made_of, given, version, _ = record
+    names = [name.encode() for name in (scope.owner, kind, key)]
     spans: tuple[list[int] | None, ...] = (None, None)
-    if record.made_of is not None:
-        spans = ([span.first for span in record.own], [span.last for span in record.own])
-    values = (*shelf, *names, record.value, record.made_of, *spans, version)
+    if made_of is not None:
+        own = [s for s in given if s.session == scope.session and s.first <= s.last]
+        spans = ([span.first for span in own], [span.last for span in own])
+    values = (*shelf, *names, value, made_of, *spans, version)
     seen = (list(epochs), list(epochs.values()))
     # With a version, a second attempt would be refused because of the first.
     ((outcome, number),) = await engine.call(SQL["put"], (*values, *seen), again=version is None)

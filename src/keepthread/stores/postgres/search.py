@@ -10,7 +10,7 @@ from keepthread.stores.postgres import vectors as points
 from keepthread.stores.postgres.engine import Engine, Rows
 from keepthread.stores.postgres.log import decode
 from keepthread.stores.postgres.schema import SQL
-from keepthread.stores.records import check_filter, check_places, check_sittings, role_bits
+from keepthread.stores.records import check_filter, check_places, check_sittings, role_bits, sid_of
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
     Embedding,
@@ -174,7 +174,7 @@ def _scope(owner: str | None, session: SessionKey | None) -> tuple[bytes | None,
     check_filter(owner, "owner")
     return (
         None if owner is None else owner.encode(),
-        None if session is None else sessions.sid_of(session),
+        None if session is None else sid_of(session),
     )
 
 
@@ -182,7 +182,7 @@ def _begun(view: str, read: Unread, upto: int, places: Iterable[int]) -> tuple[A
     """Return what was read: the view, the session, its epoch, and between which positions."""
     name = _name(view)
     check_count(upto, "upto")
-    sid = sessions.sid_of(read.session)
+    sid = sid_of(read.session)
     check_places(read, upto, places)
     return (name, sid, read.epoch, read.upto, upto)
 

@@ -1,7 +1,7 @@
 """Sessions in PostgreSQL: each function is one call there."""
 
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from keepthread.errors import SessionExists, SessionGone, Stale
 from keepthread.stores.postgres.engine import Engine
@@ -17,15 +17,6 @@ from keepthread.stores.records import (
 )
 from keepthread.text_caches import register_cache
 from keepthread.types import SessionInfo, SessionKey
-
-_KEY_DIGITS: Final = 19
-
-
-def sid_of(key: SessionKey) -> int:
-    """Return the number behind a key; one that no session ever had is -1."""
-    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
-        return int(key) if key[0] != "0" else -1
-    raise SessionGone("that is no session's key here")
 
 
 async def create(engine: Engine, tenant: int, session: SessionInfo) -> SessionInfo:

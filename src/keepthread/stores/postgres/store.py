@@ -1,48 +1,25 @@
 """The store in a PostgreSQL database: for teams, for many sessions, past one machine."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Self
 
 from keepthread.errors import SessionGone
 from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.stores.backend import Append, Gather, Put, Tail
+from keepthread.stores.front import Front
 from keepthread.stores.ids import new_id
-from keepthread.stores.postgres import (
-    log,
-    sessions,
-)
-from keepthread.stores.postgres import (
-    log as changes,
-)
-from keepthread.stores.postgres import (
-    log as gather,
-)
-from keepthread.stores.postgres import (
-    maintenance as recount,
-)
-from keepthread.stores.postgres import (
-    records as shelf,
-)
+from keepthread.stores.postgres import log, maintenance, records, sessions
 from keepthread.stores.postgres.engine import Engine
-from keepthread.stores.postgres.maintenance import Touched, clean
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.search import PostgresFinder
 from keepthread.stores.postgres.server import Server
-from keepthread.stores.postgres.sessions import sid_of
 from keepthread.stores.postgres.verify import Inspection
-from keepthread.stores.records import (
-    check_filter,
-    check_keys,
-    check_scope,
-    check_session,
-    condition,
-    encode_spans,
-    encode_value,
-)
-from keepthread.stores.rows import check_positions, draft, draft_copy
-from keepthread.stores.validation import MAX_COUNT, check_count, check_id
+from keepthread.stores.records import Condition, Keys, sid_of
+from keepthread.stores.rows import Draft
+from keepthread.stores.validation import check_id
 from keepthread.types import (
-    JSON,
     Cleaning,
     Durability,
     Gathered,
@@ -51,33 +28,161 @@ from keepthread.types import (
     Scope,
     SessionInfo,
     SessionKey,
-    Span,
     Verification,
 )
 
 _PARTITIONS: Final = 16  # enough on one server; each is a lock more in every statement
 
 
-class PostgresStore:
-    """The `Store` in a PostgreSQL database; open it with `await PostgresStore.open(url)`."""
+class PostgresBackend:
+    """One database, for every tenant in it."""
 
-    def __init__(
-        self,
-        server: Server,
-        engine: Engine,
-        *,
-        tenant: str,
-        clock: Callable[[], float],
-        ids: Callable[[], str],
-        owns_engine: bool,
-    ) -> None:
-        """Stand behind one tenant's wall; callers use `open` and `tenant`."""
+    def __init__(self, server: Server, engine: Engine) -> None:
+        """Work on a server's connections."""
         self._server = server
-        self._engine = engine
-        self._tenant = check_id(tenant, "tenant")
-        self._clock = clock
-        self._ids = ids
-        self._owns_engine = owns_engine
+        self.engine = engine
+
+    @property
+    def durability(self) -> Durability:
+        return self._server.durability
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    async def number(self, tenant: str, *, make: bool = False) -> int:
+        """Return a tenant's number, 0 as long as it has none."""
+        number = self.engine.tenant_number(tenant)
+        if not number:
+            ((number,),) = await self.engine.call(SQL["tenant_number"], (tenant.encode(), make))
+            if number:
+                self.engine.note_tenant(tenant, number)
+        return number
+
+    # --- sessions ---
+
+    async def create_session(self, tenant: str, session: SessionInfo) -> SessionInfo:
+        return await sessions.create(self.engine, await self.number(tenant, make=True), session)
+
+    async def update_session(
+        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float
+    ) -> SessionInfo:
+        sid = sid_of(session.key)
+        number = await self.number(tenant)
+        return await sessions.update(self.engine, number, sid, session, seen, now)
+
+    async def get_session(self, tenant: str, id: str) -> SessionInfo | None:
+        return await sessions.by_id(self.engine, await self.number(tenant), id)
+
+    async def describe(self, tenant: str, session: SessionKey) -> SessionInfo:
+        sid = sid_of(session)
+        return await sessions.by_sid(self.engine, await self.number(tenant), sid)
+
+    async def list_sessions(self, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
+        return await sessions.latest(self.engine, await self.number(tenant), owner, limit)
+
+    async def scan_sessions(
+        self, tenant: str, after: SessionKey | None, limit: int
+    ) -> list[SessionInfo]:
+        sid = 0 if after is None else sid_of(after)
+        return await sessions.behind(self.engine, await self.number(tenant), sid, limit)
+
+    async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
+        sid = sid_of(session)
+        await sessions.delete(self.engine, await self.number(tenant), sid, required)
+
+    # --- the log ---
+
+    async def append(self, tenant: str, session: SessionKey, new: Append) -> list[Message]:
+        sid = sid_of(session)
+        return await log.append(self.engine, await self.number(tenant), sid, new)
+
+    async def load(self, tenant: str, session: SessionKey, drafts: Sequence[Draft]) -> int:
+        sid, number = sid_of(session), await self.number(tenant)
+        return await self.engine.transact(lambda link: log.load(link, number, sid, drafts))
+
+    async def tail(self, tenant: str, session: SessionKey, wanted: Tail) -> list[Message]:
+        sid = sid_of(session)
+        return await log.tail(self.engine, await self.number(tenant), sid, wanted)
+
+    async def gather(self, tenant: str, session: SessionKey, wanted: Gather) -> Gathered:
+        sid = sid_of(session)
+        return await log.gather(self.engine, await self.number(tenant), sid, wanted)
+
+    async def read(
+        self, tenant: str, session: SessionKey, after: int, upto: int, limit: int
+    ) -> list[Message]:
+        sid = sid_of(session)
+        return await log.read(self.engine, await self.number(tenant), sid, after, upto, limit)
+
+    async def find(
+        self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int]
+    ) -> list[Message]:
+        sid = sid_of(session)
+        return await log.find(self.engine, await self.number(tenant), sid, ids, seqs)
+
+    async def erase(self, tenant: str, session: SessionKey, seqs: Sequence[int]) -> int:
+        sid, number = sid_of(session), await self.number(tenant)
+        return await self.engine.transact(lambda link: log.erase(link, number, sid, seqs))
+
+    async def recount(
+        self, tenant: str, session: SessionKey, counter: TokenCounter, progress: Progress | None
+    ) -> int:
+        sid, number = sid_of(session), await self.number(tenant)
+        return await maintenance.recount(self.engine, number, sid, counter, progress)
+
+    # --- records ---
+
+    async def put(self, tenant: str, scope: Scope, record: Put) -> int:
+        epochs = {sid_of(session): epoch for session, epoch in record.epochs.items()}
+        shelf = await self._shelf(tenant, scope, make=True)
+        return await records.put(self.engine, shelf, scope, record, epochs)
+
+    async def get(self, tenant: str, scope: Scope, kind: str, key: str) -> Record | None:
+        return await records.get(self.engine, await self._shelf(tenant, scope), kind, key)
+
+    async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
+        return await records.scan(self.engine, await self._shelf(tenant, scope), kind, keys)
+
+    async def owners(self, tenant: str) -> list[str]:
+        return await records.owners(self.engine, await self.number(tenant))
+
+    async def drop(
+        self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
+    ) -> bool:
+        shelf = await self._shelf(tenant, scope)
+        return await records.drop(self.engine, shelf, kind, key, version)
+
+    async def _shelf(self, tenant: str, scope: Scope, *, make: bool = False) -> records.Shelf:
+        sid = sid_of(scope.session) if scope.session else 0
+        return records.shelf_of(await self.number(tenant, make=make), sid, scope.owner)
+
+    # --- integrity ---
+
+    async def verify(self, tenant: str, progress: Progress | None) -> Verification:
+        number = await self.number(tenant)
+        return await self.engine.transact(lambda link: Inspection(link, number, progress).run())
+
+    async def clean(
+        self,
+        tenant: str,
+        touched: Sequence[SessionKey],
+        rewrite: bool,
+        probes: Sequence[bytes],  # noqa: ARG002 - a client sees none of the server's files
+    ) -> Cleaning:
+        owners: set[str] = set()
+        for session in touched:
+            with suppress(SessionGone):
+                owners.add((await self.describe(tenant, session)).owner)
+        sids = [sid_of(session) for session in touched]
+        what = maintenance.Touched(await self.number(tenant), sids, sorted(owners))
+        return await maintenance.clean(self._server, what, rewrite=rewrite)
+
+    async def finder(self, tenant: str) -> Searchable:
+        return PostgresFinder(self.engine, lambda: self.number(tenant))
+
+
+class PostgresStore(Front[PostgresBackend]):
+    """The `Store` in a PostgreSQL database; open it with `await PostgresStore.open(url)`."""
 
     @classmethod
     async def open(
@@ -109,242 +214,7 @@ class PostgresStore:
             several=server.several,
             declare=server.declare,
         )
-        return cls(server, engine, tenant=tenant, clock=clock, ids=ids, owns_engine=True)
-
-    @property
-    def durability(self) -> Durability:
-        return self._server.durability
-
-    def tenant(self, name: str) -> Self:
-        return type(self)(
-            self._server,
-            self._engine,
-            tenant=name,
-            clock=self._clock,
-            ids=self._ids,
-            owns_engine=False,
-        )
-
-    async def close(self) -> None:
-        if self._owns_engine:
-            await self._engine.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _number(self, *, make: bool = False) -> int:
-        """Return the tenant's number, 0 as long as it has none."""
-        number = self._engine.tenant_number(self._tenant)
-        if not number:
-            values = (self._tenant.encode(), make)
-            ((number,),) = await self._engine.call(SQL["tenant_number"], values)
-            if number:
-                self._engine.note_tenant(self._tenant, number)
-        return number
-
-    # --- sessions ---
-
-    async def put_session(
-        self, session: SessionInfo, *, seen: SessionInfo | None = None
-    ) -> SessionInfo:
-        now = self._clock()
-        session = check_session(session, now=now, ids=self._ids)
-        if not session.key:
-            return await sessions.create(self._engine, await self._number(make=True), session)
-        sid = sid_of(session.key)
-        return await sessions.update(self._engine, await self._number(), sid, session, seen, now)
-
-    async def get_session(self, id: str) -> SessionInfo | None:
-        check_id(id, "a session id")
-        return await sessions.by_id(self._engine, await self._number(), id)
-
-    async def describe(self, session: SessionKey) -> SessionInfo:
-        sid = sid_of(session)
-        return await sessions.by_sid(self._engine, await self._number(), sid)
-
-    async def list_sessions(
-        self, *, owner: str | None = None, limit: int = 10
-    ) -> list[SessionInfo]:
-        check_count(limit, "limit")
-        check_filter(owner, "owner")
-        return await sessions.latest(self._engine, await self._number(), owner, limit)
-
-    async def scan_sessions(
-        self, *, after: SessionKey | None = None, limit: int = 100
-    ) -> list[SessionInfo]:
-        sid = 0 if after is None else sid_of(after)
-        check_count(limit, "limit")
-        return await sessions.behind(self._engine, await self._number(), sid, limit)
-
-    async def delete_session(
-        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
-    ) -> None:
-        required = condition(unready=unready, idle_since=idle_since)
-        sid = sid_of(session)
-        await sessions.delete(self._engine, await self._number(), sid, required)
-
-    # --- the log ---
-
-    async def append(
-        self,
-        session: SessionKey,
-        messages: Sequence[Message],
-        *,
-        expect: int | None = None,
-        exchange: int | None = None,
-    ) -> list[Message]:
-        sid = sid_of(session)
-        check_positions(expect=expect, exchange=exchange)
-        drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
-        tenant = await self._number()
-        now = self._clock()
-        return await log.append(self._engine, tenant, sid, drafts, expect, exchange, now)
-
-    async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
-        sid = sid_of(session)
-        drafts = [draft_copy(m) for m in messages]
-        tenant = await self._number()
-        return await self._engine.transact(lambda link: changes.load(link, tenant, sid, drafts))
-
-    async def tail(
-        self,
-        session: SessionKey,
-        *,
-        tokens: int | None = None,
-        limit: int | None = None,
-        before: int | None = None,
-        after: int = 0,
-        least: int = 0,
-    ) -> list[Message]:
-        sid = sid_of(session)
-        check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
-        end = MAX_COUNT if before is None else before
-        tenant = await self._number()
-        return await log.tail(self._engine, tenant, sid, tokens, limit, end, after, least)
-
-    async def gather(
-        self,
-        session: SessionKey,
-        *,
-        tokens: int,
-        least: int = 0,
-        kinds: Sequence[str] = (),
-        follow: Sequence[str] = (),
-    ) -> Gathered:
-        sid = sid_of(session)
-        check_positions(tokens=tokens, least=least)
-        for kind in (*kinds, *follow):
-            check_id(kind, "kind")
-        tenant = await self._number()
-        return await gather.gather(self._engine, tenant, sid, tokens, least, kinds, follow)
-
-    async def read(
-        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
-    ) -> list[Message]:
-        sid = sid_of(session)
-        check_positions(after=after, upto=upto, limit=limit)
-        end = MAX_COUNT if upto is None else upto
-        return await log.read(self._engine, await self._number(), sid, after, end, limit)
-
-    async def find(
-        self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
-    ) -> list[Message]:
-        sid = sid_of(session)
-        names = [check_id(id, "a message id") for id in ids]
-        places = [check_count(seq, "seq") for seq in seqs]
-        return await log.find(self._engine, await self._number(), sid, names, places)
-
-    async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
-        sid = sid_of(session)
-        places = [check_count(seq, "seq") for seq in seqs]
-        tenant = await self._number()
-        return await self._engine.transact(lambda link: changes.erase(link, tenant, sid, places))
-
-    async def recount(
-        self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
-    ) -> int:
-        sid = sid_of(session)
-        return await recount.recount(self._engine, await self._number(), sid, counter, progress)
-
-    # --- the shelf ---
-
-    async def put(
-        self,
-        scope: Scope,
-        kind: str,
-        key: str,
-        value: JSON,
-        *,
-        made_of: Sequence[Span] = (),
-        version: int | None = None,
-        epochs: Mapping[SessionKey, int] | None = None,
-    ) -> int:
-        data, spans = encode_value(kind, key, value), encode_spans(made_of)
-        seen = {sid_of(session): epoch for session, epoch in (epochs or {}).items()}
-        place = await self._shelf(scope, make=True)
-        own = [s for s in made_of if s.session == scope.session and s.first <= s.last]
-        record = shelf.New(scope.owner, kind, key, data, spans, own)
-        return await shelf.put(self._engine, place, record, version, seen)
-
-    async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
-        place = await self._shelf(scope)
-        check_id(kind, "kind")
-        check_id(key, "key")
-        return await shelf.get(self._engine, place, kind, key)
-
-    async def scan(
-        self,
-        scope: Scope,
-        kind: str | None = None,
-        *,
-        after: str | None = None,
-        before: str | None = None,
-        limit: int | None = None,
-    ) -> list[Record]:
-        keys = check_keys(kind, after, before, limit)
-        return await shelf.scan(self._engine, await self._shelf(scope), kind, keys)
-
-    async def owners(self) -> list[str]:
-        return await shelf.owners(self._engine, await self._number())
-
-    async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
-        place = await self._shelf(scope)
-        check_id(kind, "kind")
-        check_id(key, "key")
-        return await shelf.drop(self._engine, place, kind, key, version)
-
-    async def _shelf(self, scope: Scope, *, make: bool = False) -> shelf.Shelf:
-        check_scope(scope)
-        sid = sid_of(scope.session) if scope.session else 0
-        return shelf.shelf_of(await self._number(make=make), sid, scope.owner)
-
-    # --- integrity ---
-
-    async def verify(self, *, progress: Progress | None = None) -> Verification:
-        tenant = await self._number()
-        return await self._engine.transact(lambda link: Inspection(link, tenant, progress).run())
+        return cls(PostgresBackend(server, engine), tenant=tenant, clock=clock, ids=ids)
 
     async def finder(self) -> Searchable:
-        return PostgresFinder(self._engine, self._number)
-
-    async def clean(
-        self,
-        *,
-        sessions: Sequence[SessionKey] = (),
-        rewrite: bool = False,
-        probes: Sequence[bytes] = (),  # noqa: ARG002 - a client sees none of the server's files
-    ) -> Cleaning:
-        tenant = await self._number()
-        infos = [await self._described(session) for session in sessions]
-        owners = {info.owner for info in infos if info is not None}
-        touched = Touched(tenant, [sid_of(session) for session in sessions], sorted(owners))
-        return await clean(self._server, touched, rewrite=rewrite)
-
-    async def _described(self, session: SessionKey) -> SessionInfo | None:
-        try:
-            return await self.describe(session)
-        except SessionGone:
-            return None
+        return await self.backend.finder(self._tenant)

@@ -4,11 +4,12 @@ The script stores all or nothing, and answers with what it found; what speaks ag
 judged here, so that every backend refuses the same for the same reason.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from keepthread.errors import Conflict, Damaged, MessageNotFound, Stale
+from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.codec import PackedId, Row, pack_id
 from keepthread.stores.redis.engine import LUA, Link
 from keepthread.stores.redis.keys import Place
@@ -49,16 +50,10 @@ from keepthread.types import Gathered, Message
 
 
 async def append(
-    link: Link,
-    place: Place,
-    drafts: Sequence[Draft],
-    expect: int | None,
-    exchange: int | None,
-    now: float,
-    *,
-    with_record: bool,
+    link: Link, place: Place, wanted: Append, *, with_record: bool
 ) -> tuple[list[Message], bytes]:
     """Store what is new at the end, answer what is known; return the session's record if wanted."""
+    drafts, expect, exchange, now = wanted
     known: dict[PackedId, Message] = {}
     while True:
         fresh = [d for d in drafts if d.packed not in known]
@@ -149,9 +144,8 @@ def _answers(
 _ROWS_AT_ONCE: Final = 1000
 
 
-async def erase(link: Link, place: Place, tenant: str, seqs: Iterable[int]) -> int:
+async def erase(link: Link, place: Place, tenant: str, positions: Sequence[int]) -> int:
     """Replace messages by tombstones; return the epoch in force behind that."""
-    positions = sorted(set(seqs))
     while True:
         state = await read_state(link, place)
         info, ttl = undamaged(place, state.record)
@@ -235,28 +229,21 @@ def _new_copies(
     return rows
 
 
-async def tail(
-    link: Link,
-    place: Place,
-    tokens: int | None,
-    limit: int | None,
-    before: int | None,
-    after: int,
-    least: int,
-) -> list[Message]:
+async def tail(link: Link, place: Place, wanted: Tail) -> list[Message]:
     """Return the newest messages that fit, oldest first."""
+    tokens, limit, before, after, least = wanted
     found: list[Message] = []
-    last = None if before is None else before - 1
+    last = before - 1
     while True:
         left = None if tokens is None else tokens - sum(m.tokens for m in found)
         room = None if limit is None else limit - len(found)
-        bounds = (_or_empty(last), after, _or_empty(left), _or_empty(room))
+        bounds = (last, after, _or_empty(left), _or_empty(room))
         args = (place.life, place.mark, *bounds, max(0, least - len(found)))
         data, rows = alive(await link.run(LUA["tail"], place.keys, args))
         head = await sound_head(link, place, data)
         if head is None:
             continue
-        end = head[0].seq if last is None else min(head[0].seq, last)
+        end = min(head[0].seq, last)
         newest = newest_first(place, end, rows)
         found += newest
         # A damaged message costs nothing, which the script could not know: there may be room yet.
@@ -296,16 +283,7 @@ def _or_empty(value: int | None) -> int | str:
     return "" if value is None else value
 
 
-class Wish(NamedTuple):
-    """What is to be gathered."""
-
-    tokens: int
-    least: int
-    kinds: Sequence[str]
-    follow: Sequence[str]
-
-
-async def gather(shelf: Shelf, wish: Wish) -> Gathered:
+async def gather(shelf: Shelf, wish: Gather) -> Gathered:
     """Return prompt, tail and records of a session."""
     place, link = shelf.place, shelf.link
     numbers = (wish.tokens, wish.least, place.key, len(wish.kinds))
@@ -322,7 +300,9 @@ async def gather(shelf: Shelf, wish: Wish) -> Gathered:
             continue
         messages = newest_first(place, head[0].seq, rows)[::-1]
         if any(m.state == "damaged" for m in messages):  # there may be room for more
-            messages = await tail(link, place, wish.tokens, None, head[0].seq + 1, 0, wish.least)
+            messages = await tail(
+                link, place, Tail(wish.tokens, None, head[0].seq + 1, 0, wish.least)
+            )
         pairs = zip(sources[::2], sources[1::2], strict=True)
         found = {seq: message_at(place, seq, row) for seq, row in pairs}
         return Gathered(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone, Stale
+from keepthread.stores.backend import Put
 from keepthread.stores.records import Keys, check_epoch, check_version, decode_record
 from keepthread.stores.redis.engine import LUA, Link
 from keepthread.stores.redis.keys import Place, session_place
@@ -89,16 +90,9 @@ class Shelf:
         self.scope = scope
         self._who = (place.life, place.mark)
 
-    async def put(
-        self,
-        kind: str,
-        key: str,
-        value: bytes,
-        made_of: bytes | None,
-        version: int | None,
-        epochs: Mapping[SessionKey, int],
-    ) -> int:
+    async def put(self, new: Put) -> int:
         """Replace a record if it and its sources are as the caller saw them."""
+        kind, key, value, made_of, _, version, epochs = new
         others = {s: epoch for s, epoch in epochs.items() if s != self.place.key}
         own = epochs.get(self.place.key) if self.place.key else None
         name = name_of(kind, key)

@@ -15,6 +15,7 @@ from keepthread.stores.records import (
     damaged_session,
     decode_details,
     encode_details,
+    is_listed,
     with_changes,
 )
 from keepthread.stores.redis.engine import LUA, Link
@@ -277,11 +278,6 @@ _PAGE: Final = 100
 _SWEPT_BY_A_LIST: Final = 1000
 SWEPT_BY_A_NEW_SESSION: Final = 20
 """More than one, so that the index gets shorter while sessions are made."""
-
-
-def is_listed(info: SessionInfo) -> bool:
-    """Tell whether a session belongs among those that people look through."""
-    return info.ready and info.kind != "delegate"
 
 
 async def register(link: Link, tenant: str, info: SessionInfo, ttl: int) -> SessionKey:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
+from keepthread.stores.backend import Append, Tail
 from keepthread.stores.codec import Row, decode, guarded, pack_id, value_check
 from keepthread.stores.rows import (
     Draft,
@@ -22,9 +23,8 @@ from keepthread.stores.rows import (
 )
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.validation import MAX_COUNT
-from keepthread.types import Message, Record, SessionKey
+from keepthread.types import Message, Record
 
-_KEY_DIGITS = 19
 _HEAD = SQL["head"]
 _INSERT = SQL["insert_message"]
 _NEWEST = SQL["newest"]
@@ -70,15 +70,15 @@ def append(
     db: sqlite3.Connection,
     tenant: str,
     sid: int,
-    drafts: Sequence[Draft],
-    expect: int | None,
-    exchange: int | None,
-    active_at: float | None,
+    new: Append,
+    *,
+    touches: bool,
 ) -> tuple[list[Message], bool]:
-    """Store what is new at the end, answer what is known, note activity if it is time to.
+    """Store what is new at the end, answer what is known, note activity if it `touches`.
 
     Also return whether the log grew; only then was the activity noted.
     """
+    drafts, expect, exchange, now = new
     start = head = head_of(db, tenant, sid)
     check_exchange(exchange, head)
     answers: list[Message] = []
@@ -95,8 +95,8 @@ def append(
         check_total(head.total)
         answers.append(as_stored(draft, row))
     grown = head is not start
-    if active_at is not None and grown:
-        touch(db, sid, active_at)
+    if touches and grown:
+        touch(db, sid, now)
     return answers, grown
 
 
@@ -126,17 +126,9 @@ def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Draft])
     return head.seq
 
 
-def tail(
-    db: sqlite3.Connection,
-    tenant: str,
-    sid: int,
-    tokens: int | None,
-    limit: int | None,
-    before: int,
-    after: int,
-    least: int,
-) -> list[Message]:
+def tail(db: sqlite3.Connection, tenant: str, sid: int, wanted: Tail) -> list[Message]:
     """Step back from the newest message for as long as they fit."""
+    tokens, limit, before, after, least = wanted
     found: list[Message] = []
     left = tokens if tokens is not None else 1 << 62
     room = limit if limit is not None else 1 << 62
@@ -149,7 +141,7 @@ def tail(
         message = decode(sid, row)
         if message.state == "damaged" and not found and (end := _end_before(db, sid, row)):
             cursor.close()
-            return tail(db, tenant, sid, tokens, limit, end, after, least)
+            return tail(db, tenant, sid, wanted._replace(before=end))
         left -= message.tokens
         room -= 1
         found.append(message)
@@ -207,7 +199,7 @@ def sources(db: sqlite3.Connection, sid: int, records: Sequence[Record]) -> list
 def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> list[int]:
     """Replace messages by tombstones; return the positions where there was something to erase."""
     erased: list[int] = []
-    for seq in sorted(set(seqs)):
+    for seq in seqs:
         row = db.execute(SQL["message_by_seq"], (sid, seq)).fetchone()
         if row is None:
             raise MessageNotFound(f"there is no message at position {seq}")
@@ -229,10 +221,3 @@ def check_session(db: sqlite3.Connection, tenant: str, sid: int) -> int:
     if row is None:
         raise SessionGone("the session was deleted")
     return row[0]
-
-
-def sid_of(key: SessionKey) -> int:
-    """Return the session's number here, or say that there is none under such a key."""
-    if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
-        return int(key) if key[0] != "0" else 0
-    raise SessionGone("that is no session's key here")

@@ -6,6 +6,7 @@ from json import dumps
 from typing import Any, NamedTuple
 
 from keepthread.errors import Damaged
+from keepthread.stores.backend import Put
 from keepthread.stores.codec import value_check
 from keepthread.stores.records import (
     ALL_KEYS,
@@ -14,6 +15,7 @@ from keepthread.stores.records import (
     check_version,
     decode_record,
     decode_spans,
+    sid_of,
     touches,
 )
 from keepthread.stores.sqlite.log import check_session
@@ -33,17 +35,14 @@ class Shelf(NamedTuple):
     owner: str
 
 
-def put(
-    db: sqlite3.Connection,
-    shelf: Shelf,
-    kind: str,
-    key: str,
-    value: bytes,
-    made_of: bytes | None,
-    version: int | None,
-    epochs: Mapping[int, int],
-) -> int:
+def shelf_of(tenant: str, scope: Scope) -> Shelf:
+    """Return the shelf of a session, an owner, or the tenant when there is neither."""
+    return Shelf(tenant, sid_of(scope.session) if scope.session else 0, scope.owner)
+
+
+def put(db: sqlite3.Connection, shelf: Shelf, record: Put, epochs: Mapping[int, int]) -> int:
     """Replace a record if it and its sources are as the caller saw them."""
+    kind, key, value, made_of, _, version, _ = record
     _check_owner(db, shelf)
     _check_version(db, shelf, kind, key, version)
     for sid, epoch in epochs.items():

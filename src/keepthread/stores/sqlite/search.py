@@ -9,7 +9,7 @@ from typing import TypeVar
 from keepthread.errors import Damaged, KeepthreadError
 from keepthread.recall.positions import MESSAGE, SEQ_BITS
 from keepthread.stores.codec import decode
-from keepthread.stores.records import check_filter, check_places, check_sittings
+from keepthread.stores.records import check_filter, check_places, check_sittings, sid_of
 from keepthread.stores.sqlite import (
     index,
     sessions,
@@ -25,7 +25,6 @@ from keepthread.stores.sqlite import (
 )
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.index import KnownSittings
-from keepthread.stores.sqlite.log import sid_of
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.sqlite.watermarks import Scope
 from keepthread.stores.validation import check_count, check_id

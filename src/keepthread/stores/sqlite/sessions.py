@@ -1,12 +1,13 @@
 """Sessions in SQLite: each function is one piece of work on a connection."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 from keepthread.errors import SessionExists, SessionGone
 from keepthread.recall.positions import MOST_SEQ
+from keepthread.stores.backend import Gather, Tail
 from keepthread.stores.codec import value_check
 from keepthread.stores.records import (
     KINDS,
@@ -19,11 +20,12 @@ from keepthread.stores.records import (
 from keepthread.stores.sqlite import index
 from keepthread.stores.sqlite import vectors as embeddings
 from keepthread.stores.sqlite import watermarks as marks
-from keepthread.stores.sqlite.log import check_session, erase, known_head_of, touch
-from keepthread.stores.sqlite.records import drop_made_of
+from keepthread.stores.sqlite.log import check_session, erase, known_head_of, sources, tail, touch
+from keepthread.stores.sqlite.records import Shelf, drop_made_of, scan_kinds
 from keepthread.stores.sqlite.schema import SQL
+from keepthread.stores.validation import MAX_COUNT
 from keepthread.text_caches import register_cache
-from keepthread.types import SessionInfo, SessionKey
+from keepthread.types import Gathered, SessionInfo, SessionKey
 
 
 def create(db: sqlite3.Connection, tenant: str, session: SessionInfo) -> SessionInfo:
@@ -107,6 +109,21 @@ def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
     return details["system_prompt"], details.get("fence", "")
 
 
+def gather(db: sqlite3.Connection, tenant: str, sid: int, wanted: Gather) -> Gathered:
+    """Return at one moment what a context is made of."""
+    tokens, least, kinds, follow = wanted
+    db.execute("BEGIN")
+    try:
+        prompt, fence = prompt_and_fence(db, tenant, sid)
+        newest = tail(db, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, least))
+        records = scan_kinds(db, Shelf(tenant, sid, ""), (*kinds, *follow))
+        followed = [record for record in records if record.kind in follow]
+        made_of = sources(db, sid, followed) if followed else []
+        return Gathered(prompt, newest, records, made_of, fence)
+    finally:
+        db.execute("COMMIT")
+
+
 def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
     """Return sessions, latest activity first."""
     if owner is None:
@@ -133,7 +150,7 @@ def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -
     db.execute(SQL["delete_scope"], (tenant, session.owner) * 2)
 
 
-def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: list[int]) -> int:
+def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[int]) -> int:
     """Erase messages and what is made of them; return the epoch in force behind that."""
     _forget_views(db, _undamaged(by_sid(db, tenant, sid)), seqs)
     if erased := erase(db, sid, seqs):
@@ -144,13 +161,13 @@ def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: list[int
 
 
 def _forget_views(
-    db: sqlite3.Connection, session: SessionInfo, seqs: Iterable[int] | None = None
+    db: sqlite3.Connection, session: SessionInfo, seqs: Sequence[int] | None = None
 ) -> None:
     """Take some positions of a session, or all, out of every view, while the text is there."""
     sid = int(session.key)
     if not marks.is_read(db, sid):
         return
-    places = None if seqs is None else sorted(seq for seq in set(seqs) if seq <= MOST_SEQ)
+    places = None if seqs is None else [seq for seq in seqs if seq <= MOST_SEQ]
     if session.state == "damaged":  # whose words they are is not known
         index.drop(db)
     else:

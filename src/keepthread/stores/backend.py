@@ -1,0 +1,160 @@
+"""What an engine implements: the methods of `Store`, with arguments that were checked once.
+
+`front.Front` is the `Store` over it. It checks every argument, encodes messages and values, and
+names the tenant; a backend only stores and reads. `Store` says what each method promises.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.stores.records import Condition, Keys
+from keepthread.stores.rows import Draft
+from keepthread.types import (
+    Cleaning,
+    Durability,
+    Gathered,
+    Message,
+    Record,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    Verification,
+)
+
+
+class Append(NamedTuple):
+    """Messages for the end of a log."""
+
+    drafts: Sequence[Draft]
+    expect: int | None
+    exchange: int | None
+    """Its range is checked by the backend: only that knows how many there are."""
+    now: float
+    """The time of this activity."""
+
+
+class Tail(NamedTuple):
+    """Which of the newest messages are wanted."""
+
+    tokens: int | None
+    limit: int | None
+    before: int
+    after: int
+    least: int
+
+
+class Gather(NamedTuple):
+    """What a context is made of."""
+
+    tokens: int
+    least: int
+    kinds: Sequence[str]
+    follow: Sequence[str]
+
+
+class Put(NamedTuple):
+    """A record, and what must not have moved since its value was made."""
+
+    kind: str
+    key: str
+    value: bytes
+    made_of: bytes | None
+    spans: Sequence[Span]
+    """The same as `made_of`, before it was encoded."""
+    version: int | None
+    epochs: Mapping[SessionKey, int]
+
+
+class Backend(Protocol):
+    """An engine. Everything is positional, so implementations choose their own names."""
+
+    @property
+    def durability(self) -> Durability: ...
+    async def close(self) -> None: ...
+
+    # --- sessions ---
+
+    async def create_session(self, tenant: str, session: SessionInfo, /) -> SessionInfo: ...
+    async def update_session(
+        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float, /
+    ) -> SessionInfo: ...
+    async def get_session(self, tenant: str, id: str, /) -> SessionInfo | None: ...
+    async def describe(self, tenant: str, session: SessionKey, /) -> SessionInfo: ...
+    async def list_sessions(
+        self, tenant: str, owner: str | None, limit: int, /
+    ) -> list[SessionInfo]: ...
+    async def scan_sessions(
+        self, tenant: str, after: SessionKey | None, limit: int, /
+    ) -> list[SessionInfo]: ...
+    async def delete_session(
+        self, tenant: str, session: SessionKey, required: Condition, /
+    ) -> None: ...
+
+    # --- the log ---
+
+    async def append(self, tenant: str, session: SessionKey, new: Append, /) -> list[Message]: ...
+    async def load(self, tenant: str, session: SessionKey, drafts: Sequence[Draft], /) -> int: ...
+    async def tail(self, tenant: str, session: SessionKey, wanted: Tail, /) -> list[Message]: ...
+    async def gather(self, tenant: str, session: SessionKey, wanted: Gather, /) -> Gathered: ...
+    async def read(
+        self, tenant: str, session: SessionKey, after: int, upto: int, limit: int, /
+    ) -> list[Message]: ...
+    async def find(
+        self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int], /
+    ) -> list[Message]: ...
+    async def erase(self, tenant: str, session: SessionKey, seqs: Sequence[int], /) -> int:
+        """Positions ascend, each once."""
+        ...
+
+    async def recount(
+        self, tenant: str, session: SessionKey, counter: TokenCounter, progress: Progress | None, /
+    ) -> int: ...
+
+    # --- records ---
+
+    async def put(self, tenant: str, scope: Scope, record: Put, /) -> int: ...
+    async def get(self, tenant: str, scope: Scope, kind: str, key: str, /) -> Record | None: ...
+    async def scan(
+        self, tenant: str, scope: Scope, kind: str | None, keys: Keys, /
+    ) -> list[Record]: ...
+    async def owners(self, tenant: str, /) -> list[str]: ...
+    async def drop(
+        self, tenant: str, scope: Scope, kind: str, key: str, version: int | None, /
+    ) -> bool: ...
+
+    # --- integrity ---
+
+    async def verify(self, tenant: str, progress: Progress | None, /) -> Verification: ...
+    async def clean(
+        self,
+        tenant: str,
+        sessions: Sequence[SessionKey],
+        rewrite: bool,
+        probes: Sequence[bytes],
+        /,
+    ) -> Cleaning: ...
+    async def finder(self, tenant: str, /) -> Searchable | None: ...
+
+
+_MOST_NOTED: Final = 10_000
+
+
+class RecentActivity:
+    """When a session's activity was last written down: once a second is enough."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._noted: dict[SessionKey, float] = {}
+
+    def is_due(self, session: SessionKey, now: float) -> bool:
+        """Return whether activity at this time must be written down."""
+        last = self._noted.get(session)
+        return last is None or not 0 <= now - last < 1
+
+    def note(self, session: SessionKey, now: float) -> None:
+        """Remember that it was written down."""
+        if len(self._noted) >= _MOST_NOTED:
+            self._noted.clear()
+        self._noted[session] = now

@@ -1,0 +1,245 @@
+"""The one front of all stores: checks arguments, prepares what is stored, names the tenant.
+
+So every store accepts, refuses and returns the same. `backend.Backend` does the rest.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import Generic, Self, TypeVar
+
+from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.stores.backend import Append, Backend, Gather, Put, Tail
+from keepthread.stores.ids import new_id
+from keepthread.stores.records import (
+    check_filter,
+    check_keys,
+    check_scope,
+    check_session,
+    condition,
+    encode_spans,
+    encode_value,
+)
+from keepthread.stores.rows import AwaitedExchange, check_positions, draft, draft_copy
+from keepthread.stores.validation import MAX_COUNT, check_count, check_id
+from keepthread.types import (
+    JSON,
+    Cleaning,
+    Durability,
+    Gathered,
+    Message,
+    Record,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    Verification,
+)
+
+B = TypeVar("B", bound=Backend)
+
+
+class Front(Generic[B]):
+    """A `Store` over a backend, for one tenant."""
+
+    def __init__(
+        self,
+        backend: B,
+        *,
+        tenant: str = "default",
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+        closes: bool = True,
+    ) -> None:
+        """Serve one tenant; `closes` says whether closing this closes the backend."""
+        self.backend = backend
+        self._tenant = check_id(tenant, "tenant")
+        self._clock = clock
+        self._ids = ids
+        self._closes = closes
+
+    @property
+    def durability(self) -> Durability:
+        return self.backend.durability
+
+    def tenant(self, name: str) -> Self:
+        twin = copy(self)
+        twin._tenant = check_id(name, "tenant")  # noqa: SLF001
+        twin._closes = False  # noqa: SLF001
+        return twin
+
+    async def close(self) -> None:
+        if self._closes:
+            await self.backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- sessions ---
+
+    async def put_session(
+        self, session: SessionInfo, *, seen: SessionInfo | None = None
+    ) -> SessionInfo:
+        now = self._clock()
+        session = check_session(session, now=now, ids=self._ids)
+        if not session.key:
+            return await self.backend.create_session(self._tenant, session)
+        return await self.backend.update_session(self._tenant, session, seen, now)
+
+    async def get_session(self, id: str) -> SessionInfo | None:
+        return await self.backend.get_session(self._tenant, check_id(id, "a session id"))
+
+    async def describe(self, session: SessionKey) -> SessionInfo:
+        return await self.backend.describe(self._tenant, session)
+
+    async def list_sessions(
+        self, *, owner: str | None = None, limit: int = 10
+    ) -> list[SessionInfo]:
+        check_filter(owner, "owner")
+        return await self.backend.list_sessions(self._tenant, owner, check_count(limit, "limit"))
+
+    async def scan_sessions(
+        self, *, after: SessionKey | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        return await self.backend.scan_sessions(self._tenant, after, check_count(limit, "limit"))
+
+    async def delete_session(
+        self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
+    ) -> None:
+        required = condition(unready=unready, idle_since=idle_since)
+        await self.backend.delete_session(self._tenant, session, required)
+
+    # --- the log ---
+
+    async def append(
+        self,
+        session: SessionKey,
+        messages: Sequence[Message],
+        *,
+        expect: int | None = None,
+        exchange: int | None = None,
+    ) -> list[Message]:
+        check_positions(
+            expect=expect, exchange=None if isinstance(exchange, AwaitedExchange) else exchange
+        )
+        drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
+        new = Append(drafts, expect, exchange, self._clock())
+        return await self.backend.append(self._tenant, session, new)
+
+    async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
+        return await self.backend.load(self._tenant, session, [draft_copy(m) for m in messages])
+
+    async def tail(
+        self,
+        session: SessionKey,
+        *,
+        tokens: int | None = None,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int = 0,
+        least: int = 0,
+    ) -> list[Message]:
+        check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
+        wanted = Tail(tokens, limit, MAX_COUNT if before is None else before, after, least)
+        return await self.backend.tail(self._tenant, session, wanted)
+
+    async def gather(
+        self,
+        session: SessionKey,
+        *,
+        tokens: int,
+        least: int = 0,
+        kinds: Sequence[str] = (),
+        follow: Sequence[str] = (),
+    ) -> Gathered:
+        check_positions(tokens=tokens, least=least)
+        for kind in (*kinds, *follow):
+            check_id(kind, "kind")
+        wanted = Gather(tokens, least, kinds, follow)
+        return await self.backend.gather(self._tenant, session, wanted)
+
+    async def read(
+        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
+    ) -> list[Message]:
+        check_positions(after=after, upto=upto, limit=limit)
+        end = MAX_COUNT if upto is None else upto
+        return await self.backend.read(self._tenant, session, after, end, limit)
+
+    async def find(
+        self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
+    ) -> list[Message]:
+        names = [check_id(id, "a message id") for id in ids]
+        places = [check_count(seq, "seq") for seq in seqs]
+        return await self.backend.find(self._tenant, session, names, places)
+
+    async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
+        places = sorted({check_count(seq, "seq") for seq in seqs})
+        return await self.backend.erase(self._tenant, session, places)
+
+    async def recount(
+        self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
+    ) -> int:
+        return await self.backend.recount(self._tenant, session, counter, progress)
+
+    # --- records ---
+
+    async def put(
+        self,
+        scope: Scope,
+        kind: str,
+        key: str,
+        value: JSON,
+        *,
+        made_of: Sequence[Span] = (),
+        version: int | None = None,
+        epochs: Mapping[SessionKey, int] | None = None,
+    ) -> int:
+        check_scope(scope)
+        data, spans = encode_value(kind, key, value), encode_spans(made_of)
+        record = Put(kind, key, data, spans, made_of, version, epochs or {})
+        return await self.backend.put(self._tenant, scope, record)
+
+    async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
+        check_id(kind, "kind")
+        check_id(key, "key")
+        return await self.backend.get(self._tenant, check_scope(scope), kind, key)
+
+    async def scan(
+        self,
+        scope: Scope,
+        kind: str | None = None,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        keys = check_keys(kind, after, before, limit)
+        return await self.backend.scan(self._tenant, check_scope(scope), kind, keys)
+
+    async def owners(self) -> list[str]:
+        return await self.backend.owners(self._tenant)
+
+    async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
+        check_id(kind, "kind")
+        check_id(key, "key")
+        return await self.backend.drop(self._tenant, check_scope(scope), kind, key, version)
+
+    # --- integrity ---
+
+    async def verify(self, *, progress: Progress | None = None) -> Verification:
+        return await self.backend.verify(self._tenant, progress)
+
+    async def clean(
+        self,
+        *,
+        sessions: Sequence[SessionKey] = (),
+        rewrite: bool = False,
+        probes: Sequence[bytes] = (),
+    ) -> Cleaning:
+        return await self.backend.clean(self._tenant, sessions, rewrite, probes)
+
+    async def finder(self) -> Searchable | None:
+        return await self.backend.finder(self._tenant)
