@@ -97,12 +97,10 @@ class Vocabulary:
     def _byte_ranks(self) -> Mapping[bytes, int]:
         return {token.encode(): rank for token, rank in self._ranks.items()} | self._parts
 
-    def clear(self) -> None:
-        """Empty the caches."""
-        self.price.cache_clear()
-        self._character.cache_clear()
-        self.first.clear()
-        self.later.clear()
+    def clears(self) -> tuple[Callable[[], object], ...]:
+        """Return the functions that empty the caches."""
+        caches = (self.price.cache_clear, self._character.cache_clear)
+        return (*caches, self.first.clear, self.later.clear)
 
 
 def _merged(units: Iterable[Text], rank: Callable[[Text], int]) -> list[Text]:
@@ -159,7 +157,7 @@ def vocabulary_of(name: str) -> Vocabulary:
         raise ValueError(f"no estimate for the vocabulary {name!r}; known are {known}")
     if name not in _known:
         _known[name] = Vocabulary(name)
-        register_cache(_known[name].clear)
+        register_cache(*_known[name].clears())
     return _known[name]
 
 
