@@ -26,13 +26,14 @@ def test_the_help_loads_neither_an_engine_nor_a_command(tmp_path: Path) -> None:
     found = loaded("--help", folder=tmp_path)
     ours = {name for name in found if name.partition(".")[0] == "keepthread"}
     listing = {"keepthread.apps.cli.app", "keepthread.apps.cli.sanitize"}
-    assert ours == {"keepthread", "keepthread.apps.cli", "keepthread.errors", *listing}
+    packages = {"keepthread", "keepthread.apps", "keepthread.apps.cli"}
+    assert ours == {*packages, "keepthread.errors", *listing}
     assert not found & {"asyncio", "sqlite3", "pydantic"}
 
 
 def test_a_command_is_loaded_alone_and_takes_texts_without_pydantic(tmp_path: Path) -> None:
     found = loaded("--json", "--store", "ram://", "config", folder=tmp_path)
-    modules = {f"keepthread.apps.cli.{each.module}" for each in COMMANDS.values()}
+    modules = {f"keepthread.apps.cli.commands.{each.module}" for each in COMMANDS.values()}
     assert found & modules == {"keepthread.apps.cli.commands.config"}
     assert "pydantic" not in found
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from keepthread.context.context import Context
 from keepthread.context.quoting import speaker
@@ -11,8 +11,10 @@ from keepthread.context.strategies import Plan, Recall, View, Window
 from keepthread.context.trust import trust_in
 from keepthread.errors import InvalidInput
 from keepthread.memory.debug_log import log_context
+from keepthread.memory.facts.profile import known_of
 from keepthread.memory.material import FACT, asked_of, gather, gather_older, look_back
 from keepthread.memory.runtime import Ignorance, Shared, Upkeep
+from keepthread.memory.search.search import Asker, Filters, Searching
 from keepthread.memory.tool_cache import ToolCache
 from keepthread.memory.tracing import RECORDS
 from keepthread.memory.turns import current_exchange
@@ -21,9 +23,6 @@ from keepthread.protocols import Known, Material, Past, Recalled, Store, Strateg
 from keepthread.stores.codec import encode
 from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Scope, Selection, SessionKey
-
-if TYPE_CHECKING:
-    from keepthread.memory.search.search import Searching  # loaded when something is looked for
 
 _MOST_READS: Final = 6
 """How often a context reads more; each time up to twice as much as before."""
@@ -44,7 +43,7 @@ class Thread(NamedTuple):
     upkeep: Upkeep
     accounts: Accounts
     ignorance: Ignorance
-    searching: "Callable[[], Searching]"
+    searching: Callable[[], Searching]
     tools: SessionKey | None = None
     """On whose shelf remembered tool results are; None is this session's own."""
     asked_in: int = 0
@@ -182,8 +181,6 @@ class Thread(NamedTuple):
         What `clear` and `rewind` hide is not found, nor is the exchange in which the model asks:
         by its number, or else the session's last.
         """
-        from keepthread.memory.search.search import Asker, Filters  # noqa: PLC0415 - loaded if a model asks
-
         if exchange is None:
             exchange = (await self.store.describe(self.key)).exchanges
         filters = Filters(owner=self.owner, session=self.id if self.isolated else None)
@@ -210,8 +207,6 @@ class Thread(NamedTuple):
         if not records:
             self.ignorance.note(self.owner)
             return ()
-        from keepthread.memory.facts.profile import known_of  # noqa: PLC0415 - not before there are facts
-
         return known_of(records, asked_of(material), now=self.shared.clock())
 
     async def _recall(self, strategy: Window, material: Material, plan: Plan) -> Recalled:

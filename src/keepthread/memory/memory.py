@@ -25,13 +25,22 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.memory.conversation import Thread
+from keepthread.memory.facts.extraction import Extraction, Extractor
+from keepthread.memory.facts.facts import Facts
+from keepthread.memory.facts.repository import FactShelf
+from keepthread.memory.forgetting.forget import Forgetting
+from keepthread.memory.forgetting.plan import Wish
+from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.runtime import Ignorance, Shared, Upkeep
+from keepthread.memory.search.search import Filters, Hit, Searching
+from keepthread.memory.search.vectors import Vectors
 from keepthread.memory.session import Session
 from keepthread.memory.summaries import Folder, Folding
 from keepthread.memory.tracing import Spans
 from keepthread.memory.why_log import Accounts
 from keepthread.models.tokens import counter as best_counter
 from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
+from keepthread.recall.weights import Weights
 from keepthread.stores.ids import new_id
 from keepthread.stores.leases import FORGET
 from keepthread.stores.url import store_at
@@ -39,20 +48,8 @@ from keepthread.stores.validation import check_count
 from keepthread.types import JSON, Durability, Role, Scope, SessionInfo, SessionKey, Verification
 
 if TYPE_CHECKING:
-    from keepthread.memory.facts.extraction import (  # loaded when there are facts
-        Extraction,
-        Extractor,
-    )
-    from keepthread.memory.facts.facts import Facts
-    from keepthread.memory.facts.repository import FactShelf
-    from keepthread.memory.forgetting.forget import Forgetting  # loaded when something is forgotten
-    from keepthread.memory.forgetting.receipt import Receipt
-    from keepthread.memory.search.search import (  # loaded when something is looked for
-        Hit,
-        Searching,
-    )
-    from keepthread.recall.weights import Weights
-    from keepthread.stores.outbox.store import Spool, SpooledStore  # loaded when there is one
+    # A store with a spool is rare, and its modules take as long to load as all of SQLite's.
+    from keepthread.stores.outbox.store import Spool, SpooledStore
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
@@ -72,8 +69,8 @@ class Memory:
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
         embedder: Embedder | None = None,
-        weights: "Weights | None" = None,
-        extraction: "Extraction | None" = None,
+        weights: Weights | None = None,
+        extraction: Extraction | None = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         clock: Callable[[], float] = time.time,
@@ -138,8 +135,8 @@ class Memory:
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
         embedder: Embedder | None = None,
-        weights: "Weights | None" = None,
-        extraction: "Extraction | None" = None,
+        weights: Weights | None = None,
+        extraction: Extraction | None = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         durability: Durability | None = None,
@@ -321,14 +318,10 @@ class Memory:
     # --- finding ---
 
     @cached_property
-    def _searching(self) -> "Searching":
+    def _searching(self) -> Searching:
         """Return what finds messages here."""
-        from keepthread.memory.search.search import Searching  # noqa: PLC0415 - not before it is needed
-
         vectors = None
         if self._embedder is not None:
-            from keepthread.memory.search.vectors import Vectors  # noqa: PLC0415 - as above
-
             vectors = Vectors(self._embedder)
         return Searching(
             self.store,
@@ -348,14 +341,12 @@ class Memory:
         roles: Collection[Role] | None = None,
         limit: int = 10,
         progress: Progress | None = None,
-    ) -> "list[Hit]":
+    ) -> list[Hit]:
         """Return the messages that bear most on a question, the best first, each with the reason.
 
         `since` and `until` are seconds since 1970. Everything in the log is found, also what
         contexts hide; delegates are not. `progress` tells of reading on what was written since.
         """
-        from keepthread.memory.search.search import Filters  # noqa: PLC0415 - not before it is needed
-
         filters = Filters(owner, session, since, until, roles)
         return await self._searching.search(query, filters, limit=limit, progress=progress)
 
@@ -368,22 +359,16 @@ class Memory:
 
     # --- facts ---
 
-    def facts(self, owner: str = "default") -> "Facts":
+    def facts(self, owner: str = "default") -> Facts:
         """Return what is known of an owner beyond one session."""
-        from keepthread.memory.facts.facts import Facts  # noqa: PLC0415 - not before it is needed
-
         return Facts(self._fact_shelf(owner), self._upkeep.extractor)
 
-    def _fact_shelf(self, owner: str) -> "FactShelf":
-        from keepthread.memory.facts.repository import FactShelf  # noqa: PLC0415 - not before it is needed
-
+    def _fact_shelf(self, owner: str) -> FactShelf:
         return FactShelf(self.store, owner, clock=self._clock, learned=self._ignorance.end)
 
-    def _extractor(self) -> "Extractor | None":
+    def _extractor(self) -> Extractor | None:
         if self.extraction is None:
             return None
-        from keepthread.memory.facts.extraction import Extractor  # noqa: PLC0415 - not before it is needed
-
         return Extractor(
             self.store,
             self.extraction,
@@ -408,7 +393,7 @@ class Memory:
         rewrite: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> "Receipt":
+    ) -> Receipt:
         """Erase messages, their copies and all that was made from them, for ever.
 
         What is given must all hold for a message; `since` and `until` are seconds since 1970. With
@@ -416,8 +401,6 @@ class Memory:
         facts. `answers` also erases what is known to have been written from it; `rewrite` lets a
         server rewrite its tables, which locks them for a while; `dry_run` only tells what would go.
         """
-        from keepthread.memory.forgetting.plan import Wish  # noqa: PLC0415 - not before it is needed
-
         await self._settle()
         wish = Wish(session, message, owner, author, source, since, until)
         if vectors := self._searching.vectors:
@@ -441,9 +424,7 @@ class Memory:
             _log.warning("a forgetting could not be completed: %s", type(error).__name__)
         self._settled = True
 
-    def _forgetting(self, progress: Progress | None = None) -> "Forgetting":
-        from keepthread.memory.forgetting.forget import Forgetting  # noqa: PLC0415 - as above
-
+    def _forgetting(self, progress: Progress | None = None) -> Forgetting:
         vectors = self._searching.vectors
         return Forgetting(
             self.store,

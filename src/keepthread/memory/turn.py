@@ -23,6 +23,7 @@ from keepthread.errors import (
 )
 from keepthread.memory.conversation import Thread
 from keepthread.memory.delegation import CUT, Errand, Task
+from keepthread.memory.facts.model_tools import MemoryTools
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import (
     INTERRUPTED,
@@ -315,8 +316,6 @@ class Turn:
 
         `keepthread.memory.facts.model_tools.TOOLS` are what to offer. `call_id` as in `tool`.
         """
-        from keepthread.memory.facts.model_tools import MemoryTools  # noqa: PLC0415 - loaded if a model has them
-
         thread = self._thread
         tools = MemoryTools(
             thread.store,

@@ -96,6 +96,7 @@ async def _redis(url: str, **settings: Any) -> Store:
 
 
 async def _spooled(path: str, url: str, patience: float | None, **settings: Any) -> Store:
+    # Loads all of SQLite, which a store without a spool may never need.
     from keepthread.stores.outbox.store import SpooledStore  # noqa: PLC0415
 
     if patience is None and scheme_of(url) in SERVERS:
@@ -110,6 +111,7 @@ def _waiting(url: str, seconds: float) -> dict[str, Any]:
         _ = stores.PostgresStore
         return {"deadline": seconds}
     if scheme_of(url) in REDIS:
+        # Needs the driver, which is optional.
         from keepthread.stores.redis import Timeouts  # noqa: PLC0415
 
         return {"timeouts": Timeouts(again=seconds)}

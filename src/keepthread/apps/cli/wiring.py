@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from keepthread import models
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.settings import EmbedderSettings, ModelSettings, Price, Settings
 from keepthread.context.strategies import STRATEGIES, View
 from keepthread.errors import InvalidInput, ModelDenied, Unavailable
+from keepthread.memory.summaries import Folding
+from keepthread.models import embedders
+from keepthread.models.summarizers import ByModel
 from keepthread.models.tokens import Estimator, Tiktoken
 from keepthread.protocols import ChatModel, Embedder, TokenCounter
 from keepthread.types import Usage
@@ -56,8 +60,6 @@ def model_of(
             f"there is no key: export {settings.key_variable}=… (model.key_env names another"
             " variable), or run `keepthread init`"
         )
-    from keepthread import models  # noqa: PLC0415 - not before it is needed
-
     kind = models.AnthropicModel if settings.provider == "anthropic" else models.OpenAIModel
     return kind(
         name,
@@ -101,10 +103,7 @@ def views_of(settings: Settings) -> dict[str, View]:
     return {**views, "chat": View(memory.max_history_tokens, STRATEGIES[memory.strategy]())}
 
 
-def _folding(settings: Settings, model: ChatModel | None, environ: Mapping[str, str]) -> Any:
-    from keepthread.memory.summaries import Folding  # noqa: PLC0415 - not before it is needed
-    from keepthread.models.summarizers import ByModel  # noqa: PLC0415 - as above
-
+def _folding(settings: Settings, model: ChatModel | None, environ: Mapping[str, str]) -> Folding:
     name = settings.summarizer.name
     if model is None or name not in (None, model.name):
         model = model_of(settings.model, environ, name=name)
@@ -114,21 +113,17 @@ def _folding(settings: Settings, model: ChatModel | None, environ: Mapping[str, 
 def embedder_of(settings: EmbedderSettings, environ: Mapping[str, str]) -> Embedder | None:
     """Return what makes vectors, or None if words alone are to do."""
     if settings.folder is not None:
-        from keepthread.models.embedders import OnnxEmbedder  # noqa: PLC0415 - not before it is needed
-
-        return OnnxEmbedder(Path(settings.folder).expanduser())
+        return embedders.OnnxEmbedder(Path(settings.folder).expanduser())
     if settings.url is None:
         return None
     if settings.name is None:
         raise InvalidInput("embedder.url is set, but no embedder.name: which model is it?")
-    from keepthread.models.embedders import EndpointEmbedder  # noqa: PLC0415 - not before it is needed
-
     key = environ.get(settings.key_env or "") or None
     if settings.key_env and key is None:
         raise InvalidInput(
             f"embedder.key_env names {settings.key_env}, which is not set: export it"
         )
-    return EndpointEmbedder(settings.url, settings.name, key=key)
+    return embedders.EndpointEmbedder(settings.url, settings.name, key=key)
 
 
 def cost_of(usage: Usage, price: Price) -> float | None:

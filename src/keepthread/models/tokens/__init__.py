@@ -13,6 +13,7 @@ from keepthread.context.rendering import (
     count_message,
 )
 from keepthread.errors import InvalidInput, Unavailable
+from keepthread.models.tokens.estimator import estimate, vocabulary_of
 from keepthread.models.tokens.exact import Tiktoken
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message
@@ -37,9 +38,6 @@ class Estimator:
     def __init__(self, vocabulary: str = "o200k") -> None:
         """Take one of the two vocabularies of which it has a part."""
         _check(vocabulary)
-        # Its module is read only where it is needed: who counts exactly never needs it.
-        from keepthread.models.tokens.estimator import estimate, vocabulary_of  # noqa: PLC0415
-
         # Read here, once: threads that count at the same time would each read a table of their own.
         vocabulary_of(f"{vocabulary}_base")
         self.name = f"~{vocabulary}"
