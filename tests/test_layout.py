@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "keepthread"
 
 MAX_ENTRIES = 18
 MAX_FILES = 300
-NOT_YET_FILES = 303
+NOT_YET_FILES = 306
 MIN_LINES = 40
 MAX_LINES = 500
 MAX_LATE_IMPORTS = 20
@@ -40,7 +40,6 @@ NOT_YET_LONG_ENOUGH: set[str] = {
 NOT_YET_SHORT_ENOUGH: set[str] = {
     "protocols.py",
     "stores/ram.py",
-    "sync/__init__.py",
 }
 NOT_YET_ACYCLIC: set[str] = set()
 NOT_YET_UNIQUE: set[str] = {
