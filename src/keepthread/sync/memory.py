@@ -3,23 +3,21 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from keepthread.context.strategies import View
 from keepthread.errors import StoreClosed
+from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.memory import Memory as AsyncMemory
 from keepthread.memory.summaries import Folding
 from keepthread.protocols import Embedder, Store, TokenCounter, Tracer
+from keepthread.recall.weights import Weights
 from keepthread.stores.ids import new_id
 from keepthread.stores.outbox.store import Spool as AsyncSpool
 from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped
 from keepthread.sync.facts import Facts
 from keepthread.sync.loop import Loop
 from keepthread.sync.session import Session
-
-if TYPE_CHECKING:
-    from keepthread.memory.facts.extraction import Extraction
-    from keepthread.recall.weights import Weights
 
 
 class Memory(Wrapper[AsyncMemory]):
@@ -37,8 +35,8 @@ class Memory(Wrapper[AsyncMemory]):
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
         embedder: Embedder | None = None,
-        weights: "Weights | None" = None,
-        extraction: "Extraction | None" = None,
+        weights: Weights | None = None,
+        extraction: Extraction | None = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         clock: Callable[[], float] = time.time,
@@ -91,7 +89,7 @@ class Memory(Wrapper[AsyncMemory]):
         return self._wrapped.folding
 
     @property
-    def extraction(self) -> "Extraction | None":
+    def extraction(self) -> Extraction | None:
         """Return how facts are extracted, or None if they are not."""
         return self._wrapped.extraction
 
