@@ -25,7 +25,7 @@ CREATE TABLE messages (
 """
 _INSERT = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)"
 _READ = """
-SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at,
+SELECT seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at,
        digest, guard
 FROM messages WHERE sid = ? ORDER BY seq DESC LIMIT ?
 """

@@ -42,7 +42,7 @@ MESSAGES: Final = 5
 LOOK_EVERY: Final = 100
 WORD: Final = "said"
 """A word that everybody says."""
-TABLES: Final = ("sessions", "messages", "shelf", "readings", "sittings", "words", "vectors")
+TABLES: Final = ("sessions", "messages", "records", "readings", "segments", "words", "vectors")
 
 
 class Tenant(NamedTuple):

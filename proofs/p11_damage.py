@@ -47,14 +47,14 @@ PATIENCE = 60.0
 PAGE = 4096
 COLUMNS = {
     "messages": (
-        "sid", "seq", "id", "role", "content", "extra", "tokens", "counter", "exchange",
-        "exchanges", "total", "created_at", "digest", "guard",
+        "sid", "seq", "id", "role", "content", "extra", "tokens", "counter", "turn",
+        "turns", "total", "created_at", "digest", "guard",
     ),
     "sessions": (
         "tenant", "id", "owner", "kind", "ready", "epoch", "created_at", "details", "guard",
         "active_at", "active_guard",
     ),
-    "shelf": ("tenant", "sid", "owner", "kind", "key", "value", "made_of", "guard"),
+    "records": ("tenant", "sid", "owner", "kind", "key", "value", "made_of", "guard"),
 }  # fmt: skip
 
 WINDOWS = ("few", "gather")
@@ -540,7 +540,7 @@ def _costs_itself(where: Where, shown: Any, sound: Any, row: "Row", place: tuple
     or that it is damaged.
     """
     if isinstance(shown, KeepthreadError):
-        if row.table == "shelf":
+        if row.table == "records":
             return isinstance(shown, Damaged)
         if isinstance(shown, Damaged):
             return where == (*place, "gather")

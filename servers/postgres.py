@@ -194,8 +194,8 @@ class PostgresServer:
         """Take everything out of the database that tests share, and return how to reach it."""
         there = "SELECT to_regclass('keepthread.vectors') IS NOT NULL"
         if self.execute(there) == [(True,)]:
-            index = ("words", "vectors", "sittings", "readings")
-            for table in ("messages", "shelf", *index, "sessions", "tenants"):
+            index = ("words", "vectors", "segments", "readings")
+            for table in ("messages", "records", *index, "sessions", "tenants"):
                 self.execute(f"DELETE FROM keepthread.{table}")
         return self.url()
 

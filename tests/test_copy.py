@@ -512,7 +512,7 @@ async def test_a_tampered_target_is_found(
         assert (await copy(source, target)).differences == []
     for statement, what in (
         ("UPDATE messages SET content = x'00' WHERE seq = 2", "1 messages differ, the first at 2"),
-        ("UPDATE shelf SET value = '2' WHERE kind = 'pin'", "is damaged at the target"),
+        ("UPDATE records SET value = '2' WHERE kind = 'pin'", "is damaged at the target"),
         ("UPDATE sessions SET owner = 'eve'", "its record at the target is damaged"),
     ):
         with sqlite3.connect(path) as db:
@@ -532,7 +532,7 @@ async def test_damage_at_the_source_stays_damage_and_is_named(tmp_path: Path) ->
     with sqlite3.connect(tmp_path / "a.db") as db:
         db.execute("UPDATE messages SET content = x'ff00' WHERE seq = 2")
         db.execute("UPDATE sessions SET owner = 'mallory' WHERE id = 'other'")
-        db.execute("UPDATE shelf SET value = '2'")
+        db.execute("UPDATE records SET value = '2'")
     db.close()
     target = RamStore()
     async with opened(f"sqlite:///{tmp_path}/a.db") as source:

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import shutil
 import sqlite3
 import sys
 import tempfile
@@ -37,7 +36,7 @@ from keepthread.testing.finding import (
     where,
 )
 from keepthread.types import Unread
-from tests.test_formats import FILES
+from tests.formats.content import make
 
 
 class TestRamFinder(FinderContract):
@@ -211,7 +210,7 @@ async def test_nothing_is_left_of_sessions_that_were_deleted(
         session = await store.get_session(id)
         assert session is not None
         await store.delete_session(session.key)
-    for table in ("scopes", "pieces", "sittings", "marks", "vectors"):
+    for table in ("scopes", "pieces", "segments", "watermarks", "vectors"):
         assert ask(path, f"SELECT * FROM {table}") == []
     assert postings(path) == set()
 
@@ -288,9 +287,8 @@ async def test_writing_and_reading_on_share_a_commit(store: SQLiteStore) -> None
 # --- the file ---
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-async def test_a_file_of_an_earlier_format_can_be_searched(file: Path, path: Path) -> None:
-    shutil.copy(file, path)
+async def test_a_file_with_one_of_everything_can_be_searched(path: Path) -> None:
+    await make(path)
     async with await SQLiteStore.open(path) as store:
         await read_on(store)
         finder = await finder_of(store)
@@ -408,7 +406,7 @@ async def test_what_a_place_cannot_say_is_passed_over(store: SQLiteStore, path: 
     one = draft(user("tea"), clock=lambda: 1.0, ids=lambda: "1")
     row = next_row(int(long), Head(seq=MOST_SEQ - 1), one, None)
     ask(path, SQL["insert_message"], int(long), *row)
-    ask(path, "INSERT OR REPLACE INTO marks VALUES (?, 1, ?)", int(long), MOST_SEQ - 1)
+    ask(path, "INSERT OR REPLACE INTO watermarks VALUES (?, 1, ?)", int(long), MOST_SEQ - 1)
     ask(path, "INSERT INTO views VALUES (1, ?, 1, 0)", VIEW)
     await store.append(long, [user("tea"), user("tea")])
     finder = await finder_of(store)

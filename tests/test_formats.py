@@ -1,4 +1,4 @@
-"""A file that a released keepthread wrote is opened by this one, with all it holds."""
+"""A file of this keepthread opens with all it holds; one of an earlier version is refused."""
 
 import shutil
 from dataclasses import replace
@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 
 from keepthread import RamStore, Record, Scope, SessionInfo, SessionKey, SQLiteStore
+from keepthread.errors import WrongFormat
 from keepthread.protocols import Store
-from keepthread.stores.sqlite.schema import FORMAT
-from tests.formats.content import HERE, fill, settled
+from tests.formats.content import HERE, fill, make, settled
 
 FILES = sorted(HERE.glob("format-*.db"))
-
-
-def test_every_format_has_its_file() -> None:
-    assert [file.stem for file in FILES] == [f"format-{n}" for n in range(1, FORMAT + 1)]
 
 
 async def contents(store: Store) -> list[Any]:
@@ -43,13 +39,22 @@ def _apart(noun: SessionInfo | Record) -> SessionInfo | Record:
     return replace(noun, version=0, scope=scope, made_of=spans)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-async def test_a_file_of_an_earlier_format_opens_with_all_it_holds(
-    file: Path, tmp_path: Path
-) -> None:
-    shutil.copy(file, tmp_path / "old.db")
+async def test_a_file_opens_with_all_it_holds(tmp_path: Path) -> None:
+    await make(tmp_path / "chat.db")
     fresh = RamStore(**settled())
     await fill(fresh)
-    async with await SQLiteStore.open(tmp_path / "old.db") as store:
+    async with await SQLiteStore.open(tmp_path / "chat.db") as store:
         assert await contents(store) == await contents(fresh)
         assert (await store.verify()).sound
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+async def test_a_file_of_an_earlier_version_is_refused_with_the_commit_to_export_with(
+    file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "old.db"
+    shutil.copy(file, path)
+    number = file.stem.removeprefix("format-")
+    with pytest.raises(WrongFormat, match=rf"format {number}, .*at commit 4ce31d9"):
+        await SQLiteStore.open(path)
+    assert path.read_bytes() == file.read_bytes()

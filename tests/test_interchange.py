@@ -231,7 +231,7 @@ async def test_damage_is_named_and_stays_damage(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("UPDATE messages SET content = x'ff00' WHERE seq = 2")
         db.execute("UPDATE sessions SET owner = 'mallory' WHERE id = 'other'")
-        db.execute("UPDATE shelf SET value = '2'")
+        db.execute("UPDATE records SET value = '2'")
     db.close()
     out = io.BytesIO()
     async with await SQLiteStore.open(path) as store:

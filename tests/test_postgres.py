@@ -68,7 +68,7 @@ async def test_a_damaged_message_costs_one_message(store: PostgresStore, damage:
     assert (found.session, found.seq) == ("s", 2)
 
 
-@pytest.mark.parametrize("column", ["tokens", "exchange", "exchanges", "total", "created_at"])
+@pytest.mark.parametrize("column", ["tokens", "turn", "turns", "total", "created_at"])
 async def test_every_number_of_a_row_is_guarded(
     store: PostgresStore, damage: Any, column: str
 ) -> None:
@@ -176,7 +176,7 @@ async def test_a_damaged_record_is_an_error_until_it_is_dropped(
 ) -> None:
     scope = Scope(session=await session_of(store))
     await store.put(scope, "pin", "1", "a")
-    damage("UPDATE keepthread.shelf SET value = %s", b'"b"')
+    damage("UPDATE keepthread.records SET value = %s", b'"b"')
     for call in (
         store.get(scope, "pin", "1"),
         store.scan(scope),
@@ -200,9 +200,9 @@ async def test_a_damaged_record_goes_when_what_it_may_be_made_of_is_erased(
         made_of = [Span(session=key, first=seq, last=seq)]
         await store.put(scope, "fold", name, "secret", made_of=made_of)
     await store.put(scope, "marks", "1", [])
-    damage("UPDATE keepthread.shelf SET firsts = '{1}', lasts = '{1}' WHERE key = 'broken'")
-    damage("UPDATE keepthread.shelf SET made_of = '7', kind = '\\xff' WHERE key = 'garbled'")
-    damage("UPDATE keepthread.shelf SET value = '[1]' WHERE kind = 'marks'")
+    damage("UPDATE keepthread.records SET firsts = '{1}', lasts = '{1}' WHERE key = 'broken'")
+    damage("UPDATE keepthread.records SET made_of = '7', kind = '\\xff' WHERE key = 'garbled'")
+    damage("UPDATE keepthread.records SET value = '[1]' WHERE kind = 'marks'")
     await store.erase(key, [2])
     assert [r.key for r in await store.scan(scope, "fold")] == ["sound"]
     (found,) = (await store.verify()).damages
@@ -213,7 +213,7 @@ async def test_a_record_whose_key_is_damaged_is_not_passed_over(
     store: PostgresStore, damage: Any
 ) -> None:
     await store.put(Scope(), "k", "a", 1)
-    damage("UPDATE keepthread.shelf SET key = '\\xff'")
+    damage("UPDATE keepthread.records SET key = '\\xff'")
     with pytest.raises(Damaged):
         await store.scan(Scope(), "k")
 

@@ -193,7 +193,7 @@ async def test_what_is_erased_while_it_is_read_is_in_no_index(
     assert len(await finder.parts(VIEW, places)) == len(kept)
     rows = postgres.execute("SELECT at >> 19 FROM keepthread.vectors ORDER BY 1")
     assert not {seq for (seq,) in rows} & set(erased), SEED
-    counted = postgres.execute("SELECT sum(parts), sum(length) FROM keepthread.sittings")
+    counted = postgres.execute("SELECT sum(parts), sum(length) FROM keepthread.segments")
     lengths = postgres.execute("SELECT count(*), sum(at & 255) FROM keepthread.words")
     assert counted == lengths, SEED
 
@@ -207,7 +207,7 @@ async def test_a_session_is_deleted_while_it_is_read(
         [read] = await finder.unread(VIEW)
         calls = [finder.index(VIEW, read, 50, [], []), store.delete_session(key)]
         await asyncio.gather(*calls, read_on(store), embed(store), return_exceptions=True)
-    for table in ("words", "vectors", "sittings", "readings"):
+    for table in ("words", "vectors", "segments", "readings"):
         assert postgres.execute(f"SELECT * FROM keepthread.{table}") == []
 
 

@@ -29,8 +29,8 @@ from keepthread.types import Found, Unread
 from servers.pgbouncer import pooled
 from servers.postgres import PostgresServer, new_server
 
-INDEXES = ("readings", "sittings", "words", "vectors")
-TABLES = ("sessions", "messages", "shelf", *INDEXES)
+INDEXES = ("readings", "segments", "words", "vectors")
+TABLES = ("sessions", "messages", "records", *INDEXES)
 
 
 @pytest.fixture
@@ -121,10 +121,10 @@ async def test_a_row_of_another_tenant_cannot_be_written(
     one, other = (n for (n,) in postgres.execute("SELECT tenant FROM keepthread.tenants"))
     for statement in (
         f"UPDATE keepthread.messages SET tenant = {other} RETURNING 1",
-        f"UPDATE keepthread.shelf SET tenant = {other} RETURNING 1",
+        f"UPDATE keepthread.records SET tenant = {other} RETURNING 1",
         f"UPDATE keepthread.sessions SET tenant = {other} RETURNING 1",
         f"UPDATE keepthread.readings SET tenant = {other} RETURNING 1",
-        f"UPDATE keepthread.sittings SET tenant = {other} RETURNING 1",
+        f"UPDATE keepthread.segments SET tenant = {other} RETURNING 1",
         f"UPDATE keepthread.words SET tenant = {other} RETURNING 1",
         f"UPDATE keepthread.vectors SET tenant = {other} RETURNING 1",
         f"INSERT INTO keepthread.sessions SELECT * FROM keepthread.sessions RETURNING {other}",
@@ -136,7 +136,7 @@ async def test_a_row_of_another_tenant_cannot_be_written(
 async def test_neither_names_of_tenants_nor_partitions_are_readable(
     store: PostgresStore, app: psycopg.Connection
 ) -> None:
-    for table in ("tenants", "messages_0", "shelf_15", "words_0", "vectors_15"):
+    for table in ("tenants", "messages_0", "records_15", "words_0", "vectors_15"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             app.execute(f"SELECT * FROM keepthread.{table}".encode())
 
@@ -285,7 +285,7 @@ LOCALS = {
 
 def statements_of(source: str) -> Iterator[str]:
     """Yield the statements inside a function that look for rows."""
-    look = r"\b(SELECT|DELETE FROM|UPDATE)\b.*\bkeepthread\.(messages|shelf|sessions)\b.*"
+    look = r"\b(SELECT|DELETE FROM|UPDATE)\b.*\bkeepthread\.(messages|records|sessions)\b.*"
     source = re.sub(r"--.*", "", source).replace("PERFORM", "SELECT")
     for part in re.split(r";|\bLOOP\b|\bTHEN\b", source):
         behind = part.partition(")")[2] if "INSERT INTO" in part else part
@@ -335,7 +335,7 @@ async def test_every_hot_statement_reads_one_partition_by_its_index(
                 assert "Seq Scan" not in plan, (name, plan)
                 assert not re.search(r"Sort\b(?! Key)", plan), (name, plan)
                 assert "Index" in plan, (name, plan)
-                for table in ("messages", "shelf"):
+                for table in ("messages", "records"):
                     if f"keepthread.{table}" in text:
                         partitions = set(re.findall(rf"\bon ({table}_\d+)\b", plan))
                         assert len(partitions) == 1, (name, plan)

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -504,6 +504,19 @@ async def test_a_spool_belongs_to_one_tenant_and_one_target(redis_field: Field) 
 )
 def test_a_target_is_named_without_its_passwords(url: str, name: str) -> None:
     assert target_of(url) == name
+
+
+async def test_an_older_format_is_refused_with_the_commit_to_deliver_with(
+    tmp_path: Path, redis_field: Field
+) -> None:
+    async with await redis_field.store():
+        pass
+    with closing(sqlite3.connect(redis_field.path)) as db:
+        db.execute("PRAGMA user_version = 1")
+    before = redis_field.path.read_bytes()
+    with pytest.raises(WrongFormat, match=r"format 1, .*Deliver .*at commit 4ce31d9"):
+        await redis_field.store()
+    assert redis_field.path.read_bytes() == before
 
 
 async def test_other_files_are_refused(tmp_path: Path, redis_field: Field) -> None:

@@ -259,7 +259,7 @@ assert os.waitpid(pid, 0)[1] == 0
 
 async def test_an_error_in_work_reaches_its_caller_alone(store: SQLiteStore) -> None:
     def fail(db: sqlite3.Connection) -> None:
-        db.execute("INSERT INTO shelf VALUES (1, 't', 0, 'o', 'k', 'k', x'', NULL, 0)")
+        db.execute("INSERT INTO records VALUES (1, 't', 0, 'o', 'k', 'k', x'', NULL, 0)")
         raise ZeroDivisionError
 
     key = await session_of(store)
@@ -386,7 +386,7 @@ async def test_a_damaged_record_is_an_error_until_it_is_dropped(
     key = await session_of(store)
     scope = Scope(session=key)
     await store.put(scope, "pin", "1", "a")
-    damage(path, "UPDATE shelf SET value = ?", b'"b"')
+    damage(path, "UPDATE records SET value = ?", b'"b"')
     for call in (store.get(scope, "pin", "1"), store.scan(scope)):
         with pytest.raises(Damaged, match="pin/1"):
             await call
@@ -408,9 +408,9 @@ async def test_a_damaged_record_goes_when_what_it_may_be_made_of_is_erased(
     )
     await store.put(scope, "fold", "sound", "a", made_of=[Span(session=key, first=1, last=1)])
     await store.put(scope, "marks", "1", [])
-    damage(path, "UPDATE shelf SET made_of = ? WHERE key = 'broken'", f'[["{key}",1,1]]'.encode())
-    damage(path, "UPDATE shelf SET made_of = 7, kind = ? WHERE key = 'garbled'", b"\xff")
-    damage(path, "UPDATE shelf SET value = ? WHERE kind = 'marks'", b"[1]")
+    damage(path, "UPDATE records SET made_of = ? WHERE key = 'broken'", f'[["{key}",1,1]]'.encode())
+    damage(path, "UPDATE records SET made_of = 7, kind = ? WHERE key = 'garbled'", b"\xff")
+    damage(path, "UPDATE records SET value = ? WHERE kind = 'marks'", b"[1]")
     await store.erase(key, [2])
     assert [r.key for r in await store.scan(scope, "fold")] == ["sound"]
     (found,) = (await store.verify()).damages  # what was hidden must not come to light instead
@@ -421,7 +421,7 @@ async def test_a_record_whose_key_is_damaged_is_not_passed_over(
     path: Path, store: SQLiteStore
 ) -> None:
     await store.put(Scope(), "k", "a", 1)
-    damage(path, "UPDATE shelf SET key = ?", b"\xff")
+    damage(path, "UPDATE records SET key = ?", b"\xff")
     with pytest.raises(Damaged):
         await store.scan(Scope(), "k")
 

@@ -40,7 +40,7 @@ def prepare(path: Path, script: str) -> None:
 
 # --- a file that somebody else prepared ---
 
-COPY = "AFTER INSERT ON messages BEGIN INSERT INTO shelf VALUES (1,2,3,4,5,6,7,8,9); END;"
+COPY = "AFTER INSERT ON messages BEGIN INSERT INTO records VALUES (1,2,3,4,5,6,7,8,9); END;"
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ TABLE = "CREATE TABLE bare (LIKE keepthread.messages, PRIMARY KEY (tenant, sid, 
 COPY = "INSERT INTO bare SELECT * FROM keepthread.messages ORDER BY seq, sid"
 _INSERT = b"""
 INSERT INTO bare (
-    sid, seq, tokens, exchange, exchanges, total, created_at, tenant, role, id, counter, digest,
+    sid, seq, tokens, turn, turns, total, created_at, tenant, role, id, counter, digest,
     guard, extra, content
 ) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 NEWEST = f"""
-SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at,
+SELECT seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at,
        digest, guard
 FROM bare WHERE tenant = {{}} AND sid = {{}} ORDER BY seq DESC LIMIT {READ}
 """

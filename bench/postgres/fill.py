@@ -30,7 +30,7 @@ WHERE relnamespace = 'keepthread'::regnamespace AND relkind = 'r'
 """
 _COPY = """
 COPY keepthread.messages (
-    sid, seq, tokens, exchange, exchanges, total, created_at, tenant, role, id, counter, digest,
+    sid, seq, tokens, turn, turns, total, created_at, tenant, role, id, counter, digest,
     guard, extra, content
 ) FROM STDIN (FORMAT BINARY)
 """

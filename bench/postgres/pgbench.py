@@ -13,7 +13,7 @@ _INSERT = """
 \\set sid random(-1000000000, -100)
 \\set seq random(1, 1000000000)
 INSERT INTO bare (
-    sid, seq, tokens, exchange, exchanges, total, created_at, tenant, role, id, counter, digest,
+    sid, seq, tokens, turn, turns, total, created_at, tenant, role, id, counter, digest,
     guard, extra, content
 ) VALUES (
     :sid, :seq, {tokens}, 1, 1, {tokens}, 1.8e9, {tenant}, 1, int8send(:sid) || int8send(:seq),

@@ -1,18 +1,15 @@
-"""What the fixture file of every format holds, and the way to make one.
+"""What a file with one of everything holds, and the way to make one.
 
-`python -m tests.formats.content` writes the file of the newest format. A released file is never
-written again: later versions must open it as it is.
+`format-1.db` and `format-2.db` were written by earlier development versions, and are refused. From
+the first release on, each format has such a file, and later versions must open it as it is.
 """
 
-import asyncio
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
 from keepthread import Message, Scope, SessionInfo, Span, SQLiteStore, ToolCall
 from keepthread.protocols import Store
-from keepthread.stores.sqlite.schema import FORMAT
 from keepthread.testing import ManualClock
 from keepthread.testing.contract import FULL
 from keepthread.testing.finding import embed, read_on
@@ -52,16 +49,9 @@ async def fill(store: Store) -> None:
     await store.tenant("other").append(other.key, [Message(role="user", content="apart")])
 
 
-async def _make(path: Path) -> None:
+async def make(path: Path) -> None:
+    """Write a file of this format."""
     async with await SQLiteStore.open(path, **settled()) as store:
         await fill(store)
         await read_on(store)
         await embed(store)
-
-
-if __name__ == "__main__":
-    target = HERE / f"format-{FORMAT}.db"
-    if target.exists():
-        sys.exit(f"{target.name} is there already")
-    asyncio.run(_make(target))
-    target.with_name(f"{target.name}-lock").unlink()

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The format this keepthread reads and writes; every edit of the tables raises it."""
 
 TABLES: Final = """
@@ -23,7 +23,7 @@ CREATE TABLE batches (
     number    INTEGER PRIMARY KEY AUTOINCREMENT,
     key       TEXT NOT NULL,
     session   TEXT NOT NULL,
-    exchange  INTEGER,
+    turn      INTEGER,
     opened_by TEXT,
     reason    TEXT            -- why it was set aside; NULL while it waits
 );
@@ -66,12 +66,12 @@ FORGET_OLD_SESSIONS: Final = (
 )
 
 ADD_BATCH: Final = (
-    "INSERT INTO batches (key, session, exchange, opened_by) VALUES (?, ?, ?, ?) RETURNING number"
+    "INSERT INTO batches (key, session, turn, opened_by) VALUES (?, ?, ?, ?) RETURNING number"
 )
 ADD_MESSAGE: Final = "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 WAITING: Final = "SELECT key, count(*) FROM batches WHERE reason IS NULL GROUP BY key"
 OLDEST: Final = (
-    "SELECT number, key, session, exchange, opened_by FROM batches"
+    "SELECT number, key, session, turn, opened_by FROM batches"
     " WHERE key = ? AND reason IS NULL ORDER BY number LIMIT ?"
 )
 MESSAGES: Final = (

@@ -15,7 +15,7 @@ _FILES: Final = (
     "search",
     "vectors",
 )
-FORMAT: Final = 16
+FORMAT: Final = 17
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

@@ -118,7 +118,7 @@ SELECT * FROM keepthread.lock_session(%s::integer, %s)
 SELECT * FROM keepthread.head(%s::integer, %s)
 
 -- name: newest
-SELECT seq, id, role, content, nullif(extra, ''), tokens, counter, exchange, exchanges, total, created_at,
+SELECT seq, id, role, content, nullif(extra, ''), tokens, counter, turn, turns, total, created_at,
        digest, guard
 FROM keepthread.messages
 WHERE tenant = %s::integer AND sid = %s AND seq < %s AND seq > %s
@@ -126,7 +126,7 @@ ORDER BY seq DESC LIMIT %s
 
 -- name: insert_messages
 INSERT INTO keepthread.messages (
-    tenant, sid, seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at,
+    tenant, sid, seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at,
     digest, guard
 )
 SELECT %s::integer, %s, *
@@ -140,7 +140,7 @@ SELECT keepthread.replace_messages(
     %s::integer, %s, %s, %s, %s, %s::bytea[], %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: counts
-SELECT seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+SELECT seq, tokens, counter, turn, turns, total, created_at, digest, guard
 FROM keepthread.messages
 WHERE tenant = %s::integer AND sid = %s AND seq > %s
 ORDER BY seq LIMIT %s
@@ -169,7 +169,7 @@ SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
 SELECT count(*) FROM keepthread.messages WHERE tenant = %s::integer
 
 -- name: messages_behind
-SELECT sid, seq, id, role, content, nullif(extra, ''), tokens, counter, exchange, exchanges, total, created_at,
+SELECT sid, seq, id, role, content, nullif(extra, ''), tokens, counter, turn, turns, total, created_at,
        digest, guard
 FROM keepthread.messages
 WHERE tenant = %s::integer AND (sid, seq) > (%s, %s)
@@ -178,7 +178,7 @@ ORDER BY sid, seq LIMIT %s
 -- name: records_behind
 SELECT sid, whose, kind, key, owner, guard = keepthread.guard_of_record(
     tenant, sid, owner, kind, key, version, value, made_of, firsts, lasts)
-FROM keepthread.shelf
+FROM keepthread.records
 WHERE tenant = %s::integer AND (sid, whose, kind, key) > (%s, %s, %s, %s)
 ORDER BY sid, whose, kind, key LIMIT %s
 

@@ -191,7 +191,7 @@ def _script(text: bytes, *, writes: bool) -> Script:
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest(), writes)
 
 
-_READING: Final = ("gather", "get", "look", "read", "scan", "shelf", "tail")
+_READING: Final = ("gather", "get", "look", "read", "records", "scan", "tail")
 _WRITING: Final = (
     *("append", "create", "delete", "drop", "erase", "extend", "mend", "put"),
     *("recount", "settle", "stage", "update"),

@@ -124,7 +124,7 @@ class Inspection:
 
     async def _shelf(self, place: Place, scope: Scope, session: str) -> None:
         args = (place.life, place.mark)
-        pairs, names = await self.link.run(LUA["shelf"], place.keys, args)
+        pairs, names = await self.link.run(LUA["records"], place.keys, args)
         values: dict[bytes, bytes] = dict(zip(pairs[::2], pairs[1::2], strict=True))
         present = {name: value for name, value in values.items() if not name.startswith(b"\0")}
         self.records += len(present)

@@ -109,7 +109,7 @@ class KnownSittings:
 
 
 def _sittings(db: sqlite3.Connection, sid: int) -> list[Sitting]:
-    return list(map(Sitting._make, db.execute(SQL["sittings"], (sid,))))
+    return list(map(Sitting._make, db.execute(SQL["segments"], (sid,))))
 
 
 def _read_sessions(db: sqlite3.Connection, scope: Scope, view: int) -> sqlite3.Cursor:
@@ -150,7 +150,7 @@ def index(
     own = _scope_to_fill(db, tenant, marks.read_on(db, tenant, number, sid, read, upto))
     db.executemany(SQL["insert_words"], _texts(own, parts))
     db.executemany(SQL["insert_piece"], [(*p[:1], *p[2:4], _bytes(p.speaker)) for p in parts])
-    db.executemany(SQL["put_sitting"], [(sid, *sitting[1:]) for sitting in sittings])
+    db.executemany(SQL["put_segment"], [(sid, *sitting[1:]) for sitting in sittings])
     _write_out(db)
 
 
@@ -313,7 +313,7 @@ def forget(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> None
     if not _take_out(db, sid, pieces):
         drop(db)
     elif seqs is None:
-        db.execute(SQL["delete_sittings"], (sid,))
+        db.execute(SQL["delete_segments"], (sid,))
     else:
         _shrink_sittings(db, sid, pieces)
 
@@ -323,9 +323,9 @@ def drop(db: sqlite3.Connection) -> None:
     for view in marks.views_of_words(db):
         db.execute(SQL["drop_words"])
         db.execute(SQL["drop_pieces"])
-        db.execute(SQL["drop_sittings"])
+        db.execute(SQL["drop_segments"])
         db.execute(SQL["drop_scopes"])
-        db.execute(SQL["drop_marks"], (view.number,))
+        db.execute(SQL["drop_watermarks"], (view.number,))
         db.execute(SQL["delete_view"], (view.number,))
 
 
@@ -368,9 +368,9 @@ def _shrink_sittings(db: sqlite3.Connection, sid: int, pieces: Iterable[tuple[in
         if sitting := marks.last_sitting(db, sid, seq_of(place)):
             less = without(sitting, place, flags)
             if less:
-                db.execute(SQL["put_sitting"], (sid, *less[1:]))
+                db.execute(SQL["put_segment"], (sid, *less[1:]))
             else:
-                db.execute(SQL["delete_sitting"], (sid, sitting.first))
+                db.execute(SQL["delete_segment"], (sid, sitting.first))
 
 
 def _write_out(db: sqlite3.Connection) -> None:

@@ -24,7 +24,7 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_by_activity ON sessions (tenant, active_at) WHERE ready AND kind <> 2;
 CREATE INDEX sessions_by_owner ON sessions (tenant, owner, active_at) WHERE ready AND kind <> 2;
 
--- One row per message. The last row of a session is its head: position, exchanges and token total
+-- One row per message. The last row of a session is its head: position, turns and token total
 -- are read from there, so that an append updates nothing. Text is kept as bytes: it may hold NUL
 -- and lone surrogates, and a flipped bit must cost one row, not the query.
 CREATE TABLE messages (
@@ -36,8 +36,8 @@ CREATE TABLE messages (
     extra      BLOB,              -- JSON: all else the caller wrote
     tokens     INTEGER NOT NULL,
     counter    BLOB    NOT NULL,
-    exchange   INTEGER NOT NULL,
-    exchanges  INTEGER NOT NULL,  -- running count of the log
+    turn       INTEGER NOT NULL,
+    turns      INTEGER NOT NULL,  -- running count of the log
     total      INTEGER NOT NULL,  -- running tokens of the log
     created_at REAL    NOT NULL,
     digest     BLOB    NOT NULL,  -- over id, role, content and extra; travels with copies
@@ -46,9 +46,9 @@ CREATE TABLE messages (
     UNIQUE (sid, id)
 );
 
--- One row per record. A session's shelf has its sid, an owner's its name, the tenant's neither.
+-- One row per record. Those of a session have its sid, those of an owner its name, the tenant's neither.
 -- Every put makes a new row, so a version never returns.
-CREATE TABLE shelf (
+CREATE TABLE records (
     version INTEGER PRIMARY KEY AUTOINCREMENT,
     tenant  TEXT    NOT NULL,
     sid     INTEGER NOT NULL,
@@ -85,7 +85,7 @@ CREATE TABLE pieces (
     speaker BLOB    NOT NULL
 );
 
-CREATE TABLE sittings (
+CREATE TABLE segments (
     sid        INTEGER NOT NULL,
     first      INTEGER NOT NULL,
     started_at REAL    NOT NULL,
@@ -104,7 +104,7 @@ CREATE TABLE views (
     forgotten INTEGER NOT NULL  -- how often something was taken out of it
 );
 
-CREATE TABLE marks (
+CREATE TABLE watermarks (
     sid  INTEGER NOT NULL,
     view INTEGER NOT NULL,
     upto INTEGER NOT NULL,

@@ -145,7 +145,7 @@ def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -
     required.check(session)
     _forget_views(db, session)
     db.execute(SQL["delete_messages"], (sid,))
-    db.execute(SQL["delete_shelf"], (tenant, sid))
+    db.execute(SQL["delete_records_of_session"], (tenant, sid))
     db.execute(SQL["delete_session"], (sid, tenant))
     db.execute(SQL["delete_scope"], (tenant, session.owner) * 2)
 

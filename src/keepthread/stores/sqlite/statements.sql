@@ -47,61 +47,61 @@ DELETE FROM sessions WHERE sid = ? AND tenant = ?
 -- name: delete_messages
 DELETE FROM messages WHERE sid = ?
 
--- name: delete_shelf
-DELETE FROM shelf WHERE tenant = ? AND sid = ?
+-- name: delete_records_of_session
+DELETE FROM records WHERE tenant = ? AND sid = ?
 
 -- name: head
-SELECT m.seq, m.tokens, m.counter, m.exchange, m.exchanges, m.total, m.created_at, m.digest, m.guard
+SELECT m.seq, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
 FROM sessions s LEFT JOIN messages m ON m.sid = s.sid
 WHERE s.sid = ? AND s.tenant = ?
 ORDER BY m.seq DESC LIMIT 1
 
 -- name: last
-SELECT seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+SELECT seq, tokens, counter, turn, turns, total, created_at, digest, guard
 FROM messages WHERE sid = ? ORDER BY seq DESC LIMIT 1
 
 -- name: newest_of
-SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+SELECT seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at, digest, guard
 FROM messages WHERE sid = ? AND seq < ? ORDER BY seq DESC
 
 -- name: insert_message
 INSERT INTO messages
-    (sid, seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard)
+    (sid, seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at, digest, guard)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: newest
-SELECT m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.exchange, m.exchanges, m.total,
+SELECT m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.turn, m.turns, m.total,
        m.created_at, m.digest, m.guard
 FROM sessions s CROSS JOIN messages m ON m.sid = s.sid
 WHERE s.sid = ? AND s.tenant = ? AND m.seq < ? AND m.seq > ?
 ORDER BY m.seq DESC
 
 -- name: oldest
-SELECT m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.exchange, m.exchanges, m.total,
+SELECT m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.turn, m.turns, m.total,
        m.created_at, m.digest, m.guard
 FROM sessions s CROSS JOIN messages m ON m.sid = s.sid
 WHERE s.sid = ? AND s.tenant = ? AND m.seq > ? AND m.seq <= ?
 ORDER BY m.seq LIMIT ?
 
 -- name: message_by_id
-SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+SELECT seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at, digest, guard
 FROM messages WHERE sid = ? AND id = ?
 
 -- name: message_by_seq
-SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+SELECT seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at, digest, guard
 FROM messages WHERE sid = ? AND seq = ?
 
 -- name: messages_at
-SELECT m.sid, m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.exchange, m.exchanges, m.total, m.created_at, m.digest, m.guard
+SELECT m.sid, m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
 FROM json_each(?) j CROSS JOIN messages m ON m.sid = j.value >> 22 AND m.seq = j.value & 4194303
 
 -- name: messages_between
-SELECT seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+SELECT seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at, digest, guard
 FROM messages WHERE sid = ? AND seq BETWEEN ? AND ?
 
 -- name: replace_message
 UPDATE messages
-SET id = ?, role = ?, content = ?, extra = ?, tokens = ?, counter = ?, exchange = ?, exchanges = ?, total = ?,
+SET id = ?, role = ?, content = ?, extra = ?, tokens = ?, counter = ?, turn = ?, turns = ?, total = ?,
     created_at = ?, digest = ?, guard = ?
 WHERE sid = ? AND seq = ?
 
@@ -109,57 +109,57 @@ WHERE sid = ? AND seq = ?
 SELECT coalesce(max(seq), 0) FROM messages WHERE sid = ?
 
 -- name: counts
-SELECT seq, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+SELECT seq, tokens, counter, turn, turns, total, created_at, digest, guard
 FROM messages WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
 
 -- name: recount_message
 UPDATE messages SET tokens = ?, counter = ?, total = ?, guard = ? WHERE sid = ? AND seq = ?
 
 -- name: record
-SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?
+SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?
 
 -- name: records
-SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? ORDER BY kind, key
+SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? ORDER BY kind, key
 
 -- name: records_of_kind
-SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? ORDER BY key
+SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? ORDER BY key
 
 -- name: last_records
-SELECT * FROM shelf
+SELECT * FROM records
 WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key > ? AND key < ?
 ORDER BY key DESC LIMIT ?
 
 -- name: records_made_of
-SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND made_of IS NOT NULL
+SELECT * FROM records WHERE tenant = ? AND sid = ? AND made_of IS NOT NULL
 
 -- name: records_of_four_kinds
-SELECT * FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind IN (?, ?, ?, ?) ORDER BY kind, key
+SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind IN (?, ?, ?, ?) ORDER BY kind, key
 
 -- name: records_of_sessions
-SELECT * FROM shelf
+SELECT * FROM records
 WHERE tenant = ? AND sid IN (SELECT value FROM json_each(?)) AND owner = '' AND kind = ?
 ORDER BY sid, key
 
 -- name: owners
-SELECT DISTINCT owner FROM shelf WHERE tenant = ? AND sid = 0 AND owner <> '' ORDER BY owner
+SELECT DISTINCT owner FROM records WHERE tenant = ? AND sid = 0 AND owner <> '' ORDER BY owner
 
 -- name: delete_record
-DELETE FROM shelf WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?
+DELETE FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?
 
 -- name: delete_version
-DELETE FROM shelf WHERE version = ?
+DELETE FROM records WHERE version = ?
 
 -- name: insert_record
-INSERT INTO shelf (tenant, sid, owner, kind, key, value, made_of, guard) VALUES (?, ?, ?, ?, ?, ?, ?, 0)
+INSERT INTO records (tenant, sid, owner, kind, key, value, made_of, guard) VALUES (?, ?, ?, ?, ?, ?, ?, 0)
 
 -- name: guard_record
-UPDATE shelf SET guard = ? WHERE version = ?
+UPDATE records SET guard = ? WHERE version = ?
 
 -- name: every_session
 SELECT * FROM sessions NOT INDEXED
 
 -- name: every_message
-SELECT rowid, sid, seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, created_at, digest, guard
+SELECT rowid, sid, seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at, digest, guard
 FROM messages NOT INDEXED
 
 -- name: count_messages
@@ -169,37 +169,37 @@ SELECT count(*) FROM messages
 SELECT rowid, sid, seq FROM messages NOT INDEXED
 
 -- name: every_record
-SELECT * FROM shelf NOT INDEXED
+SELECT * FROM records NOT INDEXED
 
 -- name: unread_of_tenant
 SELECT s.sid, coalesce(k.upto, 0), s.epoch
-FROM sessions s LEFT JOIN marks k ON k.sid = s.sid AND k.view = ?
+FROM sessions s LEFT JOIN watermarks k ON k.sid = s.sid AND k.view = ?
 WHERE s.tenant = ? AND s.ready AND s.kind <> 2
     AND (SELECT max(seq) FROM messages WHERE sid = s.sid) > coalesce(k.upto, 0)
 ORDER BY s.active_at DESC, s.sid DESC
 
 -- name: unread_of_owner
 SELECT s.sid, coalesce(k.upto, 0), s.epoch
-FROM sessions s LEFT JOIN marks k ON k.sid = s.sid AND k.view = ?
+FROM sessions s LEFT JOIN watermarks k ON k.sid = s.sid AND k.view = ?
 WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
     AND (SELECT max(seq) FROM messages WHERE sid = s.sid) > coalesce(k.upto, 0)
 ORDER BY s.active_at DESC, s.sid DESC
 
 -- name: unread_of_session
 SELECT s.sid, coalesce(k.upto, 0), s.epoch
-FROM sessions s LEFT JOIN marks k ON k.sid = s.sid AND k.view = ?
+FROM sessions s LEFT JOIN watermarks k ON k.sid = s.sid AND k.view = ?
 WHERE s.sid = ? AND s.tenant = ? AND s.owner = coalesce(?, s.owner) AND s.ready AND s.kind <> 2
 
 -- name: read_of_tenant
-SELECT s.sid, k.upto FROM sessions s CROSS JOIN marks k ON k.sid = s.sid AND k.view = ?
+SELECT s.sid, k.upto FROM sessions s CROSS JOIN watermarks k ON k.sid = s.sid AND k.view = ?
 WHERE s.tenant = ? AND s.ready AND s.kind <> 2
 
 -- name: read_of_owner
-SELECT s.sid, k.upto FROM sessions s CROSS JOIN marks k ON k.sid = s.sid AND k.view = ?
+SELECT s.sid, k.upto FROM sessions s CROSS JOIN watermarks k ON k.sid = s.sid AND k.view = ?
 WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
 
 -- name: read_of_session
-SELECT s.sid, k.upto FROM sessions s CROSS JOIN marks k ON k.sid = s.sid AND k.view = ?
+SELECT s.sid, k.upto FROM sessions s CROSS JOIN watermarks k ON k.sid = s.sid AND k.view = ?
 WHERE s.sid = ? AND s.tenant = ? AND s.owner = coalesce(?, s.owner) AND s.ready AND s.kind <> 2
 
 -- name: session_to_read
@@ -220,23 +220,23 @@ UPDATE views SET forgotten = forgotten + 1 WHERE name = ?
 -- name: delete_view
 DELETE FROM views WHERE number = ?
 
--- name: mark
-SELECT upto FROM marks WHERE sid = ? AND view = ?
+-- name: watermark
+SELECT upto FROM watermarks WHERE sid = ? AND view = ?
 
--- name: put_mark
-INSERT OR REPLACE INTO marks (sid, view, upto) VALUES (?, ?, ?)
+-- name: put_watermark
+INSERT OR REPLACE INTO watermarks (sid, view, upto) VALUES (?, ?, ?)
 
--- name: has_marks
-SELECT 1 FROM marks WHERE sid = ? LIMIT 1
+-- name: has_watermarks
+SELECT 1 FROM watermarks WHERE sid = ? LIMIT 1
 
--- name: delete_marks
-DELETE FROM marks WHERE sid = ?
+-- name: delete_watermarks
+DELETE FROM watermarks WHERE sid = ?
 
--- name: drop_marks_of_tenant
-DELETE FROM marks WHERE view = ? AND sid IN (SELECT sid FROM sessions WHERE tenant = ?)
+-- name: drop_watermarks_of_tenant
+DELETE FROM watermarks WHERE view = ? AND sid IN (SELECT sid FROM sessions WHERE tenant = ?)
 
--- name: drop_marks
-DELETE FROM marks WHERE view = ?
+-- name: drop_watermarks
+DELETE FROM watermarks WHERE view = ?
 
 -- name: scope
 SELECT number FROM scopes WHERE tenant = ? AND owner = ?
@@ -302,25 +302,25 @@ DELETE FROM pieces WHERE place = ?
 -- name: drop_pieces
 DELETE FROM pieces
 
--- name: sittings
-SELECT CAST(sid AS TEXT), first, started_at, ended_at, parts, length, answers FROM sittings
+-- name: segments
+SELECT CAST(sid AS TEXT), first, started_at, ended_at, parts, length, answers FROM segments
 WHERE sid = ? ORDER BY first
 
--- name: last_sitting
-SELECT CAST(sid AS TEXT), first, started_at, ended_at, parts, length, answers FROM sittings
+-- name: last_segment
+SELECT CAST(sid AS TEXT), first, started_at, ended_at, parts, length, answers FROM segments
 WHERE sid = ? AND first <= ? ORDER BY first DESC LIMIT 1
 
--- name: put_sitting
-INSERT OR REPLACE INTO sittings (sid, first, started_at, ended_at, parts, length, answers) VALUES (?, ?, ?, ?, ?, ?, ?)
+-- name: put_segment
+INSERT OR REPLACE INTO segments (sid, first, started_at, ended_at, parts, length, answers) VALUES (?, ?, ?, ?, ?, ?, ?)
 
--- name: delete_sitting
-DELETE FROM sittings WHERE sid = ? AND first = ?
+-- name: delete_segment
+DELETE FROM segments WHERE sid = ? AND first = ?
 
--- name: delete_sittings
-DELETE FROM sittings WHERE sid = ?
+-- name: delete_segments
+DELETE FROM segments WHERE sid = ?
 
--- name: drop_sittings
-DELETE FROM sittings
+-- name: drop_segments
+DELETE FROM segments
 
 -- name: insert_vector
 INSERT INTO vectors (place, view, dimensions, tokens, data) VALUES (?, ?, ?, ?, ?)

@@ -105,4 +105,4 @@ def forget(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> None
 def drop(db: sqlite3.Connection, tenant: str, view: int) -> None:
     """Forget what a view has of a tenant."""
     db.execute(SQL["drop_vectors"], (view, tenant))
-    db.execute(SQL["drop_marks_of_tenant"], (view, tenant))
+    db.execute(SQL["drop_watermarks_of_tenant"], (view, tenant))

@@ -55,7 +55,7 @@ def _unread(db: sqlite3.Connection, sid: int, upto: int, epoch: int) -> Unread:
 
 def last_sitting(db: sqlite3.Connection, sid: int, seq: int) -> Sitting | None:
     """Return the last sitting that began at a position or before it."""
-    row = db.execute(SQL["last_sitting"], (sid, seq)).fetchone()
+    row = db.execute(SQL["last_segment"], (sid, seq)).fetchone()
     return row and Sitting._make(row)
 
 
@@ -86,18 +86,18 @@ def read_on(
         raise SessionGone("the session was deleted")
     owner, epoch, readable = row
     check_readable(readable=readable)
-    mark = db.execute(SQL["mark"], (sid, view)).fetchone()
+    mark = db.execute(SQL["watermark"], (sid, view)).fetchone()
     last = min(known_head_of(db, sid).seq, MOST_SEQ)
     check_reading(read, upto, epoch=epoch, mark=mark[0] if mark else 0, last=last)
-    db.execute(SQL["put_mark"], (sid, view, upto))
+    db.execute(SQL["put_watermark"], (sid, view, upto))
     return owner
 
 
 def is_read(db: sqlite3.Connection, sid: int) -> bool:
     """Tell whether any view has read a session."""
-    return db.execute(SQL["has_marks"], (sid,)).fetchone() is not None
+    return db.execute(SQL["has_watermarks"], (sid,)).fetchone() is not None
 
 
 def forget_session(db: sqlite3.Connection, sid: int) -> None:
     """Forget how far a session was read."""
-    db.execute(SQL["delete_marks"], (sid,))
+    db.execute(SQL["delete_watermarks"], (sid,))

@@ -28,7 +28,7 @@ BEGIN
 END
 $$;
 
--- Sessions that a view has not read to the end, latest activity first, and each one's last sitting. The
+-- Sessions that a view has not read to the end, latest activity first, and each one's last segment. The
 -- position in the last row is good enough to pass a session over, but not to name its end.
 CREATE FUNCTION keepthread.unread(
     _tenant integer, _view bytea, _owner bytea, _sid bigint, _most bigint
@@ -62,7 +62,7 @@ BEGIN
         ) u
         CROSS JOIN LATERAL keepthread.head(_tenant, u.sid) h
         LEFT JOIN LATERAL (
-            SELECT * FROM keepthread.sittings t
+            SELECT * FROM keepthread.segments t
             WHERE t.tenant = _tenant AND t.view = number AND t.whose = keepthread.whose(u.owner)
               AND t.sid = u.sid
             ORDER BY t.first DESC LIMIT 1
@@ -80,7 +80,7 @@ BEGIN
     WHERE w.tenant = _tenant AND w.view = _view AND w.whose = _whose AND w.sid = _sid AND w.at > 0;
     DELETE FROM keepthread.vectors v
     WHERE v.tenant = _tenant AND v.view = _view AND v.whose = _whose AND v.sid = _sid AND v.at > 0;
-    DELETE FROM keepthread.sittings t
+    DELETE FROM keepthread.segments t
     WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose AND t.sid = _sid;
     DELETE FROM keepthread.readings r
     WHERE r.tenant = _tenant AND r.view = _view AND r.sid = _sid;
@@ -171,7 +171,7 @@ BEGIN
            replace(o.words, ' ', behind)::tsvector
     FROM unnest(_ats, _tokens, _flags, _speakers, _words) AS o (at, tokens, flags, speaker, words);
     PERFORM keepthread.end_reading(_tenant, _sid, _epoch);
-    INSERT INTO keepthread.sittings (
+    INSERT INTO keepthread.segments (
         sid, whose, first, started_at, ended_at, parts, length, answers, tenant, view
     )
     SELECT _sid, theirs, o.*, _tenant, number
@@ -206,7 +206,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT substr(encode(int8send(_whose), 'base64'), 1, 3)
 $$;
 
--- Remove messages from every index, and what they added to their sittings; 32 in `flags` says that an
+-- Remove messages from every index, and what they added to their segments; 32 in `flags` says that an
 -- assistant wrote it.
 CREATE FUNCTION keepthread.unindex(_tenant integer, _sid bigint, _seqs bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -233,16 +233,16 @@ BEGIN
         )
         SELECT count(*) AS parts, sum(g.length) AS length, sum(g.answers) AS answers INTO less FROM gone g;
         CONTINUE WHEN less.parts = 0;
-        UPDATE keepthread.sittings t
+        UPDATE keepthread.segments t
         SET parts = t.parts - less.parts, length = t.length - less.length,
             answers = t.answers - less.answers
         WHERE t.tenant = _tenant AND t.view = one.view AND t.whose = theirs AND t.sid = _sid
           AND t.first = (
-              SELECT b.first FROM keepthread.sittings b
+              SELECT b.first FROM keepthread.segments b
               WHERE b.tenant = _tenant AND b.view = one.view AND b.whose = theirs AND b.sid = _sid
                 AND b.first <= one.seq
               ORDER BY b.first DESC LIMIT 1);
-        DELETE FROM keepthread.sittings t
+        DELETE FROM keepthread.segments t
         WHERE t.tenant = _tenant AND t.view = one.view AND t.whose = theirs AND t.sid = _sid
           AND t.parts <= 0;
     END LOOP;

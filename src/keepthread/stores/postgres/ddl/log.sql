@@ -1,44 +1,44 @@
 -- The log of a session: appending and reading messages.
 --
 -- Errors have codes of our own: KT001 the session is gone, KT002 something moved, KT003 another body
--- under a known id, KT004 an exchange that was never opened or too many tokens.
+-- under a known id, KT004 a turn that was never opened or too many tokens.
 --
 -- Every function that reads names one tenant and one session, and so one partition. All of them are
 -- STABLE: what one call returns is of one moment.
 
 -- What a row's guard must be; Python computes the same when it reads.
 CREATE FUNCTION keepthread.guard_of(
-    _place bigint, _seq bigint, _tokens bigint, _counter bytea, _exchange bigint,
-    _exchanges bigint, _total bigint, _created_at double precision, _digest bytea
+    _place bigint, _seq bigint, _tokens bigint, _counter bytea, _turn bigint,
+    _turns bigint, _total bigint, _created_at double precision, _digest bytea
 ) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT substr(sha256(
-        _digest || int8send(_place) || int8send(_seq) || int8send(_tokens) || int8send(_exchange)
-        || int8send(_exchanges) || int8send(_total) || float8send(_created_at) || _counter
+        _digest || int8send(_place) || int8send(_seq) || int8send(_tokens) || int8send(_turn)
+        || int8send(_turns) || int8send(_total) || float8send(_created_at) || _counter
     ), 1, 8)
 $$;
 
 -- The end of a log whose last row is damaged: after the last sound row; damaged rows after that count
 -- where they are in place.
 CREATE FUNCTION keepthread.head_before_damage(
-    _tenant integer, _sid bigint, OUT seq bigint, OUT exchanges bigint, OUT total bigint
+    _tenant integer, _sid bigint, OUT seq bigint, OUT turns bigint, OUT total bigint
 )
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     m       record;
     damaged bigint[] := '{}';
 BEGIN
-    seq := 0; exchanges := 0; total := 0;
+    seq := 0; turns := 0; total := 0;
     FOR m IN
-        SELECT o.seq, o.tokens, o.counter, o.exchange, o.exchanges, o.total, o.created_at, o.digest, o.guard
+        SELECT o.seq, o.tokens, o.counter, o.turn, o.turns, o.total, o.created_at, o.digest, o.guard
         FROM keepthread.messages o
         WHERE o.tenant = _tenant AND o.sid = _sid
         ORDER BY o.seq DESC
     LOOP
         IF m.guard = keepthread.guard_of(
-            _sid, m.seq, m.tokens, m.counter, m.exchange, m.exchanges, m.total, m.created_at, m.digest
+            _sid, m.seq, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest
         ) THEN
-            seq := m.seq; exchanges := m.exchanges; total := m.total;
+            seq := m.seq; turns := m.turns; total := m.total;
             EXIT;
         END IF;
         damaged := damaged || m.seq;
@@ -50,25 +50,25 @@ $$;
 
 -- Where a log ends.
 CREATE FUNCTION keepthread.head(
-    _tenant integer, _sid bigint, OUT seq bigint, OUT exchanges bigint, OUT total bigint
+    _tenant integer, _sid bigint, OUT seq bigint, OUT turns bigint, OUT total bigint
 )
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     m record;
 BEGIN
-    SELECT l.seq, l.tokens, l.counter, l.exchange, l.exchanges, l.total, l.created_at, l.digest, l.guard
+    SELECT l.seq, l.tokens, l.counter, l.turn, l.turns, l.total, l.created_at, l.digest, l.guard
     INTO m
     FROM keepthread.messages l
     WHERE l.tenant = _tenant AND l.sid = _sid
     ORDER BY l.seq DESC LIMIT 1;
     IF NOT FOUND THEN
-        seq := 0; exchanges := 0; total := 0;
+        seq := 0; turns := 0; total := 0;
     ELSIF m.guard = keepthread.guard_of(
-        _sid, m.seq, m.tokens, m.counter, m.exchange, m.exchanges, m.total, m.created_at, m.digest
+        _sid, m.seq, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest
     ) THEN
-        seq := m.seq; exchanges := m.exchanges; total := m.total;
+        seq := m.seq; turns := m.turns; total := m.total;
     ELSE
-        SELECT h.seq, h.exchanges, h.total INTO seq, exchanges, total
+        SELECT h.seq, h.turns, h.total INTO seq, turns, total
         FROM keepthread.head_before_damage(_tenant, _sid) h;
     END IF;
 END
@@ -86,15 +86,15 @@ $$;
 CREATE FUNCTION keepthread.append_with_care(
     _tenant integer, _sid bigint, _id bytea, _role bigint, _content bytea, _extra bytea,
     _tokens bigint, _counter bytea, _created_at double precision, _digest bytea,
-    _expect bigint, _exchange bigint, _now double precision,
-    OUT known boolean, OUT seq bigint, OUT exchange bigint, OUT total bigint
+    _expect bigint, _turn bigint, _now double precision,
+    OUT known boolean, OUT seq bigint, OUT turn bigint, OUT total bigint
 )
 LANGUAGE plpgsql AS $$
 DECLARE
     active    double precision;
     head      record;
     same      record;
-    exchanges bigint;
+    turns bigint;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     SELECT s.active_at INTO active FROM keepthread.sessions s
@@ -104,9 +104,9 @@ BEGIN
     END IF;
 
     head := keepthread.head(_tenant, _sid);
-    IF _exchange NOT BETWEEN 1 AND head.exchanges THEN
+    IF _turn NOT BETWEEN 1 AND head.turns THEN
         RAISE EXCEPTION USING ERRCODE = 'KT004', MESSAGE = format(
-            'exchange %s was never opened; there are %s', _exchange, head.exchanges);
+            'turn %s was never opened; there are %s', _turn, head.turns);
     END IF;
     IF _expect <> head.seq AND keepthread.seq_of(_tenant, _sid, _id) IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'KT002', MESSAGE = format(
@@ -114,17 +114,17 @@ BEGIN
     END IF;
 
     seq := head.seq + 1;
-    exchanges := head.exchanges + (_exchange IS NULL AND _role = 1)::integer;
-    exchange := coalesce(_exchange, exchanges);
+    turns := head.turns + (_turn IS NULL AND _role = 1)::integer;
+    turn := coalesce(_turn, turns);
     total := head.total + _tokens;
     known := false;
     INSERT INTO keepthread.messages (
-        sid, seq, tokens, exchange, exchanges, total, created_at, tenant, role, id, counter, digest,
+        sid, seq, tokens, turn, turns, total, created_at, tenant, role, id, counter, digest,
         guard, extra, content
     ) VALUES (
-        _sid, seq, _tokens, exchange, exchanges, total, _created_at, _tenant, _role, _id, _counter, _digest,
+        _sid, seq, _tokens, turn, turns, total, _created_at, _tenant, _role, _id, _counter, _digest,
         keepthread.guard_of(
-            _sid, seq, _tokens, _counter, exchange, exchanges, total, _created_at, _digest),
+            _sid, seq, _tokens, _counter, turn, turns, total, _created_at, _digest),
         _extra, _content
     ) ON CONFLICT (id, sid, tenant) WHERE messages.seq > 0 DO NOTHING;
     IF FOUND THEN
@@ -157,8 +157,8 @@ $$;
 CREATE FUNCTION keepthread.append(
     _tenant integer, _sid bigint, _id bytea, _role bigint, _content bytea, _extra bytea,
     _tokens bigint, _counter bytea, _created_at double precision, _digest bytea,
-    _expect bigint, _exchange bigint, _now double precision,
-    OUT known boolean, OUT seq bigint, OUT exchange bigint, OUT total bigint
+    _expect bigint, _turn bigint, _now double precision,
+    OUT known boolean, OUT seq bigint, OUT turn bigint, OUT total bigint
 )
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -173,36 +173,36 @@ BEGIN
     END IF;
 
     INSERT INTO keepthread.messages AS new (
-        sid, seq, tokens, exchange, exchanges, total, created_at, tenant, role, id, counter, digest,
+        sid, seq, tokens, turn, turns, total, created_at, tenant, role, id, counter, digest,
         guard, extra, content
     )
-    SELECT _sid, n.seq, _tokens, n.exchange, n.exchanges, n.total, _created_at, _tenant, _role, _id,
+    SELECT _sid, n.seq, _tokens, n.turn, n.turns, n.total, _created_at, _tenant, _role, _id,
            _counter, _digest,
            keepthread.guard_of(
-               _sid, n.seq, _tokens, _counter, n.exchange, n.exchanges, n.total, _created_at, _digest),
+               _sid, n.seq, _tokens, _counter, n.turn, n.turns, n.total, _created_at, _digest),
            _extra, _content
     FROM (
         SELECT h.seq + 1 AS seq, h.total + _tokens AS total,
-               coalesce(_exchange, h.exchanges + (_role = 1)::integer) AS exchange,
-               h.exchanges + (_exchange IS NULL AND _role = 1)::integer AS exchanges
+               coalesce(_turn, h.turns + (_role = 1)::integer) AS turn,
+               h.turns + (_turn IS NULL AND _role = 1)::integer AS turns
         FROM (
-            SELECT l.seq, l.tokens, l.counter, l.exchange, l.exchanges, l.total, l.created_at, l.digest,
+            SELECT l.seq, l.tokens, l.counter, l.turn, l.turns, l.total, l.created_at, l.digest,
                    l.guard
             FROM keepthread.messages l
             WHERE l.tenant = _tenant AND l.sid = _sid
             ORDER BY l.seq DESC LIMIT 1
         ) h
         WHERE h.guard = keepthread.guard_of(
-            _sid, h.seq, h.tokens, h.counter, h.exchange, h.exchanges, h.total, h.created_at, h.digest)
-          AND coalesce(_exchange BETWEEN 1 AND h.exchanges, true) AND coalesce(_expect = h.seq, true)
+            _sid, h.seq, h.tokens, h.counter, h.turn, h.turns, h.total, h.created_at, h.digest)
+          AND coalesce(_turn BETWEEN 1 AND h.turns, true) AND coalesce(_expect = h.seq, true)
           AND epoch = 0 AND h.total + _tokens <= 9007199254740991
     ) n
-    RETURNING false, new.seq, new.exchange, new.total INTO known, seq, exchange, total;
+    RETURNING false, new.seq, new.turn, new.total INTO known, seq, turn, total;
     IF NOT FOUND THEN
-        SELECT a.known, a.seq, a.exchange, a.total INTO known, seq, exchange, total
+        SELECT a.known, a.seq, a.turn, a.total INTO known, seq, turn, total
         FROM keepthread.append_with_care(
             _tenant, _sid, _id, _role, _content, _extra, _tokens, _counter, _created_at, _digest,
-            _expect, _exchange, _now) a;
+            _expect, _turn, _now) a;
     ELSIF _now >= active + 1 THEN  -- once a second: the indexes of lists are written as well
         UPDATE keepthread.sessions s  -- as `touch` does, but planned once
         SET active_at = _now, active_guard = keepthread.guard_of_activity(_sid, _now)
@@ -215,8 +215,8 @@ $$;
 CREATE FUNCTION keepthread.append_all(
     _tenant integer, _sid bigint, _ids bytea[], _roles bigint[], _contents bytea[], _extras bytea[],
     _tokens bigint[], _counters bytea[], _times double precision[], _digests bytea[],
-    _expect bigint, _exchange bigint, _now double precision
-) RETURNS TABLE (known boolean, seq bigint, exchange bigint, total bigint)
+    _expect bigint, _turn bigint, _now double precision
+) RETURNS TABLE (known boolean, seq bigint, turn bigint, total bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     one record;
@@ -225,10 +225,10 @@ BEGIN
         SELECT * FROM unnest(_ids, _roles, _contents, _extras, _tokens, _counters, _times, _digests)
             AS o (id, role, content, extra, tokens, counter, created_at, digest)
     LOOP
-        SELECT a.known, a.seq, a.exchange, a.total INTO known, seq, exchange, total
+        SELECT a.known, a.seq, a.turn, a.total INTO known, seq, turn, total
         FROM keepthread.append_with_care(
             _tenant, _sid, one.id, one.role, one.content, one.extra, one.tokens, one.counter,
-            one.created_at, one.digest, _expect, _exchange, _now) a;
+            one.created_at, one.digest, _expect, _turn, _now) a;
         RETURN NEXT;
         IF NOT known THEN
             _expect := _expect + 1;
@@ -240,11 +240,11 @@ $$;
 -- A message as it is read, in the order of codec.Row.
 CREATE TYPE keepthread.message AS (
     seq bigint, id bytea, role smallint, content bytea, extra bytea, tokens bigint, counter bytea,
-    exchange bigint, exchanges bigint, total bigint, created_at double precision, digest bytea,
+    turn bigint, turns bigint, total bigint, created_at double precision, digest bytea,
     guard bytea
 );
 
--- Whether a session exists, and its shelf with it; other shelves always do.
+-- Whether a session exists, so that it may have records; owners and tenants always may.
 CREATE FUNCTION keepthread.is_there(_tenant integer, _sid bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT _sid = 0 OR EXISTS (
@@ -255,7 +255,7 @@ $$;
 CREATE FUNCTION keepthread.sound(_tenant integer, _sid bigint, _seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT m.guard = keepthread.guard_of(
-        m.sid, m.seq, m.tokens, m.counter, m.exchange, m.exchanges, m.total, m.created_at, m.digest)
+        m.sid, m.seq, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest)
     FROM keepthread.messages m
     WHERE m.tenant = _tenant AND m.sid = _sid AND m.seq = _seq
 $$;
@@ -311,8 +311,8 @@ BEGIN
     start.seq := keepthread.first_of_tail(_tenant, _sid, _tokens, _limit, _before, _after, _least);
     RETURN NEXT start;
     RETURN QUERY
-        SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.exchange,
-               m.exchanges, m.total, m.created_at, m.digest, m.guard
+        SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.turn,
+               m.turns, m.total, m.created_at, m.digest, m.guard
         FROM keepthread.messages m
         WHERE m.tenant = _tenant AND m.sid = _sid AND m.seq >= start.seq AND m.seq < _before
         ORDER BY m.seq;
@@ -326,8 +326,8 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     RETURN QUERY
-        SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.exchange,
-               m.exchanges, m.total, m.created_at, m.digest, m.guard
+        SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.turn,
+               m.turns, m.total, m.created_at, m.digest, m.guard
         FROM keepthread.messages m
         WHERE m.tenant = _tenant AND m.sid = _sid AND m.seq > _after AND m.seq <= _upto
         ORDER BY m.seq LIMIT _limit;
@@ -346,8 +346,8 @@ BEGIN
             UNION SELECT keepthread.seq_of(_tenant, _sid, one) FROM unnest(_ids) AS one
         ) o,
         LATERAL (
-            SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.exchange,
-                   m.exchanges, m.total, m.created_at, m.digest, m.guard
+            SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.turn,
+                   m.turns, m.total, m.created_at, m.digest, m.guard
             FROM keepthread.messages m
             WHERE m.tenant = _tenant AND m.sid = _sid AND m.seq = o.seq
             OFFSET 0  -- one by one: never the whole log, held against the list
@@ -361,7 +361,7 @@ $$;
 -- made_of); 3 the messages that followed records are made of. `intact` is of the session or the record.
 CREATE TYPE keepthread.gathered AS (
     part integer, intact boolean, seq bigint, id bytea, role smallint, content bytea, extra bytea,
-    tokens bigint, counter bytea, exchange bigint, exchanges bigint, total bigint,
+    tokens bigint, counter bytea, turn bigint, turns bigint, total bigint,
     created_at double precision, digest bytea, guard bytea
 );
 
@@ -379,14 +379,14 @@ BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     FOR one IN  -- stepping back as `first_of_tail` does, but reading the rows as well
         SELECT 1, true, m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter,
-               m.exchange, m.exchanges, m.total, m.created_at, m.digest, m.guard
+               m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
         FROM keepthread.messages m
         WHERE m.tenant = _tenant AND m.sid = _sid
         ORDER BY m.seq DESC
     LOOP
         IF one.tokens > room AND taken >= _least THEN
             IF one.guard = keepthread.guard_of(
-                _sid, one.seq, one.tokens, one.counter, one.exchange, one.exchanges, one.total,
+                _sid, one.seq, one.tokens, one.counter, one.turn, one.turns, one.total,
                 one.created_at, one.digest
             ) THEN
                 first := coalesce(newer, one.seq + 1);
@@ -416,15 +416,15 @@ BEGIN
                    r.firsts, r.lasts),
                r.version, r.key, 0::smallint, r.value, r.made_of, 0::bigint, r.kind, 0::bigint,
                0::bigint, 0::bigint, 0::double precision, NULL::bytea, NULL::bytea
-        FROM keepthread.shelf r
+        FROM keepthread.records r
         WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = '' AND r.kind = ANY (_kinds);
     IF FOUND AND cardinality(_follow) > 0 THEN
         RETURN QUERY
             SELECT 3, true, m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter,
-                   m.exchange, m.exchanges, m.total, m.created_at, m.digest, m.guard
+                   m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
             FROM (
                 SELECT DISTINCT span.low, span.high
-                FROM keepthread.shelf r, unnest(r.firsts, r.lasts) AS span (low, high)
+                FROM keepthread.records r, unnest(r.firsts, r.lasts) AS span (low, high)
                 WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = '' AND r.kind = ANY (_follow)
             ) span,
             LATERAL (

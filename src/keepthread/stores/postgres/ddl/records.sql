@@ -41,7 +41,7 @@ BEGIN
         RETURN;
     END IF;
     IF _seen IS NOT NULL THEN
-        SELECT r.version INTO number FROM keepthread.shelf r
+        SELECT r.version INTO number FROM keepthread.records r
         WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key
         FOR UPDATE;
         number := coalesce(number, 0);
@@ -63,7 +63,7 @@ BEGIN
     END LOOP;
 
     number := keepthread.next_of('keepthread.versions');
-    INSERT INTO keepthread.shelf AS r (
+    INSERT INTO keepthread.records AS r (
         sid, version, tenant, whose, kind, key, owner, guard, value, made_of, firsts, lasts
     ) VALUES (
         _sid, number, _tenant, _whose, _kind, _key, _owner,
@@ -79,7 +79,7 @@ BEGIN
         outcome := 'put';
     ELSE  -- somebody put it first, just now
         outcome := 'version';
-        SELECT r.version INTO number FROM keepthread.shelf r
+        SELECT r.version INTO number FROM keepthread.records r
         WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
         number := coalesce(number, 0);
     END IF;
@@ -99,7 +99,7 @@ BEGIN
         outcome := 'gone';
         RETURN;
     END IF;
-    SELECT r.version INTO number FROM keepthread.shelf r
+    SELECT r.version INTO number FROM keepthread.records r
     WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key
     FOR UPDATE;
     number := coalesce(number, 0);
@@ -107,15 +107,16 @@ BEGIN
         outcome := 'version';
         RETURN;
     END IF;
-    DELETE FROM keepthread.shelf r
+    DELETE FROM keepthread.records r
     WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
     outcome := 'dropped';
     number := (number > 0)::integer;
 END
 $$;
 
--- All records of a shelf or of a kind, by kind and key. With bounds, those of a kind between two keys,
--- the last first and up to a limit; without, all, because a damaged key may sort anywhere.
+-- All records of a session, an owner or the tenant, or those of a kind, by kind and key. With bounds,
+-- those of a kind between two keys, the last first and up to a limit; without, all, because a damaged
+-- key may sort anywhere.
 CREATE FUNCTION keepthread.scan(
     _tenant integer, _sid bigint, _whose bytea, _kind bytea, _after bytea, _before bytea, _limit bigint
 ) RETURNS SETOF keepthread.record
@@ -126,21 +127,21 @@ BEGIN
         RETURN QUERY
             SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
                 r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
-            FROM keepthread.shelf r
+            FROM keepthread.records r
             WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose
             ORDER BY r.kind, r.key;
     ELSIF _limit IS NULL THEN
         RETURN QUERY
             SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
                 r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
-            FROM keepthread.shelf r
+            FROM keepthread.records r
             WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind
             ORDER BY r.key;
     ELSE
         RETURN QUERY
             SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
                 r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
-            FROM keepthread.shelf r
+            FROM keepthread.records r
             WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind
               AND r.key > _after AND r.key < _before
             ORDER BY r.key DESC LIMIT _limit;
@@ -156,7 +157,7 @@ BEGIN
     RETURN QUERY
         SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
             r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
-        FROM keepthread.shelf r
+        FROM keepthread.records r
         WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
 END
 $$;
@@ -166,7 +167,7 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     RETURN QUERY
-        SELECT DISTINCT r.owner FROM keepthread.shelf r
+        SELECT DISTINCT r.owner FROM keepthread.records r
         WHERE r.tenant = _tenant AND r.sid = 0 AND r.owner <> '' ORDER BY r.owner;
 END
 $$;
@@ -175,7 +176,7 @@ $$;
 -- is not known: nobody can read it, but its bytes may still hold what was erased.
 CREATE FUNCTION keepthread.drop_made_of(_tenant integer, _sid bigint, _seqs bigint[]) RETURNS void
 LANGUAGE sql AS $$
-    DELETE FROM keepthread.shelf r
+    DELETE FROM keepthread.records r
     WHERE r.tenant = _tenant AND r.sid = _sid AND r.made_of IS NOT NULL AND (
         EXISTS (
             SELECT FROM unnest(r.firsts, r.lasts) AS span (first, last), unnest(_seqs) AS place

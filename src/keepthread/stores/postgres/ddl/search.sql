@@ -16,7 +16,7 @@ END
 $$;
 
 -- Where words are: for each word by its number and each session, the positions there, eight bytes each;
--- of a word at more positions than are asked for, at least the last ones. Number 0 are the sittings of
+-- of a word at more positions than are asked for, at least the last ones. Number 0 are the segments of
 -- the scope, session by session. A word with a mark after it is not looked for if the plain one, whose
 -- number is given with it, is nowhere.
 CREATE FUNCTION keepthread.places(
@@ -40,7 +40,7 @@ BEGIN
     END IF;
     RETURN QUERY
         SELECT 0::bigint, t.*
-        FROM keepthread.sittings_of(_tenant, number, scope.whose, scope.low, scope.high) t;
+        FROM keepthread.segments_of(_tenant, number, scope.whose, scope.low, scope.high) t;
     IF _sid IS NOT NULL AND keepthread.is_small(_tenant, number, scope.whose, _sid) THEN
         RETURN QUERY
             SELECT f.word, _sid, f.data
@@ -77,8 +77,8 @@ END
 $$;
 
 -- Where words are, as `places` returns it, in messages of a time and of some roles; a role is a bit by its
--- number. The filter is applied before the last positions are taken. Sessions without a sitting of that
--- time are skipped; inside a sitting, times may go back by up to six hours.
+-- number. The filter is applied before the last positions are taken. Sessions without a segment of that
+-- time are skipped; inside a segment, times may go back by up to six hours.
 CREATE FUNCTION keepthread.places_within(
     _tenant integer, _view bytea, _words text[], _plain bigint[], _owner bytea, _sid bigint, _most bigint,
     _since double precision, _until double precision, _roles integer
@@ -102,9 +102,9 @@ BEGIN
     END IF;
     RETURN QUERY
         SELECT 0::bigint, t.*
-        FROM keepthread.sittings_of(_tenant, number, scope.whose, scope.low, scope.high) t;
+        FROM keepthread.segments_of(_tenant, number, scope.whose, scope.low, scope.high) t;
     SELECT coalesce(array_agg(DISTINCT t.sid), '{}') INTO sids
-    FROM keepthread.sittings_within(_tenant, number, scope.whose, scope.low, scope.high, _since, _until) t;
+    FROM keepthread.segments_within(_tenant, number, scope.whose, scope.low, scope.high, _since, _until) t;
     FOR n IN 1 .. cardinality(_words) LOOP
         CONTINUE WHEN NOT seen[_plain[n]];
         asked := _words[n] || behind;
@@ -158,11 +158,11 @@ RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     own CONSTANT bigint := (
-        SELECT coalesce(sum(t.parts), 0) FROM keepthread.sittings t
+        SELECT coalesce(sum(t.parts), 0) FROM keepthread.segments t
         WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose AND t.sid = _sid);
 BEGIN
     RETURN own < 100 OR 16 * own < (
-        SELECT sum(t.parts) FROM keepthread.sittings t
+        SELECT sum(t.parts) FROM keepthread.segments t
         WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose);
 END
 $$;
@@ -180,8 +180,8 @@ LANGUAGE sql STABLE AS $$
     GROUP BY a.n
 $$;
 
--- The sittings of a scope as bytes, by session.
-CREATE FUNCTION keepthread.sittings_of(
+-- The segments of a scope as bytes, by session.
+CREATE FUNCTION keepthread.segments_of(
     _tenant integer, _view integer, _whose bigint, _low bigint, _high bigint
 ) RETURNS TABLE (sid bigint, data bytea)
 LANGUAGE plpgsql STABLE AS $$
@@ -189,13 +189,13 @@ BEGIN
     IF _whose IS NULL THEN
         RETURN QUERY
             SELECT t.sid, string_agg(keepthread.packed(t), ''::bytea)
-            FROM keepthread.sittings t
+            FROM keepthread.segments t
             WHERE t.tenant = _tenant AND t.view = _view
             GROUP BY t.sid;
     ELSE
         RETURN QUERY
             SELECT t.sid, string_agg(keepthread.packed(t), ''::bytea)
-            FROM keepthread.sittings t
+            FROM keepthread.segments t
             WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose
               AND t.sid BETWEEN _low AND _high
             GROUP BY t.sid;
@@ -203,8 +203,8 @@ BEGIN
 END
 $$;
 
--- The sessions of a scope that have a sitting of a time.
-CREATE FUNCTION keepthread.sittings_within(
+-- The sessions of a scope that have a segment of a time.
+CREATE FUNCTION keepthread.segments_within(
     _tenant integer, _view integer, _whose bigint, _low bigint, _high bigint, _since double precision,
     _until double precision
 ) RETURNS TABLE (sid bigint)
@@ -212,12 +212,12 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF _whose IS NULL THEN
         RETURN QUERY
-            SELECT t.sid FROM keepthread.sittings t
+            SELECT t.sid FROM keepthread.segments t
             WHERE t.tenant = _tenant AND t.view = _view
               AND t.ended_at >= _since AND t.started_at - 21600 < _until;
     ELSE
         RETURN QUERY
-            SELECT t.sid FROM keepthread.sittings t
+            SELECT t.sid FROM keepthread.segments t
             WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose
               AND t.sid BETWEEN _low AND _high
               AND t.ended_at >= _since AND t.started_at - 21600 < _until;
@@ -225,7 +225,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION keepthread.packed(t keepthread.sittings) RETURNS bytea
+CREATE FUNCTION keepthread.packed(t keepthread.segments) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT int8send(t.first) || float8send(t.started_at) || float8send(t.ended_at)
         || int8send(t.parts) || int8send(t.length) || int8send(t.answers)
@@ -279,7 +279,7 @@ $$;
 CREATE FUNCTION keepthread.fetch(_tenant integer, _sids bigint[], _seqs bigint[], _kinds bytea[])
 RETURNS TABLE (
     part integer, sid bigint, session bytea, owner bytea, intact boolean, seq bigint, id bytea, role smallint,
-    content bytea, extra bytea, tokens bigint, counter bytea, exchange bigint, exchanges bigint,
+    content bytea, extra bytea, tokens bigint, counter bytea, turn bigint, turns bigint,
     total bigint, created_at double precision, digest bytea, guard bytea
 )
 LANGUAGE plpgsql STABLE AS $$
@@ -294,8 +294,8 @@ BEGIN
             OFFSET 0
         ) s,
         LATERAL (
-            SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.exchange,
-                   m.exchanges, m.total, m.created_at, m.digest, m.guard
+            SELECT m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter, m.turn,
+                   m.turns, m.total, m.created_at, m.digest, m.guard
             FROM keepthread.messages m
             WHERE m.tenant = _tenant AND m.sid = p.sid AND m.seq = p.seq AND m.content IS NOT NULL
             OFFSET 0  -- one by one: never the whole log, held against the list
@@ -310,7 +310,7 @@ BEGIN
                            r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of,
                            r.firsts, r.lasts),
                        r.version, r.key, 0::smallint, r.value, r.made_of, 0::bigint, r.kind, 0::bigint
-                FROM keepthread.shelf r
+                FROM keepthread.records r
                 WHERE r.tenant = _tenant AND r.sid = p.sid AND r.whose = '' AND r.kind = ANY (_kinds)
                 OFFSET 0
             ) r;

@@ -73,8 +73,8 @@ BEGIN
         GRANT SELECT ON keepthread.migrations, keepthread.asked TO keepthread_app;
         GRANT USAGE ON SEQUENCE keepthread.places, keepthread.versions TO keepthread_app;
         GRANT SELECT, INSERT, UPDATE, DELETE
-            ON keepthread.sessions, keepthread.messages, keepthread.shelf,
-               keepthread.readings, keepthread.sittings, keepthread.words, keepthread.vectors
+            ON keepthread.sessions, keepthread.messages, keepthread.records,
+               keepthread.readings, keepthread.segments, keepthread.words, keepthread.vectors
             TO keepthread_app;
     END IF;
 END

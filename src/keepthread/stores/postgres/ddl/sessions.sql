@@ -33,7 +33,7 @@ $$;
 CREATE TYPE keepthread.session AS (
     sid bigint, id bytea, owner bytea, kind smallint, ready boolean, epoch bigint,
     created_at double precision, active_at double precision, details bytea, intact boolean,
-    messages bigint, exchanges bigint, tokens bigint
+    messages bigint, turns bigint, tokens bigint
 );
 
 CREATE FUNCTION keepthread.described(s keepthread.sessions) RETURNS keepthread.session
@@ -41,7 +41,7 @@ LANGUAGE sql STABLE AS $$
     SELECT s.sid, s.id, s.owner, s.kind, s.ready, s.epoch, s.created_at, s.active_at, s.details,
            s.guard = keepthread.guard_of_session(s)
                AND s.active_guard = keepthread.guard_of_activity(s.sid, s.active_at),
-           h.seq, h.exchanges, h.total
+           h.seq, h.turns, h.total
     FROM keepthread.head(s.tenant, s.sid) h
 $$;
 
@@ -132,7 +132,7 @@ BEGIN
     END IF;
     PERFORM keepthread.unindex_session(_tenant, _sid);
     DELETE FROM keepthread.messages WHERE tenant = _tenant AND sid = _sid;
-    DELETE FROM keepthread.shelf WHERE tenant = _tenant AND sid = _sid;
+    DELETE FROM keepthread.records WHERE tenant = _tenant AND sid = _sid;
     DELETE FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid;
     RETURN 'deleted';
 END

@@ -60,15 +60,15 @@ CREATE INDEX sessions_by_activity ON keepthread.sessions (tenant, active_at, sid
 CREATE INDEX sessions_by_owner ON keepthread.sessions (tenant, owner, active_at, sid)
     WHERE ready AND kind <> 2;
 
--- One row per message. The last row of a session is its head: position, exchanges and token total
+-- One row per message. The last row of a session is its head: position, turns and token total
 -- are read from there, so that an append updates nothing. Wide columns come first, so that no
 -- byte is lost between them, and no column is NULL in a living row, which saves its null bitmap.
 CREATE TABLE keepthread.messages (
     sid        bigint           NOT NULL,
     seq        bigint           NOT NULL,
     tokens     bigint           NOT NULL,
-    exchange   bigint           NOT NULL,
-    exchanges  bigint           NOT NULL,  -- running count of the log
+    turn       bigint           NOT NULL,
+    turns      bigint           NOT NULL,  -- running count of the log
     total      bigint           NOT NULL,  -- running tokens of the log
     created_at double precision NOT NULL,
     tenant     integer          NOT NULL,
@@ -84,10 +84,10 @@ CREATE TABLE keepthread.messages (
 
 CREATE UNIQUE INDEX messages_by_id ON keepthread.messages (id, sid, tenant) WHERE seq > 0;
 
--- One row per record. A session's shelf has its sid, an owner's its name, the tenant's neither.
+-- One row per record. Those of a session have its sid, those of an owner its name, the tenant's neither.
 -- `whose` is the owner's name, or a digest of a long one: three long names do not fit an index.
--- `firsts` and `lasts` are the positions of the shelf's own session that `made_of` names.
-CREATE TABLE keepthread.shelf (
+-- `firsts` and `lasts` are the positions of the record's own session that `made_of` names.
+CREATE TABLE keepthread.records (
     sid     bigint   NOT NULL,
     version bigint   NOT NULL,
     tenant  integer  NOT NULL,
@@ -130,7 +130,7 @@ CREATE TABLE keepthread.readings (
     PRIMARY KEY (tenant, sid, view)
 );
 
-CREATE TABLE keepthread.sittings (
+CREATE TABLE keepthread.segments (
     sid        bigint           NOT NULL,
     whose      bigint           NOT NULL,
     first      bigint           NOT NULL,
@@ -184,7 +184,7 @@ DECLARE
     partitions CONSTANT integer := current_setting('keepthread.partitions');
     place text;
 BEGIN
-    FOREACH place IN ARRAY ARRAY['messages messages', 'shelf shelf', 'words asked', 'vectors vectors'] LOOP
+    FOREACH place IN ARRAY ARRAY['messages messages', 'records records', 'words asked', 'vectors vectors'] LOOP
         FOR n IN 0 .. partitions - 1 LOOP
             EXECUTE format(
                 'CREATE TABLE keepthread.%s_%s PARTITION OF keepthread.%s'

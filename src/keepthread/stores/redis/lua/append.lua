@@ -1,20 +1,20 @@
 -- Store messages at the end of a log, all or none.
--- ARGV: 3 the position expected, 4 the exchange, 5 whether to store, 6 the time of activity, sealed,
+-- ARGV: 3 the position expected, 4 the turn, 5 whether to store, 6 the time of activity, sealed,
 -- 7 whether the session's record is wanted, then an id and a row's rest for each message.
 -- Returns the head before, whether it stored, the record, and id, position and row of what is known.
 if gone() then
     return false
 end
 local state = redis.call('HMGET', session, 'head', 'active', 'record')
-local seq, exchanges, total, ttl = open_head(state[1])
+local seq, turns, total, ttl = open_head(state[1])
 local reply = { state[1] or '', 0, ARGV[7] == '1' and state[3] or '' }
 if not seq then
     return reply
 end
 
-local exchange = tonumber(ARGV[4])
+local turn = tonumber(ARGV[4])
 local fits = ARGV[5] == '1' and (ARGV[3] == '' or tonumber(ARGV[3]) == seq)
-if exchange and (exchange < 1 or exchange > exchanges) then
+if turn and (turn < 1 or turn > turns) then
     fits = false
 end
 local sum = number(total)
@@ -34,12 +34,12 @@ end
 
 for i = 8, #ARGV, 2 do
     local rest = ARGV[i + 1]
-    if not exchange and string.byte(rest, 49) % 4 == 1 then
-        exchanges = exchanges + 1
+    if not turn and string.byte(rest, 49) % 4 == 1 then
+        turns = turns + 1
     end
     seq = seq + 1
     total = add(total, string.sub(rest, 1, 8))
-    local row = close_row(seq, exchange or exchanges, exchanges, total, rest)
+    local row = close_row(seq, turn or turns, turns, total, rest)
     redis.call('HSET', messages, seq, row)
     redis.call('HSET', ids, ARGV[i], seq)
 end
@@ -48,7 +48,7 @@ if #ARGV > 7 then
     if not active or #active ~= 16 or struct.unpack('<d', active) < struct.unpack('<d', ARGV[6]) then
         active = ARGV[6]
     end
-    redis.call('HSET', session, 'head', close_head(seq, exchanges, total, ttl), 'active', active)
+    redis.call('HSET', session, 'head', close_head(seq, turns, total, ttl), 'active', active)
     keep(ttl)
 end
 reply[2] = 1

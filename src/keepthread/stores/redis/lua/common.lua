@@ -1,9 +1,9 @@
--- What every script on a session or a shelf begins with.
+-- What every script on a session or on records begins with.
 --
 -- KEYS are those of one hash tag, and so of one slot: the session's hash, its messages, the
--- positions of their ids, its records, and their order. An owner's or the tenant's shelf has the
+-- positions of their ids, its records, and their order. An owner's or the tenant's records have the
 -- same five, without messages.
--- ARGV[1] is the session's life, or empty for other shelves; ARGV[2] is the mark of the place.
+-- ARGV[1] is the session's life, or empty for other records; ARGV[2] is the mark of the place.
 --
 -- A server whose memory is full refuses a script's first write, if that is one that adds; never a
 -- later one. So what adds begins with adding, and what frees begins with removing.
@@ -39,15 +39,15 @@ local function number(bytes)
     return high * 4294967296 + low
 end
 
--- A head is 8 bytes each of position, exchanges, total and time to live, and their seal.
+-- A head is 8 bytes each of position, turns, total and time to live, and their seal.
 local function open_head(head)
     if head and #head == 40 and seal(string.sub(head, 1, 32)) == string.sub(head, 33) then
         return struct.unpack('<i8i8c8i8', head)
     end
 end
 
-local function close_head(seq, exchanges, total, ttl)
-    local numbers = struct.pack('<i8i8', seq, exchanges) .. total .. struct.pack('<i8', ttl)
+local function close_head(seq, turns, total, ttl)
+    local numbers = struct.pack('<i8i8', seq, turns) .. total .. struct.pack('<i8', ttl)
     return numbers .. seal(numbers)
 end
 
@@ -68,8 +68,8 @@ end
 -- Return a row: its guard, the numbers given here, and the rest, which came from Python. The rest
 -- begins with tokens, time and digest (48 bytes); 9 more tell of what kind and how long the parts
 -- behind are, of which the counter's name is the first.
-local function close_row(seq, exchange, exchanges, total, rest)
-    local numbers = struct.pack('<i8i8', exchange, exchanges) .. total
+local function close_row(seq, turn, turns, total, rest)
+    local numbers = struct.pack('<i8i8', turn, turns) .. total
     local counter = string.sub(rest, 58, 57 + struct.unpack('<I2', rest, 50))
     local guarded = struct.pack('<i8', seq) .. numbers .. string.sub(rest, 1, 48) .. counter
     return seal(guarded) .. numbers .. rest
@@ -79,9 +79,9 @@ local function sound_row(seq, row)
     if #row < 89 then
         return false
     end
-    local exchange, exchanges = struct.unpack('<i8i8', row, 9)
+    local turn, turns = struct.unpack('<i8i8', row, 9)
     local total, rest = string.sub(row, 25, 32), string.sub(row, 33)
-    return close_row(seq, exchange, exchanges, total, rest) == row
+    return close_row(seq, turn, turns, total, rest) == row
 end
 
 -- Return rows from a position back to another, for as long as they fit. Damaged ones cost nothing;

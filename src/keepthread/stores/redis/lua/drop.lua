@@ -1,4 +1,4 @@
--- Take a record off its shelf. ARGV: 3 name, 4 the version seen, or empty, 5 whether this repeats
+-- Delete a record. ARGV: 3 name, 4 the version seen, or empty, 5 whether this repeats
 -- an attempt of unknown outcome. Returns 1 and whether it was there, or 0 and the present version.
 if gone() then
     return false

@@ -1,4 +1,4 @@
--- Put a record on a shelf, if it and the session it is made of are as the caller saw them.
+-- Put a record, if it and the session it is made of are as the caller saw them.
 -- ARGV: 3 name, 4 the version seen, or empty, 5 the epoch seen of this session, or empty, 6 rest.
 -- Returns 1 and the new version, 0 and the present one, or -1 and the present epoch.
 if gone() then

@@ -7,7 +7,7 @@ if gone() then
     return false
 end
 local state = redis.call('HMGET', session, 'revision', 'head')
-local seq, exchanges, total, ttl = open_head(state[2])
+local seq, turns, total, ttl = open_head(state[2])
 if ARGV[8] == '1' and state[1] == ARGV[4] then
     return 1
 end
@@ -20,9 +20,9 @@ end
 for at = tonumber(ARGV[6]) + 1, seq do
     local row = redis.call('HGET', messages, at)
     if row and sound_row(at, row) then
-        local exchange, all = struct.unpack('<i8i8', row, 9)
+        local turn, all = struct.unpack('<i8i8', row, 9)
         local sum = add(string.sub(row, 25, 32), ARGV[7])
-        row = close_row(at, exchange, all, sum, string.sub(row, 33))
+        row = close_row(at, turn, all, sum, string.sub(row, 33))
     end
     if row then
         redis.call('HSET', KEYS[6], at, row)
@@ -32,7 +32,7 @@ if redis.call('EXISTS', KEYS[6]) == 1 then
     redis.call('PERSIST', KEYS[6])
     redis.call('RENAME', KEYS[6], messages)
 end
-redis.call('HSET', session, 'revision', ARGV[4], 'head', close_head(seq, exchanges, add(total, ARGV[7]), ttl))
+redis.call('HSET', session, 'revision', ARGV[4], 'head', close_head(seq, turns, add(total, ARGV[7]), ttl))
 if ttl > 0 then
     redis.call('PEXPIRE', messages, redis.call('PTTL', session))
 end

@@ -1,2 +1,0 @@
--- Return all records of a shelf by name, and the names in their order, of one moment.
-return { redis.call('HGETALL', records), redis.call('ZRANGE', order, 0, -1) }
