@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.corpus import COUNTER, SESSION, tokens_of
 from bench.ours import Inside, result
-from keepthread import Context, Memory, Message, Session, sync
+from keepthread import Context, Memory, Message, Options, Session, sync
 from keepthread.memory import material as gather
 from keepthread.types import Gathered
 
@@ -95,7 +95,9 @@ class OnTheSpot:
 
     def __init__(self, inside: Inside, size: int) -> None:
         self._store, self._key = inside.store, inside.keys[0]
-        self._session = result(Memory(inside.store, counter=Counted(size)).session(SESSION))
+        self._session = result(
+            Memory(inside.store, Options(counter=Counted(size))).session(SESSION)
+        )
 
     def gather(self, count: int, *, budget: int) -> None:
         """Read what a context is chosen from, so many times."""

@@ -7,7 +7,7 @@ from itertools import cycle
 from bench.corpus import messages, tokens_of
 from bench.furnished import Quarters
 from bench.rates import TASKS, together
-from keepthread import Memory, Session
+from keepthread import Memory, Options, Session
 from keepthread.memory.material import LEAST
 from keepthread.protocols import Store
 
@@ -28,7 +28,7 @@ class Tasks:
         self.size = size
         self.long = long
         self.used: list[Session] = []
-        self._memory = Memory(store, counter=Quarters())
+        self._memory = Memory(store, Options(counter=Quarters()))
         self._messages = cycle(messages(size, 256))
         self._budget = READ * tokens_of(size)
         self._chance = random.Random(7)

@@ -18,6 +18,7 @@ from keepthread import (
     Memory,
     Message,
     Native,
+    Options,
     ProactiveTool,
     Session,
     ToolCall,
@@ -653,7 +654,9 @@ def _memory(
     by_itself: bool,
 ) -> Memory:
     ids = lambda: f"{rng.getrandbits(128):032x}"  # noqa: E731
-    memory = Memory(store, views=VIEWS, counter=counter, folding=settings, clock=clock, ids=ids)
+    memory = Memory(
+        store, Options(views=VIEWS, counter=counter, folding=settings, clock=clock, ids=ids)
+    )
     memory._upkeep.folds = by_itself
     return memory
 

@@ -19,7 +19,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import NamedTuple
 
-from keepthread import Memory, Session
+from keepthread import Memory, Options, Session
 from keepthread.models.tokens import Estimator
 from keepthread.types import Message, SessionInfo, SessionKey
 from proofs import Outcome, Progress, Proof
@@ -130,7 +130,7 @@ def _write(
     async def run() -> None:
         async with opened(url, clock=_jumping_clock(random.Random(rngs[0].random()))) as store:
             gate.wait(PATIENCE)
-            memory = Memory(store, counter=Estimator())
+            memory = Memory(store, Options(counter=Estimator()))
             session = await memory.session("one")
             work = [
                 partial(w.run, memory, session, n) for w, n in zip(writers, shares, strict=True)

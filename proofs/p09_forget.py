@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from keepthread import Memory, Message, Scope, Session
+from keepthread import Memory, Message, Options, Scope, Session
 from keepthread.errors import Unavailable
 from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
@@ -95,7 +95,7 @@ async def everything(ground: Ground, tally: Tally, rng: random.Random) -> None:
     seen = ground.found(markers)
     tally.expect(len(seen) == len(markers), f"before: {len(seen)} of {len(markers)} are in files")
     store = await SpooledStore.open(ground.spool, partial(open_store, ground), target="proof")
-    async with Memory(store, **settings(finds=ground.finds, embeds=True)) as memory:
+    async with Memory(store, Options(**settings(finds=ground.finds, embeds=True))) as memory:
         await store.spool.deliver()
         survey = await store.spool.survey()
         tally.expect(len(survey.set_aside) == len(SPOOLED), "too little was set aside in the spool")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-from keepthread import Memory, Message
+from keepthread import Memory, Message, Options
 from keepthread.errors import KeepthreadError, Unavailable
 from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
@@ -61,7 +61,7 @@ async def open_target(url: str) -> Store:
 async def spooled_memory(folder: Path, url: str) -> AsyncIterator[Memory]:
     target = target_of(url)
     store = await SpooledStore.open(folder / "spool", partial(open_target, url), target=target)
-    async with Memory(store, counter=Estimator()) as memory:
+    async with Memory(store, Options(counter=Estimator())) as memory:
         yield memory
 
 

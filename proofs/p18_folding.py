@@ -28,7 +28,18 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, Final
 
-from keepthread import Folding, Hybrid, Memory, Message, Scope, Session, SQLiteStore, View, Window
+from keepthread import (
+    Folding,
+    Hybrid,
+    Memory,
+    Message,
+    Options,
+    Scope,
+    Session,
+    SQLiteStore,
+    View,
+    Window,
+)
 from keepthread.errors import KeepthreadError
 from keepthread.memory.material import DIGEST, FOLD, newest_summary, summary_of
 from keepthread.models.tokens import Estimator
@@ -214,7 +225,7 @@ async def talk(folder: Path, lives: int, compressing: bool) -> None:
     store: Any = Marked(await SQLiteStore.open(folder / "folds.db"), place)
     folding = settings(compressing=compressing)
     async with Memory(
-        store, views=VIEWS, counter=Estimator(), folding=folding, clock=ahead(lives)
+        store, Options(views=VIEWS, counter=Estimator(), folding=folding, clock=ahead(lives))
     ) as memory:
         session = await memory.session(NAME)
         number = max(1, session.info.exchanges)  # the last one may have no answer yet
@@ -504,7 +515,7 @@ class Catching:
         given = {"views": VIEWS, "counter": Estimator(), "folding": self.folding}
         async with (
             Memory.open(address(self.folder), **given) as other,
-            Memory(store, **given) as memory,
+            Memory(store, Options(**given)) as memory,
         ):
             self.reader = await other.session(NAME)
             self.log = await self.reader.messages(limit=self.messages)

@@ -13,6 +13,7 @@ from keepthread import (
     Hybrid,
     Memory,
     Message,
+    Options,
     Session,
     Summarized,
     ToolCall,
@@ -307,6 +308,8 @@ def _said(context: Context) -> list[str]:
 def _memory(store: Any, counter: Times) -> Memory:
     views = {f"view {n}": View(4096, each.strategy) for n, each in enumerate(VIEWS)}
     views |= {f"bare {n}": View(4096, each) for n, each in enumerate(BARE)}
-    memory = Memory(store, views=views, counter=counter, folding=FOLDING, clock=ManualClock())
+    memory = Memory(
+        store, Options(views=views, counter=counter, folding=FOLDING, clock=ManualClock())
+    )
     memory._upkeep.folds = False  # a summary is made when the sequence says so
     return memory

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from keepthread import Folding, Hybrid, Memory, Message, Scope, Session, View, sync
+from keepthread import Folding, Hybrid, Memory, Message, Options, Scope, Session, View, sync
 from keepthread.errors import InvalidInput
 from keepthread.memory.why_log import WHY
 from keepthread.models.summarizers import ByModel
@@ -144,7 +144,7 @@ async def test_an_account_of_a_deleted_session_is_nobodys(memory: Memory) -> Non
 @pytest.mark.parametrize("bad", [-1, 1.5, True, "3"])
 async def test_how_many_to_keep_is_a_count(bad: object) -> None:
     with pytest.raises(InvalidInput, match="keep_why"):
-        Memory(RamStore(), counter=Letters(), keep_why=bad)  # pyright: ignore[reportArgumentType]
+        Memory(RamStore(), Options(counter=Letters(), keep_why=bad))  # pyright: ignore[reportArgumentType]
 
 
 def test_the_blocking_surface_keeps_them_too() -> None:

@@ -31,6 +31,7 @@ from keepthread import (
     Hybrid,
     Memory,
     Message,
+    Options,
     SessionInfo,
     SQLiteStore,
     ToolCall,
@@ -93,7 +94,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def fill(path: Path) -> None:
     async with await SQLiteStore.open(path, durability="process") as store:
-        memory = Memory(store, counter=Letters())
+        memory = Memory(store, Options(counter=Letters()))
         session = await memory.session("a", owner="ana", title="Trip", system_prompt="Be brief.")
         for number in range(60):
             async with session.exchange(f"Question {number} about the weather in Jakarta") as turn:
@@ -353,13 +354,13 @@ def test_a_reader_that_goes_away_is_no_trouble(folder: Path) -> None:
 def test_recounting_sets_hidden_tokens_right_and_hides_no_damage(folder: Path) -> None:
     async def hide() -> None:
         async with await SQLiteStore.open("chat.db") as store:
-            session = await Memory(store, counter=Letters()).get_session("a")
+            session = await Memory(store, Options(counter=Letters())).get_session("a")
             await session.rewind(100)
             await session.add_turn("user", "Once more?")
 
     async def visible() -> tuple[int, int]:
         async with await SQLiteStore.open("chat.db") as store:
-            session = await Memory(store, counter=Letters()).get_session("a")
+            session = await Memory(store, Options(counter=Letters())).get_session("a")
             status = await session.status()
             shown = [m for m in await session.messages(limit=500) if not 100 < m.seq <= 120]
             return status.visible_tokens, sum(message.tokens for message in shown)
@@ -630,7 +631,7 @@ async def keep(path: Path) -> None:
     """Have a program talk that keeps its contexts, with something in every section."""
     views = {"chat": View(3000, Hybrid())}
     async with await SQLiteStore.open(path, durability="process") as store:
-        memory = Memory(store, counter=Letters(), views=views, keep_why=4)
+        memory = Memory(store, Options(counter=Letters(), views=views, keep_why=4))
         session = await memory.session("kept", system_prompt="Be brief.")
         for number in range(60):
             rule = "Remember that I take no planes." if number % 9 == 0 else "What then?"

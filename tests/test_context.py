@@ -17,6 +17,7 @@ from keepthread import (
     Memory,
     Message,
     Native,
+    Options,
     Session,
     ToolCall,
     View,
@@ -301,7 +302,7 @@ async def test_a_step_that_leaves_nothing_to_show_is_not_taken(behind: int) -> N
         await session.append(*log)
         for step in range(1, 140):
             window = Window(step=step, sections=())
-            stored = Memory(memory.store, counter=WORDS, views={"v": View(150, window)})
+            stored = Memory(memory.store, Options(counter=WORDS, views={"v": View(150, window)}))
             context = await (await stored.get_session("s")).context("v")
             first, *others = shown(context)
             assert first == 43, step
@@ -495,7 +496,7 @@ async def test_a_fork_shows_what_the_session_showed_at_that_place() -> None:
 async def test_with_another_counter_the_window_is_counted_anew() -> None:
     memory, session = await opened()
     await filled(session, 40, words=20)
-    other = await Memory(memory.store, counter=Estimator()).get_session("s")
+    other = await Memory(memory.store, Options(counter=Estimator())).get_session("s")
     for budget in (100, 300, 1000):
         context = await other.context(budget=budget)
         assert context.tokens <= budget

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from keepthread import Hybrid, Memory, Message, RamStore, Scope, SessionInfo, Span, View
+from keepthread import Hybrid, Memory, Message, Options, RamStore, Scope, SessionInfo, Span, View
 from keepthread.errors import SessionExists
 from keepthread.interchange.copy import Comparison, Copied, Copying
 from keepthread.protocols import Store
@@ -43,7 +43,7 @@ async def furnish(store: Store, size: int) -> None:
     """Fill a store through the doors that programs use."""
     rng = random.Random(SEED)
     views = {"chat": View(600, Hybrid())}
-    memory = Memory(store, counter=Letters(), views=views, keep_why=3)
+    memory = Memory(store, Options(counter=Letters(), views=views, keep_why=3))
     number = 0
     while sum(info.messages for info in await store.scan_sessions(limit=10**6)) < size:
         await talk(memory, rng, f"session {number}", max(24, min(60, size // 40)))

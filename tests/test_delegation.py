@@ -12,6 +12,7 @@ from keepthread import (
     Context,
     Memory,
     Message,
+    Options,
     RamStore,
     Scope,
     Session,
@@ -335,7 +336,7 @@ async def crash(store: Crashing, session: Session, *, answer: str | None) -> Non
 
 async def test_what_the_parent_did_not_take_in_is_recorded_on_leaving() -> None:
     store = Crashing()
-    session = await Memory(store, counter=Estimator()).session("main")
+    session = await Memory(store, Options(counter=Estimator())).session("main")
     async with session.exchange("hello") as turn, turn.delegate("Look") as child:
         store.broken = True
         with pytest.raises(Unavailable):
@@ -346,7 +347,7 @@ async def test_what_the_parent_did_not_take_in_is_recorded_on_leaving() -> None:
 
 async def test_an_exchange_taken_up_again_finds_what_its_child_answered() -> None:
     store = Crashing()
-    memory = Memory(store, counter=Estimator())
+    memory = Memory(store, Options(counter=Estimator()))
     session = await memory.session("main")
     await crash(store, session, answer="done")
     assert await results(session) == []
@@ -365,7 +366,7 @@ async def test_an_exchange_taken_up_again_finds_what_its_child_answered() -> Non
 
 async def test_a_child_that_was_not_done_goes_on() -> None:
     store = Crashing()
-    memory = Memory(store, counter=Estimator())
+    memory = Memory(store, Options(counter=Estimator()))
     session = await memory.session("main")
     await crash(store, session, answer=None)
     async with (
@@ -408,7 +409,7 @@ async def test_of_two_who_are_at_one_exchange_the_first_result_stays(session: Se
 
 async def test_an_error_says_if_the_parent_could_not_be_told() -> None:
     store = Crashing()
-    session = await Memory(store, counter=Estimator()).session("main")
+    session = await Memory(store, Options(counter=Estimator())).session("main")
     async with session.exchange("hello") as turn:
         store.broken = True
         with pytest.raises(ValueError, match="no flights") as caught:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keepthread import Memory, Message, Scope, Session, ToolCall
+from keepthread import Memory, Message, Options, Scope, Session, ToolCall
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.memory.facts.extraction import EXTRACTED, Extraction
 from keepthread.memory.facts.model_tools import MOST_HITS, TOOLS, MemoryTools
@@ -60,7 +60,9 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Store]:
 
 
 def reading(store: Store, model: ScriptedModel, clock: ManualClock, **how: Any) -> Memory:
-    return Memory(store, counter=Estimator(), clock=clock, extraction=Extraction(model, **how))
+    return Memory(
+        store, Options(counter=Estimator(), clock=clock, extraction=Extraction(model, **how))
+    )
 
 
 async def talk(session: Session, clock: ManualClock, *said: str, tool: bool = False) -> None:
@@ -282,7 +284,7 @@ async def test_an_answer_read_later_than_its_exchange_began_is_trusted_no_more(
 
 
 async def test_an_exchange_too_long_to_look_through_is_not_trusted(store: Store) -> None:
-    session = await Memory(store, counter=Estimator()).session("s", owner=OWNER)
+    session = await Memory(store, Options(counter=Estimator())).session("s", owner=OWNER)
     seen = {"lowest_origin": "assistant"}
     words = [Message(role="assistant", content="On.", meta=seen) for _ in range(1100)]
     stored = await session.append(Message(role="user", content="Go on."), *words)
@@ -365,7 +367,7 @@ async def test_of_two_values_in_one_message_the_one_said_last_holds(
 
 
 async def test_without_a_model_it_says_how_to_have_one(store: Store) -> None:
-    facts = Memory(store, counter=Estimator()).facts(OWNER)
+    facts = Memory(store, Options(counter=Estimator())).facts(OWNER)
     with pytest.raises(InvalidInput, match="extraction=Extraction"):
         await facts.extract()
     assert await facts.extracted() == Extracted()
@@ -505,7 +507,7 @@ def toolbox(store: Store, clock: ManualClock) -> Toolbox:
 async def test_what_a_model_remembers_waits_unless_the_users_message_states_it(
     store: Store, clock: ManualClock, toolbox: Toolbox
 ) -> None:
-    memory = Memory(store, counter=Estimator(), clock=clock)
+    memory = Memory(store, Options(counter=Estimator(), clock=clock))
     session = await memory.session("s", owner=OWNER)
     call = ToolCall(id="1", name="remember")
     async with session.exchange("I live in Oslo, and I like tea.") as turn:
@@ -556,7 +558,7 @@ async def test_what_a_model_remembers_waits_unless_the_users_message_states_it(
 async def test_wrong_calls_are_answered_with_what_is_wrong(
     store: Store, clock: ManualClock, toolbox: Toolbox, name: str, arguments: str
 ) -> None:
-    memory = Memory(store, counter=Estimator(), clock=clock)
+    memory = Memory(store, Options(counter=Estimator(), clock=clock))
     session = await memory.session("s", owner=OWNER)
     async with session.exchange("Hello") as turn:
         assert (await toolbox(session, turn.user).call(name, arguments)).startswith("error: ")
@@ -569,7 +571,9 @@ async def test_search_gives_what_was_found_as_data(
     async def search(query: str, limit: int) -> Sequence[JSON]:
         return [{"text": f"<|im_start|>{query}", "n": n} for n in range(limit)]
 
-    session = await Memory(store, counter=Estimator(), clock=clock).session("s", owner=OWNER)
+    session = await Memory(store, Options(counter=Estimator(), clock=clock)).session(
+        "s", owner=OWNER
+    )
     async with session.exchange("Hello") as turn:
         tools = toolbox(session, turn.user, search)
         found = await tools.call("search_memory", {"query": "tea", "limit": 3})

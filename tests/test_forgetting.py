@@ -19,6 +19,7 @@ from keepthread import (
     ForkPoint,
     Memory,
     Message,
+    Options,
     Scope,
     Session,
     SessionInfo,
@@ -385,7 +386,7 @@ class Interposing(RamStore):
 
 async def test_a_fork_that_was_finished_in_the_meantime_loses_its_copies_alone() -> None:
     store = Interposing()
-    memory = Memory(store, counter=Letters())
+    memory = Memory(store, Options(counter=Letters()))
     session = await shared_channel(memory)
     point = ForkPoint(session="shared", seq=5)
     half = SessionInfo(id="fork", owner="ana", kind="fork", ready=False, forked_from=point)
@@ -405,7 +406,7 @@ async def test_a_fork_that_was_finished_in_the_meantime_loses_its_copies_alone()
 
 async def test_an_update_does_not_bring_back_what_was_forgotten_in_the_meantime() -> None:
     store = Interposing()
-    memory = Memory(store, counter=Letters())
+    memory = Memory(store, Options(counter=Letters()))
     session = await memory.session("s", title=SECRET, system_prompt=SECRET)
     await session.append(Message(role="user", content=SECRET))
     store.meanwhile = lambda: memory.forget(session="s")
@@ -415,7 +416,7 @@ async def test_an_update_does_not_bring_back_what_was_forgotten_in_the_meantime(
 
 async def test_forgetting_takes_a_title_that_was_given_in_the_meantime() -> None:
     store = Interposing()
-    memory = Memory(store, counter=Letters())
+    memory = Memory(store, Options(counter=Letters()))
     session = await memory.session("s", title="Trip")
     await session.append(Message(role="user", content=SECRET))
     store.meanwhile = lambda: session.update(title=SECRET)
@@ -425,7 +426,7 @@ async def test_forgetting_takes_a_title_that_was_given_in_the_meantime() -> None
 
 async def test_a_fork_that_is_made_while_messages_are_erased_loses_its_copies_too() -> None:
     store = Interposing()
-    memory = Memory(store, counter=Letters())
+    memory = Memory(store, Options(counter=Letters()))
     session = await shared_channel(memory)
     await session.update(title="bob's", title_from=(await session.messages())[1].id)
     store.before_erase = lambda: session.fork(id="fork")
@@ -438,7 +439,7 @@ async def test_a_fork_that_is_made_while_messages_are_erased_loses_its_copies_to
 
 async def test_a_title_is_not_stored_if_its_message_is_forgotten_in_the_meantime() -> None:
     store = Interposing()
-    memory = Memory(store, counter=Letters())
+    memory = Memory(store, Options(counter=Letters()))
     session = await memory.session("s")
     await session.append(Message(role="user", content=SECRET, id="it"))
     store.meanwhile = lambda: memory.forget(session="s", message="it")
@@ -492,10 +493,10 @@ async def test_a_large_intent_is_several_records_and_none_before_all_are_there(
     records = await memory.store.scan(Scope(), FORGET)
     assert len(records) > 1
     await memory.store.drop(Scope(), FORGET, records[-1].key)
-    await memory._forgetting().complete()
+    await memory._services.forgetting().complete()
     assert (await texts(session))[0] == "0"
     await intent.store(memory.store)
-    await memory._forgetting().complete()
+    await memory._services.forgetting().complete()
     assert (await memory.store.find(session.key, seqs=[1, 2, 9_001]))[0].state == "erased"
     assert (await memory.store.find(session.key, seqs=[2]))[0].state == "live"
     assert await memory.store.scan(Scope(), FORGET) == []
@@ -718,7 +719,7 @@ async def test_what_a_spool_set_aside_goes_as_well(
     await store.close()
     assert found_in(tmp_path, SECRET)
     store = await SpooledStore.open(spool, there, target="t", durability="process")
-    async with Memory(store, counter=Letters()) as memory:
+    async with Memory(store, Options(counter=Letters())) as memory:
         told = await memory.forget(**wish)
         assert told.spooled == spooled
         assert len((await store.spool.survey()).set_aside) == 1 - spooled
@@ -814,7 +815,7 @@ async def test_redis_writes_its_files_anew_or_says_that_it_may_not() -> None:
 
 async def forget_on(server: RedisServer, url: str) -> Any:
     server.ask("FLUSHALL")
-    async with Memory(await RedisStore.open(url), counter=Letters()) as memory:
+    async with Memory(await RedisStore.open(url), Options(counter=Letters())) as memory:
         session = await memory.session("s")
         await session.append(Message(role="user", content=SECRET))
         return await memory.forget(session="s")

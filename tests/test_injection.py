@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keepthread import Context, Memory, Message, ProactiveTool, RamStore, Scope, Session
+from keepthread import Context, Memory, Message, Options, ProactiveTool, RamStore, Scope, Session
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, Unavailable
 from keepthread.memory.material import NOTE
@@ -204,7 +204,7 @@ async def half_done(store: Failing, session: Session, **more: Any) -> None:
 
 async def test_what_a_crash_left_half_done_is_completed() -> None:
     store = Failing()
-    session = await Memory(store, counter=Estimator()).session("s")
+    session = await Memory(store, Options(counter=Estimator())).session("s")
     await half_done(store, session, tools=[MENU])
     assert await session.inject("screen", "Home", tools=[MENU])
     assert not await session.inject("screen", "Home")
@@ -213,7 +213,7 @@ async def test_what_a_crash_left_half_done_is_completed() -> None:
 
 async def test_after_a_crash_the_text_that_is_stored_stays() -> None:
     store = Failing()
-    session = await Memory(store, counter=Estimator()).session("s")
+    session = await Memory(store, Options(counter=Estimator())).session("s")
     await half_done(store, session)
     assert not await session.inject("screen", "Settings", tools=[MENU])
     assert await notes(session) == ["Home"]
@@ -223,7 +223,7 @@ async def test_after_a_crash_the_text_that_is_stored_stays() -> None:
 
 async def test_after_a_crash_and_its_end_a_note_is_put_in_anew() -> None:
     store = Failing()
-    session = await Memory(store, counter=Estimator()).session("s")
+    session = await Memory(store, Options(counter=Estimator())).session("s")
     await half_done(store, session, lifetime=1)
     await talk(session, 2)
     assert await session.inject("screen", "Home", lifetime=1)
@@ -248,7 +248,7 @@ class Interposing(RamStore):
 @pytest.mark.parametrize("once", [True, False])
 async def test_a_text_that_another_replaced_at_once_was_put_in_all_the_same(once: bool) -> None:
     store = Interposing()
-    memory = Memory(store, counter=Estimator())
+    memory = Memory(store, Options(counter=Estimator()))
     session, store.other = await memory.session("s"), await memory.session("s")
     assert await session.inject("screen", "mine", once=once)
     assert await notes(session) == ["mine", "theirs"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from keepthread import Memory, Message, Session, sync
+from keepthread import Memory, Message, Options, Session, sync
 from keepthread.errors import StoreClosed, Unavailable
 from keepthread.event_loops import LoopEnded, PerLoop, run_in
 from keepthread.memory.runtime import Background
@@ -197,7 +197,7 @@ def test_what_waits_in_the_outbox_of_a_loop_that_ended_is_delivered_before_later
         store = await SpooledStore.open(
             tmp_path / "s.spool", open_target, target="t", durability="process"
         )
-        memory = Memory(store, counter=Estimator())
+        memory = Memory(store, Options(counter=Estimator()))
         session = await memory.session("s")
         target.away = True
         assert [m.state for m in await session.append(user("a"))] == ["spooled"]

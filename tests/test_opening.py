@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from keepthread import Memory, sync
+from keepthread import Hybrid, Memory, Options, RamStore, View, Window, sync
 from keepthread.errors import InvalidInput
+from keepthread.memory.services import MAX_TENANTS as MAX_MEMORIES
 from keepthread.models.tokens import Estimator
 from keepthread.stores.postgres.engine import MAX_TENANTS, Engine
 from servers.redis import RedisServer
@@ -69,3 +70,81 @@ async def test_what_a_memory_remembers_of_tenants_and_owners_is_bounded() -> Non
     known = [number for number in range(1, 3 * MAX_TENANTS) if engine.tenant_number(f"t{number}")]
     assert 0 < len(known) <= MAX_TENANTS
     assert engine.tenant_number(f"t{known[-1]}") == known[-1] == 3 * MAX_TENANTS - 1
+
+
+# --- tenants ---
+
+
+async def test_the_memory_of_a_tenant_is_kept() -> None:
+    async with Memory.open("ram://", counter=Estimator(), keep_why=3) as memory:
+        other = memory.tenant("other")
+        assert memory.tenant("other") is other is other.tenant("other")
+        assert memory.tenant("another") is not other
+        assert (other.counter, other.views) == (memory.counter, memory.views)
+        async with other:  # another user of the same tenant may still need it
+            await other.session("s")
+        assert [info.id for info in await memory.tenant("other").list_sessions()] == ["s"]
+        assert await memory.list_sessions() == []
+        for wrong in ("", None, ["other"]):
+            with pytest.raises(InvalidInput, match="tenant"):
+                memory.tenant(wrong)  # pyright: ignore[reportArgumentType]
+
+
+async def test_the_memories_of_tenants_are_bounded_and_the_latest_stay() -> None:
+    memory = Memory(RamStore(), Options(counter=Estimator()))
+    first, second = memory.tenant("t1"), memory.tenant("t2")
+    for number in range(3, MAX_MEMORIES + 1):
+        memory.tenant(f"t{number}")
+    assert memory.tenant("t1") is first
+    memory.tenant("one more")
+    assert memory.tenant("t1") is first
+    assert memory.tenant("t2") is not second
+    assert len([*memory._tenants]) == MAX_MEMORIES
+    await memory.close()
+
+
+# --- options that are refused ---
+
+
+@pytest.mark.parametrize("spool", [None, "chat.spool"])
+def test_a_path_is_refused_with_its_url(tmp_path: Path, spool: str | None) -> None:
+    for opened in (Memory.open, sync.Memory.open):
+        with pytest.raises(InvalidInput, match=f"not by a path; write 'sqlite:///{tmp_path}/a.db'"):
+            opened(tmp_path / "a.db", spool=spool)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InvalidInput, match=r"by its URL, such as 'sqlite:///chat\.db', not"):
+            opened(None, spool=spool)  # pyright: ignore[reportArgumentType]
+
+
+async def test_the_url_that_is_named_for_a_path_opens_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Memory.open(tmp_path / "a.db")  # pyright: ignore[reportArgumentType]
+    async with Memory.open(str(refused.value).split("'")[1], counter=Estimator()) as memory:
+        await memory.session("s")
+    assert (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize("view", [4000, Window(), None])
+def test_a_view_that_is_not_one_is_refused(view: Any) -> None:
+    wanted = r"^view 'chat' must be a View\(budget, strategy\), such as View\(4000\), not "
+    with pytest.raises(InvalidInput, match=wanted):
+        Memory.open("ram://", views={"chat": view})
+    with pytest.raises(InvalidInput, match=wanted):
+        Options(views={"chat": view})
+
+
+def test_a_view_takes_an_instance_of_a_strategy() -> None:
+    wrong: Any = Hybrid
+    with pytest.raises(InvalidInput, match=r"not the class Hybrid; did you mean Hybrid\(\)\?$"):
+        View(100, wrong)
+    wrong = "hybrid"
+    with pytest.raises(InvalidInput, match=r"such as Window\(\) or Hybrid\(\), not 'hybrid'$"):
+        View(100, wrong)
+    assert View(100, Hybrid()) == View(100, strategy=Hybrid())
+
+
+@pytest.mark.parametrize("url", ["ram://", "sqlite:///a.db", "postgresql://nowhere/", "redis://x"])
+@pytest.mark.parametrize("level", ["full", "", 1])
+def test_a_durability_that_is_unknown_is_refused_with_those_that_are(url: str, level: Any) -> None:
+    wanted = rf"^durability must be one of memory, process, power, replicated, not {level!r}$"
+    with pytest.raises(InvalidInput, match=wanted):
+        Memory.open(url, durability=level)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import keepthread
-from keepthread import SQLiteStore
+from keepthread import Options, SQLiteStore
 from keepthread.sync import Memory
 from keepthread.testing import ManualClock
 from keepthread.testing.contract import Letters
@@ -66,7 +66,7 @@ async def fill(path: Path) -> None:
     """Fill a store that nobody used for a long time."""
     clock = ManualClock(1_700_000_000.0)
     async with await SQLiteStore.open(path, durability="process", clock=clock) as store:
-        memory = keepthread.Memory(store, counter=Letters(), clock=clock)
+        memory = keepthread.Memory(store, Options(counter=Letters(), clock=clock))
         for name, exchanges in [("long", LONG), *((f"s{n}", 1) for n in range(1, SESSIONS))]:
             session = await memory.session(name)
             for day in range(exchanges):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keepthread import Memory, Message, SessionInfo
+from keepthread import Memory, Message, Options, SessionInfo
 from keepthread.errors import Conflict, Unavailable
 from keepthread.models.tokens import Estimator
 from keepthread.stores.outbox.delivery import Courier
@@ -87,7 +87,7 @@ class Parts(Planted):
 
 
 async def ordered(store: Planted, folder: Path) -> tuple[list[Message], list[p04_order.Call]]:
-    memory = Memory(store, counter=Estimator())  # pyright: ignore[reportArgumentType]
+    memory = Memory(store, Options(counter=Estimator()))  # pyright: ignore[reportArgumentType]
     session = await memory.session("one")
     writers = [
         p04_order._Writer(folder, session.key, number, random.Random(number)) for number in range(2)
@@ -251,7 +251,7 @@ async def through_outages(folder: Path, box: type[Box], courier: type[Courier]) 
     store = SpooledStore(
         delivering, durability="process", clock=lambda: 1.0, ids=fresh_ids(), known=()
     )
-    async with asyncio.timeout(PATIENCE), Memory(store, counter=Estimator()) as memory:
+    async with asyncio.timeout(PATIENCE), Memory(store, Options(counter=Estimator())) as memory:
         writer = p14_outages.Writer(folder, life=1, seed=1)
         sessions = [await memory.session(name) for name in p14_outages.SESSIONS]
         work = asyncio.create_task(writer.work(sessions))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepthread import Hybrid, Memory, Message, Recall, Session, Turn, View, Window, sync
+from keepthread import Hybrid, Memory, Message, Options, Recall, Session, Turn, View, Window, sync
 from keepthread.errors import InvalidInput, SessionNotFound, Unsupported
 from keepthread.memory.search.search import Hit
 from keepthread.recall.query import query_of
@@ -176,7 +176,7 @@ async def test_a_store_without_an_index_says_so() -> None:
         async def finder(self) -> None:
             return None
 
-    async with Memory(Plain(), views=VIEWS) as memory:
+    async with Memory(Plain(), Options(views=VIEWS)) as memory:
         session = await memory.session("s")
         await talk(session, "a cat sat")
         with pytest.raises(Unsupported, match="SQLite and PostgreSQL can"):

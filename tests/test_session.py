@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepthread import Attachment, Memory, Message, Scope, Session, ToolCall, View, Window
+from keepthread import Attachment, Memory, Message, Options, Scope, Session, ToolCall, View, Window
 from keepthread.context.hidden import Marks
 from keepthread.context.ids import derived_id
 from keepthread.errors import (
@@ -267,7 +267,7 @@ class Returning(RamStore):
 
 
 async def test_pruning_spares_a_session_that_is_used_while_it_runs(clock: ManualClock) -> None:
-    memory = Memory(Returning(clock=clock), counter=Estimator(), clock=clock)
+    memory = Memory(Returning(clock=clock), Options(counter=Estimator(), clock=clock))
     for id in ("a", "b", "c"):
         await (await memory.session(id)).append(user("hello"))
     clock.advance(40 * DAY)
@@ -749,7 +749,7 @@ class Failing:
 
 async def failing(memory: Memory) -> tuple[Failing, Memory]:
     store = Failing(memory.store)
-    return store, Memory(cast(Store, store), counter=memory.counter)
+    return store, Memory(cast(Store, store), Options(counter=memory.counter))
 
 
 async def test_what_ended_a_turn_is_raised_though_its_calls_cannot_be_closed(
@@ -801,7 +801,7 @@ class Held:
 
 async def hold_a_turn(memory: Memory, held: Held) -> tuple[asyncio.Task[None], asyncio.Event]:
     """Return a task that takes a turn with an open call, and what is set once that is stored."""
-    session = await Memory(cast(Store, held), counter=memory.counter).session("s")
+    session = await Memory(cast(Store, held), Options(counter=memory.counter)).session("s")
     waiting = asyncio.Event()
 
     async def take_turn() -> None:

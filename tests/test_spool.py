@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keepthread import Memory, Message, SessionInfo, ToolCall, sync
+from keepthread import Memory, Message, Options, SessionInfo, ToolCall, sync
 from keepthread.errors import (
     Busy,
     DurabilityTooLow,
@@ -156,7 +156,7 @@ async def test_what_is_appended_in_an_outage_is_delivered_once_and_in_order(fiel
 
 async def test_all_but_appending_is_unavailable_while_the_server_is_away(field: Field) -> None:
     async with await field.store() as store:
-        memory = Memory(store, counter=Estimator())
+        memory = Memory(store, Options(counter=Estimator()))
         session = await memory.session("s")
         key = session.key
         await session.append(user("a"))
@@ -368,7 +368,7 @@ async def test_what_waits_is_activity_that_keeps_an_idle_session(field: Field) -
 
 async def test_a_whole_turn_is_taken_without_the_server(field: Field) -> None:
     async with await field.store() as store:
-        memory = Memory(store, counter=Estimator())
+        memory = Memory(store, Options(counter=Estimator()))
         session = await memory.session("s")
         async with session.exchange("zero") as turn:
             await turn.finish("0")
@@ -406,7 +406,7 @@ async def test_a_whole_turn_is_taken_without_the_server(field: Field) -> None:
 
 async def test_a_turn_goes_on_when_the_server_returns(field: Field) -> None:
     async with await field.store() as store:
-        session = await Memory(store, counter=Estimator()).session("s")
+        session = await Memory(store, Options(counter=Estimator())).session("s")
         field.goes()
         async with session.exchange("one") as turn:
             field.returns()
@@ -430,13 +430,13 @@ async def test_a_turn_goes_on_when_the_server_returns(field: Field) -> None:
 
 async def test_a_restart_in_an_outage_goes_on_with_known_sessions(field: Field) -> None:
     async with await field.store() as store:
-        session = await Memory(store, counter=Estimator()).session("s", owner="ana")
+        session = await Memory(store, Options(counter=Estimator())).session("s", owner="ana")
         await session.append(user("a"))
         field.goes()
         await session.append(user("b"))
     assert look(field.path).messages == 1
     async with await field.store() as store:
-        memory = Memory(store, counter=Estimator())
+        memory = Memory(store, Options(counter=Estimator()))
         session = await memory.session("s", owner="ana")
         await session.append(user("c"))
         with pytest.raises(Unavailable):
@@ -483,7 +483,7 @@ async def test_one_process_owns_a_spool_and_others_may_look(redis_field: Field) 
 async def test_a_spool_belongs_to_one_tenant_and_one_target(redis_field: Field) -> None:
     async with await redis_field.store(tenant="ours") as store:
         with pytest.raises(InvalidInput, match="one tenant"):
-            Memory(store, counter=Estimator()).tenant("theirs")
+            Memory(store, Options(counter=Estimator())).tenant("theirs")
     with pytest.raises(InvalidInput, match="tenant 'ours'"):
         await redis_field.store(tenant="theirs")
     with pytest.raises(InvalidInput, match="target 'server://here/db'"):

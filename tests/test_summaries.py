@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from keepthread import Context, Folding, Hybrid, Memory, Message, Scope, Session, Summarized, View
+from keepthread import (
+    Context,
+    Folding,
+    Hybrid,
+    Memory,
+    Message,
+    Options,
+    Scope,
+    Session,
+    Summarized,
+    View,
+)
 from keepthread.context.digest import size
 from keepthread.context.sections import HYBRID
 from keepthread.context.summary import tell
@@ -35,7 +46,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 def on(store: Store, folding: Folding = SMALL, **options: Any) -> Memory:
     """Return a memory on a store that folds when it is told to."""
-    memory = Memory(store, **{"views": VIEWS, "counter": Estimator(), **options}, folding=folding)
+    memory = Memory(
+        store, Options(**{"views": VIEWS, "counter": Estimator(), **options}, folding=folding)
+    )
     memory._upkeep.folds = options.get("by_itself", False)
     return memory
 
@@ -172,7 +185,7 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 
 
 async def test_folding_follows_a_finished_turn_if_a_view_wants_summaries(store: Store) -> None:
-    memory = Memory(store, views=VIEWS, counter=Estimator(), folding=SMALL)
+    memory = Memory(store, Options(views=VIEWS, counter=Estimator(), folding=SMALL))
     session = await memory.session("s")
     await talk(session, 1, 5)
     await memory._shared.background.settle()
@@ -180,7 +193,7 @@ async def test_folding_follows_a_finished_turn_if_a_view_wants_summaries(store: 
 
 
 async def test_folding_follows_an_appended_answer_too(store: Store) -> None:
-    memory = Memory(store, views=VIEWS, counter=Estimator(), folding=SMALL)
+    memory = Memory(store, Options(views=VIEWS, counter=Estimator(), folding=SMALL))
     session = await memory.session("s")
     for number in range(1, 6):
         await session.add_turn("user", f"Question {number}?")
@@ -190,7 +203,7 @@ async def test_folding_follows_an_appended_answer_too(store: Store) -> None:
 
 
 async def test_nothing_is_folded_by_itself_if_no_view_wants_summaries(store: Store) -> None:
-    memory = Memory(store, counter=Estimator(), folding=SMALL)
+    memory = Memory(store, Options(counter=Estimator(), folding=SMALL))
     session = await memory.session("s")
     await talk(session, 1, 9)
     await memory._shared.background.settle()
@@ -425,9 +438,11 @@ async def test_summary_and_digests_change_only_when_the_window_steps(store: Stor
     strategy = Summarized(step=300, recent=2, told=3)
     memory = Memory(
         store,
-        views={"chat": View(1500, strategy)},
-        counter=Estimator(),
-        folding=Folding(exchanges=1, at_once=1),
+        Options(
+            views={"chat": View(1500, strategy)},
+            counter=Estimator(),
+            folding=Folding(exchanges=1, at_once=1),
+        ),
     )
     session = await memory.session("s")
     seen: list[tuple[int, str, frozenset[int]]] = []
@@ -699,7 +714,7 @@ async def test_closing_waits_for_a_fold_that_was_begun(tmp_path: Path) -> None:
 
 async def test_a_fold_that_was_broken_off_is_made_by_the_next(store: Store) -> None:
     gate = Gate()
-    memory = Memory(store, views=VIEWS, counter=Estimator(), folding=gated(gate))
+    memory = Memory(store, Options(views=VIEWS, counter=Estimator(), folding=gated(gate)))
     session = await memory.session("s")
     await talk(session, 1, 3)
     await gate.asked.wait()

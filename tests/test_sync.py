@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import keepthread
-from keepthread import Message, ProactiveTool, RamStore, ToolCall, Verification, View, sync
+from keepthread import Message, Options, ProactiveTool, RamStore, ToolCall, Verification, View, sync
 from keepthread.errors import (
     BudgetTooSmall,
     InvalidInput,
@@ -170,7 +170,7 @@ def test_a_tenant_shares_the_loop_and_closes_nothing(memory: Memory) -> None:
 
 def test_it_stands_on_a_store_that_is_open() -> None:
     store = RamStore()
-    with Memory(store, views={"tiny": View(50)}, counter=Estimator()) as memory:
+    with Memory(store, Options(views={"tiny": View(50)}, counter=Estimator())) as memory:
         assert memory.store is store
         memory.session("x").append(Message(role="user", content="hello"))
         assert "hello" in memory.session("x").context("tiny").text
@@ -502,7 +502,7 @@ class Stuck(RamStore):
 
 def test_an_interrupted_call_is_given_up_and_the_memory_stays_usable() -> None:
     store = Stuck()
-    with Memory(store, counter=Estimator()) as memory:
+    with Memory(store, Options(counter=Estimator())) as memory:
         session = memory.session("x")
 
         def turn_and_wait() -> None:
@@ -514,6 +514,46 @@ def test_an_interrupted_call_is_given_up_and_the_memory_stays_usable() -> None:
             turn_and_wait()
         assert store.cancelled
         assert [m.content for m in session.messages()] == ["look it up", "", INTERRUPTED]
+
+
+class Waiting(RamStore):
+    """Waits in `verify` until it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled = threading.Event()
+
+    async def verify(self, *, progress: Progress | None = None) -> Verification:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+def test_a_call_that_is_interrupted_before_it_waits_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Waiting()
+    with Memory(store, Options(counter=Estimator())) as memory:
+        post = memory._loop.post
+
+        def interrupted(call: Callable[..., object], *args: Any) -> None:
+            post(call, *args)
+            begun = threading.Event()
+            post(post_in_order, begun.set)
+            assert begun.wait(30)
+            raise KeyboardInterrupt
+
+        def post_in_order(done: Callable[[], None]) -> None:
+            asyncio.get_running_loop().call_soon(done)  # after the first step of the task
+
+        with monkeypatch.context() as patch:
+            patch.setattr(memory._loop, "post", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                memory.verify()
+        assert store.cancelled.wait(30)
+        assert memory.list_sessions() == []
 
 
 class Stubborn(RamStore):
@@ -539,7 +579,7 @@ class Stubborn(RamStore):
 
 def test_work_whose_caller_went_away_is_told_at_its_next_report() -> None:
     store = Stubborn()
-    memory = Memory(store, counter=Estimator())
+    memory = Memory(store, Options(counter=Estimator()))
 
     def interrupt(done: int, of: int) -> None:
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepthread import Memory, Message, Scope, Session, ToolCall
+from keepthread import Memory, Message, Options, Scope, Session, ToolCall
 from keepthread.context.tool_results import TOOL, Entry, live_of
 from keepthread.errors import InvalidInput, SessionGone, Unavailable
 from keepthread.memory.runtime import Shared
@@ -233,7 +233,7 @@ async def test_a_failure_that_cannot_be_recorded_is_raised_all_the_same(
             return getattr(memory.store, name)
 
     store = Full()
-    full = await Memory(cast(Store, store), counter=memory.counter).session("s")
+    full = await Memory(cast(Store, store), Options(counter=memory.counter)).session("s")
     async with full.exchange("How is the weather?") as turn:
         store.full = True
         with pytest.raises(ValueError, match="no such city") as caught:
@@ -495,7 +495,7 @@ async def test_what_is_erased_while_it_is_being_remembered_leaves_nothing_on_the
             await memory.store.erase(key, [m.seq for m in stored if m.role == "tool"])
             return stored
 
-    quick = await Memory(cast(Store, Quick()), counter=memory.counter).session("s")
+    quick = await Memory(cast(Store, Quick()), Options(counter=memory.counter)).session("s")
     async with quick.exchange("go") as turn:
         assert await turn.tool("weather", LIMA, weather, lifetime=2) == "Lima: 1 °C"
     assert await records(memory, session) == []
@@ -517,7 +517,7 @@ async def test_what_is_erased_right_before_it_is_put_leaves_nothing_on_the_shelf
                 await memory.store.erase(session.key, live)
             return await memory.store.put(scope, kind, *rest, **options)
 
-    late = await Memory(cast(Store, Late()), counter=memory.counter).session("s")
+    late = await Memory(cast(Store, Late()), Options(counter=memory.counter)).session("s")
     async with late.exchange("go") as turn:
         assert await turn.tool("weather", LIMA, weather, lifetime=2) == "Lima: 1 °C"
     assert await records(memory, session) == []

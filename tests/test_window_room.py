@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keepthread import Memory, Message, Session, Summarized, ToolCall, View, Window, fit
+from keepthread import Memory, Message, Options, Session, Summarized, ToolCall, View, Window, fit
 from keepthread.context.rendering import count_message
 from keepthread.stores import RamStore
 from keepthread.stores.ids import new_id
@@ -136,7 +136,7 @@ class Reading(RamStore):
 
 async def test_a_context_over_what_cannot_be_shown_costs_the_same_however_long_the_log_is() -> None:
     store = Reading()
-    memory = Memory(store, counter=Words())
+    memory = Memory(store, Options(counter=Words()))
     session = await memory.session("s")
     costs: list[int] = []
     for n in range(900):
@@ -201,7 +201,7 @@ async def test_a_question_far_behind_is_counted_by_the_counter_of_today(tmp_path
 
 async def test_a_window_by_count_starts_at_the_same_message_however_much_was_read() -> None:
     strategy, counter = Window(max_messages=20), Words()
-    memory = Memory(RamStore(), counter=counter, views={"v": View(400, strategy)})
+    memory = Memory(RamStore(), Options(counter=counter, views={"v": View(400, strategy)}))
     session = await memory.session("s")
     steps_of_tokens_are_further = 0
     for n in range(120):
@@ -268,7 +268,7 @@ async def test_a_question_that_was_erased_is_not_shown_though_it_is_being_answer
 @pytest.mark.parametrize("strategy", [Window(), Summarized()], ids=lambda each: type(each).__name__)
 async def test_a_budget_that_is_full_is_used_to_more_than_half(strategy: Window) -> None:
     views = {"chat": View(8192, strategy)}
-    memory = Memory(RamStore(), counter=Words(), views=views)
+    memory = Memory(RamStore(), Options(counter=Words(), views=views))
     session = await memory.session("s")
     used: list[int] = []
     for n in range(90):

@@ -15,6 +15,7 @@ if typing.TYPE_CHECKING:
     from keepthread.memory.fit import fit
     from keepthread.memory.forgetting.receipt import Receipt
     from keepthread.memory.memory import Memory
+    from keepthread.memory.options import Options
     from keepthread.memory.search.search import Hit
     from keepthread.memory.session import Session, Status
     from keepthread.memory.summaries import Costs, Folding
@@ -58,6 +59,7 @@ __all__ = [
     "Memory",
     "Message",
     "Native",
+    "Options",
     "PostgresStore",
     "ProactiveTool",
     "RamStore",
@@ -105,6 +107,7 @@ _LATER: typing.Final = {
     "Memory": "keepthread.memory.memory",
     "Message": "keepthread.types",
     "Native": "keepthread.types",
+    "Options": "keepthread.memory.options",
     "PostgresStore": "keepthread.stores",
     "ProactiveTool": "keepthread.types",
     "RamStore": "keepthread.stores",

@@ -9,7 +9,7 @@ newest user message and what came after it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from keepthread.context.facts import profile_that_fits
 from keepthread.context.recall import recollect
@@ -383,11 +383,25 @@ def _only(message: Message | None) -> list[Message]:
     return [] if message is None else [message]
 
 
-class View(NamedTuple):
-    """A budget in tokens, and who chooses within it."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """A budget in tokens, and the strategy that chooses what fits into it."""
 
     budget: int
     strategy: Strategy = Window()
+
+    def __post_init__(self) -> None:
+        """Refuse a class in place of its instance, and what is not a strategy."""
+        strategy: object = self.strategy
+        if isinstance(strategy, type):
+            name = strategy.__name__
+            raise InvalidInput(
+                f"a view needs a strategy, not the class {name}; did you mean {name}()?"
+            )
+        if not callable(getattr(strategy, "select", None)):
+            raise InvalidInput(
+                f"a view needs a strategy, such as Window() or Hybrid(), not {strategy!a:.60}"
+            )
 
 
 DEFAULT_VIEWS: Final = {"router": View(500), "planner": View(1000), "chat": View(4096)}

@@ -12,44 +12,34 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from keepthread.context.strategies import DEFAULT_VIEWS, View, Window
+from keepthread.context.strategies import View
 from keepthread.errors import (
-    KeepthreadError,
     SessionExists,
     SessionGone,
     SessionNotFound,
     Stale,
-    Unavailable,
 )
-from keepthread.memory.conversation import Thread
-from keepthread.memory.facts.extraction import Extraction, Extractor
+from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.facts.facts import Facts
-from keepthread.memory.facts.repository import FactShelf
-from keepthread.memory.forgetting.forget import Forgetting
 from keepthread.memory.forgetting.plan import Wish
 from keepthread.memory.forgetting.receipt import Receipt
-from keepthread.memory.runtime import Ignorance, Shared, Upkeep
-from keepthread.memory.search.search import Filters, Hit, Searching
-from keepthread.memory.search.vectors import Vectors
+from keepthread.memory.options import Options
+from keepthread.memory.search.search import Filters, Hit
+from keepthread.memory.services import Services, Tenants
 from keepthread.memory.session import Session
-from keepthread.memory.summaries import Folder, Folding
-from keepthread.memory.tracing import Spans
-from keepthread.memory.why_log import Accounts
-from keepthread.models.tokens import counter as best_counter
+from keepthread.memory.summaries import Folding
 from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
-from keepthread.recall.weights import Weights
 from keepthread.stores.ids import new_id
-from keepthread.stores.leases import FORGET
+from keepthread.stores.records import check_durability
 from keepthread.stores.url import store_at
-from keepthread.stores.validation import check_count
-from keepthread.types import JSON, Durability, Role, Scope, SessionInfo, SessionKey, Verification
+from keepthread.stores.validation import check_count, check_id
+from keepthread.types import JSON, Durability, Role, SessionInfo, SessionKey, Verification
 
 if TYPE_CHECKING:
     # A store with a spool is rare, and its modules take as long to load as all of SQLite's.
-    from keepthread.stores.outbox.store import Spool, SpooledStore
+    from keepthread.stores.outbox.store import Spool
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
@@ -61,70 +51,23 @@ _log: Final = logging.getLogger("keepthread")
 class Memory:
     """A store with a counter and views; `async with Memory.open("sqlite:///chat.db") as memory`."""
 
-    def __init__(  # noqa: PLR0913 - configuration is arguments
-        self,
-        store: Store,
-        *,
-        views: Mapping[str, View] | None = None,
-        counter: TokenCounter | None = None,
-        folding: Folding | None = None,
-        embedder: Embedder | None = None,
-        weights: Weights | None = None,
-        extraction: Extraction | None = None,
-        keep_why: int = 0,
-        tracer: Tracer | None = None,
-        clock: Callable[[], float] = time.time,
-        ids: Callable[[], str] = new_id,
-    ) -> None:
-        """Stand on a store that is open; `open` is the usual way.
+    def __init__(self, store: Store, options: Options | None = None) -> None:
+        """Wrap an open store; `open` is the usual way."""
+        self._build(Services(store, options or Options()), Tenants(), is_first=True)
 
-        `embedder` helps to find what was said in other words, and `weights` say what counts how
-        much for what is recalled; `extraction` draws facts from what is said; `keep_why` is how
-        many accounts of contexts each session keeps; `tracer` gets a span for each append,
-        context, fold and tool.
-        """
-        self.store = store
-        self.spool: Spool | None = getattr(store, "spool", None)
+    def _build(self, services: Services, tenants: "Tenants[Memory]", *, is_first: bool) -> None:
+        self.store = services.store
+        self.spool: Spool | None = getattr(self.store, "spool", None)
         """What waits to be delivered, if the memory was opened with a spool."""
-        self.counter = counter or best_counter()
-        self.views = {**DEFAULT_VIEWS, **(views or {})}
-        self.folding = folding or Folding()
-        self._embedder = embedder
-        self._weights = weights
-        self.extraction = extraction
-        self._clock = clock
-        self._ids = ids
-        self._keep_why = check_count(keep_why, "keep_why")
-        self._shared = Shared(clock=clock, spans=Spans(tracer))
-        self._owns_engine = True
-        self._settled = False
-        self._ignorance = Ignorance()
-        self._upkeep, self._accounts = self._caretaker(), self._bookkeeper()
-
-    def _caretaker(self) -> Upkeep:
-        strategies = [view.strategy for view in self.views.values()]
-        return Upkeep(
-            store=self.store,
-            folder=Folder(
-                store=self.store,
-                counter=self.counter,
-                folding=self.folding,
-                leases=self._shared.leases(self.store),
-                spans=self._shared.spans,
-            ),
-            folds=any(isinstance(each, Window) and each.folds for each in strategies),
-            background=self._shared.background,
-            extractor=self._extractor(),
-        )
-
-    def _bookkeeper(self) -> Accounts:
-        return Accounts(
-            self.store,
-            self._keep_why,
-            background=self._shared.background,
-            clock=self._clock,
-            ids=self._ids,
-        )
+        self.counter = services.counter
+        self.views = services.views
+        self.folding = services.folding
+        self.extraction = services.options.extraction
+        self._services = services
+        self._shared = services.shared
+        self._upkeep = services.upkeep
+        self._tenants = tenants
+        self._is_first = is_first
 
     @staticmethod
     def open(  # noqa: PLR0913 - configuration is arguments
@@ -135,7 +78,6 @@ class Memory:
         counter: TokenCounter | None = None,
         folding: Folding | None = None,
         embedder: Embedder | None = None,
-        weights: Weights | None = None,
         extraction: Extraction | None = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
@@ -147,31 +89,43 @@ class Memory:
     ) -> "Opening":
         """Open `sqlite:///path` (four slashes for an absolute path), a server's URL, or `ram://`.
 
-        Use it with `async with`, or `await` it and close it yourself. `spool` is the path of a
-        file that takes messages while the server is away, and delivers them when it is back.
-        `patience` is for how many seconds a call waits for a store that is busy or away.
+        Use it with `async with`, or `await` it and close it yourself.
+
+        - `views`: views by name, in addition to `router`, `planner` and `chat`.
+        - `counter`: counts tokens; by default the best counter that is installed.
+        - `folding`: how old exchanges become a summary.
+        - `embedder`: makes vectors, so that search also finds other words for the same thing.
+        - `extraction`: how facts are extracted from conversations; None extracts none.
+        - `keep_why`: how many explanations of contexts each session keeps.
+        - `tracer`: gets a span for each append, context, fold and tool.
+        - `durability`: the least a write must survive: `memory`, `process`, `power` or
+          `replicated`; an engine that gives less raises `DurabilityTooLow`.
+        - `spool`: the path of a file that takes messages while the server is away, and delivers
+          them when it is back.
+        - `patience`: for how many seconds a call waits for a store that is busy or away.
+        - `clock`, `ids`: return the time in seconds since 1970, and a new unique id.
         """
+        options = Options(
+            views=views,
+            counter=counter,
+            folding=folding,
+            embedder=embedder,
+            extraction=extraction,
+            keep_why=keep_why,
+            tracer=tracer,
+            clock=clock,
+            ids=ids,
+        )
+        check_durability(durability)
         store = store_at(url, spool, patience)
 
         async def memory() -> Memory:
             opened = await store(tenant=tenant, durability=durability, clock=clock, ids=ids)
             try:
-                made = Memory(
-                    opened,
-                    views=views,
-                    counter=counter,
-                    folding=folding,
-                    embedder=embedder,
-                    weights=weights,
-                    extraction=extraction,
-                    keep_why=keep_why,
-                    tracer=tracer,
-                    clock=clock,
-                    ids=ids,
-                )
-                await made._settle()
+                made = Memory(opened, options)
+                await made._services.settle()
                 if embedder is not None:
-                    made._searching.warm()
+                    made._services.searching.warm()
             except BaseException:
                 await opened.close()  # else its threads, connections and locks stay
                 raise
@@ -180,32 +134,33 @@ class Memory:
         return Opening(memory)
 
     def tenant(self, name: str) -> "Memory":
-        """Return this memory behind another tenant's wall; both share one engine.
+        """Return the memory of another tenant; both share one engine, closed with the first memory.
 
-        A spool belongs to one tenant: a memory with a spool refuses.
+        Asked again, the same memory is returned. A spool belongs to one tenant: a memory with a
+        spool refuses.
         """
-        other = Memory(
-            self.store.tenant(name),
-            views=self.views,
-            counter=self.counter,
-            folding=self.folding,
-            embedder=self._embedder,
-            weights=self._weights,
-            extraction=self.extraction,
-            keep_why=self._keep_why,
-            clock=self._clock,
-            ids=self._ids,
+        return self._tenants.get(check_id(name, "tenant"), self._tenant)
+
+    def _tenant(self, name: str) -> "Memory":
+        services = self._services
+        made = object.__new__(Memory)
+        made._build(
+            Services(self.store.tenant(name), services.options, services.shared),
+            self._tenants,
+            is_first=False,
         )
-        other._shared, other._owns_engine = self._shared, False
-        other._upkeep, other._accounts = other._caretaker(), other._bookkeeper()
-        return other
+        return made
 
     async def close(self) -> None:
-        """Finish what was begun, waiting 5 seconds for it at most, and let go of the store."""
-        if self._owns_engine:
-            await self._shared.background.close()
-        if "_searching" in vars(self):  # else nothing was ever looked for
-            await self._searching.close()
+        """Finish pending work, for up to 5 seconds, and close the store.
+
+        The memory of a tenant is closed with the memory that it came from.
+        """
+        if not self._is_first:
+            return  # others may use the same memory; it is closed with the first
+        await self._shared.background.close()
+        for each in (self, *self._tenants):
+            await each._services.close_search()  # noqa: SLF001 - of this class
         await self.store.close()
 
     async def idle(self) -> None:
@@ -265,7 +220,7 @@ class Memory:
             tags=tags,
             meta=meta or {},
         )
-        return self._session(await self.store.put_session(info))
+        return self._services.session(await self.store.put_session(info))
 
     async def get_session(self, id: str, *, owner: str | None = None) -> Session:
         """Return the session of that id; one that is not there is an error."""
@@ -295,7 +250,7 @@ class Memory:
         # Activity is noted up to a second late, so the last second before counts as activity;
         # not with 0 days, which means every session.
         late = _NOTED_LATE if check_count(days, "days") else 0.0
-        before = max(0.0, self._clock() - days * DAY - late)
+        before = max(0.0, self._services.options.clock() - days * DAY - late)
         total = sum([len(page) async for page in self._idle(before)]) if progress else 0
         pruned = 0
         async for page in self._idle(before):
@@ -317,19 +272,6 @@ class Memory:
 
     # --- finding ---
 
-    @cached_property
-    def _searching(self) -> Searching:
-        """Return what finds messages here."""
-        vectors = None
-        if self._embedder is not None:
-            vectors = Vectors(self._embedder)
-        return Searching(
-            self.store,
-            background=self._shared.background,
-            vectors=vectors,
-            weights=self._weights,
-        )
-
     async def search(
         self,
         query: str,
@@ -348,34 +290,20 @@ class Memory:
         contexts hide; delegates are not. `progress` tells of reading on what was written since.
         """
         filters = Filters(owner, session, since, until, roles)
-        return await self._searching.search(query, filters, limit=limit, progress=progress)
+        return await self._services.searching.search(query, filters, limit=limit, progress=progress)
 
     async def index(self, *, owner: str | None = None, progress: Progress | None = None) -> None:
         """Read into the index, and into the vectors, what was written since the last time.
 
         Searching does so by itself; with an embedder this is what may take long.
         """
-        await self._searching.catch_up(owner=owner, progress=progress)
+        await self._services.searching.catch_up(owner=owner, progress=progress)
 
     # --- facts ---
 
     def facts(self, owner: str = "default") -> Facts:
         """Return what is known of an owner beyond one session."""
-        return Facts(self._fact_shelf(owner), self._upkeep.extractor)
-
-    def _fact_shelf(self, owner: str) -> FactShelf:
-        return FactShelf(self.store, owner, clock=self._clock, learned=self._ignorance.end)
-
-    def _extractor(self) -> Extractor | None:
-        if self.extraction is None:
-            return None
-        return Extractor(
-            self.store,
-            self.extraction,
-            leases=self._shared.leases(self.store),
-            shelf=self._fact_shelf,
-            spans=self._shared.spans,
-        )
+        return Facts(self._services.fact_shelf(owner), self._upkeep.extractor)
 
     # --- forgetting ---
 
@@ -401,69 +329,25 @@ class Memory:
         facts. `answers` also erases what is known to have been written from it; `rewrite` lets a
         server rewrite its tables, which locks them for a while; `dry_run` only tells what would go.
         """
-        await self._settle()
+        await self._services.settle()
         wish = Wish(session, message, owner, author, source, since, until)
-        if vectors := self._searching.vectors:
+        if vectors := self._services.searching.vectors:
             await vectors.expect(self.store)
-        work = self._forgetting(progress)
+        work = self._services.forgetting(progress)
         return await work.forget(wish, answers=answers, rewrite=rewrite, dry_run=dry_run)
-
-    async def _settle(self) -> None:
-        """Complete, once, what a process that died had begun to forget."""
-        if self._settled:
-            return
-        found = False
-        try:
-            found = bool(await self.store.scan(Scope(), FORGET, limit=1))
-            if found:
-                await self._forgetting().complete()
-        except KeepthreadError as error:
-            if isinstance(error, Unavailable) and not found:
-                return  # the store is away: the next call looks again
-            # Reading may go on; the next one who opens the memory tries again.
-            _log.warning("a forgetting could not be completed: %s", type(error).__name__)
-        self._settled = True
-
-    def _forgetting(self, progress: Progress | None = None) -> Forgetting:
-        vectors = self._searching.vectors
-        return Forgetting(
-            self.store,
-            clock=self._clock,
-            ids=self._ids,
-            spool=cast("SpooledStore", self.store) if self.spool else None,
-            views=[vectors.view] if vectors else [],
-            progress=progress,
-        )
 
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         """Check everything that is stored."""
         return await self.store.verify(progress=progress)
 
     async def _find(self, id: str, owner: str | None) -> Session | None:
-        await self._settle()
+        await self._services.settle()
         info = await self.store.get_session(id)
         if info is None or not info.ready:
             return None
         if owner is not None and info.owner != owner:
             raise SessionNotFound(f"there is no session {id!r}")
-        return self._session(info)
-
-    def _session(self, info: SessionInfo) -> Session:
-        thread = Thread(
-            store=self.store,
-            id=info.id,
-            key=info.key,
-            counter=self.counter,
-            views=self.views,
-            ids=self._ids,
-            owner=info.owner,
-            shared=self._shared,
-            upkeep=self._upkeep,
-            accounts=self._accounts,
-            ignorance=self._ignorance,
-            searching=lambda: self._searching,
-        )
-        return Session(thread, info)
+        return self._services.session(info)
 
 
 class Opening:

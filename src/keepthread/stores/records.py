@@ -299,6 +299,12 @@ def check_epoch(current: int, seen: int) -> None:
 _LEVELS: Final[tuple[Durability, ...]] = ("memory", "process", "power", "replicated")
 
 
+def check_durability(level: object) -> None:
+    """Refuse a durability that is not one of ours; None leaves it to the engine."""
+    if level is not None and level not in _LEVELS:
+        raise InvalidInput(f"durability must be one of {', '.join(_LEVELS)}, not {show(level)}")
+
+
 def strength(level: Durability) -> int:
     """Return a number that is larger the more a write survives."""
     return _LEVELS.index(level)

@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from keepthread import stores
 from keepthread.errors import InvalidInput
 from keepthread.protocols import Store
+from keepthread.stores.validation import show
 
 Open: TypeAlias = Callable[..., Awaitable[Store]]
 POSTGRES: Final = ("postgresql", "postgres")
@@ -23,6 +24,7 @@ def store_at(url: str, spool: str | None = None, patience: float | None = None) 
     With the path of a spool, messages go there while the store is away. `patience` is for how many
     seconds a call waits for a store that is busy or away; each engine has its own if it is None.
     """
+    _check_text(url)
     if spool is not None:
         return partial(_spooled, spool, url, patience)
     scheme = scheme_of(url)
@@ -32,6 +34,18 @@ def store_at(url: str, spool: str | None = None, patience: float | None = None) 
         return partial(_postgres if scheme in POSTGRES else _redis, url, **waiting)
     path = path_of(url)
     return _ram if path is None else partial(_sqlite, path, **waiting)
+
+
+def _check_text(url: object) -> None:
+    """Refuse a path and anything else that is not a URL's text."""
+    if isinstance(url, PurePath):
+        raise InvalidInput(
+            f"a store is opened by its URL, not by a path; write {f'sqlite:///{url}'!r}"
+        )
+    if not isinstance(url, str):
+        raise InvalidInput(
+            f"a store is opened by its URL, such as 'sqlite:///chat.db', not by {show(url)}"
+        )
 
 
 def scheme_of(url: str) -> str:

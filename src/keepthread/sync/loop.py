@@ -151,8 +151,9 @@ class Call:
         self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a coroutine function in the loop and return its result, or raise its error."""
-        self._loop.post(self._start, partial(call, *args, **kwargs))
         try:
+            # An interrupt may arrive as soon as the task is scheduled; it must be canceled then.
+            self._loop.post(self._start, partial(call, *args, **kwargs))
             while (callback := self._next()) is not None:
                 callback()
         except BaseException:  # the caller is interrupted, or its own callback failed

@@ -1,7 +1,5 @@
 """Memory, blocking: open a store, get sessions from it."""
 
-import time
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -9,10 +7,9 @@ from keepthread.context.strategies import View
 from keepthread.errors import StoreClosed
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.memory import Memory as AsyncMemory
+from keepthread.memory.options import Options
 from keepthread.memory.summaries import Folding
-from keepthread.protocols import Embedder, Store, TokenCounter, Tracer
-from keepthread.recall.weights import Weights
-from keepthread.stores.ids import new_id
+from keepthread.protocols import Store, TokenCounter
 from keepthread.stores.outbox.store import Spool as AsyncSpool
 from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped
 from keepthread.sync.facts import Facts
@@ -27,35 +24,9 @@ class Memory(Wrapper[AsyncMemory]):
     the thread that waits.
     """
 
-    def __init__(  # noqa: PLR0913 - configuration is arguments
-        self,
-        store: Store,
-        *,
-        views: Mapping[str, View] | None = None,
-        counter: TokenCounter | None = None,
-        folding: Folding | None = None,
-        embedder: Embedder | None = None,
-        weights: Weights | None = None,
-        extraction: Extraction | None = None,
-        keep_why: int = 0,
-        tracer: Tracer | None = None,
-        clock: Callable[[], float] = time.time,
-        ids: Callable[[], str] = new_id,
-    ) -> None:
+    def __init__(self, store: Store, options: Options | None = None) -> None:
         """Wrap an open store; `open` is the usual way."""
-        memory = AsyncMemory(
-            store,
-            views=views,
-            counter=counter,
-            folding=folding,
-            embedder=embedder,
-            weights=weights,
-            extraction=extraction,
-            keep_why=keep_why,
-            tracer=tracer,
-            clock=clock,
-            ids=ids,
-        )
+        memory = AsyncMemory(store, options)
         super().__init__(Loop(memory.close), memory)
         self._owns_loop = True
 

@@ -19,6 +19,7 @@ from keepthread.context.strategies import View
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.interchange.export import every_session
 from keepthread.memory.memory import Memory
+from keepthread.memory.options import Options
 from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Progress, TokenCounter
@@ -83,7 +84,7 @@ class Call:
             self.config.make_room()
         # Loading a vocabulary takes longer than most commands: only those that count bring one.
         async with opened(self.url, tenant=self.tenant, create=create) as store:
-            yield Memory(store, counter=counter or Estimator(), views=views)
+            yield Memory(store, Options(counter=counter or Estimator(), views=views))
 
     @asynccontextmanager
     async def file(self) -> AsyncGenerator[SQLiteStore]:

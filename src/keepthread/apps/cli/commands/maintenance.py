@@ -15,6 +15,7 @@ from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
 from keepthread.interchange.export import every_session
 from keepthread.memory import history as branching
 from keepthread.memory.memory import DAY, Memory
+from keepthread.memory.options import Options
 from keepthread.memory.summaries import Folding
 from keepthread.models.summarizers import ByModel
 from keepthread.protocols import Progress
@@ -118,7 +119,7 @@ async def index(
     async with call.memory() as memory:
         read = await _read_on(call, "Reading", memory, owner)
         if embedder:
-            with_vectors = Memory(memory.store, counter=memory.counter, embedder=embedder)
+            with_vectors = Memory(memory.store, Options(counter=memory.counter, embedder=embedder))
             embedded = await _read_on(call, "Embedding", with_vectors, owner)
     name = embedder.name if embedder else None
     if call.json:
@@ -161,7 +162,7 @@ async def fold(
         raise InvalidInput("name the sessions to fold, or say --all")
     counter = current_counter(call)
     async with call.memory() as opened, _folding(call) as folding:
-        memory = Memory(opened.store, counter=counter, folding=folding)
+        memory = Memory(opened.store, Options(counter=counter, folding=folding))
         chosen = await _chosen(call, memory, sessions or ())
         total, passed, folds, refused = sum(each.exchanges for each in chosen), 0, 0, 0
         with call.progress("Folding", "exchanges") as progress:

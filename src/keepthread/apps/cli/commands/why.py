@@ -1,5 +1,6 @@
 """The command that says why contexts are what they are: the next one, or those that were kept."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -76,7 +77,7 @@ def _views(strategy: str | None) -> dict[str, View]:
         known = ", ".join(sorted(STRATEGIES))
         raise InvalidInput(f"there is no strategy {strategy!r}; there are {known}")
     chosen = STRATEGIES[strategy]()
-    return {name: view._replace(strategy=chosen) for name, view in DEFAULT_VIEWS.items()}
+    return {name: replace(view, strategy=chosen) for name, view in DEFAULT_VIEWS.items()}
 
 
 async def _kept(session: Session, number: int) -> ContextReport:

@@ -1,0 +1,47 @@
+"""The options of a memory: one frozen value that a memory and its tenants share."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from keepthread.context.strategies import View
+from keepthread.errors import InvalidInput
+from keepthread.memory.facts.extraction import Extraction
+from keepthread.memory.summaries import Folding
+from keepthread.protocols import Embedder, TokenCounter, Tracer
+from keepthread.stores.ids import new_id
+from keepthread.stores.validation import check_count, show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a memory does with its store; `Memory.open` takes the same as keyword arguments."""
+
+    views: Mapping[str, View] | None = None
+    """Views by name, in addition to `router`, `planner` and `chat`."""
+    counter: TokenCounter | None = None
+    """Counts tokens; None takes the best counter that is installed."""
+    folding: Folding | None = None
+    """How old exchanges become a summary."""
+    embedder: Embedder | None = None
+    """Makes vectors, so that search also finds other words for the same thing."""
+    extraction: Extraction | None = None
+    """How facts are extracted from conversations; None extracts none."""
+    keep_why: int = 0
+    """How many explanations of contexts each session keeps."""
+    tracer: Tracer | None = None
+    """Gets a span for each append, context, fold and tool."""
+    clock: Callable[[], float] = time.time
+    """Returns the time in seconds since 1970."""
+    ids: Callable[[], str] = new_id
+    """Returns a new unique id."""
+
+    def __post_init__(self) -> None:
+        """Refuse options of the wrong kind."""
+        check_count(self.keep_why, "keep_why")
+        for name, view in dict[str, object](self.views or {}).items():
+            if not isinstance(view, View):
+                raise InvalidInput(
+                    f"view {show(name)} must be a View(budget, strategy), such as View(4000),"
+                    f" not {show(view)}"
+                )

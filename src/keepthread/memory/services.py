@@ -1,0 +1,178 @@
+"""What the memory of one tenant is built from: search, facts, forgetting, maintenance."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+
+from keepthread.context.strategies import DEFAULT_VIEWS, Window
+from keepthread.errors import KeepthreadError, Unavailable
+from keepthread.memory.conversation import Thread
+from keepthread.memory.facts.extraction import Extractor
+from keepthread.memory.facts.repository import FactShelf
+from keepthread.memory.forgetting.forget import Forgetting
+from keepthread.memory.options import Options
+from keepthread.memory.runtime import Ignorance, Shared, Upkeep
+from keepthread.memory.search.search import Searching
+from keepthread.memory.search.vectors import Vectors
+from keepthread.memory.session import Session
+from keepthread.memory.summaries import Folder, Folding
+from keepthread.memory.tracing import Spans
+from keepthread.memory.why_log import Accounts
+from keepthread.models.tokens import counter as best_counter
+from keepthread.protocols import Progress, Store
+from keepthread.stores.leases import FORGET
+from keepthread.types import Scope, SessionInfo
+
+if TYPE_CHECKING:
+    # A store with a spool is rare, and its modules take as long to load as all of SQLite's.
+    from keepthread.stores.outbox.store import SpooledStore
+
+MAX_TENANTS: Final = 1_000
+"""Tenants whose memories are kept for the next call."""
+
+T = TypeVar("T")
+
+_log: Final = logging.getLogger("keepthread")
+
+
+class Tenants(Generic[T]):
+    """The memories of the tenants that were used last; threads may share it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._known: dict[str, T] = {}
+
+    def get(self, name: str, make: Callable[[str], T]) -> T:
+        """Return the memory of a tenant, made if it is not kept."""
+        with self._lock:
+            found = self._known.pop(name, None) or make(name)
+            self._known[name] = found  # at the end: it was used last
+            if len(self._known) > MAX_TENANTS:
+                del self._known[next(iter(self._known))]
+        return found
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over those that are kept now."""
+        with self._lock:
+            return iter([*self._known.values()])
+
+
+class Services:
+    """The parts behind one tenant's memory, wired together by its options."""
+
+    def __init__(self, store: Store, options: Options, shared: Shared | None = None) -> None:
+        """Build them over a store; tenants of one engine pass what they share."""
+        self.store = store
+        self.counter = options.counter or best_counter()
+        self.options = replace(options, counter=self.counter)  # tenants use the same counter
+        self.views = {**DEFAULT_VIEWS, **(options.views or {})}
+        self.folding = options.folding or Folding()
+        self.shared = shared or Shared(clock=options.clock, spans=Spans(options.tracer))
+        self.ignorance = Ignorance()
+        self.accounts = Accounts(
+            store,
+            options.keep_why,
+            background=self.shared.background,
+            clock=options.clock,
+            ids=options.ids,
+        )
+        strategies = [view.strategy for view in self.views.values()]
+        self.upkeep = Upkeep(
+            store=store,
+            folder=Folder(
+                store=store,
+                counter=self.counter,
+                folding=self.folding,
+                leases=self.shared.leases(store),
+                spans=self.shared.spans,
+            ),
+            folds=any(isinstance(each, Window) and each.folds for each in strategies),
+            background=self.shared.background,
+            extractor=self._extractor(),
+        )
+        self._settled = False
+
+    def session(self, info: SessionInfo) -> Session:
+        """Return a stored session."""
+        thread = Thread(
+            store=self.store,
+            id=info.id,
+            key=info.key,
+            counter=self.counter,
+            views=self.views,
+            ids=self.options.ids,
+            owner=info.owner,
+            shared=self.shared,
+            upkeep=self.upkeep,
+            accounts=self.accounts,
+            ignorance=self.ignorance,
+            searching=lambda: self.searching,
+        )
+        return Session(thread, info)
+
+    # --- search ---
+
+    @cached_property
+    def searching(self) -> Searching:
+        """Return what finds messages here."""
+        vectors = None
+        if self.options.embedder is not None:
+            vectors = Vectors(self.options.embedder)
+        return Searching(self.store, background=self.shared.background, vectors=vectors)
+
+    async def close_search(self) -> None:
+        """Cancel the questions that are being embedded."""
+        if "searching" in vars(self):  # else nothing was ever searched for
+            await self.searching.close()
+
+    # --- facts ---
+
+    def fact_shelf(self, owner: str) -> FactShelf:
+        """Return where the facts about an owner are stored."""
+        return FactShelf(self.store, owner, clock=self.options.clock, learned=self.ignorance.end)
+
+    def _extractor(self) -> Extractor | None:
+        if self.options.extraction is None:
+            return None
+        return Extractor(
+            self.store,
+            self.options.extraction,
+            leases=self.shared.leases(self.store),
+            shelf=self.fact_shelf,
+            spans=self.shared.spans,
+        )
+
+    # --- forgetting ---
+
+    def forgetting(self, progress: Progress | None = None) -> Forgetting:
+        """Return what erases messages here."""
+        vectors = self.searching.vectors
+        spooled = hasattr(self.store, "spool")
+        return Forgetting(
+            self.store,
+            clock=self.options.clock,
+            ids=self.options.ids,
+            spool=cast("SpooledStore", self.store) if spooled else None,
+            views=[vectors.view] if vectors else [],
+            progress=progress,
+        )
+
+    async def settle(self) -> None:
+        """Complete, once, what a process that died had begun to forget."""
+        if self._settled:
+            return
+        found = False
+        try:
+            found = bool(await self.store.scan(Scope(), FORGET, limit=1))
+            if found:
+                await self.forgetting().complete()
+        except KeepthreadError as error:
+            if isinstance(error, Unavailable) and not found:
+                return  # the store is away: the next call looks again
+            # Reading may continue; the next one who opens the memory tries again.
+            _log.warning("a forgetting could not be completed: %s", type(error).__name__)
+        self._settled = True
