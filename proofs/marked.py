@@ -1,6 +1,7 @@
 """A life with markers in everything that can be forgotten, and a search of files for them."""
 
 import asyncio
+import hashlib
 import json
 import random
 import re
@@ -37,9 +38,14 @@ class Marker(NamedTuple):
         """Return what an index would make of it, as far as that is telling."""
         return [word for word in words_of(self.text) if len(word.encode()) >= _LEAST_STEM]
 
+    @property
+    def forms(self) -> list[bytes]:
+        """Return it in bytes, as it is and as an index would have it."""
+        return [form.encode() for form in {self.text, *self.stems}]
+
     def is_in(self, data: bytes) -> bool:
         """Tell whether it stands in bytes, as it is or as an index would have it."""
-        return any(form.encode() in data for form in {self.text, *self.stems})
+        return any(form in data for form in self.forms)
 
 
 def new_markers(rng: random.Random, count: int = MARKERS) -> list[Marker]:
@@ -57,16 +63,23 @@ def new_markers(rng: random.Random, count: int = MARKERS) -> list[Marker]:
 
 
 def in_files(folders: Iterable[Path], markers: Sequence[Marker]) -> dict[Marker, list[str]]:
-    """Return which markers are in which files, as bytes or as stems."""
+    """Return which markers are in which files, as bytes or as stems.
+
+    Most of what a server keeps are zeros and copies of a template: neither is searched twice.
+    """
     found: dict[Marker, list[str]] = {}
+    forms = {marker: marker.forms for marker in markers}
+    searched: dict[bytes, list[Marker]] = {}
     for folder in folders:
         for path in sorted(p for p in folder.rglob("*") if p.is_file()):
             data = b""
             with suppress(FileNotFoundError):  # a server may remove it at this moment
-                data = path.read_bytes()
-            for marker in markers:
-                if marker.is_in(data):
-                    found.setdefault(marker, []).append(str(path.relative_to(folder)))
+                data = path.read_bytes().rstrip(b"\0")
+            digest = hashlib.sha256(data).digest()
+            if digest not in searched:
+                searched[digest] = [m for m in markers if any(form in data for form in forms[m])]
+            for marker in searched[digest]:
+                found.setdefault(marker, []).append(str(path.relative_to(folder)))
     return found
 
 

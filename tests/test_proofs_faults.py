@@ -7,17 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from proofs import Proof, p01_kill, p02_power, p15_exhaustion, p16_cold_open
+from proofs import p01_kill, p02_power, p15_exhaustion, p16_cold_open
 from proofs.forker import MODES
 from proofs.p01_kill import PATIENCE
 from proofs.writer import CHECKPOINTING
+from tests.proving import hold
 from tests.seeds import SEED
-
-
-def hold(proof: Proof) -> None:
-    """Run a proof at its small size and require that the promise held."""
-    outcome = proof.run(proof.small, SEED, lambda done, of: None)
-    assert outcome.held, f"{proof.name} with seed {SEED}: {outcome.broken[:10]}"
 
 
 def test_an_acknowledged_append_survives_the_death_of_the_process() -> None:

@@ -3,12 +3,11 @@
 import pytest
 
 from proofs import Proof, p04_order, p05_once, p11_damage, p13_hostile
-from tests.seeds import SEED
+from tests.proving import hold
 
 PROOFS = [module.PROOF for module in (p04_order, p05_once, p11_damage, p13_hostile)]
 
 
 @pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.name)
 def test_the_promise_holds(proof: Proof) -> None:
-    outcome = proof.run(proof.small, SEED, lambda done, of: None)
-    assert outcome.held, f"seed {SEED}: {outcome.broken}"
+    hold(proof)

@@ -12,6 +12,7 @@ from keepthread.testing.script import Received
 from proofs import p23_orchestrator
 from proofs.errands import Mind, errand, strangers
 from proofs.p23_orchestrator import wrong_in
+from tests.proving import hold
 from tests.seeds import SEED
 
 ONE = errand(SEED, 1)
@@ -19,8 +20,7 @@ ONE = errand(SEED, 1)
 
 @pytest.mark.timeout(300)
 def test_a_request_ends_in_an_answer_or_a_typed_error_and_a_sub_agent_sees_its_task_alone() -> None:
-    outcome = p23_orchestrator.PROOF.run(p23_orchestrator.PROOF.small, SEED, lambda done, of: None)
-    assert outcome.held, f"seed {SEED}: {outcome.broken[:10]}"
+    outcome = hold(p23_orchestrator.PROOF)
     assert outcome.figures["kills"]
     assert outcome.figures["answered"]
 

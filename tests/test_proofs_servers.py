@@ -14,7 +14,7 @@ from proofs import (
 )
 from servers import postgres, redis
 from tests.conftest import started
-from tests.seeds import SEED
+from tests.proving import hold
 
 SIZES = [
     (p01_kill.PROOF, "postgres", 4),
@@ -52,11 +52,9 @@ def _programs() -> None:
     ],
 )
 def test_the_promise_holds_on_a_server(proof: Proof, where: str, size: int) -> None:
-    outcome = proof.on[where](size, SEED, lambda done, of: None)
-    assert outcome.held, f"{proof.name} on {where} with seed {SEED}: {outcome.broken[:10]}"
+    hold(proof, proof.on[where], size)
 
 
 def test_all_backends_behave_alike() -> None:
     proof = p07_alike.PROOF
-    outcome = proof.run(proof.small, SEED, lambda done, of: None)
-    assert outcome.held, f"seed {SEED}: {outcome.broken}"
+    hold(proof)

@@ -7,7 +7,7 @@ import pytest
 
 from proofs.chat_ledger import Ledger, Row, rows_of
 from proofs.p32_soak import PROOF
-from tests.seeds import SEED
+from tests.proving import hold
 
 MARK = "m0123456789"
 USER, ASSISTANT, TOOL = 1, 2, 3
@@ -16,8 +16,7 @@ MAIN, DELEGATE = 0, 2
 
 @pytest.mark.timeout(300)
 def test_chats_lose_nothing_and_always_start() -> None:
-    outcome = PROOF.run(PROOF.small, SEED, lambda done, of: None)
-    assert outcome.held, f"seed {SEED}: {outcome.broken[:10]}"
+    outcome = hold(PROOF)
     assert outcome.figures["chats that showed their first prompt"] == outcome.figures["chats"]
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from proofs import p17_tools
 from proofs.p17_tools import Kept, Model, Tally
+from tests.proving import hold
 from tests.seeds import SEED
 
 
 def test_a_remembered_result_is_given_while_it_lives_and_a_tool_runs_once() -> None:
-    outcome = p17_tools.PROOF.run(p17_tools.PROOF.small, SEED, lambda done, of: None)
-    assert outcome.held, outcome.broken[:10]
+    outcome = hold(p17_tools.PROOF)
     assert outcome.figures["hits"]
 
 

@@ -6,7 +6,7 @@ from proofs import Proof, p03_failover, p08_walls
 from servers.postgres import find_programs
 from servers.redis import find_program
 from tests.conftest import started
-from tests.seeds import SEED
+from tests.proving import hold
 
 PROOFS = [
     pytest.param(proof, where, id=f"{proof.name} on {where}")
@@ -18,5 +18,4 @@ PROOFS = [
 @pytest.mark.parametrize(("proof", "where"), PROOFS)
 def test_the_promise_holds(proof: Proof, where: str) -> None:
     started(find_program if where == "redis" else find_programs)
-    outcome = proof.on[where](proof.small, SEED, lambda done, of: None)
-    assert outcome.held, f"{proof.name} on {where} with seed {SEED}: {outcome.broken[:10]}"
+    hold(proof, proof.on[where])
