@@ -1,1 +1,1 @@
-"""Recall: pure ranking and packing of what was found; no clock, no disk, no chance."""
+"""Recall: ranks search results and packs them into a budget. Pure: no clock, disk or randomness."""

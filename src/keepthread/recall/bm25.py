@@ -1,6 +1,6 @@
-"""BM25 over the scope asked for: what the words of a question say for pieces and what holds them.
+"""BM25 over the searched scope: scores of pieces, messages and sittings for the words of a query.
 
-Everything is a sum over packed numbers; a word's rarity and the lengths are those of the scope.
+Everything is a sum over packed numbers; rarity and average lengths are those of the scope.
 """
 
 import math
@@ -11,70 +11,71 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from keepthread.recall.corpus import Ground
+from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import MESSAGE, MOST_LENGTH
 from keepthread.recall.query import Query
 from keepthread.types import Found
 
 CUT: Final = 5000
-"""So many places of a word mean that there may be more before them."""
+"""Number of places at which the list of a word was cut off: there may be earlier ones."""
 _SHARE: Final = 2
-"""A word is dense if it stands in one piece of so many, or more often."""
+"""A word is frequent if it is in at least one of this number of pieces."""
 _MANY: Final = 1000
-"""Fewer places are no trouble."""
+"""Up to this number, all places of a word are used."""
 _LAST: Final = 500
+"""Places that are used of a frequent word."""
 
 
-def since(places: Sequence[int], ground: Ground) -> int:
-    """Return from which place on a word is to be looked at; 0 if it stands nowhere."""
+def first_used(places: Sequence[int], stats: CorpusStats) -> int:
+    """Return the first place of a word to use, 0 if it has none; of frequent terms a late one."""
     if len(places) <= _MANY:
         return places[0] if places else 0
-    pieces: float = ground.parts
-    if len(places) >= CUT:  # it is taken to be as frequent before the first place that is known
-        pieces = ground.between(places[0] >> MESSAGE, places[-1] >> MESSAGE)
+    pieces: float = stats.parts
+    if len(places) >= CUT:  # assume the same frequency before the first known place
+        pieces = stats.between(places[0] >> MESSAGE, places[-1] >> MESSAGE)
     return places[-_LAST if _SHARE * len(places) >= pieces else 0]
 
 
 _K: Final = 1.2
 _B: Final = 0.75
 _FAINT: Final = 1000
-"""Of a word that counts less than others, the last so many places will do."""
+"""Places that are used of a word with a share below 1."""
 
 
 class Word(NamedTuple):
-    """Where a word of the question stands once, twice and three times, and what it is worth."""
+    """The places that hold a word of the query once, twice and three times, and its weight."""
 
     lists: Sequence[Sequence[int]]
     idf: float
     share: float = 1.0
-    """What it counts beside other words; in `idf` already."""
+    """Its weight relative to other words; already part of `idf`."""
 
 
-def word_of(word: str, found: Found, ground: Ground, share: float = 1.0) -> Word:
-    """Return a word of a question, as it was found; `share` is what it counts beside others."""
+def word_of(word: str, found: Found, stats: CorpusStats, share: float = 1.0) -> Word:
+    """Return a word of a query as it was found; `share` is its weight relative to others."""
     lists = [found.places.get(word + mark, ()) for mark in ("", "²", "³")]
     df = len(lists[0])
-    if df >= CUT:  # it is taken to be as frequent before the first place that is known
-        known = ground.sittings[ground.at(lists[0][0] >> MESSAGE) :]
-        df = max(df, df * ground.parts // max(1, sum(sitting.parts for sitting in known)))
-    first = since(lists[0], ground)
+    if df >= CUT:  # assume the same frequency before the first known place
+        known = stats.sittings[stats.at(lists[0][0] >> MESSAGE) :]
+        df = max(df, df * stats.parts // max(1, sum(sitting.parts for sitting in known)))
+    first = first_used(lists[0], stats)
     if share < 1 and df > _FAINT:
         first = max(first, lists[0][-_FAINT])
-    return Word([_from(places, first) for places in lists], share * idf(ground.parts, df), share)
+    return Word([_from(places, first) for places in lists], share * idf(stats.parts, df), share)
 
 
 def _from(places: Sequence[int], first: int) -> Sequence[int]:
-    """Return the places from one on; what stands there twice must stand there once."""
+    """Return the places from `first` on; the lists of a word must agree on where they begin."""
     return places[bisect_left(places, first) :] if places and places[0] < first else places
 
 
 def idf(total: int, df: int) -> float:
-    """Return what a word is worth that stands in so many of all."""
+    """Return the weight of a word that is in `df` of `total` documents."""
     return math.log(1 + max(0.0, total - df + 0.5) / (df + 0.5))
 
 
 def _saturated(times: int, length: float) -> float:
-    """Return what a word says that stands so many times in a text of a length, 1 the average."""
+    """Return the score of a word that occurs `times` times; `length` 1.0 is the average length."""
     return times * (_K + 1) / (times + _K * (1 - _B + _B * length))
 
 
@@ -84,7 +85,7 @@ _WHOLE_GAIN: Final = [_saturated(times, 1.0) for times in range(_OFTEN + 1)]
 
 @lru_cache(maxsize=64)
 def _rises(average: int) -> Sequence[Sequence[float]]:
-    """Return by length what a word adds that stands there once, a second and a third time."""
+    """Return, by length, what the first, second and third occurrence of a word add."""
     lengths = [length / max(1, average) for length in range(MOST_LENGTH + 1)]
     each = [[_saturated(times, length) for length in lengths] for times in (0, 1, 2, 3)]
     return [[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(each)]
@@ -97,7 +98,7 @@ def of_pieces(words: Iterable[Word], average: float) -> dict[int, float]:
     get = scores.get
     for lists, rarity, _ in words:
         for places, rise in zip(lists, rises, strict=True):
-            if len(places) > MOST_LENGTH:  # then each length is worth weighing beforehand
+            if len(places) > MOST_LENGTH:  # then it pays to compute each length once
                 gain = [rarity * each for each in rise]
                 for place in places:
                     scores[place] = get(place, 0.0) + gain[place & MOST_LENGTH]
@@ -108,7 +109,7 @@ def of_pieces(words: Iterable[Word], average: float) -> dict[int, float]:
 
 
 def of_messages(words: Iterable[Word], places: Iterable[int]) -> dict[int, float]:
-    """Return BM25 of the messages of places and of those behind them, whatever their length."""
+    """Return BM25 of the messages of places and of the next messages, whatever their length."""
     wanted = {place >> MESSAGE for place in places}
     wanted |= {message + 1 for message in wanted}
     whole: dict[int, float] = {}
@@ -120,34 +121,34 @@ def of_messages(words: Iterable[Word], places: Iterable[int]) -> dict[int, float
     return whole
 
 
-def of_sittings(words: Iterable[Word], ground: Ground) -> dict[int, float]:
+def of_sittings(words: Iterable[Word], stats: CorpusStats) -> dict[int, float]:
     """Return BM25 of each sitting that holds a word."""
-    total = len(ground.sittings)
-    average = max(1.0, ground.length / total)
+    total = len(stats.sittings)
+    average = max(1.0, stats.length / total)
     themes: dict[int, float] = {}
     for word in words:
         times: dict[int, int] = {}
         for places in word.lists:
-            for sitting, count in ground.runs(places):
+            for sitting, count in stats.runs(places):
                 times[sitting] = times.get(sitting, 0) + count
         rarity = word.share * idf(total, len(times))
         for sitting, count in times.items():
-            length = ground.sittings[sitting].length / average
+            length = stats.sittings[sitting].length / average
             themes[sitting] = themes.get(sitting, 0.0) + rarity * _saturated(count, length)
     return themes
 
 
 NOTHING: Final = (0, -1)
-"""The first and the last place where a context shows nothing of what is searched."""
+"""First and last shown place, where a context shows nothing of the searched scope."""
 
 
-def worth(query: Query, found: Found, parts: int, shown: tuple[int, int] = NOTHING) -> float:
-    """Return what a piece of usual length would score that holds every word of a question once.
+def ideal_score(query: Query, found: Found, parts: int, shown: tuple[int, int] = NOTHING) -> float:
+    """Return the score of a piece of average length that holds every word of a query once.
 
-    A word that stands nowhere in the scope, of so many parts, counts most: what lacks it lacks much
-    of the question. A pair of characters that stands nowhere counts nothing if its characters are
-    looked for: it is most likely the end of one word and the beginning of the next. `shown` are the
-    first and the last place that a context shows, where the question itself stands.
+    A word that is nowhere in the scope of `parts` pieces counts most: a piece without it lacks
+    much of the query. A pair of characters that is nowhere counts nothing if its characters are
+    searched too: it is most likely the end of one word and the beginning of the next. `shown` are
+    the first and the last place that a context shows, which hold the question itself.
     """
     total = 0.0
     for word in query.words:
@@ -158,11 +159,11 @@ def worth(query: Query, found: Found, parts: int, shown: tuple[int, int] = NOTHI
 
 
 def _is_made_of_others(word: str, query: Query) -> bool:
-    """Return whether a word is a pair that is looked for by its characters too."""
+    """Return whether a word is a pair whose single characters are searched too."""
     return len(word) > 1 and (word in query.faint or not query.faint.keys().isdisjoint(word))
 
 
 def _is_outside(places: Sequence[int], shown: tuple[int, int]) -> bool:
-    """Return whether one of some places, in order, is not among those that are shown."""
+    """Return whether any of the sorted places is outside the shown range."""
     first, last = shown
     return len(places) > bisect_right(places, last) - bisect_left(places, first)

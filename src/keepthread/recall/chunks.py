@@ -1,4 +1,4 @@
-"""Flags: what can be told of a piece at a glance, a bit each."""
+"""Chunks: messages split into pieces for the index, each with flags such as "has a digit"."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ TIMED: Final = 2
 NUMBERED: Final = 4
 """It has a digit."""
 STANDING: Final = 8
-"""It says what is to be done always."""
+"""It is a lasting instruction, such as "always answer in German"."""
 USER: Final = 16
 ASSISTANT: Final = 32
 TOOL: Final = 64
@@ -24,11 +24,11 @@ SYSTEM: Final = 128
 FIRST: Final = 256
 """It is the first piece of its message."""
 FOREIGN: Final = 512
-"""A tool, the web or an import said it."""
+"""It comes from a tool, the web or an import."""
 
 
 WHOLE: Final = 250
-"""Tokens of a user's message that is not parted."""
+"""Up to this number of tokens, a message of a user is one piece."""
 GROUP: Final = 100
 """Tokens of a group of sentences."""
 
@@ -55,20 +55,20 @@ _SPACE: Final = re.compile(r"\s")
 
 
 def pieces_of(message: Message) -> list[str]:
-    """Return a message's text in pieces; none if there is nothing to read."""
+    """Return the text of a message in pieces; an empty list if it has no text."""
     text = message.content.strip()
     if not text or message.state not in ("live", "spooled"):
         return []
     tokens = _tokens(text)
     if tokens <= (WHOLE if message.role == "user" else GROUP):
         return [text]
-    # Two neighbouring groups hold more than the limit together, and sentences rounded up at most
-    # twice what the text has; so there are never too many.
+    # Two neighboring groups together exceed the limit, and rounding up at most doubles the tokens
+    # of sentences; so there are never more than MOST_PARTS groups.
     return _grouped(text, max(GROUP, 4 * tokens // (MOST_PARTS - 1) + 1))
 
 
 def parts_of(session: int, message: Message) -> list[Part]:
-    """Return the pieces of a message as an index keeps them, the speaker's name among the words."""
+    """Return the pieces of a message for the index; the name of the speaker is among the words."""
     pieces = pieces_of(message)
     speaker = speaker_of(message)
     named = words_of(speaker)
@@ -90,10 +90,10 @@ def parts_of(session: int, message: Message) -> list[Part]:
 
 
 def _indexed(words: Sequence[str], piece: str) -> list[str]:
-    """Return what a piece is found by: its words, and single characters that may be words.
+    """Return the index terms of a piece: its words, and single characters that may be words.
 
-    Characters count for nothing in the length, and are not marked if they are there twice: they say
-    little, and would double what a Chinese text takes.
+    Characters are not part of the length and repetitions are not marked: they say little, and
+    would double the index of a Chinese text.
     """
     found = marked(words)
     characters = characters_of(piece)
@@ -103,9 +103,9 @@ def _indexed(words: Sequence[str], piece: str) -> list[str]:
 def sittings_of(
     read: Unread, messages: Sequence[Message], parts: Sequence[Part] | None = None
 ) -> list[Sitting]:
-    """Return the sittings that these messages begin or prolong, as they are then.
+    """Return the sittings that these messages begin or extend.
 
-    `parts` are those of the messages, if they are known; else they are made.
+    `parts` are the pieces of the messages; they are made if not given.
     """
     if parts is None:
         number = int(read.session)
@@ -132,24 +132,24 @@ def sittings_of(
 
 
 def speaker_of(message: Message) -> str:
-    """Return who says it by name, or nothing if it is just the user or the assistant."""
+    """Return the name of the speaker; empty for the plain user or assistant."""
     return message.author or message.name or ""
 
 
 def total_of(flags: int) -> int:
-    """Return about what the whole message costs to show, of which this is a piece."""
+    """Return the approximate tokens of the whole message that a piece belongs to."""
     return flags >> _TOTAL
 
 
 def _flags_of_message(message: Message, tokens: int) -> int:
-    """Return what is the same for all pieces: the role, whose word it is, and the cost in all."""
+    """Return the flags that all pieces share: role, origin and total cost."""
     origin = message.origin or message.role
     foreign = FOREIGN if origin in ("tool", "web", "import") else 0
     return min(tokens, _MOST_TOTAL) << _TOTAL | _ROLES[message.role] | foreign
 
 
 def _flags_of_text(text: str) -> int:
-    """Return what can be told of a text at a glance."""
+    """Return the flags of a text: question, time, number, lasting instruction."""
     return (
         (ASKS if _QUESTION(text[-16:]) else 0)
         | (TIMED if _TIME(text) else 0)
@@ -159,7 +159,7 @@ def _flags_of_text(text: str) -> int:
 
 
 def _tokens(text: str) -> int:
-    """Return about how many tokens a text has: a letter has two ninths, more if not Latin."""
+    """Return the approximate tokens: two ninths per letter, more if it is not Latin."""
     letters = len(text)
     if not text.isascii():
         letters += 3 * (len(text.encode(errors="replace")) - letters) // 4
@@ -167,7 +167,7 @@ def _tokens(text: str) -> int:
 
 
 def _grouped(text: str, limit: int) -> list[str]:
-    """Return sentences in groups of about so many tokens, each cut out of the text as it stands."""
+    """Return groups of sentences of about `limit` tokens, as slices of the text."""
     groups: list[str] = []
     begin = end = tokens = 0
     for first, last in _sentences(text, 9 * limit // 2, least=2 * (limit - GROUP)):
@@ -180,9 +180,9 @@ def _grouped(text: str, limit: int) -> list[str]:
 
 
 def _sentences(text: str, longest: int, least: int) -> Iterator[tuple[int, int]]:
-    """Yield where sentences and lines begin and end; one that is far too long is cut.
+    """Yield the start and end of each sentence or line; a far too long one is cut.
 
-    Those of fewer letters than `least` go with the next.
+    A sentence of fewer than `least` letters is joined to the next.
     """
     first = 0
     while first < len(text):

@@ -1,4 +1,4 @@
-"""The ground that is searched: the sittings of a scope, in the order of places."""
+"""Corpus statistics: the sittings of the searched scope, in the order of places."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,15 @@ PAUSE: Final = 6 * 3600.0
 
 
 def is_assisted(sittings: Sequence[Sitting]) -> bool:
-    """Tell whether an assistant takes part in most sittings."""
+    """Return whether an assistant takes part in most sittings."""
     return 2 * sum([sitting.answers > 0 for sitting in sittings]) > len(sittings)
 
 
 def spans_within(sittings: Sequence[Sitting], since: float, until: float) -> list[tuple[int, int]]:
     """Return the lowest and highest places between which messages of a time may be, in order.
 
-    What is between may be of another time: the times of messages need not rise. Inside a sitting a
-    message is up to `PAUSE` earlier than the one before.
+    A range may include messages of other times, because times of messages need not rise: inside a
+    sitting a message may be up to `PAUSE` earlier than the one before.
     """
     spans: list[tuple[int, int]] = []
     ordered = sorted(sittings, key=lambda sitting: (int(sitting.session), sitting.first))
@@ -37,13 +37,13 @@ def spans_within(sittings: Sequence[Sitting], since: float, until: float) -> lis
     return spans
 
 
-class Ground(NamedTuple):
-    """The sittings of a scope in order, and how much they hold in all."""
+class CorpusStats(NamedTuple):
+    """The sittings of a scope in order, and their totals."""
 
     starts: Sequence[int]
     """The first message of each: its place without part and length."""
     ends: Sequence[int]
-    """The first message behind each."""
+    """The first message after each."""
     sittings: Sequence[Sitting]
     parts: int
     length: int
@@ -51,8 +51,8 @@ class Ground(NamedTuple):
     """Whether an assistant takes part in most sittings."""
 
     @classmethod
-    def of(cls, sittings: Sequence[Sitting]) -> "Ground":
-        """Return the ground of these sittings."""
+    def of(cls, sittings: Sequence[Sitting]) -> "CorpusStats":
+        """Return the statistics of these sittings."""
         begun = sorted([(int(s[0]) << SEQ_BITS | s[1], n) for n, s in enumerate(sittings)])
         starts = [start for start, _ in begun]
         return cls(
@@ -74,7 +74,7 @@ class Ground(NamedTuple):
         return range(start, min(self.ends[sitting], start + self.sittings[sitting].parts))
 
     def began(self, message: int) -> float | None:
-        """Return when the sitting of a message began; None if none has begun there."""
+        """Return when the sitting of a message began, or None if it is in no sitting."""
         n = bisect_right(self.starts, message) - 1
         if n < 0 or self.starts[n] >> SEQ_BITS != message >> SEQ_BITS:
             return None

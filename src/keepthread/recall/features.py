@@ -1,4 +1,4 @@
-"""Signs: what can be said for each candidate, in columns of numbers that weights are put to."""
+"""Features of candidates: columns of numbers that are multiplied by weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,27 +13,27 @@ from keepthread.recall.words import words_of
 from keepthread.types import Embedding, Part
 
 Column: TypeAlias = Sequence[float]
-Signs: TypeAlias = Mapping[str, Column]
-"""By the names of the weights, a number for each candidate."""
+Features: TypeAlias = Mapping[str, Column]
+"""By the name of the weight, a number for each candidate."""
 
 _BESIDE: Final = ((-1, 0.9), (1, 0.85), (-2, 0.85), (2, 0.8))
-"""How much counts of the meaning of what stands so many messages further on."""
+"""Pairs of offset and share: how much the meaning of a neighboring message counts."""
 
 
-def signs_of(
+def features_of(
     query: Query,
     candidates: Sequence[Candidate],
     parts: Sequence[Part],
     asked: Embedding | None = None,
     vectors: Mapping[int, Embedding] = {},
-) -> Signs:
-    """Return all signs of candidates, of which these are the parts; none where all are alike."""
+) -> Features:
+    """Return the features of candidates, whose parts these are; equal columns are left out."""
     if not candidates:
         return {}
-    signs = _of_words(candidates) | _of_flags(query, parts)
+    features = _of_words(candidates) | _of_flags(query, parts)
     if asked and vectors:
-        signs |= _of_meaning(candidates, asked, vectors)
-    return {name: column for name, column in signs.items() if column}
+        features |= _of_meaning(candidates, asked, vectors)
+    return {name: column for name, column in features.items() if column}
 
 
 def _of_words(candidates: Sequence[Candidate]) -> dict[str, Column]:
@@ -53,7 +53,7 @@ def _of_words(candidates: Sequence[Candidate]) -> dict[str, Column]:
 def _of_flags(query: Query, parts: Sequence[Part]) -> dict[str, Column]:
     flags = [part.flags for part in parts]
     log = math.log
-    signs: dict[str, Column] = {
+    features: dict[str, Column] = {
         "asks": [flag & ASKS for flag in flags],
         "user": [(flag & USER) / USER for flag in flags],
         "first": [(flag & FIRST) / FIRST for flag in flags],
@@ -63,14 +63,14 @@ def _of_flags(query: Query, parts: Sequence[Part]) -> dict[str, Column]:
         "total": [log(max(1, total_of(flag))) for flag in flags],
     }
     if query.when:
-        signs["when"] = [(flag & TIMED) / TIMED for flag in flags]
+        features["when"] = [(flag & TIMED) / TIMED for flag in flags]
     if who := _speaker(query, parts):
-        signs["speaker"] = [float(part.speaker == who) for part in parts]
-    return signs
+        features["speaker"] = [float(part.speaker == who) for part in parts]
+    return features
 
 
 def _speaker(query: Query, parts: Sequence[Part]) -> str:
-    """Return the only speaker that the question names, or nothing."""
+    """Return the only speaker that the query names, or an empty string."""
     speakers = {part.speaker for part in parts if part.speaker}
     named = [who for who in speakers if query.spoken.intersection(words_of(who)[:1])]
     return named[0] if len(named) == 1 else ""
@@ -111,13 +111,13 @@ def _of_meaning(
 
 
 def _shares(column: Column) -> Column:
-    """Return numbers as shares of the greatest."""
+    """Return the numbers divided by the greatest."""
     most = max(column)
     return [value / most for value in column] if most > 0 else ()
 
 
 def _spread(column: Column) -> Column:
-    """Return numbers spread from 0 for the least to 1 for the greatest."""
+    """Return the numbers scaled from 0 for the least to 1 for the greatest."""
     least, most = min(column, default=0.0), max(column, default=0.0)
     return [(value - least) / (most - least) for value in column] if most > least else ()
 

@@ -1,7 +1,7 @@
-"""Meaning as evidence: how near the vectors of a question are to those of pieces.
+"""MaxSim: how similar the vectors of a query are to those of pieces.
 
-With a vector for each token, each token of the question looks for its nearest in a piece or just
-beside it, and rare tokens count more (MaxSim). With one vector for all, it is their cosine.
+With a vector for each token, each token of the query is compared with the most similar token of
+a piece or its neighbors, and rare tokens count more. With one vector per text, it is their cosine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 _RARE: Final = 1.5
-"""How much more a rare token counts: a power of what it says by BM25."""
+"""Exponent of the BM25 rarity of a token: how much more a rare token counts."""
 
 
 class Meaning(NamedTuple):
-    """How near each piece is to the question, by itself and with what stands beside it."""
+    """Similarity of each piece to the query, alone and together with its neighbors."""
 
     own: Sequence[float]
     near: Sequence[float]
@@ -31,10 +31,10 @@ def meaning_of(
     vectors: Mapping[int, Embedding],
     beside: Sequence[tuple[float, Sequence[int]]],
 ) -> Meaning:
-    """Return what vectors say for each piece.
+    """Return the similarity of each piece to the query.
 
-    `keys` name the pieces; `beside` says how much counts of which others, for each piece one by its
-    number in `keys`, or -1 for none. A piece without vectors is as near as the farthest.
+    `keys` name the pieces. `beside` has shares, each with one neighbor per piece: its number in
+    `keys`, or -1 for none. A piece without vectors is as similar as the least similar one.
     """
     import numpy as np  # noqa: PLC0415 - an optional package, needed from here on
 
@@ -60,7 +60,7 @@ def _is_comparable(piece: Embedding | None, asked: Embedding) -> bool:
 
 
 def _rarity(asked: Sequence[int], pieces: Sequence[Sequence[int]]) -> "NDArray[np.float32]":
-    """Return what each token of the question is worth: a rare one more; in all 1."""
+    """Return the weight of each token of the query, rare ones more; the sum is 1."""
     import numpy as np  # noqa: PLC0415
 
     if not asked:
@@ -79,7 +79,7 @@ def _rarity(asked: Sequence[int], pieces: Sequence[Sequence[int]]) -> "NDArray[n
 def _with_beside(
     every: "NDArray[np.float32]", beside: Sequence[tuple[float, Sequence[int]]]
 ) -> "NDArray[np.float32]":
-    """Return the best cosines of each piece and of what stands beside it."""
+    """Return the best cosines of each piece and its neighbors."""
     import numpy as np  # noqa: PLC0415
 
     near = every.copy()

@@ -1,8 +1,8 @@
-"""Places: where a piece of a message stands, in one number, so that a list of them says it all.
+"""Places: session, position and piece of a message packed into one number.
 
 From the highest bits down: the session's number, the position in its log, the piece of a long
-message, and how many words the piece has. Numbers sort by session and position, and whoever has
-one needs to look nothing up to weigh it.
+message, and the number of words of the piece. Places sort by session and position, and can be
+scored without looking anything up.
 """
 
 from typing import Final
@@ -14,12 +14,12 @@ MOST_LENGTH: Final = (1 << LENGTH_BITS) - 1
 MOST_PARTS: Final = 1 << PART_BITS
 MOST_SEQ: Final = (1 << SEQ_BITS) - 1
 MESSAGE: Final = LENGTH_BITS + PART_BITS
-"""A place shifted right by so much is the message's: its session and position."""
+"""A place shifted right by this number of bits is that of the message: session and position."""
 SESSION: Final = MESSAGE + SEQ_BITS
 
 
 def place(session: int, seq: int, part: int, length: int) -> int:
-    """Return the place of a piece; a longer one than can be said counts as the longest."""
+    """Return the place of a piece; lengths above `MOST_LENGTH` are stored as that."""
     head = (session << SEQ_BITS | seq) << PART_BITS | part
     return head << LENGTH_BITS | min(length, MOST_LENGTH)
 
@@ -52,4 +52,4 @@ def length_of(place: int) -> int:
 
 
 VIEW: Final = "words:2"
-"""The index of words. Another way of telling words apart gets another number."""
+"""The name of the word index. A change in how words are split gets another number."""

@@ -1,4 +1,4 @@
-"""Queries: what a question asks for: words, a time, and whether it wants to know when."""
+"""Queries: the words of a question, the time it names, and whether it asks when."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from keepthread.recall.words import (
     holds_grammar,
     query_forms,
     query_spelled,
-    telling_characters,
+    significant_characters,
     words_of,
 )
 
@@ -34,20 +34,20 @@ _WHEN: Final = re.compile(
     re.IGNORECASE,
 )
 FAINT: Final = 0.25
-"""What a single character counts, or a pair that holds grammar, beside a word."""
+"""Weight of a single character, or of a pair that holds grammar, relative to a word."""
 _MOST_CHARACTERS: Final = 32
-"""Single characters of a question that are looked for."""
+"""Maximum number of single characters to search for."""
 _READ: Final = 2000
-"""Characters of a question in which dates are looked for."""
+"""Characters of a question that are searched for dates."""
 _FADE: Final = 10.0
-"""Days after which a sitting has much less to do with a named day."""
+"""Days after which a sitting is much less related to a named day."""
 _MONTH: Final = 31
 _AFTERWARDS: Final = 20
-"""Days after a named month in which it is still talked of."""
+"""Days after a named month in which people still talk about it."""
 
 
 class Named(NamedTuple):
-    """A time that a question names; 0 is not named."""
+    """A time that a question names; 0 means not named."""
 
     year: int = 0
     month: int = 0
@@ -55,29 +55,29 @@ class Named(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question, taken apart."""
+    """A parsed question."""
 
     text: str
     words: Sequence[str]
-    """The words to look for, as the index has them."""
+    """The words to search for, as stems of the index."""
     spelled: Mapping[str, str]
-    """The same as they are written."""
+    """By stem, the word as it is written."""
     forms: Mapping[str, Sequence[str]]
-    """By word, other words that count as the same where the index has them."""
+    """By word, other stems of the index that count as the same word."""
     faint: Mapping[str, float]
-    """By word, what it counts beside the others, where that is less than 1."""
+    """By word, its weight relative to the others, where that is less than 1."""
     spoken: frozenset[str]
-    """All its words, for names."""
+    """All its words, to find names of speakers."""
     named: Named | None
     when: bool
-    """Whether it asks when something was."""
+    """Whether it asks when something happened."""
 
 
 def query_of(text: str) -> Query:
-    """Take a question apart."""
+    """Parse a question."""
     short = text[:_READ]
     words = query_spelled(text)
-    single = [each for each in telling_characters(ends_of(text)) if each not in words]
+    single = [each for each in significant_characters(ends_of(text)) if each not in words]
     characters = single[:_MOST_CHARACTERS]
     faint = [*characters, *filter(holds_grammar, words)]
     return Query(
@@ -109,9 +109,9 @@ def _named(text: str) -> Named | None:
 
 
 def nearness(named: Named, started_at: float) -> float:
-    """Return how near a sitting is to the time that was named, from 0 to 1.
+    """Return how near a sitting is to the named time, from 0 to 1.
 
-    Of a day one talks on it and in the days behind it, of a month until a little after it.
+    People talk about a day on it and in the days after it, about a month until shortly after it.
     """
     try:
         at = datetime.fromtimestamp(started_at, UTC).date()
@@ -119,7 +119,7 @@ def nearness(named: Named, started_at: float) -> float:
             return 1.0 if at.year == named.year else 0.0
         years = (named.year,) if named.year else (at.year, at.year - 1)
         return max(_near(named, year, at) for year in years)
-    except (OverflowError, ValueError, OSError):  # no year of ours
+    except (OverflowError, ValueError, OSError):  # outside the range of datetime
         return 0.0
 
 

@@ -1,6 +1,6 @@
-"""Ranking: all signs that a piece bears on a question, each with its weight, added up.
+"""Ranking: the weighted sum of the features of each candidate.
 
-Signs are added and never filter: a question that is slightly wrong still finds what it means.
+Features add up and never filter, so a slightly wrong question still finds its answer.
 """
 
 from bisect import bisect_left
@@ -10,33 +10,35 @@ from typing import Final, NamedTuple
 
 from keepthread.recall.candidates import Candidate
 from keepthread.recall.corpus import is_assisted
-from keepthread.recall.features import Signs, signs_of
+from keepthread.recall.features import Features, features_of
 from keepthread.recall.positions import LENGTH_BITS
 from keepthread.recall.query import Query
 from keepthread.recall.weights import DEFAULT, Kind, Profile, Weights
 from keepthread.types import Embedding, Found, Part
 
 _STRONG: Final = 0.75
-"""From here on a sign is worth mentioning."""
+"""From this value on, a feature is mentioned as a reason."""
 _WORDS: Final = 6
 
 
 class Reasons:
-    """Tells what speaks for the candidates of one question."""
+    """The reasons why candidates match one query."""
 
-    def __init__(self, query: Query, found: Found, signs: Signs, parts: Sequence[Part]) -> None:
-        """Keep what there is to look at: the signs of candidates, and where the words stand."""
+    def __init__(
+        self, query: Query, found: Found, features: Features, parts: Sequence[Part]
+    ) -> None:
+        """Keep the features of candidates and the places of the words."""
         self._query = query
         self._found = found
         self._parts = parts
-        self._speaker = signs.get("speaker", ())
-        self._date = signs.get("date", ())
-        self._when = signs.get("when", ())
-        self._meaning = signs.get("meaning", ())
+        self._speaker = features.get("speaker", ())
+        self._date = features.get("date", ())
+        self._when = features.get("when", ())
+        self._meaning = features.get("meaning", ())
         self._time = _time(query)
 
     def of(self, number: int) -> str:
-        """Return the reason for the candidate of a number."""
+        """Return the reason for a candidate, by its number."""
         part = self._parts[number]
         reasons: list[str] = []
         if words := list(islice(self._words(part.place), _WORDS)):
@@ -52,7 +54,7 @@ class Reasons:
         return "; ".join(reasons) or "beside what bears on it"
 
     def _words(self, place: int) -> Iterator[str]:
-        """Yield the words of the question that stand in a place, as they are written."""
+        """Yield the words of the query that a place holds, as they are written."""
         for word, spelled in self._query.spelled.items():
             places = self._found.places.get(word, ())
             at = bisect_left(places, place)
@@ -61,7 +63,7 @@ class Reasons:
 
 
 def _time(query: Query) -> str:
-    """Return what of time is asked for."""
+    """Return the reason for a match by time."""
     year, month, day = query.named or (0, 0, 0)
     return (
         f"near the {'day' if day else 'month' if month else 'year'} asked for"
@@ -71,7 +73,7 @@ def _time(query: Query) -> str:
 
 
 class Ranked(NamedTuple):
-    """A place, how much speaks for it, and who can tell what."""
+    """A place, its score, and its reasons."""
 
     place: int
     score: float
@@ -80,7 +82,7 @@ class Ranked(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Return what speaks for it; of many that are ranked, few are asked."""
+        """Return the reason; computed on demand, as few of many results need it."""
         return self.reasons.of(self.number)
 
 
@@ -94,10 +96,10 @@ def rank(
     vectors: Mapping[int, Embedding] = {},
     weights: Weights = DEFAULT,
 ) -> list[Ranked]:
-    """Return the candidates that there is a part of, the best first.
+    """Return the candidates that have a part in `parts`, the best first.
 
-    `parts` and `vectors` are by place without its length. Without vectors words alone speak, and
-    what no word and no date speaks for is left out.
+    `parts` and `vectors` are keyed by place without its length. Without vectors, candidates that
+    match by neither words nor date are left out.
     """
     kind = weights.assisted if is_assisted(found.sittings) else weights.speakers
     vectors = vectors if asked and asked.vectors else {}
@@ -105,10 +107,10 @@ def rank(
     if not vectors:
         known = [c for c in known if c.near or c.date]
     of = [parts[c.place >> LENGTH_BITS] for c in known]
-    signs = signs_of(query, known, of, asked, vectors)
-    scores = _weighed(signs, _profile(kind, asked if vectors else None), len(known))
+    features = features_of(query, known, of, asked, vectors)
+    scores = _weighed(features, _profile(kind, asked if vectors else None), len(known))
     order = sorted(range(len(known)), key=scores.__getitem__, reverse=True)
-    reasons = Reasons(query, found, signs, of)
+    reasons = Reasons(query, found, features, of)
     return [Ranked(of[n].place, scores[n], n, reasons) for n in order]
 
 
@@ -118,10 +120,10 @@ def _profile(kind: Kind, asked: Embedding | None) -> Profile:
     return kind.tokens if asked.ids else kind.pooled
 
 
-def _weighed(signs: Signs, profile: Profile, count: int) -> list[float]:
-    """Return the sum of the signs of each candidate, each times its weight."""
+def _weighed(features: Features, profile: Profile, count: int) -> list[float]:
+    """Return the weighted sum of the features of each candidate."""
     totals = [0.0] * count
-    for name, column in signs.items():
+    for name, column in features.items():
         weight: float = getattr(profile, name)
         if weight:
             totals = [t + weight * value for t, value in zip(totals, column, strict=True)]

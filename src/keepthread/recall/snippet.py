@@ -1,4 +1,4 @@
-"""Snippets: the stretch of a text that holds most of what was asked for, on one line."""
+"""Snippets: the part of a text that holds most words of the query; and packing into a budget."""
 
 import re
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -11,7 +11,7 @@ _DOTS: Final = "…"
 
 
 def snippet(text: str, words: Collection[str], width: int = 160) -> str:
-    """Return about so many characters of a text, where most of the words stand."""
+    """Return about `width` characters of a text, from where most of the words are."""
     text = " ".join(text.split())
     if len(text) <= width:
         return text
@@ -24,7 +24,7 @@ def snippet(text: str, words: Collection[str], width: int = 160) -> str:
 
 
 def _best(text: str, words: Collection[str], width: int) -> int:
-    """Return where to begin, a little before the first word of the best stretch."""
+    """Return where to begin: a little before the first word of the best part."""
     found = [
         (match.start(), word)
         for match in _WORD.finditer(text)
@@ -47,18 +47,18 @@ def _at_word(text: str, start: int) -> int:
 
 
 MISSES: Final = 25
-"""How many that do not fit are passed over before it is enough."""
+"""Number of pieces that do not fit after which packing stops."""
 LEAST: Final = 12
-"""Tokens that are not worth looking for a piece for."""
+"""With fewer tokens left than this, packing stops."""
 
 
 def pack(
     headers: Sequence[Hashable], room: int, header_tokens: int, cost: Callable[[int, int], int]
 ) -> list[int]:
-    """Return which pieces fit, the best of which come first; `headers` has the header of each.
+    """Return the numbers of the pieces that fit; `headers` has the header of each, best first.
 
-    The first piece under a header costs the header's tokens too. `cost` is asked what a piece
-    costs and told what is left for it: if it is clear that this is too little, any more will do.
+    The first piece under a header also costs the header's tokens. `cost` receives the number of a
+    piece and the tokens left, and returns its tokens: exact if it fits, else any larger number.
     """
     chosen: list[int] = []
     begun: set[Hashable] = set()

@@ -53,7 +53,7 @@ _FOURTH: Final = "al ance ence er ic able ible ant ement ment ent ion ou ism ate
 
 
 def _ending(endings: Iterable[str]) -> re.Pattern[str]:
-    """Return what finds the longest of some endings."""
+    """Return a pattern for the longest of some endings."""
     longest = sorted(endings, key=len, reverse=True)
     return re.compile(rf"(?:{'|'.join(longest)})$")
 
@@ -78,14 +78,14 @@ def stem(word: str) -> str:
 
 
 def _plural(word: str) -> str:
-    """Take a plural's ending off."""
+    """Remove the ending of a plural."""
     if word.endswith(("sses", "ies")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
 
 def _inflected(word: str) -> str:
-    """Take the endings of the past and of what goes on off."""
+    """Remove the endings -ed and -ing."""
     if word.endswith("eed"):
         return word[:-1] if _SOME(word[:-3]) else word
     cut = 2 if word.endswith("ed") else 3 if word.endswith("ing") else 0
@@ -99,7 +99,7 @@ def _inflected(word: str) -> str:
 
 
 def _bare(word: str) -> str:
-    """Take off what is left of an ending."""
+    """Remove what is left of an ending."""
     found = _ENDING_4(word)
     if found:
         head = word[: found.start()]
@@ -156,7 +156,7 @@ _QUALITY: Final = re.compile("(?:ость|ост)$").search
 _SUPERLATIVE: Final = re.compile("(?:ейше|ейш)$").search
 
 _ARABIC_PREFIXES: Final = {"وال": 2, "بال": 2, "كال": 2, "فال": 2, "ال": 2, "لل": 2, "و": 3}
-"""Each with the number of letters that must be left."""
+"""By prefix, the minimum number of letters that must remain."""
 _ARABIC_SUFFIXES: Final = ("ها", "ان", "ات", "ون", "ين", "يه", "ه", "ي")
 
 _HINDI: Final[Sequence[Sequence[str]]] = [
@@ -200,7 +200,7 @@ def _russian(word: str) -> str:
 
 
 def _inflections(tail: str) -> str:
-    """Take one gerund's ending off, or those of a reflexive, adjective, verb or noun."""
+    """Remove the ending of a gerund, or those of a reflexive, adjective, verb or noun."""
     if gerund := _GERUND(tail):
         return tail[: gerund.start()]
     if reflexive := _REFLEXIVE(tail):
@@ -214,7 +214,7 @@ def _inflections(tail: str) -> str:
 
 
 def _second_region(word: str) -> int:
-    """Return where the part of a word begins that follows its second vowel and consonant."""
+    """Return the start of the part after the second vowel and consonant of a word."""
     first = _REGION(word)
     second = _REGION(word, first.end()) if first else None
     return second.end() if second else len(word)
@@ -246,22 +246,22 @@ _ONLY_GERMAN: Final = """
     welchen welcher welches wem wen wer werden wie wieso wird wo woher wohin über
 """
 _GERMAN: Final = frozenset(_ONLY_GERMAN.split())
-"""Small words that hardly any question in another language has."""
+"""Function words that are hardly used in other languages."""
 _ALSO_GERMAN: Final = """
     am an bei bin das dem den der des die dir doch er es habe hast hat im in kann man mit so uns vom
     von war was wir zu zum zur
 """
 _MAYBE: Final = frozenset(_ALSO_GERMAN.split())
-"""Small words that other languages have too, as words or names."""
+"""Function words that other languages also have, as words or names."""
 _LETTERS: Final = frozenset("äöüß")
 _WORDS: Final = re.compile(r"\w+").findall
 _ENDINGS: Final = ("ern", "em", "er", "en", "es", "e", "n", "s", "t", "")
 _LEAST: Final = 3
-"""Letters of a word that are left when an ending is taken off."""
+"""Minimum number of letters that remain after an ending is removed."""
 
 
 def is_german(text: str) -> bool:
-    """Return whether a question is German: two small words of German, one of them of no other."""
+    """Return whether a question is German: it has two function words, one of them only German."""
     words = _WORDS(text.casefold())
     sure = sum(word in _GERMAN for word in words)
     maybe = sum(word in _MAYBE or not _LETTERS.isdisjoint(word) for word in words)
@@ -269,12 +269,12 @@ def is_german(text: str) -> bool:
 
 
 def forms_of(word: str) -> list[str]:
-    """Return the forms that a word, without accents, may have; those of two stems if in doubt."""
+    """Return the forms that a word without accents may have; of two stems if ambiguous."""
     stems = [
         word[: len(word) - len(ending)]
         for ending in _ENDINGS
         if word.endswith(ending) and len(word) - len(ending) >= _LEAST
     ]
-    # "Katzen" may be "Katz-en" or "Katze-n"; every ending is one of the first, or of the word.
+    # "Katzen" may be "Katz-en" or "Katze-n": add each ending to the shortest stem and the word.
     heads = dict.fromkeys([*stems[:1], word])
     return list(dict.fromkeys(head + ending for head in heads for ending in _ENDINGS))

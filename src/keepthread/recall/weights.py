@@ -1,4 +1,4 @@
-"""Weights: how much each sign counts that a piece bears on a question; settings, measured."""
+"""Weights of the features of ranking, measured on benchmarks."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,29 +6,29 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What each sign is worth; all but lengths and flags are between 0 and 1 for a question."""
+    """The weight of each feature; all but lengths and flags are between 0 and 1 for a query."""
 
     # words
     own: float = 0.0
-    """Words of the question in the piece."""
+    """Words of the query in the piece."""
     near: float = 0.0
-    """The same, with what stands just before and after in its sitting."""
+    """The same, with its neighbors in the sitting."""
     message: float = 0.0
-    """Words of the question in the whole message."""
+    """Words of the query in the whole message."""
     answer: float = 0.0
-    """Words of the question in the next message."""
+    """Words of the query in the next message."""
     sitting: float = 0.0
     """The best piece of its sitting."""
     theme: float = 0.0
-    """Words of the question in the whole sitting."""
+    """Words of the query in the whole sitting."""
 
-    # what can be told at a glance
+    # flags of the piece
     speaker: float = 0.0
-    """The question names who says it, and no one else."""
+    """The query names its speaker, and nobody else."""
     date: float = 0.0
-    """The question names its time."""
+    """The query names its time."""
     when: float = 0.0
-    """The question asks when, and the piece holds an expression of time."""
+    """The query asks when, and the piece holds an expression of time."""
     asks: float = 0.0
     user: float = 0.0
     first: float = 0.0
@@ -42,7 +42,7 @@ class Profile:
     # meaning, by the vectors of tokens or of the whole piece
     meaning: float = 0.0
     meaning_near: float = 0.0
-    """With what stands just before and after in its sitting."""
+    """With its neighbors in the sitting."""
     meaning_message: float = 0.0
     """The best of its message."""
     meaning_answer: float = 0.0
@@ -53,7 +53,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """The profiles of a kind of thread: by words alone, with token vectors, with pooled ones."""
+    """Profiles for a kind of conversation: words only, token vectors, pooled vectors."""
 
     words: Profile
     tokens: Profile
@@ -103,7 +103,7 @@ _SPEAKERS: Final = Kind(
     ),
 )
 
-# Dates and names of speakers are weighed by half of what they are above: BEAM has neither.
+# Dates and names of speakers have half the weight of above: BEAM, the benchmark, has neither.
 _ASSISTED: Final = Kind(
     words=Profile(
         own=2.9,
@@ -155,7 +155,7 @@ _ASSISTED: Final = Kind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """How pieces are ranked: one way for named speakers, one for talks with an assistant."""
+    """Weights for conversations among named speakers and with an assistant."""
 
     speakers: Kind = field(default=_SPEAKERS)
     assisted: Kind = field(default=_ASSISTED)

@@ -1,4 +1,4 @@
-"""Words: what a text and a question have in common, whatever their spelling, case and endings."""
+"""Words of texts and queries, normalized in spelling, case and endings."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,31 +11,31 @@ from keepthread.recall.stemming import forms_of, inflected_stem, is_german, stem
 from keepthread.text_caches import register_cache
 
 LONGEST: Final = 64
-"""Characters of a word that count."""
+"""Longer words are cut to this number of characters."""
 MOST: Final = 64
-"""Words of a question that are looked for."""
+"""Maximum number of words to search for."""
 MOST_INFLECTED: Final = 16
-"""Words of a question that are looked for in other forms."""
+"""Maximum number of words that are also searched in other forms."""
 _FAR: Final = 4000
-"""Characters at either end of a long question that are read."""
+"""Of a long question, this number of characters is read at each end."""
 
 # Scripts written without spaces: Thai to Khmer, kana, Han, Hangul.
-_DENSE: Final = (
+_UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# Signs that are parts of words, which `\w` does not know as such.
+# Combining marks that belong to words, but are not matched by `\w`.
 _SIGNS: Final = (
     "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u0900-\u0963\u0971-\u0df3\u0e31-\u0e4e\u0eb1-\u0ece\u102b-\u103e\u1056-\u1059\u17b4-\u17d3"
 )
 _PLAIN: Final = re.compile(r"[a-z0-9]+").findall
 _WORDS: Final = re.compile(rf"[^\W_](?:[^\W_]|[{_SIGNS}])*").findall
-_RUNS: Final = re.compile(rf"[{_DENSE}{_SIGNS}]+|[^{_DENSE}]+").findall
-_IS_DENSE: Final = re.compile(f"[{_DENSE}]").search
+_RUNS: Final = re.compile(rf"[{_UNSPACED}{_SIGNS}]+|[^{_UNSPACED}]+").findall
+_IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]").search
 _ACCENT: Final = re.compile("(?<=[a-z])[\u0300-\u036f]+")
 _SHORTENED: Final = re.compile(r"(?<=\w)'(?:s|d|m|ll|re|ve)\b")
-# Letters that are written in several ways, and signs that are often left out: the Russian io and
+# Letters with several spellings, and marks that are often left out: the Russian io and
 # stress, the Arabic alef, ya, ta marbuta, vowels and tatweel, Hebrew points, the Hindi nukta.
 _SAME: Final = str.maketrans(
     {
@@ -58,33 +58,33 @@ _SMALL: Final = """
     what when where which who whom whose why will with wont would you your yours
 """
 STOP: Final = frozenset(_SMALL.split())
-"""English words that a question is not about."""
+"""English stop words."""
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in its order, as stems."""
+    """Return the words of a text in order, as stems."""
     return [_stem(word[:LONGEST]) for word in _spelled(text)]
 
 
 def query_words(text: str) -> list[str]:
-    """Return the words to look for, each once: those that say something, if there are such."""
+    """Return the words to search for, each once; stop words only if there are no others."""
     return list(query_spelled(text))
 
 
 def query_spelled(text: str) -> dict[str, str]:
-    """Return the words to look for, and each as it is written."""
+    """Return the stems to search for, each with the word as it is written."""
     spelled = [word[:LONGEST] for word in _spelled(ends_of(text))]
-    telling = [word for word in spelled if word not in STOP]
+    content = [word for word in spelled if word not in STOP]
     words: dict[str, str] = {}
-    for word in telling or spelled:
+    for word in content or spelled:
         words.setdefault(_stem(word), word)
     found = list(words.items())
-    # Of what is too long, the question itself is likely to be at one of the ends.
+    # In a long text, the question itself is likely to be at one of the ends.
     return words if len(found) <= MOST else dict(found[: MOST // 2] + found[-MOST // 2 :])
 
 
 def query_forms(text: str, words: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return other stems by which words of a question may be in an index, if it is German."""
+    """Return other stems of the words of a German question that the index may have."""
     if not is_german(ends_of(text)):
         return {}
     some = list(words.items())[:MOST_INFLECTED]
@@ -97,12 +97,12 @@ def query_forms(text: str, words: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def ends_of(text: str) -> str:
-    """Return both ends of a long question, which is where it is most likely to ask something."""
+    """Return both ends of a long text, where the question most likely is."""
     return text if len(text) <= 2 * _FAR else f"{text[:_FAR]} {text[-_FAR:]}"
 
 
 def marked(words: Iterable[str]) -> list[str]:
-    """Return each word once, with `²` behind it too if it stands there twice, `³` if more often."""
+    """Return each word once; also with a `²` if it occurs twice, and a `³` if more often."""
     often: dict[str, int] = {}
     for word in words:
         often[word] = often.get(word, 0) + 1
@@ -111,7 +111,7 @@ def marked(words: Iterable[str]) -> list[str]:
 
 
 def _spelled(text: str) -> list[str]:
-    """Return the words of a text as they are written, small and without accents."""
+    """Return the words of a text in lower case and without accents."""
     if text.isascii():
         text = text.lower()
         return _PLAIN(_plain_marks(text) if "'" in text else text)
@@ -119,7 +119,7 @@ def _spelled(text: str) -> list[str]:
     text = normalize("NFC", _ACCENT.sub("", normalize("NFD", text))).translate(_SAME)
     words: list[str] = []
     for word in _WORDS(_plain_marks(text)):
-        if word.isascii() or not _IS_DENSE(word):
+        if word.isascii() or not _IS_UNSPACED(word):
             words.append(word)
         else:
             words += _parted(word)
@@ -127,15 +127,15 @@ def _spelled(text: str) -> list[str]:
 
 
 def _plain_marks(text: str) -> str:
-    """Take off what apostrophes shorten; "don't" becomes one word."""
+    """Remove contracted endings such as 's; "don't" becomes one word."""
     return _SHORTENED.sub("", text).replace("n't", "nt")
 
 
 def _parted(word: str) -> list[str]:
-    """Return the pairs of neighbours where no space says what a word is."""
+    """Return pairs of adjacent characters for scripts without spaces."""
     words: list[str] = []
     for run in _RUNS(word):
-        if len(run) > 1 and _IS_DENSE(run):
+        if len(run) > 1 and _IS_UNSPACED(run):
             words += map("".join, pairwise(run))
         else:
             words.append(run)
@@ -144,7 +144,7 @@ def _parted(word: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 15)
 def _stem(word: str) -> str:
-    """Return what a word is found by."""
+    """Return the index term of a word."""
     if word.isascii():
         return stem(word) if word.isalpha() else word
     return inflected_stem(word)
@@ -163,7 +163,7 @@ _GRAMMAR: Final = frozenset(
     "不没要会能可些个還過們這誰麼嗎與給讓對從為沒會個何私達"
     "은는이가을를의에도로와과만서께요다까니죠지예네나세습"
 ).union(_HIRAGANA)
-"""Characters that are mostly grammar: small words, particles and endings."""
+"""Characters that are mostly grammar: function words, particles and endings."""
 
 
 def characters_of(text: str) -> list[str]:
@@ -174,8 +174,8 @@ def characters_of(text: str) -> list[str]:
     return [each for each in found if each.isalpha()]  # some are not assigned yet
 
 
-def telling_characters(text: str) -> list[str]:
-    """Return the characters of a question that may each be a word it is about."""
+def significant_characters(text: str) -> list[str]:
+    """Return the characters of a question that may each be a content word."""
     return [each for each in characters_of(text) if each not in _GRAMMAR]
 
 

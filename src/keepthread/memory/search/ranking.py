@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from keepthread.memory.search.vectors import Vectors
 from keepthread.protocols import Searchable
-from keepthread.recall.bm25 import NOTHING, worth
+from keepthread.recall.bm25 import NOTHING, ideal_score
 from keepthread.recall.candidates import candidates
-from keepthread.recall.corpus import Ground
+from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import LENGTH_BITS, VIEW
 from keepthread.recall.query import Query
 from keepthread.recall.rank import Ranked, rank
@@ -33,10 +33,10 @@ class Ranking(NamedTuple):
     ranked: Sequence[Ranked]
     parts: Mapping[int, Part]
     """By place without its length."""
-    ground: Ground
+    stats: CorpusStats
     strengths: Mapping[int, float]
     """What words say for each candidate, without its length."""
-    worth: float
+    ideal_score: float
     """What they would say for one that holds all of them."""
     by_vectors: bool
 
@@ -45,7 +45,7 @@ class Ranking(NamedTuple):
 
         With vectors the first few are let in as well: they may say it in other words.
         """
-        least, first = _TELLING * self.worth, _BY_MEANING if self.by_vectors else 0
+        least, first = _TELLING * self.ideal_score, _BY_MEANING if self.by_vectors else 0
         strengths = self.strengths
         return [
             each
@@ -92,9 +92,9 @@ async def ranked(
     also: Sequence[int] = ()
     if vectors is not None and vector is not None and not vector.ids:
         also = await finder.nearest(vectors.view, vector, **scope._asdict(), limit=_NEAREST)
-    ground = Ground.of(found.sittings)
+    stats = CorpusStats.of(found.sittings)
     confined = scope.only is not None
-    best = candidates(asked, found, most=most, also=also, ground=ground, confined=confined)
+    best = candidates(asked, found, most=most, also=also, stats=stats, confined=confined)
     if not neighbours and vector is None:
         best = [each for each in best if each.own]
     places = [each.place for each in best]
@@ -106,9 +106,9 @@ async def ranked(
     return Ranking(
         ranked=rank(asked, found, best, parts, asked=vector, vectors=kept, weights=weights),
         parts=parts,
-        ground=ground,
+        stats=stats,
         strengths={each.place >> LENGTH_BITS: each.near for each in best},
-        worth=worth(asked, found, ground.parts, shown),
+        ideal_score=ideal_score(asked, found, stats.parts, shown),
         by_vectors=vector is not None,
     )
 

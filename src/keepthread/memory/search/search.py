@@ -25,7 +25,7 @@ from keepthread.memory.search.vectors import Vectors
 from keepthread.protocols import Progress, Recalled, Recollection, Searchable, Store
 from keepthread.recall.bm25 import NOTHING
 from keepthread.recall.chunks import pieces_of
-from keepthread.recall.corpus import Ground
+from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import MESSAGE, SEQ_BITS, VIEW, part_of, span
 from keepthread.recall.query import Query, query_of
 from keepthread.recall.rank import Ranked
@@ -279,7 +279,7 @@ class Searching:
         some = ranking.telling() if telling else ranking.ranked
         older = [each for each in some if not first <= each.place <= last]
         best = list(ranking.that_may_fit(older, room))
-        hits = await self._fetched(finder, best, ranking.ground)
+        hits = await self._fetched(finder, best, ranking.stats)
         return Recalled(await self._not_hidden(session, hits, hidden), notes)
 
     async def _not_hidden(
@@ -329,7 +329,7 @@ class Searching:
         return (f"{backlog:,} messages are not in the index yet",) if backlog > _AT_ONCE else ()
 
     async def _fetched(
-        self, finder: Searchable, best: Sequence[Ranked], ground: Ground
+        self, finder: Searchable, best: Sequence[Ranked], stats: CorpusStats
     ) -> list[Recollection]:
         """Return pieces with their messages, without what their sessions hide."""
         placed, records = await finder.fetch([each.place for each in best], kinds=(MARKS,))
@@ -343,7 +343,7 @@ class Searching:
             if key not in found or part >= len(found[key][1]):
                 continue
             (session, id, _, message), pieces = found[key]
-            began = ground.began(key)
+            began = stats.began(key)
             hits.append(
                 Recollection(
                     session,

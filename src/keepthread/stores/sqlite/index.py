@@ -15,8 +15,8 @@ from itertools import groupby
 from json import dumps, loads
 from typing import Final, NamedTuple
 
-from keepthread.recall.bm25 import since
-from keepthread.recall.corpus import Ground, spans_within
+from keepthread.recall.bm25 import first_used
+from keepthread.recall.corpus import CorpusStats, spans_within
 from keepthread.recall.positions import MESSAGE, MOST_SEQ, VIEW, seq_of, span
 from keepthread.stores.codec import decode
 from keepthread.stores.records import role_bits, without
@@ -44,9 +44,9 @@ class Words:
         self._places: dict[tuple[str, int], array[int]] = {}
 
     @cached_property
-    def ground(self) -> Ground:
-        """Return the ground that words stand on."""
-        return Ground.of(self._sittings)
+    def stats(self) -> CorpusStats:
+        """Return the statistics of the corpus."""
+        return CorpusStats.of(self._sittings)
 
     def get(self, word: str, most: int) -> list[int] | None:
         """Return at most so many places of a word, if they are known."""
@@ -202,7 +202,7 @@ def places(
         places = lately.get(word, most)
         if places is None:
             less = found.get(_once_less(word))
-            first = since(less, lately.ground) if less else between[0]
+            first = first_used(less, lately.stats) if less else between[0]
             # What stands there twice stands there once.
             nowhere = less is not None and not less
             places = [] if nowhere else _places_of(db, scopes, word, (first, between[1]), most)
