@@ -29,10 +29,10 @@ SHORT = 1000
 """Messages of the shortest log, about."""
 PINS, NOTES, RESULTS = 20, 5, 3
 _KEPT = 5
-_BY_TURNS = 250  # newest messages, which are folded as they come
+_BY_TURNS = 250  # newest messages, which are compacted as they come
 _SMALL = 110  # bytes of what is pinned, noted or remembered, so that all of it is shown
 _SUMMARY_LINES = 28
-_FOR_EVER = 10_000_000  # exchanges
+_FOR_EVER = 10_000_000  # turns
 _STEPS = 20
 
 
@@ -56,11 +56,11 @@ def fill(run: Run, path: Path, size: int, number: int) -> None:
             run.progress(f"context, {size} bytes: {done.start:,} of {number:,} messages stored")
             inside.fill(islice(for_nothing, len(done)))
         inside.fill(some[:-_BY_TURNS])
-    asyncio.run(_fold(path, some[-_BY_TURNS:]))
+    asyncio.run(_compact(path, some[-_BY_TURNS:]))
 
 
 def _parts(number: int) -> Iterator[range]:
-    """Yield a number in a few even parts, none of which parts an exchange."""
+    """Yield a number in a few even parts, none of which parts a turn."""
     step = max(2, number // _STEPS // 2 * 2)
     return (range(start, min(start + step, number)) for start in range(0, number, step))
 
@@ -73,30 +73,30 @@ async def _furnish(path: Path, said: Sequence[Message]) -> None:
         for message in (await session.append(*said))[:PINS]:
             await session.pin(message.id)
         for number in range(NOTES):
-            await session.inject(f"note {number}", small[number])
+            await session.add_note(f"note {number}", small[number])
         for number in range(RESULTS):
             await session.cache_tool("look", {"at": number}, small[-number], _FOR_EVER)
 
 
-async def _fold(path: Path, newest: Sequence[Message]) -> None:
-    """Write a summary of all there is; the newest turns then come one by one and are folded."""
+async def _compact(path: Path, newest: Sequence[Message]) -> None:
+    """Write a summary of all there is; the newest turns then come one by one and are compacted."""
     async with await _open(path, hybrid=View(1, Hybrid())) as memory:
         session = await memory.session(SESSION)
         await _summarize(memory, session)
         for place in range(0, len(newest), 2):
             await session.append(*newest[place : place + 2])
-            await memory._shared.background.settle()  # folding is not to lag behind
+            await memory._shared.background.settle()  # compaction is not to lag behind
 
 
 async def _summarize(memory: Memory, session: Session) -> None:
-    """Write the record that the folder would have left after folding everything so far."""
+    """Write the record that the folder would have left after compaction everything so far."""
     (last,) = await memory.store.tail(session.key, limit=1)
     small = texts(_SMALL)
     value = {
         "text": "\n".join(f"- User: {text}" for text in small[:_SUMMARY_LINES]),
         "last": last.seq,
-        "exchange": last.exchange,
-        "number": last.exchange // 5,
+        "turn": last.turn,
+        "number": last.turn // 5,
         "tokens": last.total,
         "origin": "user",
         "kept": [[PINS + 1 + 2 * n, 0.9, "a decision: “we decided”"] for n in range(_KEPT)],

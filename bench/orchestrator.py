@@ -42,9 +42,9 @@ async def _measured(run: Run) -> list[Row]:
         for number in range(run.rounds):
             run.progress(f"round {number + 1} of {run.rounds}")
             stages.append(await pipeline.stage(_tool(wait=_SECONDS)) / _SECONDS)
-            for name, lifetime in zip(own, (0, 3), strict=True):
+            for name, cache_turns in zip(own, (0, 3), strict=True):
                 requests = _QUICK if run.quick else _REQUESTS
-                own[name].append(await pipeline.cpu(_tool(lifetime), requests))
+                own[name].append(await pipeline.cpu(_tool(cache_turns), requests))
     return [
         *_rows("side by side", {f"{_WIDE} steps with tools of 200 ms": stages}, "× one", _STAGE),
         *_rows("CPU", {f"{_STEPS} steps, tools {name}": t for name, t in own.items()}, "ms", _CPU),
@@ -122,8 +122,8 @@ def _specialist(messages: Sequence[Message], system: str) -> Reply | str:
     return Reply(tool_calls=[ToolCall(id="call_1", name="look", arguments=arguments)])
 
 
-def _tool(lifetime: int = 0, wait: float = 0.0) -> Runnable:
-    return Runnable(Tool("look", "Look how it is."), partial(_look, wait), lifetime)
+def _tool(cache_turns: int = 0, wait: float = 0.0) -> Runnable:
+    return Runnable(Tool("look", "Look how it is."), partial(_look, wait), cache_turns)
 
 
 async def _look(wait: float, place: str) -> str:

@@ -22,7 +22,7 @@ from bench.furnished import Quarters
 from bench.measure import Work, cpu_in_turn
 from bench.places import file_system
 from bench.speed.rows import microseconds, named, times
-from keepthread import Folding, Hybrid, Memory, Message, Recall, View
+from keepthread import Compaction, Hybrid, Memory, Message, Recall, View
 from keepthread.recall.words import STOP
 
 OWNER = "ana"
@@ -67,11 +67,11 @@ class Asked:
         self._runner.run(self._fill(path, texts))
 
     async def _fill(self, path: Path, texts: Sequence[str]) -> None:
-        # Folds are not what is measured: they are made in the background if a view wants them.
-        never = Folding(exchanges=len(texts), at_once=1)
+        # Compacts are not what is measured: they are made in the background if a view wants them.
+        never = Compaction(turns=len(texts), batch_size=1)
         views = {"recall": View(_BUDGET, Recall()), "hybrid": View(2 * _BUDGET, Hybrid())}
         memory = await Memory.open(
-            f"sqlite:///{path}", views=views, counter=Quarters(), folding=never
+            f"sqlite:///{path}", views=views, counter=Quarters(), compaction=never
         )
         self._memory = memory
         roles = cycle(("user", "assistant"))

@@ -44,7 +44,7 @@ def stored(message: AgnoMessage) -> Message:
 
 async def answer(agent: Agent, session: Session, question: str) -> str:
     """Run the agent on what it should see, and store what it adds."""
-    async with session.exchange(question) as turn:  # the question is stored first
+    async with session.turn(question) as turn:  # the question is stored first
         seen: list[Any] = (await turn.context(budget=4000)).to_openai_chat()["messages"]
         result = await agent.arun([AgnoMessage(**message) for message in seen])
         added = (result.messages or [])[len(seen) :]

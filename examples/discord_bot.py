@@ -47,7 +47,7 @@ class Bot(discord.Client):
         session = await self._memory.session(channel, owner=channel, system_prompt=PROMPT)
         # The author tells people apart, for the model too. By the id Discord's own number of the
         # message is kept, so that one that arrives twice is answered once.
-        async with session.exchange(
+        async with session.turn(
             message.clean_content, id=str(message.id), author=message.author.name
         ) as turn:
             if turn.answer is not None:

@@ -53,7 +53,7 @@ async def chat(user: str, said: Said) -> StreamingResponse:
 async def answer(user: str, said: Said) -> AsyncIterator[str]:
     """Ask the model with this user's conversation around it."""
     session = await app.state.memory.session(user, owner=user, system_prompt="You are brief.")
-    async with session.exchange(said.text, id=said.id) as turn:  # stored first
+    async with session.turn(said.text, id=said.id) as turn:  # stored first
         if turn.answer is not None:  # it was sent twice
             yield turn.answer.content
             return

@@ -59,7 +59,7 @@ def stored(message: Any) -> Message:
 
 async def answer(graph: Any, session: Session, question: str) -> str:
     """Run the graph on what it should see, and store what it adds."""
-    async with session.exchange(question) as turn:  # the question is stored first
+    async with session.turn(question) as turn:  # the question is stored first
         seen = (await turn.context(budget=4000)).to_openai_chat()["messages"]
         result = await graph.ainvoke({"messages": seen})
         *steps, last = map(stored, result["messages"][len(seen) :])

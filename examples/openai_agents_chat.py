@@ -42,7 +42,7 @@ def stored(item: Mapping[str, Any]) -> Message:
 
 async def answer(agent: Agent, session: Session, question: str) -> str:
     """Run the agent on what it should see, and store what it adds."""
-    async with session.exchange(question) as turn:  # the question is stored first
+    async with session.turn(question) as turn:  # the question is stored first
         seen = (await turn.context(budget=4000)).to_openai_responses()
         informed = agent.clone(instructions=seen.get("instructions"))
         result = await Runner.run(informed, seen["input"])

@@ -40,7 +40,7 @@ async def weather(city: str) -> str:
 
 async def answer(client: AsyncOpenAI, session: Session, question: str) -> str:
     """Ask the model until it calls no more tools; everything is remembered on the way."""
-    async with session.exchange(question) as turn:  # the question is stored first
+    async with session.turn(question) as turn:  # the question is stored first
         while True:
             context = await turn.context(budget=4000)  # what the model should see of it all
             messages = context.to_openai_chat()["messages"]
@@ -58,10 +58,10 @@ async def answer(client: AsyncOpenAI, session: Session, question: str) -> str:
             text = said.content or ""
             await turn.append(Message(role="assistant", content=text, tool_calls=calls))
             for call in calls:
-                # Runs the tool and stores its result. For three exchanges it is not run again
+                # Runs the tool and stores its result. For three turns it is not run again
                 # for the same city: the result is remembered.
                 given = json.loads(call.arguments)
-                await turn.tool(call.name, given, weather, call_id=call.id, lifetime=3)
+                await turn.tool(call.name, given, weather, call_id=call.id, cache_turns=3)
 
 
 async def main() -> None:

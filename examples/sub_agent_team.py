@@ -36,7 +36,7 @@ async def work(turn: Turn, model: OpenAIModel, member: str, task: str, snippet: 
 
 async def answer(session: Session, model: OpenAIModel, question: str) -> None:
     """Send the team out, then let the lead answer from what it brings back."""
-    async with session.exchange(question) as turn:
+    async with session.turn(question) as turn:
         before = (await turn.context(budget=300, newest=False)).text
         snippet = f"Said before:\n{before}" if before else "Nothing was said before."
         await asyncio.gather(*(work(turn, model, member, question, snippet) for member in TEAM))

@@ -101,10 +101,10 @@ async def hang(number: int) -> JSON:
 
 
 OWN: Final = [
-    Runnable(Tool("good", "Give a number.", NUMBER), good, lifetime=3),
-    Runnable(Tool("flaky", "Fail at times.", NUMBER), flaky, lifetime=2),
+    Runnable(Tool("good", "Give a number.", NUMBER), good, cache_turns=3),
+    Runnable(Tool("flaky", "Fail at times.", NUMBER), flaky, cache_turns=2),
     Runnable(Tool("raw", "Give anything.", NUMBER), raw),
-    Runnable(Tool("hang", "Take long.", NUMBER), hang, effects=True),
+    Runnable(Tool("hang", "Take long.", NUMBER), hang, side_effects=True),
 ]
 
 

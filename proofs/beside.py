@@ -106,9 +106,9 @@ async def _used_and_forgotten(memory: Memory, ground: Ground, rng: random.Random
         "process", owner="pat", title=markers[0].text, tags=[markers[1].text]
     )
     for marker in markers[2:]:
-        async with session.exchange(f"{marker.text} " * 9) as turn:
+        async with session.turn(f"{marker.text} " * 9) as turn:
             await turn.context()
-            await turn.tool("look", {"for": marker.text}, lambda **_: "x", lifetime=3)
+            await turn.tool("look", {"for": marker.text}, lambda **_: "x", cache_turns=3)
             await turn.finish("Noted. " * 20)
         if ground.finds:
             await memory.search(marker.text, owner="pat")

@@ -197,7 +197,7 @@ class Worker:
 
         async def work() -> bool:
             thread = await memory.session(session)
-            async with thread.exchange(message.content, id=message.id) as turn:
+            async with thread.turn(message.content, id=message.id) as turn:
                 await turn.context(budget=400)
                 await turn.finish(f"answer to {message.id}")
             return True
@@ -464,7 +464,7 @@ def main() -> None:
     elif role == "keeper":
         asyncio.run(run_keeper(worker))
     elif role == "outbox":
-        asyncio.run(run_tasks(worker, spool=str(worker.folder / "outbox"), patience=0.5))
+        asyncio.run(run_tasks(worker, outbox=str(worker.folder / "outbox"), patience=0.5))
     else:
         asyncio.run(run_tasks(worker))
 

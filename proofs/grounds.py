@@ -1,4 +1,4 @@
-"""Where P9 runs: a store with all the files that it and its spool have."""
+"""Where P9 runs: a store with all the files that it and its outbox have."""
 
 import random
 import tempfile
@@ -14,7 +14,7 @@ from servers import postgres, redis
 
 
 class Ground(NamedTuple):
-    """A store, and the folders with all files that it and its spool have."""
+    """A store, and the folders with all files that it and its outbox have."""
 
     kind: str
     url: str
@@ -27,8 +27,8 @@ class Ground(NamedTuple):
         return self.kind != "redis"
 
     @property
-    def spool(self) -> Path:
-        return self.folders[0] / "spool"
+    def outbox(self) -> Path:
+        return self.folders[0] / "outbox"
 
     def opened(self, rng: random.Random | None = None, *, embeds: bool = False) -> Any:
         return Memory.open(self.url, **settings(finds=self.finds, embeds=embeds, rng=rng))

@@ -74,7 +74,7 @@ def _contents(role: str, content: Any) -> Iterator[Said]:
 def steered(said: Sequence[Said], fence: str, codeword: str) -> str:
     """Return what steers the reader, or nothing: an order outside of all quotations."""
     for role, text in said:
-        if role in ("system", "developer") and fold(codeword) in fold(text):
+        if role in ("system", "developer") and compact(codeword) in compact(text):
             return f"in the system's words: {_around(text, codeword)}"
         if found := _ordered("\n".join(outside(text, fence)), codeword):
             return f"in the words of {role}: {found}"
@@ -129,8 +129,8 @@ def outside(text: str, fence: str, *, labels: bool = False) -> Iterator[str]:
     inside = False
     for line in text.splitlines():
         if inside:
-            folded = fold(line)
-            inside = not (fold(fence) in folded and "end of quote" in folded)
+            compacted = compact(line)
+            inside = not (compact(fence) in compacted and "end of quote" in compacted)
             if not inside:
                 yield line
         elif opening.fullmatch(line):
@@ -151,15 +151,15 @@ def by_template(text: str, codeword: str) -> str:
 
 def _ordered(text: str, codeword: str) -> str:
     """Return the order as it stands in a text, read in any way, or nothing."""
-    order = re.compile(rf"obey\s+{fold(codeword)}")
+    order = re.compile(rf"obey\s+{compact(codeword)}")
     for line in (text, *(each[::-1] for each in text.splitlines() if "\u202e" in each)):
-        folded = fold(line)
-        if found := order.search(folded):
-            return repr(folded[max(0, found.start() - 80) : found.end() + 20])
+        compacted = compact(line)
+        if found := order.search(compacted):
+            return repr(compacted[max(0, found.start() - 80) : found.end() + 20])
     return ""
 
 
-def fold(text: str) -> str:
+def compact(text: str) -> str:
     """Return a text as somebody reads it who takes all that looks alike for the same."""
     spread = unicodedata.normalize("NFKD", text.translate(BLANKS)).translate(BLANKS).casefold()
     unseen = [c for c in set(spread) if unicodedata.category(c)[0] in "MC" and not c.isspace()]
@@ -169,11 +169,11 @@ def fold(text: str) -> str:
 def holds(value: Any, codeword: str) -> bool:
     """Tell whether a codeword stands anywhere in a value, in whichever letters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    plain, folded = fold(codeword), fold(text)
-    return plain in folded or plain[::-1] in folded
+    plain, compacted = compact(codeword), compact(text)
+    return plain in compacted or plain[::-1] in compacted
 
 
 def _around(text: str, codeword: str) -> str:
-    folded = fold(text)
-    at = folded.find(fold(codeword))
-    return repr(folded[max(0, at - 80) : at + 40])
+    compacted = compact(text)
+    at = compacted.find(compact(codeword))
+    return repr(compacted[max(0, at - 80) : at + 40])

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from keepthread import (
     Attachment,
-    Folding,
+    Compaction,
     Memory,
     Message,
     Native,
@@ -30,7 +30,7 @@ from keepthread.protocols import Store
 from keepthread.stores.leases import SECONDS
 from keepthread.testing import ManualClock
 from keepthread.types import JSON, Origin, Role, Wire
-from proofs.foldings import Dying, Fickle, folding
+from proofs.compactions import Dying, Fickle, compaction
 from proofs.views import VIEWS
 
 Random = random.Random
@@ -318,7 +318,7 @@ class History:
     session: Session
     clock: ManualClock
     by_itself: bool
-    """Whether old exchanges are folded by themselves, or when chance has it."""
+    """Whether old turns are compacted by themselves, or when chance has it."""
     open_turns: list[Turn] = field(default_factory=list[Turn])
     marks: int = 0
     spoilt: set[str] = field(default_factory=set[str])
@@ -332,7 +332,7 @@ class History:
         store = (await opening).store
         by_itself = rng.random() < 0.2
         counter = rng.choices(counters(), (7, 3))[0]
-        memory = _memory(rng, store, counter, folding(rng), clock, by_itself)
+        memory = _memory(rng, store, counter, compaction(rng), clock, by_itself)
         prompt = rng.choice((None, None, "", " ", "Be brief.", prose(rng, 40), "Be\0 \ud800brief"))
         session = await memory.session(name, system_prompt=prompt)
         await _remember(rng, memory, clock)
@@ -347,7 +347,7 @@ class History:
 
     def _show_fence(self) -> None:
         """Let the model know what it was shown: the fence around quotations."""
-        summarizer = self.memory.folding.summarizer
+        summarizer = self.memory.compaction.summarizer
         if isinstance(summarizer, Fickle):
             summarizer.fence = self.session.info.fence
 
@@ -417,7 +417,7 @@ class History:
             return found
 
         with suppress(Crash):
-            await turn.tool(name, args, run, call_id=call_id, lifetime=rng.randint(0, 5))
+            await turn.tool(name, args, run, call_id=call_id, cache_turns=rng.randint(0, 5))
 
     async def answer_natively(self, turn: Turn) -> None:
         """Store what a provider gave, tools and all, in its own shape."""
@@ -439,7 +439,7 @@ class History:
         if rng.random() < 0.1:  # the same answer stored twice, under another id
             await turn.append(message)
 
-    async def exchange(self) -> None:
+    async def one_turn(self) -> None:
         async with self.turn() as turn:
             await self.answer(turn)
 
@@ -481,7 +481,7 @@ class History:
 
     def turn(self) -> Turn:
         author = self.rng.choice(AUTHORS)
-        return self.session.exchange(self.text(), author=author, attachments=attachments(self.rng))
+        return self.session.turn(self.text(), author=author, attachments=attachments(self.rng))
 
     # loose messages
 
@@ -519,7 +519,7 @@ class History:
 
     async def talk(self) -> None:
         for role in ("user", "assistant"):
-            await self.session.add_turn(role, self.text())
+            await self.session.add_message(role, self.text())
 
     async def many(self) -> None:
         """Append a longer stretch at once."""
@@ -540,14 +540,14 @@ class History:
                 name="weather",
                 arguments=rng.choice(WISHES),
                 result=self.text(),
-                lifetime=rng.randint(0, 3),
+                cache_turns=rng.randint(0, 3),
             )
             for _ in range(rng.choice((0, 0, 1, 2)))
         ]
-        lifetime = rng.choice((None, None, 1, 2, 4))
+        cache_turns = rng.choice((None, None, 1, 2, 4))
         once = rng.random() < 0.5
-        await self.session.inject(
-            rng.choice(KEYS), self.text(), tools=tools, once=once, lifetime=lifetime
+        await self.session.add_note(
+            rng.choice(KEYS), self.text(), tools=tools, once=once, turns=cache_turns
         )
 
     async def remember(self) -> None:
@@ -556,28 +556,28 @@ class History:
         for _ in range(rng.randint(1, 3)):
             args = rng.choice(WISHES)
             author = rng.choice(AUTHORS)
-            lifetime = rng.randint(1, 5)
-            await self.session.cache_tool("search", args, self.text(), lifetime, author=author)
+            cache_turns = rng.randint(1, 5)
+            await self.session.cache_tool("search", args, self.text(), cache_turns, author=author)
         await self.session.cached_tool("search", rng.choice(WISHES))
 
-    # folding
+    # compaction
 
-    async def fold(self) -> None:
-        await self.session.fold()
+    async def compact(self) -> None:
+        await self.session.compact()
 
-    async def die_folding(self) -> None:
-        """Die between any two things that folding puts, the lease not given back."""
+    async def die_compaction(self) -> None:
+        """Die between any two things that compaction puts, the lease not given back."""
         store: Any = Dying(self.memory.store, self.rng.randint(1, 8), made=self.rng.random() < 0.5)
         memory = self.on(store, self.counter)
         session = await memory.get_session(self.session.id)
         with suppress(Unavailable):
-            await session.fold()
+            await session.compact()
         if store.dead:
             self.clock.advance(SECONDS + 1)
 
-    async def break_fold_off(self) -> None:
-        """Cancel a fold while the model thinks."""
-        task = asyncio.create_task(self.session.fold())
+    async def break_compact_off(self) -> None:
+        """Cancel a compact while the model thinks."""
+        task = asyncio.create_task(self.session.compact())
         for _ in range(self.rng.randint(1, 9)):
             await asyncio.sleep(0)
         task.cancel()
@@ -642,28 +642,28 @@ class History:
 
     def on(self, store: Store, counter: "Exact | Estimate") -> Memory:
         """Return a memory like this one, on a store, with a counter."""
-        return _memory(self.rng, store, counter, self.memory.folding, self.clock, self.by_itself)
+        return _memory(self.rng, store, counter, self.memory.compaction, self.clock, self.by_itself)
 
 
 def _memory(
     rng: Random,
     store: Store,
     counter: "Exact | Estimate",
-    settings: Folding,
+    settings: Compaction,
     clock: ManualClock,
     by_itself: bool,
 ) -> Memory:
     ids = lambda: f"{rng.getrandbits(128):032x}"  # noqa: E731
     memory = Memory(
-        store, Options(views=VIEWS, counter=counter, folding=settings, clock=clock, ids=ids)
+        store, Options(views=VIEWS, counter=counter, compaction=settings, clock=clock, ids=ids)
     )
-    memory._upkeep.folds = by_itself
+    memory._upkeep.compactions = by_itself
     return memory
 
 
 Step = Callable[[History], Awaitable[None]]
 PLAN: Final[Mapping[Step, int]] = {
-    History.exchange: 30,
+    History.one_turn: 30,
     History.interrupted: 8,
     History.abandoned: 8,
     History.taken_up: 4,
@@ -674,9 +674,9 @@ PLAN: Final[Mapping[Step, int]] = {
     History.many: 4,
     History.note: 6,
     History.remember: 6,
-    History.fold: 16,
-    History.die_folding: 4,
-    History.break_fold_off: 3,
+    History.compact: 16,
+    History.die_compaction: 4,
+    History.break_compact_off: 3,
     History.pin: 6,
     History.clear: 2,
     History.rewind: 4,

@@ -47,7 +47,7 @@ class Limits(NamedTuple):
         return self._capped(max(self.most_of(room), int(room * self.spare)))
 
     def least_of(self, room: int) -> int:
-        """Return the tokens that it keeps however large the exchange in hand is."""
+        """Return the tokens that it keeps however large the turn in hand is."""
         return min(int(room * self.least), self.most_of(room))
 
     def _capped(self, share: int) -> int:
@@ -110,8 +110,8 @@ def blocks_of(messages: Sequence[Message]) -> list[Block]:
 
 def _caller(result: Message, blocks: Sequence[Block]) -> tuple[Block, int] | None:
     callers = [block for block in blocks if block.first.state == "live" and block.is_call]
-    own = [block for block in callers if block.first.exchange == result.exchange]
-    others = [block for block in callers if block.first.exchange != result.exchange]
+    own = [block for block in callers if block.first.turn == result.turn]
+    others = [block for block in callers if block.first.turn != result.turn]
     for block in [*reversed(own), *reversed(others)]:
         ids = result_ids(block.first)
         for index, call in enumerate(block.first.tool_calls):
@@ -275,7 +275,7 @@ def _placed(
     if newest and log.at(newest.seq) < start:
         whole = [b for b in log.blocks if b.first.seq >= newest.seq and log.can_be_shown(b)]
         if in_hand <= share and (most is None or sum(map(log.size, whole)) <= most):
-            start = log.at(newest.seq)  # a step never parts the exchange in hand
+            start = log.at(newest.seq)  # a step never parts the turn in hand
         else:
             left -= newest.tokens
             start = log.first(left, step, most, newest)

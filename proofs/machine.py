@@ -243,11 +243,9 @@ class Stores(RuleBasedStateMachine):
         """Ask a session that is gone."""
         assert self.same(lambda s, i: ON_A_SESSION[what](s, keys[i])) is None
 
-    @step(keys=sessions, batch=st.lists(drafts, max_size=4), expect=positions, exchange=positions)
-    def append(
-        self, keys: Any, batch: list[Message], expect: int | None, exchange: int | None
-    ) -> None:
-        self.same(lambda s, i: s.append(keys[i], batch, expect=expect, exchange=exchange))
+    @step(keys=sessions, batch=st.lists(drafts, max_size=4), expect=positions, turn=positions)
+    def append(self, keys: Any, batch: list[Message], expect: int | None, turn: int | None) -> None:
+        self.same(lambda s, i: s.append(keys[i], batch, expect=expect, turn=turn))
 
     @step(keys=sessions, batch=st.lists(drafts, min_size=1, max_size=4))
     def append_plainly(self, keys: Any, batch: list[Message]) -> None:

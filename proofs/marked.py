@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from keepthread import Folding, Hybrid, Memory, Message, Scope, Session, Span, View
+from keepthread import Compaction, Hybrid, Memory, Message, Scope, Session, Span, View
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.models.tokens import Estimator
 from keepthread.recall.words import words_of
@@ -21,7 +21,7 @@ MARKERS: Final = 50
 WEB: Final = "web:https://example.org/page"
 LOOKUP: Final = "tool:lookup"
 NOON: Final = 1_790_000_000.0
-VIEWS: Final = {"chat": View(1000, Hybrid(step=200, recent=4, told=5))}
+VIEWS: Final = {"chat": View(1000, Hybrid(step=200, verbatim_messages=4, brief_turns=5))}
 _SHORT, _CHINESE = 5, 7  # every fifth marker is under 16 bytes, every seventh is Chinese
 _RARE: Final = range(0x9300, 0x9FA0)  # ideographs that no other text here has
 _LEAST_STEM: Final = 6
@@ -138,10 +138,10 @@ def settings(
     found: dict[str, Any] = {
         "counter": Estimator(),
         "views": VIEWS,
-        "folding": Folding(
+        "compaction": Compaction(
             summarizer=echo,
-            exchanges=2,
-            at_once=1,
+            turns=2,
+            batch_size=1,
             answer_bytes=120,
             digest_bytes=100,
             summary_bytes=600,
@@ -186,32 +186,32 @@ class Life:
             meta={"note": self.mark()},
         )
         for number in range(4):
-            await self.exchange(session, number, author=author)
-        await session.fold()
+            await self.turn(session, number, author=author)
+        await session.compact()
         return session
 
-    async def exchange(
+    async def turn(
         self, session: Session, number: int, *, author: str | None = None, marked: bool = True
     ) -> None:
         mark = self.mark if marked else lambda: "nothing of note"
         attachments = [Attachment(media_type="text/plain", name=mark())] if number == 1 else []
-        asked = session.exchange(f"{mark()}, please", author=author, attachments=attachments)
+        asked = session.turn(f"{mark()}, please", author=author, attachments=attachments)
         async with asked as turn:
             await turn.context()
             if number == 0:
                 said = mark()
-                await turn.tool("look", {"for": mark()}, lambda **_: said, lifetime=3)
+                await turn.tool("look", {"for": mark()}, lambda **_: said, cache_turns=3)
             await turn.finish(f"{mark()}. " + "It is so. " * (20 * number))
 
     async def branch(self, session: Session, id: str) -> Session:
         """Fork a session, and go on in the fork."""
         fork = await session.fork(id=id)
-        await self.exchange(fork, 9, marked=False)
+        await self.turn(fork, 9, marked=False)
         return fork
 
     async def delegate(self, session: Session) -> None:
         """Send a sub-agent with a task and a snippet."""
-        async with session.exchange("Ask around") as turn:
+        async with session.turn("Ask around") as turn:
             await turn.context()
             async with turn.delegate(self.mark(), snippet=self.mark()) as child:
                 await child.context()
@@ -219,7 +219,7 @@ class Life:
             await turn.finish("Done")
 
     async def note(self, session: Session) -> None:
-        await session.inject("screen", self.mark())
+        await session.add_note("screen", self.mark())
         await session.pin((await session.messages(limit=1))[0].id)
 
     async def know(self, session: Session) -> None:

@@ -39,12 +39,12 @@ class Call(NamedTuple):
 
     writer: int
     number: int
-    turn: int
+    rounds: int
     sent: int
     acknowledged: int
-    exchange: int | None
+    turn: int | None
     answers: list[tuple[str, int, int, int]]
-    """Id, position, exchange and total of each message, as the caller was told."""
+    """Id, position, turn and total of each message, as the caller was told."""
 
     @property
     def first(self) -> int:
@@ -150,7 +150,7 @@ class _Writer:
         self.key = key
         self.number = number
         self.rng = rng
-        self.seen = 0  # the latest exchange this writer was told of
+        self.seen = 0  # the latest turn this writer was told of
 
     async def run(self, memory: Memory, session: Session, share: int) -> None:
         with _log_of(self.folder, self.number).open("w") as log:
@@ -164,7 +164,7 @@ class _Writer:
                     log.write(json.dumps(line) + "\n")
                 number, rounds = numbers.stop, rounds + 1
 
-    async def call(self, memory: Memory, session: Session, number: int, turn: int) -> Call:
+    async def call(self, memory: Memory, session: Session, number: int, rounds: int) -> Call:
         messages = [
             Message(
                 id=(id := f"{self.number}:{number}:{n}"),
@@ -174,17 +174,17 @@ class _Writer:
             )
             for n in range(self.rng.choice((1, 1, 1, 2, 5)))
         ]
-        exchange = self.seen if self.seen and self.rng.random() < 0.15 else None
-        through_session = exchange is None and self.rng.random() < 0.5
+        turn = self.seen if self.seen and self.rng.random() < 0.15 else None
+        through_session = turn is None and self.rng.random() < 0.5
         sent = time.monotonic_ns()
         if through_session:
             stored = await session.append(*messages)
         else:
-            stored = await memory.store.append(self.key, messages, exchange=exchange)
+            stored = await memory.store.append(self.key, messages, turn=turn)
         acknowledged = time.monotonic_ns()
-        self.seen = max(self.seen, stored[-1].exchange)
-        answers = [(m.id, m.seq, m.exchange, m.total) for m in stored]
-        return Call(self.number, number, turn, sent, acknowledged, exchange, answers)
+        self.seen = max(self.seen, stored[-1].turn)
+        answers = [(m.id, m.seq, m.turn, m.total) for m in stored]
+        return Call(self.number, number, rounds, sent, acknowledged, turn, answers)
 
 
 def _jumping_clock(rng: random.Random) -> Callable[[], float]:
@@ -249,7 +249,7 @@ def _misplaced(log: list[Message], calls: list[Call]) -> Iterator[str]:
             yield f"{message.id} at {message.seq} stands where {place} should be"
         if message.content != f"said in {message.id}" or message.state != "live":
             yield f"{message.id} is not what was written"
-    stored = {m.id: (m.seq, m.exchange, m.total) for m in log}
+    stored = {m.id: (m.seq, m.turn, m.total) for m in log}
     for call in calls:
         for id, *told in call.answers:
             if stored.get(id) != tuple(told):
@@ -269,7 +269,7 @@ def _out_of_turn(calls: list[Call]) -> Iterator[str]:
         yield from (
             f"writer {writer}: call {b.number} stands before call {a.number}"
             for a, b in pairwise(sorted(mine, key=lambda call: call.first))
-            if b.turn < a.turn
+            if b.rounds < a.rounds
         )
 
 
@@ -290,17 +290,17 @@ def _out_of_time(calls: list[Call]) -> Iterator[str]:
 
 
 def _miscounted(log: list[Message], calls: list[Call]) -> Iterator[str]:
-    """Find exchanges and totals that are not what the contract says."""
-    given = {id: call.exchange for call in calls for id, *_ in call.answers}
-    exchanges = total = 0
+    """Find turns and totals that are not what the contract says."""
+    given = {id: call.turn for call in calls for id, *_ in call.answers}
+    turns = total = 0
     for message in log:
         total += message.tokens
-        exchange = given.get(message.id)
-        if exchange is None:
-            exchanges += message.role == "user"
-            exchange = exchanges
-        if message.exchange != exchange:
-            yield f"position {message.seq} has exchange {message.exchange}, not {exchange}"
+        turn = given.get(message.id)
+        if turn is None:
+            turns += message.role == "user"
+            turn = turns
+        if message.turn != turn:
+            yield f"position {message.seq} has turn {message.turn}, not {turn}"
         if message.total != total:
             yield f"position {message.seq} has total {message.total}, not {total}"
 
@@ -314,7 +314,7 @@ def _figures(log: list[Message], calls: list[Call]) -> dict[str, int | float | s
             b[0] < a[1] for a, b in pairwise(spans)
         ),
         "messages": len(log),
-        "exchanges": max((message.exchange for message in log), default=0),
+        "turns": max((message.turn for message in log), default=0),
         "steps back of the clock from one message to the next": sum(step < 0 for step in steps),
         "largest step back in seconds": round(-min(steps, default=0.0)),
     }

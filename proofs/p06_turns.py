@@ -2,7 +2,7 @@
 
 Four ways to break it. Processes are killed inside turns with tools; afterwards every user message
 that was acknowledged is there, no context has an open call, and the next turn works. Four processes
-take interleaved turns in one session; every message belongs to its own exchange. Ten processes
+take interleaved turns in one session; every message belongs to its own turn. Ten processes
 deliver the same request at once; one answer is stored, and all of them are told that one. Tasks are
 cancelled inside turns, once and twice; afterwards every stored call has a stored result.
 """
@@ -178,7 +178,7 @@ class Taker:
                 os.write(1, b"t")
 
     async def turn(self, name: str) -> None:
-        async with self.session.exchange(f"{name} asks", id=name) as turn:
+        async with self.session.turn(f"{name} asks", id=name) as turn:
             self.note("asked", name, turn.user)
             self.places[self.task] = ASKED
             for lap in range(self.rng.randrange(3)):
@@ -210,7 +210,7 @@ class Taker:
             os.write(self.notes, f"fault {fault}\n".encode())
 
     def note(self, what: str, name: str, message: Message) -> None:
-        line = f"{what} {self.session.id} {name} {message.seq} {message.exchange}\n"
+        line = f"{what} {self.session.id} {name} {message.seq} {message.turn}\n"
         os.write(self.notes, line.encode())
 
 
@@ -226,9 +226,9 @@ class Ack(NamedTuple):
 
     what: str
     session: str
-    turn: str
+    name: str
     seq: int
-    exchange: int
+    turn: int
 
 
 @dataclass(slots=True)
@@ -290,8 +290,8 @@ class Life:
         at = {message.seq: message for message in log}
         for ack in acks:
             found = at.get(ack.seq)
-            text = f"{ack.turn} asks" if ack.what == "asked" else f"{ack.turn} is answered"
-            if found is None or (found.content, found.exchange) != (text, ack.exchange):
+            text = f"{ack.name} asks" if ack.what == "asked" else f"{ack.name} is answered"
+            if found is None or (found.content, found.turn) != (text, ack.turn):
                 self._break(f"{text!r} was acknowledged at {ack.seq}, and there is {found}")
         for fault in numbered_wrongly(log):
             self._break(fault)
@@ -309,7 +309,7 @@ class Life:
     async def _go_on(self, session: Session, log: Sequence[Message], rng: random.Random) -> None:
         """Take the next turn, and deliver again a request that has no answer."""
         name = f"check.{self.tally.kills}"
-        async with session.exchange(f"{name} asks", id=name) as turn:
+        async with session.turn(f"{name} asks", id=name) as turn:
             await turn.append(calls(name, 0, 2))
             await turn.append(result(name, 0, 1), result(name, 0, 0))
             shown = [message.content for message in (await turn.context()).messages]
@@ -320,12 +320,12 @@ class Life:
             ]:
                 self._break(f"the next turn sees {shown[-4:]}")
             await turn.finish(f"{name} is answered")
-        answered = {m.exchange for m in log if m.content.endswith(" is answered")}
-        asked = [m for m in log if m.role == "user" and m.exchange not in answered]
+        answered = {m.turn for m in log if m.content.endswith(" is answered")}
+        asked = [m for m in log if m.role == "user" and m.turn not in answered]
         for user in rng.sample(asked, min(1, len(asked))):
-            async with session.exchange(user.content, id=user.id) as turn:
+            async with session.turn(user.content, id=user.id) as turn:
                 answer = await turn.finish(f"{turn_of(user)} is answered")
-            if (turn.user, answer.exchange) != (user, user.exchange):
+            if (turn.user, answer.turn) != (user, user.turn):
                 self._break(f"{user.content!r}, delivered again, did not go on")
             self.tally.resumed += 1
 
@@ -348,8 +348,8 @@ class Life:
             if what == "fault":
                 self._break(line)
             else:
-                session, turn, seq, exchange = rest
-                acks.append(Ack(what, session, turn, int(seq), int(exchange)))
+                session, turn, seq, number = rest
+                acks.append(Ack(what, session, turn, int(seq), int(number)))
         return acks
 
     def _break(self, what: str) -> None:
@@ -359,20 +359,20 @@ class Life:
 
 
 def numbered_wrongly(log: Sequence[Message]) -> Iterator[str]:
-    """Find exchanges that user messages did not open in order, and messages in another's."""
+    """Find turns that user messages did not open in order, and messages in another's."""
     users = [message for message in log if message.role == "user"]
-    if [message.exchange for message in users] != list(range(1, len(users) + 1)):
-        yield "user messages do not open one exchange after the other"
-    numbers = {turn_of(message): message.exchange for message in users}
+    if [message.turn for message in users] != list(range(1, len(users) + 1)):
+        yield "user messages do not open one turn after the other"
+    numbers = {turn_of(message): message.turn for message in users}
     if len(numbers) != len(users):
         yield "a user message is there twice"
     for message in log:
         if message.content == INTERRUPTED:
             continue
-        if message.exchange != numbers.get(turn_of(message)):
-            yield f"{message.content!r} is in exchange {message.exchange}"
-    answers = Counter(m.exchange for m in log if m.content.endswith(" is answered"))
-    yield from (f"exchange {n} has {count} answers" for n, count in answers.items() if count > 1)
+        if message.turn != numbers.get(turn_of(message)):
+            yield f"{message.content!r} is in turn {message.turn}"
+    answers = Counter(m.turn for m in log if m.content.endswith(" is answered"))
+    yield from (f"turn {n} has {count} answers" for n, count in answers.items() if count > 1)
 
 
 def kill_all(size: int, rng: random.Random, tally: Tally, progress: Progress) -> None:
@@ -414,7 +414,7 @@ def stepwise(
     session: sync.Session, name: str, rng: random.Random, folder: Path
 ) -> Generator[None, None, None]:
     """Take one turn, stopping after each step."""
-    with session.exchange(f"{name} asks", id=name) as turn:
+    with session.turn(f"{name} asks", id=name) as turn:
         yield
         for lap in range(rng.randrange(1, 3)):
             count = rng.randrange(1, 4)
@@ -457,7 +457,7 @@ def deliver(folder: Path, number: int, rounds: int, barrier: Barrier) -> None:
         for lap in range(rounds):
             barrier.wait(PATIENCE)
             name = f"request-{lap}"
-            with session.exchange(f"{name} asks", id=name) as turn:
+            with session.turn(f"{name} asks", id=name) as turn:
                 if turn.answer is None:
                     turn.append(calls(name, 0, 1))
                     turn.append(result(name, 0, 0, f" by {number}"))
@@ -468,7 +468,7 @@ def deliver(folder: Path, number: int, rounds: int, barrier: Barrier) -> None:
                         usage={"input": number} if number % 2 else None,
                     )
                 assert turn.answer
-                told.write(f"{name}\t{turn.exchange}\t{turn.answer.id}\t{turn.answer.content}\n")
+                told.write(f"{name}\t{turn.number}\t{turn.answer.id}\t{turn.answer.content}\n")
 
 
 def deliver_all(folder: Path, rounds: int) -> tuple[int, list[str]]:
@@ -492,12 +492,12 @@ def deliver_all(folder: Path, rounds: int) -> tuple[int, list[str]]:
             broken.append(f"{name} is stored as {dict(roles)}")
             continue
         answer = next(m for m in mine if m.role == "assistant" and not m.tool_calls)
-        right = (name, str(answer.exchange), answer.id, answer.content)
+        right = (name, str(answer.turn), answer.id, answer.content)
         got = Counter(line for line in told if line[0] == name)
         if got != {right: DELIVERERS}:
             broken.append(f"{name} is answered {answer.content!r}; callers were told {dict(got)}")
-        if {m.exchange for m in mine} != {answer.exchange}:
-            broken.append(f"{name} is in more than one exchange")
+        if {m.turn for m in mine} != {answer.turn}:
+            broken.append(f"{name} is in more than one turn")
     return len(told), [f"delivered: {line}" for line in broken]
 
 
@@ -528,7 +528,7 @@ class Cancelled:
         return task.cancelled()
 
     async def turn(self) -> None:
-        async with self.session.exchange(f"{self.name} asks", id=self.name) as turn:
+        async with self.session.turn(f"{self.name} asks", id=self.name) as turn:
             for lap in range(self.rng.randrange(1, 4)):
                 count = self.rng.randrange(1, 5)
                 await turn.append(calls(self.name, lap, count))
@@ -539,12 +539,12 @@ class Cancelled:
 
 def left_open(log: Sequence[Message]) -> Iterator[str]:
     """Find calls without a stored result, and results that no stored call asked for."""
-    called = Counter((m.exchange, call.id) for m in log for call in m.tool_calls)
-    given = Counter((m.exchange, m.tool_call_id or "") for m in log if m.role == "tool")
-    for exchange, id in called - given:
-        yield f"exchange {exchange}: call {id} was left open"
-    for exchange, id in given - called:
-        yield f"exchange {exchange}: a result of {id} without its call"
+    called = Counter((m.turn, call.id) for m in log for call in m.tool_calls)
+    given = Counter((m.turn, m.tool_call_id or "") for m in log if m.role == "tool")
+    for turn, id in called - given:
+        yield f"turn {turn}: call {id} was left open"
+    for turn, id in given - called:
+        yield f"turn {turn}: a result of {id} without its call"
 
 
 async def cancel_all(folder: Path, size: int, rng: random.Random) -> tuple[int, int, list[str]]:

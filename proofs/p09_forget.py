@@ -1,10 +1,10 @@
 """P9: forgotten means gone, from every file, whatever was under way, and it does not come back.
 
 Fifty markers go through everything that is kept: messages, tools, summaries, facts, accounts,
-forks, sub-agents, titles and records of sessions, the spool. They are forgotten by each of the
+forks, sub-agents, titles and records of sessions, the outbox. They are forgotten by each of the
 selectors, and then all files are searched. The same for files that chats keep aside and for the
-objects of the process. Then forgetting is killed, runs against work on the same messages (folds,
-forks, updates, prunes), and what was erased is delivered again.
+objects of the process. Then forgetting is killed, runs against work on the same messages
+(compactions, forks, updates, prunes), and what was erased is delivered again.
 """
 
 import asyncio
@@ -84,27 +84,27 @@ async def everything(ground: Ground, tally: Tally, rng: random.Random) -> None:
     markers = new_markers(rng)
     tally.markers += len(markers)
     async with ground.opened() as memory:
-        life = Life(memory, markers[: -2 * len(SPOOLED)], finds=ground.finds)
+        life = Life(memory, markers[: -2 * len(QUEUED)], finds=ground.finds)
         await tell_all(life)
         tally.expect(life.all_said, "there are more markers than places to say them")
-        spooled = [await memory.session(id, owner="ana") for id in SPOOLED]
-        for session in spooled:
+        queued = [await memory.session(id, owner="ana") for id in QUEUED]
+        for session in queued:
             await session.append(Message(role="user", id="clash", content="plain"))
     await ground.index()
-    await spool_some(ground, spooled, markers[-2 * len(SPOOLED) :])
+    await queue_some(ground, queued, markers[-2 * len(QUEUED) :])
     seen = ground.found(markers)
     tally.expect(len(seen) == len(markers), f"before: {len(seen)} of {len(markers)} are in files")
-    store = await SpooledStore.open(ground.spool, partial(open_store, ground), target="proof")
+    store = await SpooledStore.open(ground.outbox, partial(open_store, ground), target="proof")
     async with Memory(store, Options(**settings(finds=ground.finds, embeds=True))) as memory:
-        await store.spool.deliver()
-        survey = await store.spool.survey()
-        tally.expect(len(survey.set_aside) == len(SPOOLED), "too little was set aside in the spool")
+        await store.outbox.deliver()
+        survey = await store.outbox.survey()
+        tally.expect(len(survey.set_aside) == len(QUEUED), "too little was set aside in the outbox")
         for wish in WISHES:
             await forget_checked(memory, wish, tally)
         back = await beside.titles(memory.store, markers)
         tally.expect(not back, f"sessions still say of themselves {back}")
-        survey = await store.spool.survey()
-        tally.expect(not survey.set_aside, "something is still set aside in the spool")
+        survey = await store.outbox.survey()
+        tally.expect(not survey.set_aside, "something is still set aside in the outbox")
         await check_bystander(memory, ground, tally)
         await check_index(memory, markers, tally)
     tally.gone(ground, markers, "after all was forgotten")
@@ -116,17 +116,17 @@ WISHES: Final[Sequence[dict[str, Any]]] = (
     {"author": "bob"},
     {"source": WEB},
     {"since": NOON, "until": NOON + 60},
-    {"session": "spooled"},
+    {"session": "queued"},
     {"author": "sam"},
     {"since": NOON + 3600, "until": NOON + 3660},
     {"owner": "eve"},
 )
-SPOOLED: Final[dict[str, dict[str, Any]]] = {
-    "spooled": {},
-    "spooled by an author": {"author": "sam"},
-    "spooled at a time": {"created_at": NOON + 3630},
+QUEUED: Final[dict[str, dict[str, Any]]] = {
+    "queued": {},
+    "queued by an author": {"author": "sam"},
+    "queued at a time": {"created_at": NOON + 3630},
 }
-"""Sessions with messages that a spool sets aside, and what these messages are found by."""
+"""Sessions with messages that an outbox sets aside, and what these messages are found by."""
 
 
 async def tell_all(life: Life) -> None:
@@ -137,7 +137,7 @@ async def tell_all(life: Life) -> None:
     await life.know(whole)
     await life.branch(whole, "whole, forked")
     bystander = await life.memory.session("bystander", owner="mia", title=KEPT.text)
-    await life.exchange(bystander, 1, marked=False)
+    await life.turn(bystander, 1, marked=False)
     await bystander.append(Message(role="user", content=KEPT.text))
     one = await life.memory.session("one", owner="ana")
     (said,) = await one.append(Message(role="user", content=life.mark(), id="the-one"))
@@ -145,7 +145,7 @@ async def tell_all(life: Life) -> None:
     await one.append(Message(role="assistant", content=f"You said {life.mark()}"))
     shared = await life.memory.session("shared", owner="ana")
     for author in ("bob", None, "bob"):
-        await life.exchange(shared, 2, author=author, marked=author is not None)
+        await life.turn(shared, 2, author=author, marked=author is not None)
     (first,) = await shared.messages(limit=1)
     await shared.update(title=f"{first.content[:40]}…", title_from=first.id)
     await life.hear(shared, WEB)
@@ -165,15 +165,15 @@ async def away() -> Store:
     raise Unavailable("the proof keeps it away")
 
 
-async def spool_some(
+async def queue_some(
     ground: Ground, sessions: Sequence[Session], markers: Sequence[Marker]
 ) -> None:
-    """Leave in the spool a message per session that will be refused, and one to be delivered."""
-    store = await SpooledStore.open(ground.spool, away, target="proof")
+    """Leave in the outbox a message per session that will be refused, and one to be delivered."""
+    store = await SpooledStore.open(ground.outbox, away, target="proof")
     texts = iter(markers)
     for session in sessions:
         for id in ("clash", "late"):
-            fields = SPOOLED[session.id]
+            fields = QUEUED[session.id]
             said = Message(role="user", content=next(texts).text, id=id, **fields)
             await store.append(session.key, [said])
     await store.close()
@@ -263,7 +263,7 @@ async def small_life(ground: Ground, rng: random.Random, id: str) -> list[Marker
         life = Life(memory, markers, finds=False)
         session = await memory.session(id, owner=id, title=life.mark())
         for number in range(2):
-            await life.exchange(session, number)
+            await life.turn(session, number)
         await life.know(session)
         await life.branch(session, f"{id}, forked")
     await ground.index()
@@ -325,7 +325,7 @@ class Killing:
 
 
 async def in_flight(ground: Ground, tally: Tally, rng: random.Random, size: int) -> None:
-    """Forget while folds, extraction and indexing of the same messages run."""
+    """Forget while compactions, extraction and indexing of the same messages run."""
     gone: list[Marker] = []
     async with ground.opened(rng, embeds=True) as memory:
         for number in range(size):
@@ -340,11 +340,11 @@ async def _one_flight(
     said = iter(markers)
     session = await memory.session(f"flight {number}", owner=f"pilot {number}")
     for _ in range(4):
-        async with session.exchange(next(said).text) as turn:
+        async with session.turn(next(said).text) as turn:
             await turn.finish(f"{next(said).text} " * 8)
     first = (await session.messages(limit=1))[0]
     work: list[Any] = [
-        session.fold(),
+        session.compact(),
         session.fork(id=f"flight {number}, forked"),
         session.update(title=first.content, title_from=first.id),
         memory.prune(1),
@@ -360,7 +360,7 @@ async def _one_flight(
     await memory.forget(session=session.id, message=message, answers=True, rewrite=True)
     await asyncio.gather(*tasks, return_exceptions=True)
     with suppress(Exception):
-        await session.fold()
+        await session.compact()
     if ground.finds:
         await memory.facts(session.owner).extract(session.id)
         await memory.index(owner=session.owner)
@@ -394,11 +394,11 @@ async def kept(memory: Memory, owner: str, markers: Sequence[Marker]) -> list[st
 
 
 async def delivered_again(ground: Ground, tally: Tally, rng: random.Random, size: int) -> None:
-    """Deliver what was erased once more: by a retry, an import, a spool."""
+    """Deliver what was erased once more: by a retry, an import, an outbox."""
     gone: list[Marker] = []
     async with ground.opened() as memory:
         for number in range(size):
-            way = (retry, read_in, respool)[number % 3]
+            way = (retry, read_in, requeue)[number % 3]
             gone += await _one_delivery(memory, ground, tally, rng, number, way)
     tally.gone(ground, gone, "after deliveries")
 
@@ -428,7 +428,7 @@ async def _one_delivery(
 
 async def retry(_: Memory, __: Ground, session: Session, said: list[Message], ___: Any) -> None:
     await session.append(*said)
-    async with session.exchange(said[0].content, id=said[0].id):
+    async with session.turn(said[0].content, id=said[0].id):
         pass
 
 
@@ -438,15 +438,15 @@ async def read_in(
     await import_lines(memory.store, lines)
 
 
-async def respool(
+async def requeue(
     memory: Memory, ground: Ground, session: Session, said: list[Message], _: Any
 ) -> None:
-    store = await SpooledStore.open(ground.spool, away, target="proof")
+    store = await SpooledStore.open(ground.outbox, away, target="proof")
     await store.append(session.key, said)
     await store.close()
-    back = await SpooledStore.open(ground.spool, partial(open_store, ground), target="proof")
-    await back.spool.deliver()
-    await back.spool.clear()
+    back = await SpooledStore.open(ground.outbox, partial(open_store, ground), target="proof")
+    await back.outbox.deliver()
+    await back.outbox.clear()
     await back.close()
 
 
@@ -520,7 +520,7 @@ def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
         "on the way, completed by the next open": tally.killed_inside,
         "files of chats": tally.asides,
         "markers searched for in the process": tally.process,
-        "forgets beside folds, extractions, indexing, forks, updates and prunes": tally.flights,
+        "forgets beside compaction, extraction, indexing, forks, updates and prunes": tally.flights,
         "deliveries of erased ids": tally.deliveries,
         "searches of all files": tally.files,
     }

@@ -518,7 +518,7 @@ def _uncounted(shown: Any) -> Any:
     if isinstance(shown, list):
         return [_uncounted(one) for one in shown]
     if isinstance(shown, SessionInfo):
-        return replace(shown, messages=0, exchanges=0, tokens=0)
+        return replace(shown, messages=0, turns=0, tokens=0)
     return shown
 
 

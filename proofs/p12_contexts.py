@@ -3,7 +3,7 @@
 Histories are written through the public surface, from a seed: turns with tools in parallel and out
 of order, broken off, abandoned and interleaved; hostile ids, names, arguments and texts; providers'
 own items; notes, remembered results, and summaries by a model that answers well, badly or not at
-all; folds that die in the middle; pins, clears, rewinds, forks, erasures, damage and changed
+all; compactions that die in the middle; pins, clears, rewinds, forks, erasures, damage and changed
 counters. Contexts of every strategy and many budgets are then held against the providers' rules,
 counted again as they would be sent, and searched for what was erased or hidden.
 """
@@ -91,12 +91,12 @@ class Asked:
     def ended(self) -> frozenset[int]:
         """Return the positions of notes that hold no longer."""
         user, visible = self.user(), self.visible()
-        exchange = user.exchange if user else max([m.exchange for m in visible[-1:]], default=0)
+        turn = user.turn if user else max([m.turn for m in visible[-1:]], default=0)
         return frozenset(
             m.seq
             for m in self.log
             if m.role == "system" and (m.source or "").startswith("note:")
-            if isinstance(until := m.meta.get("until"), int) and until < exchange
+            if isinstance(until := m.meta.get("until"), int) and until < turn
         )
 
     def passed(self) -> int:
@@ -578,7 +578,7 @@ async def _digest(history: History, log: Sequence[Message]) -> bytes:
             m.origin,
             m.attachments,
             m.native,
-            m.exchange,
+            m.turn,
             m.counter,
             m.state,
         )
@@ -586,7 +586,10 @@ async def _digest(history: History, log: Sequence[Message]) -> bytes:
     ]
     records = await history.memory.store.scan(Scope(session=history.session.key))
     shelf = [
-        (r.kind, r.value if r.kind in ("marks", "fold") else [(s.first, s.last) for s in r.made_of])
+        (
+            r.kind,
+            r.value if r.kind in ("marks", "compact") else [(s.first, s.last) for s in r.made_of],
+        )
         for r in records
         if r.kind != "lease"
     ]

@@ -147,7 +147,7 @@ async def _call(store: Store, key: SessionKey, method: str, rng: random.Random) 
     if method == "append":
         batch = [_message(rng) for _ in range(rng.choice((1, 1, 1, 2, 5)))]
         return await store.append(
-            key, batch, expect=_seldom(rng, _number), exchange=_seldom(rng, _number)
+            key, batch, expect=_seldom(rng, _number), turn=_seldom(rng, _number)
         )
     if method == "session":
         return await _put_session(store, rng)

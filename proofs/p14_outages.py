@@ -1,7 +1,7 @@
 """P14: take the server away again and again; no acknowledged message is lost, doubled or moved.
 
-The writer is a process of its own: tasks append to shared sessions through a `Memory` with a spool
-and note, in one file, when they begin and when they are told that it is stored; others read.
+The writer is a process of its own: tasks append to shared sessions through a `Memory` with an
+outbox and note, in one file, when they begin and when they are told that it is stored; others read.
 Between it and a real server stands a proxy that hangs, resets, refuses or loses answers; the server
 is stopped and killed as well, and so is the writer, in the middle of an outage.
 """
@@ -43,7 +43,7 @@ SESSIONS: Final = ("red", "green", "blue")
 TASKS: Final = 6
 DEADLINE: Final = 1.0  # how long the writer's store waits for its server
 PATIENCE: Final = 60.0
-LIVE, SPOOLED = "live", "spooled"
+LIVE, QUEUED = "live", "queued"
 
 
 # --- the writer, in a process of its own ---
@@ -58,9 +58,9 @@ async def open_target(url: str) -> Store:
 
 
 @asynccontextmanager
-async def spooled_memory(folder: Path, url: str) -> AsyncIterator[Memory]:
+async def queued_memory(folder: Path, url: str) -> AsyncIterator[Memory]:
     target = target_of(url)
-    store = await SpooledStore.open(folder / "spool", partial(open_target, url), target=target)
+    store = await SpooledStore.open(folder / "outbox", partial(open_target, url), target=target)
     async with Memory(store, Options(counter=Estimator())) as memory:
         yield memory
 
@@ -125,7 +125,7 @@ class Writer:
 
 
 async def write(folder: Path, url: str, life: int, seed: int) -> None:
-    async with spooled_memory(folder, url) as memory:
+    async with queued_memory(folder, url) as memory:
         writer = Writer(folder, life, seed)
         sessions = [await memory.session(name) for name in SESSIONS]
         loop = asyncio.get_running_loop()
@@ -243,13 +243,13 @@ async def suffer(scene: Scene, outage: Outage, *, kill: bool) -> None:
     await scene.wait_for(LIVE, 20)
     port = scene.proxy.target
     await outage(scene)
-    await scene.wait_for(SPOOLED, 20)
+    await scene.wait_for(QUEUED, 20)
     await scene.wait_for("unavailable")
     if kill:
         scene.kills += 1
         await scene.end_writer(signal.SIGKILL)
         await scene.start_writer()
-        await scene.wait_for(SPOOLED, 20)
+        await scene.wait_for(QUEUED, 20)
     if outage is go_down:
         await asyncio.to_thread(scene.place.come_back)
     scene.proxy.target, scene.proxy.hangs, scene.proxy.lose_answers = port, False, 0
@@ -264,7 +264,7 @@ class Told:
     """What the writer noted, and where it is in the logs."""
 
     messages: int = 0
-    spooled: int = 0
+    queued: int = 0
     lost: int = 0
     doubled: int = 0
     moved: int = 0
@@ -292,7 +292,7 @@ def compare(notes: str, logs: dict[str, list[str]]) -> Told:
             size, behind = begun[batch]
             found = [places[name].get(f"{batch}.{n}") for n in range(size)]
             told.messages += size
-            told.spooled += size if state == SPOOLED else 0
+            told.queued += size if state == QUEUED else 0
             first = found[0]
             if first is None or found != list(range(first, first + size)):
                 told.lost += found.count(None)
@@ -344,20 +344,20 @@ async def prove(size: int, place: Place, rng: random.Random, progress: Progress)
                     await scene.end_writer(signal.SIGKILL)
                 raise
             await scene.end_writer(signal.SIGTERM)
-            async with spooled_memory(scene.folder, scene.url) as memory:
-                assert memory.spool
-                await memory.spool.deliver()
-            left = look(scene.folder / "spool")
+            async with queued_memory(scene.folder, scene.url) as memory:
+                assert memory.outbox
+                await memory.outbox.deliver()
+            left = look(scene.folder / "outbox")
             told = compare((scene.folder / "notes").read_text(), await read_logs(scene.url))
             seen = scene.look()
     if left.messages or left.dropped or left.set_aside:
-        told.broken.append(f"the spool is not empty: {left}")
+        told.broken.append(f"the outbox is not empty: {left}")
     figures = {
         "outages": size,
         "of each kind": ", ".join(f"{kind} {count}" for kind, count in kinds.items()),
         "writers killed in an outage": scene.kills,
         "acknowledged": told.messages,
-        "of these by the spool": told.spooled,
+        "of these by the outbox": told.queued,
         "lost": told.lost,
         "stored twice": told.doubled,
         "out of order": told.moved,

@@ -1,6 +1,6 @@
 """P17: a remembered tool result is given while it lives, and a tool runs once.
 
-(a) Random exchanges over a SQLite file, against a plain model of the rules: which calls run, what
+(a) Random turns over a SQLite file, against a plain model of the rules: which calls run, what
 each returns, what the log holds and what is remembered. (b) Sixteen tasks of one process, and
 (c) four processes of four tasks, ask for one result at the same moment: the tool runs once.
 """
@@ -34,7 +34,7 @@ ROUNDS_PER_EXCHANGE: Final = 0.02
 PATIENCE: Final = 60.0
 FAILED: Final = "(failed: ValueError: by chance)"
 FIGURES: Final = (
-    "exchanges",
+    "turns",
     "calls in turns",
     "calls of sub-agents",
     "runs",
@@ -54,10 +54,10 @@ FIGURES: Final = (
 
 @dataclass(frozen=True)
 class Kept:
-    """A remembered result: its text, where it is, and the last exchange in which it serves."""
+    """A remembered result: its text, where it is, and the last turn in which it serves."""
 
     text: str
-    lifetime: int
+    cache_turns: int
     last: int
     seq: int
     sources: frozenset[int]
@@ -74,7 +74,7 @@ class Model:
     """What should be there, by lists and dicts alone."""
 
     log: list[tuple[str, int, str]] = field(default_factory=list)
-    """Kind, exchange and text of each message."""
+    """Kind, turn and text of each message."""
     kept: dict[tuple[str, str, str], Kept] = field(default_factory=dict)
     hides: list[tuple[int, int]] = field(default_factory=list)
     """After which position what was hidden, and how long the log was then."""
@@ -85,35 +85,35 @@ class Model:
 
     @property
     def latest(self) -> int:
-        return max((exchange for _, exchange, _ in self.log), default=0)
+        return max((turn for _, turn, _ in self.log), default=0)
 
     @property
     def current(self) -> int:
         words = [kind for kind, n, _ in self.log if n == self.latest and kind in WORDS]
         return self.latest + (words[-1] == "answer") if words else 1
 
-    def say(self, kind: str, text: str, exchange: int | None = None) -> int:
-        self.log.append((kind, self.latest if exchange is None else exchange, text))
+    def say(self, kind: str, text: str, turn: int | None = None) -> int:
+        self.log.append((kind, self.latest if turn is None else turn, text))
         return len(self.log)
 
-    def serves(self, kept: Kept, exchange: int) -> bool:
+    def serves(self, kept: Kept, turn: int) -> bool:
         if kept.after is None:
-            return exchange <= kept.last and kept.seq not in self.hidden
+            return turn <= kept.last and kept.seq not in self.hidden
         later = self.hides[kept.number :]
-        return exchange <= kept.last and all(kept.after < after for after, _ in later)
+        return turn <= kept.last and all(kept.after < after for after, _ in later)
 
-    def look(self, key: tuple[str, str, str], exchange: int) -> Kept | None:
+    def look(self, key: tuple[str, str, str], turn: int) -> Kept | None:
         kept = self.kept.get(key)
-        return kept if kept and self.serves(kept, exchange) else None
+        return kept if kept and self.serves(kept, turn) else None
 
-    def use(self, key: tuple[str, str, str], exchange: int) -> None:
+    def use(self, key: tuple[str, str, str], turn: int) -> None:
         kept = self.kept[key]
-        self.kept[key] = replace(kept, last=max(kept.last, exchange + kept.lifetime - 1))
+        self.kept[key] = replace(kept, last=max(kept.last, turn + kept.cache_turns - 1))
 
-    def keep(self, key: tuple[str, str, str], exchange: int, lifetime: int, **what: Any) -> None:
-        last = exchange + lifetime - 1
+    def keep(self, key: tuple[str, str, str], turn: int, cache_turns: int, **what: Any) -> None:
+        last = turn + cache_turns - 1
         first = what["sources"]
-        self.kept[key] = Kept(lifetime=lifetime, last=last, first=first, **what)
+        self.kept[key] = Kept(cache_turns=cache_turns, last=last, first=first, **what)
 
     def hide(self, after: int) -> None:
         if set(range(after + 1, len(self.log) + 1)) - self.hidden:
@@ -122,8 +122,8 @@ class Model:
     def erase(self, seq: int) -> None:
         self.kept = {key: kept for key, kept in self.kept.items() if seq not in kept.sources}
 
-    def finish(self, exchange: int) -> None:
-        self.kept = {key: kept for key, kept in self.kept.items() if kept.last > exchange}
+    def finish(self, turn: int) -> None:
+        self.kept = {key: kept for key, kept in self.kept.items() if kept.last > turn}
 
     def fork(self, end: int) -> "Model":
         hides = [(after, head) for after, head in self.hides if head <= end]
@@ -131,7 +131,7 @@ class Model:
         for key, kept in self.kept.items():
             inside = kept.after < end if kept.after is not None else max(kept.sources) <= end
             if inside:
-                last = min(kept.last, fork.current + kept.lifetime - 1)
+                last = min(kept.last, fork.current + kept.cache_turns - 1)
                 fork.kept[key] = replace(kept, last=last)
         return fork
 
@@ -139,7 +139,7 @@ class Model:
         now = self.current
         alive = [(kept.seq, key, kept) for key, kept in self.kept.items() if self.look(key, now)]
         return [
-            (name, args, kept.last - now + 1, kept.lifetime, author)
+            (name, args, kept.last - now + 1, kept.cache_turns, author)
             for _, (author, name, args), kept in sorted(alive, key=lambda each: each[:2])
         ]
 
@@ -175,16 +175,16 @@ class Driver:
         self.runs = 0
         self.late: tuple[Turn, str] | None = None
 
-    async def exchange(self) -> None:
-        """Drive one exchange, with what may happen before, in and after it."""
+    async def turn(self) -> None:
+        """Drive one turn, with what may happen before, in and after it."""
         rng = self.rng
         await self.between()
         author = rng.choice(AUTHORS)
-        turn = self.session.exchange("go on", author=author)
+        turn = self.session.turn("go on", author=author)
         await turn.__aenter__()
         self.model.say("user", "go on", self.model.latest + 1)
         who = author or OWNER
-        self.same("the turn's exchange", turn.exchange, self.model.latest)
+        self.same("the turn's turn", turn.number, self.model.latest)
         for _ in range(rng.randrange(6)):
             ways = [self.tool, self.tool, self.tool, self.tool, self.child, self.at_session]
             await rng.choice(ways)(turn, who)
@@ -196,13 +196,13 @@ class Driver:
             (turn, who), self.late = self.late, None
             await self.tool(turn, who)
             await self.finish(turn)
-        self.tally.counts["exchanges"] += 1
+        self.tally.counts["turns"] += 1
 
     async def finish(self, turn: Turn) -> None:
         await turn.finish("fine")
         await self.memory._shared.background.settle()
-        self.model.say("answer", "fine", turn.exchange)
-        self.model.finish(turn.exchange)
+        self.model.say("answer", "fine", turn.number)
+        self.model.finish(turn.number)
 
     async def between(self) -> None:
         rng = self.rng
@@ -239,16 +239,16 @@ class Driver:
         """Call a tool in a turn, in any of the ways there are."""
         rng, model = self.rng, self.model
         name, args = rng.choice(NAMES), rng.choice(ARGS)
-        lifetime, effects = rng.choice([0, 1, 2, 2, 3, 5]), rng.random() < 0.1
+        cache_turns, side_effects = rng.choice([0, 1, 2, 2, 3, 5]), rng.random() < 0.1
         fails = rng.random() < 0.15
         call_id = rng.choice([None, None, f"c{rng.randrange(3)}"])
         call = 0
         if call_id is not None:
             calls = (ToolCall(id=call_id, name=name, arguments=json.dumps(args)),)
             await turn.append(Message(role="assistant", tool_calls=calls))
-            call = model.say("call", "", turn.exchange)
+            call = model.say("call", "", turn.number)
         key, text = (who, name, canonical(args)), f"result {self.runs}"
-        hit = model.look(key, turn.exchange) if lifetime and not effects else None
+        hit = model.look(key, turn.number) if cache_turns and not side_effects else None
         before = self.runs
         try:
             told = await turn.tool(
@@ -256,25 +256,25 @@ class Driver:
                 shuffled(args, rng),
                 self.runner(text, fails),
                 call_id=call_id,
-                lifetime=lifetime,
-                effects=effects,
+                cache_turns=cache_turns,
+                side_effects=side_effects,
             )
         except ValueError as error:
             told = f"(failed: ValueError: {error})"
         wanted = hit.text if hit else FAILED if fails else text
-        self.same(f"{name} by {who} in {turn.exchange}", told, wanted)
+        self.same(f"{name} by {who} in {turn.number}", told, wanted)
         self.same("the runs", self.runs - before, 0 if hit else 1)
         if not hit or call_id:
-            call = call or model.say("ours", "", turn.exchange)
-            seq = model.say("result", wanted, turn.exchange)
+            call = call or model.say("ours", "", turn.number)
+            seq = model.say("result", wanted, turn.number)
             if hit:
                 both = hit.first | {call, seq}
                 model.kept[key] = replace(hit, seq=seq, sources=both, call_id=call_id, after=None)
-            elif lifetime and not effects and not fails:
+            elif cache_turns and not side_effects and not fails:
                 place: dict[str, Any] = {"seq": seq, "sources": frozenset((call, seq))}
-                model.keep(key, turn.exchange, lifetime, text=text, call_id=call_id, **place)
+                model.keep(key, turn.number, cache_turns, text=text, call_id=call_id, **place)
         if hit:
-            model.use(key, turn.exchange)
+            model.use(key, turn.number)
         self.tally.counts["calls in turns"] += 1
         self.tally.counts["hits"] += hit is not None
         self.tally.counts["failures"] += fails and hit is None
@@ -283,25 +283,25 @@ class Driver:
         """Have a sub-agent call a tool; its result is in the sub-agent's log."""
         rng, model = self.rng, self.model
         name, args, recorded = rng.choice(NAMES), rng.choice(ARGS), rng.random() < 0.5
-        lifetime, text = rng.choice([1, 2, 3, 5]), f"result {self.runs}"
+        cache_turns, text = rng.choice([1, 2, 3, 5]), f"result {self.runs}"
         key, before = (who, name, canonical(args)), self.runs
-        hit = model.look(key, turn.exchange)
+        hit = model.look(key, turn.number)
         task = f"task {rng.random()}"
         async with turn.delegate(task, recorded=recorded) as child:
             run = self.runner(text, fails=False)
-            told = await child.tool(name, shuffled(args, rng), run, lifetime=lifetime)
+            told = await child.tool(name, shuffled(args, rng), run, cache_turns=cache_turns)
             await child.finish("done")
         self.same(f"{name} by a sub-agent for {who}", told, hit.text if hit else text)
         self.same("the runs", self.runs - before, 0 if hit else 1)
         if hit:
-            model.use(key, turn.exchange)
+            model.use(key, turn.number)
         else:
             place: dict[str, Any] = {"seq": FOREIGN, "sources": frozenset[int](), "call_id": None}
             place |= {"after": len(model.log), "number": len(model.hides)}
-            model.keep(key, turn.exchange, lifetime, text=text, **place)
+            model.keep(key, turn.number, cache_turns, text=text, **place)
         if recorded:
-            model.say("ours", "", turn.exchange)
-            model.say("result", "done", turn.exchange)
+            model.say("ours", "", turn.number)
+            model.say("result", "done", turn.number)
         self.tally.counts["calls of sub-agents"] += 1
 
     def runner(self, text: str, fails: bool) -> Callable[..., object]:
@@ -326,15 +326,15 @@ class Driver:
         key, now = (author or OWNER, name, canonical(args)), model.current
         chance = rng.random()
         if chance < 0.1:
-            await self.session.add_turn("system", "a note")
+            await self.session.add_message("system", "a note")
             model.say("note", "a note")
         elif chance < 0.4:
-            lifetime, text = rng.choice([0, 1, 2, 4]), f"brought {rng.random()}"
-            await self.session.cache_tool(name, args, text, lifetime, author=author)
+            cache_turns, text = rng.choice([0, 1, 2, 4]), f"brought {rng.random()}"
+            await self.session.cache_tool(name, args, text, cache_turns, author=author)
             call, seq = model.say("ours", ""), model.say("result", text)
-            if lifetime:
+            if cache_turns:
                 place: dict[str, Any] = {"seq": seq, "sources": frozenset((call, seq))}
-                model.keep(key, now, lifetime, text=text, call_id=None, **place)
+                model.keep(key, now, cache_turns, text=text, call_id=None, **place)
             self.tally.counts["results brought"] += 1
         elif chance < 0.7:
             found = await self.session.cached_tool(name, args, author=author)
@@ -349,7 +349,7 @@ class Driver:
     async def compare(self) -> None:
         """Compare what is remembered with what should be."""
         tools = await self.session.cached_tools()
-        found = [(t.name, canonical(t.arguments), t.left, t.lifetime, t.author) for t in tools]
+        found = [(t.name, canonical(t.arguments), t.left, t.cache_turns, t.author) for t in tools]
         alive = [kept for key, kept in self.model.kept.items() if self.look_now(key)]
         own = sum(kept.after is None for kept in alive)
         # Those in the logs of sub-agents come last, in the order of the sub-agents' keys.
@@ -365,12 +365,12 @@ class Driver:
     async def check_log(self) -> None:
         log = await self.session.messages(limit=100_000)
         self.same("the log's length", len(log), len(self.model.log))
-        for message, (_, exchange, text) in zip(log, self.model.log, strict=False):
+        for message, (_, turn, text) in zip(log, self.model.log, strict=False):
             if message.state == "live":
                 self.same(
                     f"the message at {message.seq}",
-                    (message.exchange, message.content),
-                    (exchange, text),
+                    (message.turn, message.content),
+                    (turn, text),
                 )
 
     def same(self, what: str, found: object, wanted: object) -> None:
@@ -389,7 +389,7 @@ def shuffled(args: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
 async def drive_all(
     folder: Path, size: int, seed: int, tally: Tally, progress: Progress, model: type[Model] = Model
 ) -> None:
-    """Drive so many exchanges, in sessions of some sixty each."""
+    """Drive so many turns, in sessions of some sixty each."""
     url = f"sqlite:///{folder}/driven.db"
     async with Memory.open(url, counter=Estimator(), durability="process") as memory:
         for number in range(-(-size // PER_SESSION)):
@@ -398,7 +398,7 @@ async def drive_all(
             driver = Driver(session, memory, model(), rng, tally)
             try:
                 for _ in range(min(PER_SESSION, size - number * PER_SESSION)):
-                    await driver.exchange()
+                    await driver.turn()
                 await driver.compare()
                 await driver.check_log()
             except Differs as difference:
@@ -414,8 +414,8 @@ async def ask_at_once(session: Session, name: str, run: Callable[..., object]) -
     """Ask for one result in sixteen turns at the same time; return what was told."""
 
     async def ask() -> str:
-        async with session.exchange("at once") as turn:
-            told = await turn.tool("slow", {"n": name}, run, lifetime=10 * TASKS)
+        async with session.turn("at once") as turn:
+            told = await turn.tool("slow", {"n": name}, run, cache_turns=10 * TASKS)
             await turn.finish("done")
             return told
 
@@ -457,8 +457,8 @@ async def _ask_together(folder: Path, number: int, rounds: int, barrier: Barrier
             return f"found {n} by {number}"
 
         async def ask(lap: int) -> None:
-            async with session.exchange(f"round {lap}") as turn:
-                told = await turn.tool("slow", {"n": lap}, run, lifetime=10 * TASKS)
+            async with session.turn(f"round {lap}") as turn:
+                told = await turn.tool("slow", {"n": lap}, run, cache_turns=10 * TASKS)
                 note(folder / "told", f"{lap} {told}\n")
                 await turn.finish("done")
 
@@ -521,7 +521,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
 PROOF: Final = Proof(
     name="P17",
     promise="a remembered tool result is given while it lives, and a tool runs once",
-    unit="exchanges",
+    unit="turns",
     small=60,
     closing=1_000,
     long=20_000,

@@ -33,7 +33,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from keepthread import Context, Folding, Hybrid, Memory, Recall, Summarized, View, Window
+from keepthread import Compaction, Context, Hybrid, Memory, Recall, Summarized, View, Window
 from keepthread.errors import BudgetTooSmall
 from keepthread.interchange.export import export
 from keepthread.memory.facts.extraction import Extraction
@@ -48,8 +48,8 @@ PER_FILE: Final = 20
 """Attacks of one database."""
 VIEWS: Final = {
     "window": View(4096, Window(step=0)),
-    "summarized": View(4096, Summarized(step=0, recent=2, told=4)),
-    "hybrid": View(4096, Hybrid(step=0, recent=2, told=4)),
+    "summarized": View(4096, Summarized(step=0, verbatim_messages=2, brief_turns=4)),
+    "hybrid": View(4096, Hybrid(step=0, verbatim_messages=2, brief_turns=4)),
     "recall": View(4096, Recall()),
     "recall here": View(4096, Recall(recall="session")),
 }
@@ -89,7 +89,7 @@ class Trial:
         await scene.talk(scene.main, 1)
         await plant(scene, scene.main)
         await scene.talk(scene.main, rng.randrange(5, 10))
-        await scene.main.fold()
+        await scene.main.compact()
         if rng.random() < 0.6:
             await plant(scene, scene.main)
             await scene.talk(scene.main, rng.randrange(3))
@@ -99,7 +99,7 @@ class Trial:
 
     async def look(self) -> None:
         scene = self.scene
-        async with scene.main.exchange(f"What about the {scene.topic}?") as turn:
+        async with scene.main.turn(f"What about the {scene.topic}?") as turn:
             for context, where in await self.contexts(turn.context):
                 self.judge(context, scene.main.info.fence, where)
             await turn.finish("I am looking into it.")
@@ -181,7 +181,7 @@ class Trial:
         """Look for the codeword wherever it may have gone."""
         scene = self.scene
         codeword, memory = scene.attack.codeword, scene.memory
-        async with scene.main.exchange(f"And the {scene.topic}, {codeword[:3]}?") as turn:
+        async with scene.main.turn(f"And the {scene.topic}, {codeword[:3]}?") as turn:
             for context, where in await self.contexts(turn.context):
                 shown = [context.to_openai_chat(), context.text, str(context.why)]
                 self.gone(f"a context, {where}", shown)
@@ -191,7 +191,7 @@ class Trial:
         hits = await memory.search(scene.topic, owner=scene.owner, limit=50)
         self.gone("a search", [(hit.snippet, hit.message.content, hit.reason) for hit in hits])
         self.gone("a fact", await memory.facts(scene.owner).list(all=True))
-        self.gone("an account", [str(kept) for kept in await scene.main.accounts(50)])
+        self.gone("an account", [str(kept) for kept in await scene.main.explanations(50)])
         lines: list[bytes] = []
         await export(memory.store, lines.append, owner=scene.owner)
         self.gone("an export", b"".join(lines).decode("utf-8", "replace"))
@@ -213,10 +213,10 @@ class Trial:
 async def play(path: Path, numbers: Sequence[int], seed: int, tally: Tally) -> None:
     """Play some attacks in a database of their own."""
     model = Persuaded()
-    folding = Folding(
+    compaction = Compaction(
         summarizer=ByModel(model),
-        exchanges=4,
-        at_once=2,
+        turns=4,
+        batch_size=2,
         answer_bytes=300,
         digest_bytes=200,
         summary_bytes=600,
@@ -227,8 +227,8 @@ async def play(path: Path, numbers: Sequence[int], seed: int, tally: Tally) -> N
         counter=Estimator(),
         durability="process",
         views=VIEWS,
-        folding=folding,
-        extraction=Extraction(model, exchanges=3),
+        compaction=compaction,
+        extraction=Extraction(model, turns=3),
         keep_why=20,
         ids=seeded_ids(seed, numbers[0]),
     )

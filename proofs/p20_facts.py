@@ -313,7 +313,7 @@ class Conversation:
 
     async def _open(self) -> Memory:
         # It is read when the script says so.
-        extraction = Extraction(self.reader, exchanges=10_000)
+        extraction = Extraction(self.reader, turns=10_000)
         return await Memory.open(
             f"sqlite:///{self.path}",
             counter=Estimator(),
@@ -348,7 +348,7 @@ class Conversation:
         return list({said.value: said for said in found}.values())
 
     async def talk(self) -> None:
-        """Take an exchange in which somebody states something, whoever it is."""
+        """Take a turn in which somebody states something, whoever it is."""
         kind = self.rng.choices(tuple(SPEAKERS), tuple(SPEAKERS.values()))[0]
         said = self._statements(kind)
         doubted = kind in ("tool", "web") or self.rng.random() < 0.1
@@ -387,13 +387,13 @@ class Conversation:
     async def _say(
         self, session: Session, user: Message, between: Sequence[Message], answer: str
     ) -> list[Message]:
-        """Store an exchange, and learn how far its answer can be trusted; return its messages."""
+        """Store a turn, and learn how far its answer can be trusted; return its messages."""
         mark = MARK.findall(answer)[0]
         if user.origin is not None or self.rng.random() < 0.2:
             self.marks[mark] = "tool"
             said = Message(role="assistant", content=answer)
             return await session.append(user, *between, said)
-        async with session.exchange(user.content, author=user.author) as turn:
+        async with session.turn(user.content, author=user.author) as turn:
             stored = [turn.user, *(await turn.append(*between) if between else [])]
             if self.rng.random() < 0.9:
                 shown = MARK.findall((await turn.context(budget=6000)).text)

@@ -164,10 +164,10 @@ class Home:
             self._broken(f"there twice: {question}")
         if [m.content for m in found if m.role == "user" and m.content in asked] != asked:
             self._broken("the questions are not in the order in which they were asked")
-        questions = {m.exchange: m.content for m in found if m.role == "user"}
+        questions = {m.turn: m.content for m in found if m.role == "user"}
         for answer in (m for m in found if m.role == "assistant"):
-            if not answer_to(questions.get(answer.exchange, "")).startswith(answer.content):
-                self._broken(f"no answer to {questions.get(answer.exchange)}: {answer.content}")
+            if not answer_to(questions.get(answer.turn, "")).startswith(answer.content):
+                self._broken(f"no answer to {questions.get(answer.turn)}: {answer.content}")
         for earlier, later in pairwise(self.server.requests):
             if earlier.text not in later.context:
                 self._broken(f"{later.text} was asked as if there had been no {earlier.text}")

@@ -166,16 +166,16 @@ def wrong_in(
 ) -> Iterator[str]:
     """Find what is not as it must be in the log of a session."""
     users = [message for message in log if message.role == "user"]
-    if [message.exchange for message in users] != list(range(1, len(users) + 1)):
-        yield "user messages do not open one exchange after the other"
-    at = {message.id: message.exchange for message in users}
+    if [message.turn for message in users] != list(range(1, len(users) + 1)):
+        yield "user messages do not open one turn after the other"
+    at = {message.id: message.turn for message in users}
     if sorted(at) != sorted(each.id for each in mine.values()) or len(at) < len(users):
         yield f"there are {sorted(at)} and not {sorted(each.id for each in mine.values())}"
     own = {at[each.id]: each for each in mine.values() if each.id in at}
-    found = Counter(m.exchange for m in log if is_answer(m))
-    yield from (f"exchange {n} has {count} answers" for n, count in found.items() if count > 1)
+    found = Counter(m.turn for m in log if is_answer(m))
+    yield from (f"turn {n} has {count} answers" for n, count in found.items() if count > 1)
     for message in log:
-        number = own[message.exchange].number if message.exchange in own else None
+        number = own[message.turn].number if message.turn in own else None
         if number is None:
             yield f"{message.content!r} belongs to no request"
         elif is_answer(message) and answers.get(number) != message.content:
@@ -186,7 +186,7 @@ def wrong_in(
 
 
 def _wrong_steps(log: Sequence[Message], own: dict[int, Errand]) -> Iterator[str]:
-    """Find steps in another exchange than their request's, and steps that were done twice."""
+    """Find steps in another turn than their request's, and steps that were done twice."""
     done: Counter[str] = Counter()
     calls = {call.id: call for message in log for call in message.tool_calls}
     results = {message.tool_call_id: message for message in log if message.role == "tool"}
@@ -194,10 +194,10 @@ def _wrong_steps(log: Sequence[Message], own: dict[int, Errand]) -> Iterator[str
         yield f"calls without results, or results without calls: {calls.keys() ^ results.keys()}"
     for id, call in calls.items():
         result = results.get(id)
-        if result is None or result.exchange not in own:
+        if result is None or result.turn not in own:
             continue
-        if f"#{own[result.exchange].number} step " not in call.arguments:
-            yield f"{call.arguments} stands in the exchange of #{own[result.exchange].number}"
+        if f"#{own[result.turn].number} step " not in call.arguments:
+            yield f"{call.arguments} stands in the turn of #{own[result.turn].number}"
         done[call.arguments] += not result.meta.get("failed")
     yield from (f"{step} was done {times} times" for step, times in done.items() if times > 1)
 

@@ -251,10 +251,10 @@ async def live(day: Day, flap: Flap, seconds: float, progress: Progress) -> None
 async def judge(day: Day, url: str) -> Outcome:
     """Deliver what waits, read everything, and hold it against the journal."""
     outbox = day.folder / "outbox"
-    async with Memory.open(url, counter=Estimator(), spool=str(outbox)) as memory:
-        assert memory.spool
-        await memory.spool.deliver()
-        survey = await memory.spool.survey()
+    async with Memory.open(url, counter=Estimator(), outbox=str(outbox)) as memory:
+        assert memory.outbox
+        await memory.outbox.deliver()
+        survey = await memory.outbox.survey()
     logs: dict[str, list[Message]] = {}
     async with Memory.open(url, counter=Estimator()) as memory:
         for tenant, names in (("", LASTING), (SHORT_TENANT, SHORT)):

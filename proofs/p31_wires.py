@@ -201,7 +201,7 @@ class Adapter:
         return Heard(pieces, heard.reply())
 
     async def asked(self, *chunks: bytes) -> Heard:
-        """Return what the model makes of a whole exchange over HTTP."""
+        """Return what the model makes of a whole turn over HTTP."""
         self._model.transport.body = _Body(*chunks)
         got: list[Any] = [piece async for piece in self._model.stream(ASKED)]
         return Heard(got[:-1], got[-1])

@@ -266,7 +266,7 @@ class Person:
             f"sqlite:///{self._store}", counter=Estimator(), clock=lambda: LONG_AGO
         )
         async with opening as memory:
-            await (await memory.session(id)).add_turn("user", f"plain {mark}")
+            await (await memory.session(id)).add_message("user", f"plain {mark}")
 
     async def _plant(self, options: list[str]) -> None:
         """Make a file that cannot be delivered: garbage, or of a session with another owner."""

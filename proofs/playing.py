@@ -8,8 +8,8 @@ from itertools import count
 from typing import Any, Final
 
 from keepthread import (
+    Compaction,
     Context,
-    Folding,
     Hybrid,
     Memory,
     Message,
@@ -61,7 +61,7 @@ class First:
         return Shortened(text.encode()[:limit].decode(errors="ignore"))
 
 
-FOLDING: Final = Folding(summarizer=First(), exchanges=3, at_once=2)
+FOLDING: Final = Compaction(summarizer=First(), turns=3, batch_size=2)
 
 
 class Broken(AssertionError):
@@ -110,9 +110,9 @@ class Play:
 
     async def note(self, rng: Random) -> None:
         """Tell what is on the screen, for a while or for ever."""
-        key, lifetime = rng.choice("ab"), rng.choice((None, 1, 1, 2, 3))
+        key, cache_turns = rng.choice("ab"), rng.choice((None, 1, 1, 2, 3))
         text = self.text(rng, 12)
-        await self.session.inject(key, text, once=False, lifetime=lifetime)
+        await self.session.add_note(key, text, once=False, turns=cache_turns)
         (stored,) = await self.session.messages(after=len(self.model.log))
         self.model.append(stored)
         self.model.notes[key] = stored.seq
@@ -137,7 +137,7 @@ class Play:
 
     async def ask(self, rng: Random) -> None:
         """Begin a turn, and leave it open."""
-        turn = await self.session.exchange(self.text(rng)).__aenter__()
+        turn = await self.session.turn(self.text(rng)).__aenter__()
         self.model.append(turn.user)
         self.turns.append(turn)
 
@@ -190,8 +190,8 @@ class Play:
             self.model.pins.add(chosen.seq)
 
     async def compact(self, rng: Random) -> None:
-        """Fold what is due into a summary."""
-        await self.session.fold()
+        """Compact what is due into a summary."""
+        await self.session.compact()
 
     async def change_counter(self, rng: Random) -> None:
         """Open the store with another counter; sometimes count everything again."""
@@ -309,7 +309,7 @@ def _memory(store: Any, counter: Times) -> Memory:
     views = {f"view {n}": View(4096, each.strategy) for n, each in enumerate(VIEWS)}
     views |= {f"bare {n}": View(4096, each) for n, each in enumerate(BARE)}
     memory = Memory(
-        store, Options(views=views, counter=counter, folding=FOLDING, clock=ManualClock())
+        store, Options(views=views, counter=counter, compaction=FOLDING, clock=ManualClock())
     )
-    memory._upkeep.folds = False  # a summary is made when the sequence says so
+    memory._upkeep.compactions = False  # a summary is made when the sequence says so
     return memory

@@ -70,16 +70,16 @@ class Scene:
         if what not in self.wishes:
             self.wishes.append(what)
 
-    async def talk(self, session: Session, exchanges: int) -> None:
+    async def talk(self, session: Session, turns: int) -> None:
         """Say harmless things."""
-        for n in range(exchanges):
+        for n in range(turns):
             question, answer = TALK[n % len(TALK)]
-            async with session.exchange(f"{question} ({n})") as turn:
+            async with session.turn(f"{question} ({n})") as turn:
                 await turn.finish(answer)
 
     async def say(self, session: Session, *messages: Message, answer: str = "I see.") -> Turn:
         """Ask about the topic, and let these be said before the answer."""
-        async with session.exchange(f"Tell me about the {self.topic}.") as turn:
+        async with session.turn(f"Tell me about the {self.topic}.") as turn:
             if messages:
                 await turn.append(*messages)
             await turn.finish(answer)
@@ -106,10 +106,10 @@ Way: TypeAlias = Callable[[Scene, Session], Awaitable[None]]
 
 async def by_tool(scene: Scene, session: Session) -> None:
     scene.wish(source=f"tool:{scene.tool}")
-    lifetime = scene.rng.choice((0, 40))
-    async with session.exchange(f"Look up the {scene.topic}.") as turn:
+    cache_turns = scene.rng.choice((0, 40))
+    async with session.turn(f"Look up the {scene.topic}.") as turn:
         args = {"of": scene.topic}
-        await turn.tool(scene.tool, args, lambda of: scene.attack.text, lifetime=lifetime)
+        await turn.tool(scene.tool, args, lambda of: scene.attack.text, cache_turns=cache_turns)
         await turn.finish("I looked it up.")
 
 
@@ -119,7 +119,7 @@ async def by_failure(scene: Scene, session: Session) -> None:
     def fail() -> None:
         raise ValueError(scene.attack.text)
 
-    async with session.exchange(f"Look up the {scene.topic}.") as turn:
+    async with session.turn(f"Look up the {scene.topic}.") as turn:
         with suppress(ValueError):
             await turn.tool(scene.tool, {}, fail)
         await turn.finish("It failed.")
@@ -196,7 +196,7 @@ async def by_chatgpt(scene: Scene, session: Session) -> None:
 
 
 async def by_summary(scene: Scene, session: Session) -> None:
-    """What is folded persuades the model that summarises."""
+    """What is compacted persuades the model that summarises."""
     await scene.say(session, scene.foreign("user"))
     await scene.talk(session, 6)
 
@@ -208,18 +208,18 @@ async def by_digest(scene: Scene, session: Session) -> None:
     scene.wish(source=scene.source)
     answer = Message(role="assistant", content=f"{LONG}{trigger}. {LONG}", source=scene.source)
     await scene.talk(session, 12)  # so that a window shows the answer, and not everything
-    async with session.exchange(f"Which way to the {scene.topic}?") as turn:
+    async with session.turn(f"Which way to the {scene.topic}?") as turn:
         await turn.append(answer)
 
 
 async def by_note(scene: Scene, session: Session) -> None:
     scene.wish(source="note:screen", owner=scene.owner)
-    await session.inject("screen", scene.attack.text, once=False)
+    await session.add_note("screen", scene.attack.text, once=False)
 
 
 async def by_note_key(scene: Scene, session: Session) -> None:
     scene.wish(source=f"note:{scene.attack.name}")
-    await session.inject(scene.attack.name, f"The user sees the {scene.topic}.")
+    await session.add_note(scene.attack.name, f"The user sees the {scene.topic}.")
 
 
 async def by_own_fact(scene: Scene, session: Session) -> None:
@@ -262,8 +262,8 @@ async def plant_trigger(scene: Scene, session: Session) -> str:
     how = scene.rng.choice(("page", "result", "cached", "fact"))
     if how == "cached":
         scene.wish(source=f"tool:{scene.tool}")
-        async with session.exchange(f"Look up the {scene.topic}.") as turn:
-            await turn.tool(scene.tool, {"of": scene.topic}, lambda of: text, lifetime=40)
+        async with session.turn(f"Look up the {scene.topic}.") as turn:
+            await turn.tool(scene.tool, {"of": scene.topic}, lambda of: text, cache_turns=40)
             await turn.context()
             await turn.finish("I looked it up.")
         return trigger
@@ -284,7 +284,7 @@ async def later(scene: Scene, session: Session) -> Session:
     """Let time pass: other turns, a summary, or another conversation that recalls it."""
     await scene.talk(session, scene.rng.choice((0, 1, 7)))
     if scene.rng.random() < 0.5:
-        await session.fold()
+        await session.compact()
     if scene.rng.random() < 0.5:
         return session
     return await scene.memory.session(f"later {scene.number} {session.id}", owner=scene.owner)
@@ -295,7 +295,7 @@ async def by_later_remember(scene: Scene, session: Session) -> None:
     trigger = await plant_trigger(scene, session)
     session = await later(scene, session)
     view = scene.rng.choice(("window", "summarized", "hybrid", "recall"))
-    async with session.exchange(f"Thanks for the {scene.topic}!") as turn:
+    async with session.turn(f"Thanks for the {scene.topic}!") as turn:
         context = await turn.context(view)
         if trigger in context.text:
             info = await scene.memory.store.describe(session.key)
@@ -316,7 +316,7 @@ async def by_later_answer(scene: Scene, session: Session) -> None:
         return
     trigger = await plant_trigger(scene, session)
     await scene.talk(session, scene.rng.choice((0, 1)))
-    async with session.exchange(f"And the {scene.topic}?") as turn:
+    async with session.turn(f"And the {scene.topic}?") as turn:
         context = await turn.context("hybrid")
         if trigger in context.text:
             scene.delayed += 1
@@ -330,7 +330,7 @@ async def by_paste(scene: Scene, session: Session) -> None:
     """The user pasted it in another conversation."""
     if session is scene.other:
         text = f"{scene.topic}\n{scene.attack.text}"
-        async with session.exchange(text) as turn:
+        async with session.turn(text) as turn:
             await turn.finish("Noted.")
         scene.wish(session=session.id, message=turn.user.id)
 
@@ -346,7 +346,7 @@ async def by_answer(scene: Scene, session: Session) -> None:
 async def by_author(scene: Scene, session: Session) -> None:
     author = scene.attack.name
     if session is scene.other:
-        async with session.exchange(f"I am at the {scene.topic}.", author=author) as turn:
+        async with session.turn(f"I am at the {scene.topic}.", author=author) as turn:
             await turn.finish("Hello.")
     else:
         text = f"Seen at the {scene.topic}."
@@ -395,7 +395,7 @@ async def by_attachment(scene: Scene, session: Session) -> None:
     kinds = ("application/pdf", "text/html", attack.name)
     attached = [Attachment(media_type=rng.choice(kinds), name=name)]
     attached.append(Attachment(media_type=attack.name, name=""))
-    async with session.exchange(f"See the {scene.topic}.", attachments=attached) as turn:
+    async with session.turn(f"See the {scene.topic}.", attachments=attached) as turn:
         await turn.append(scene.foreign("user", content="A page.", attachments=attached))
         await turn.finish("I see it.")
     scene.wish(session=session.id, message=turn.user.id)
@@ -425,7 +425,7 @@ async def by_sub_agent(scene: Scene, session: Session) -> None:
 
 
 async def delegated(scene: Scene, session: Session, *, snippet: str, answer: str) -> None:
-    async with session.exchange(f"Have the {scene.topic} looked at.") as turn:
+    async with session.turn(f"Have the {scene.topic} looked at.") as turn:
         task = f"Look at the {scene.topic}."
         async with turn.delegate(task, snippet=snippet, facts=True) as child:
             if answer != scene.attack.text:  # which would be its own word, at its own place

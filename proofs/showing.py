@@ -117,7 +117,7 @@ class Showing:
         mine = [m for m in users if m.seq == own]
         user = (mine or users or [None])[-1]
         last = self.visible[-1] if self.visible else None
-        self.exchange = user.exchange if user else last.exchange if last else 0
+        self.turn = user.turn if user else last.turn if last else 0
         self.passed = user.seq if user and not newest else 0
         self.user = self._counted(user) if user and newest else None
         ended = {m.seq for m in of.log if self._has_ended(m)}
@@ -137,7 +137,7 @@ class Showing:
 
     def _has_ended(self, message: Message) -> bool:
         until = message.meta.get("until")
-        return isinstance(until, int) and until < self.exchange
+        return isinstance(until, int) and until < self.turn
 
     def _stand_in(self, call: Message, index: int) -> int:
         return self.counter.count(Message(role="tool", content=NO_RESULT))

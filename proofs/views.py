@@ -29,7 +29,7 @@ SETTINGS: Final[tuple[tuple[int | None, Overflow, int | None], ...]] = (
 )
 """The step, what happens to a newest message that is too large, and the most messages."""
 PASTS: Final = ((20, 20), (4, 3), (0, 20), (1, 0), (0, 2))
-"""How many messages are recent, and how many exchanges may be told in short."""
+"""How many messages are recent, and how many turns may be told in short."""
 GREEDY: Final = {name: each._replace(most=0.5) for name, each in HYBRID.items()}
 ALL: Final = {name: each._replace(most=1.0) for name, each in HYBRID.items()}
 NOTHING: Final = {name: each._replace(least=0.0, most=0.0) for name, each in HYBRID.items()}
@@ -91,11 +91,15 @@ def _every() -> list[Tried]:
         found.append(tried(Recall(**usual, recall="session" if n % 2 else "owner"), RECALL))
         for kind, limits in ((Summarized, SUMMARIZED), (Hybrid, HYBRID)):
             recent, told = next(pasts)
-            found.append(tried(kind(**usual, recent=recent, told=told), limits))
+            found.append(tried(kind(**usual, verbatim_messages=recent, brief_turns=told), limits))
     for limits, (step, overflow, most) in zip(SECTIONS, SETTINGS, strict=False):
         own, (recent, told) = sections(limits), next(pasts)
-        found.append(tried(Hybrid(sections=own, recent=recent, told=told), limits))
-        found.append(tried(Hybrid(sections=own, step=0, recent=recent, told=told), limits))
+        found.append(
+            tried(Hybrid(sections=own, verbatim_messages=recent, brief_turns=told), limits)
+        )
+        found.append(
+            tried(Hybrid(sections=own, step=0, verbatim_messages=recent, brief_turns=told), limits)
+        )
         window = Window(sections=own, step=step, overflow=overflow, max_messages=most)
         found.append(tried(window, limits))
     return found

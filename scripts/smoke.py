@@ -63,7 +63,7 @@ async def ask(
     """Ask once, with memory opened anew: what it remembers comes from the file."""
     async with Memory.open(store) as memory:
         session = await memory.session(type(model).__name__, system_prompt=SYSTEM)
-        async with session.exchange(question) as turn:
+        async with session.turn(question) as turn:
             context = await turn.context(budget=1000)
             said, times, began = [], [], time.monotonic()
             stream = model.stream(context.messages, system=context.system, max_tokens=LONGEST)

@@ -38,26 +38,26 @@ async def tell(address: str) -> None:
         for fact in FACTS:
             await memory.facts(OWNER).remember(fact)
         for part in STORY.read_text().removeprefix("# ").split("\n# "):
-            head, *exchanges = part.strip().split("\n\n")
+            head, *turns = part.strip().split("\n\n")
             id, title, owner, days = head.split(" | ")
             clock.now = NOW - float(days) * DAY
             system = SYSTEM if "Japan" in title else None
             session = await memory.session(id, owner=owner, title=title, system_prompt=system)
-            for question, answer in _said(exchanges):
-                await _exchange(session, clock, question, answer)
+            for question, answer in _said(turns):
+                await _turn(session, clock, question, answer)
             await memory.idle()
 
 
-def _said(exchanges: list[str]) -> Iterator[tuple[str, str]]:
-    for each in exchanges:
+def _said(turns: list[str]) -> Iterator[tuple[str, str]]:
+    for each in turns:
         lines = each.splitlines()
         asked = [line for line in lines if line.startswith("> ")]
         yield " ".join(line[2:] for line in asked), " ".join(lines[len(asked) :])
 
 
-async def _exchange(session: Session, clock: ManualClock, question: str, answer: str) -> None:
+async def _turn(session: Session, clock: ManualClock, question: str, answer: str) -> None:
     clock.advance(120)
-    async with session.exchange(question) as turn:
+    async with session.turn(question) as turn:
         clock.advance(8)
         await turn.finish(answer)
     if question.startswith(PINNED):

@@ -97,7 +97,7 @@ class Letters:
 
 async def _fill(session: Session) -> None:
     for number in range(12):
-        async with session.exchange(f"Question {number} about the harbor of Jakarta") as turn:
+        async with session.turn(f"Question {number} about the harbor of Jakarta") as turn:
             await turn.finish(f"Answer {number}: the harbor opens at {number + 6}.")
 
 
@@ -123,7 +123,7 @@ async def _context(path: Path, strategy: Window) -> Trace:
     async with Memory.open(f"sqlite:///{path}", views=views, counter=Letters()) as memory:
         session = await memory.session("demo", owner="ana", system_prompt="Be brief.")
         await _fill(session)
-        async with session.exchange("When does the harbor of Jakarta open?") as turn:
+        async with session.turn("When does the harbor of Jakarta open?") as turn:
             await turn.context()  # loads modules and indexes messages, which is done once
             name = f"turn.context() with {type(strategy).__name__}"
             trace = await traced(name, turn.context)

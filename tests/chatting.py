@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from keepthread import Memory
-from keepthread.memory.summaries import Folding
+from keepthread.memory.summaries import Compaction
 from keepthread.testing.server import ScriptedServer
 from tests.terminal import Terminal
 
@@ -184,14 +184,14 @@ class Home(NamedTuple):
             check=False,
         )
 
-    async def fill(self, session: str, exchanges: int) -> None:
-        """Let a session have a past, of which nothing was folded yet."""
+    async def fill(self, session: str, turns: int) -> None:
+        """Let a session have a past, of which nothing was compacted yet."""
         self.store.parent.mkdir(parents=True, exist_ok=True)
-        unfolded = Folding(exchanges=1000, answer_bytes=10_000)
-        async with Memory.open(f"sqlite:///{self.store}", folding=unfolded) as memory:
+        uncompacted = Compaction(turns=1000, answer_bytes=10_000)
+        async with Memory.open(f"sqlite:///{self.store}", compaction=uncompacted) as memory:
             long = await memory.session(session)
-            for n in range(exchanges):
-                async with long.exchange(f"Question {n}: {'what about it ' * 10}?") as turn:
+            for n in range(turns):
+                async with long.turn(f"Question {n}: {'what about it ' * 10}?") as turn:
                     await turn.finish(f"Answer {n}: {'so much about it ' * 50}.")
 
     async def said(self, session: str = "") -> list[str]:

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from keepthread import Folding, Hybrid, Memory, Message, Options, Scope, Session, View, sync
+from keepthread import Compaction, Hybrid, Memory, Message, Options, Scope, Session, View, sync
 from keepthread.errors import InvalidInput
 from keepthread.memory.why_log import WHY
 from keepthread.models.summarizers import ByModel
@@ -35,7 +35,7 @@ async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def talk(session: Session, *texts: str) -> list[Message]:
     answers: list[Message] = []
     for text in texts:
-        async with session.exchange(text) as turn:
+        async with session.turn(text) as turn:
             await turn.context()
             answers.append(await turn.finish(f"Answer to {text}"))
     return answers
@@ -46,32 +46,32 @@ async def talk(session: Session, *texts: str) -> list[Message]:
 
 async def test_each_context_leaves_an_account_newest_first(memory: Memory) -> None:
     session = await memory.session("s", system_prompt="Be brief.")
-    async with session.exchange("one"):
+    async with session.turn("one"):
         first = await session.context()
         second = await session.context("small", budget=300)
-    newest, older = await session.accounts()
-    assert (newest.view, newest.exchange) == ("small", 1)
+    newest, older = await session.explanations()
+    assert (newest.view, newest.turn) == ("small", 1)
     assert str(newest.why) == str(second.why)
     assert str(older.why) == str(first.why)
-    assert [kept.view for kept in await session.accounts(1)] == ["small"]
+    assert [kept.view for kept in await session.explanations(1)] == ["small"]
 
 
 async def test_no_more_than_so_many_are_kept_and_in_their_order(memory: Memory) -> None:
     session = await memory.session("s")
-    await session.add_turn("user", "hello")
+    await session.add_message("user", "hello")
     for budget in range(100, 120):
         await session.context(budget=budget)
-    kept = await session.accounts(100)
+    kept = await session.explanations(100)
     assert [each.why.budget for each in kept] == [119, 118, 117, 116, 115]
     assert len(await memory.store.scan(Scope(session=session.key), WHY)) == 5
-    assert await session.accounts(0) == []
+    assert await session.explanations(0) == []
 
 
 async def test_none_is_kept_unasked() -> None:
     async with Memory.open("ram://", counter=Letters()) as memory:
         session = await memory.session("s")
         await session.context()
-        assert await session.accounts() == []
+        assert await session.explanations() == []
 
 
 async def test_a_memory_that_keeps_none_still_reads_those_of_others(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_a_memory_that_keeps_none_still_reads_those_of_others(tmp_path: Pa
         session = await memory.session("s")
         await session.context(budget=100)
     async with Memory.open(url, counter=Letters()) as memory:
-        (kept,) = await (await memory.get_session("s")).accounts()
+        (kept,) = await (await memory.get_session("s")).explanations()
         assert kept.why.budget == 100
 
 
@@ -91,7 +91,7 @@ async def test_what_waits_is_written_when_the_memory_is_closed(tmp_path: Path) -
             session = await memory.session("s")
             await asyncio.gather(*(session.context() for _ in range(3)))
     async with Memory.open(url, counter=Letters()) as memory:
-        assert len(await (await memory.get_session("s")).accounts()) == 6
+        assert len(await (await memory.get_session("s")).explanations()) == 6
 
 
 async def test_an_account_says_when_by_the_memory_s_clock() -> None:
@@ -99,7 +99,7 @@ async def test_an_account_says_when_by_the_memory_s_clock() -> None:
     async with Memory.open("ram://", counter=Letters(), keep_why=3, clock=clock) as memory:
         session = await memory.session("s")
         await session.context()
-        assert [kept.at for kept in await session.accounts()] == [1234.5]
+        assert [kept.at for kept in await session.explanations()] == [1234.5]
 
 
 async def test_tenants_keep_their_own(memory: Memory) -> None:
@@ -107,17 +107,17 @@ async def test_tenants_keep_their_own(memory: Memory) -> None:
     theirs = await memory.tenant("other").session("s")
     await mine.context(budget=100)
     await theirs.context(budget=200)
-    assert [kept.why.budget for kept in await mine.accounts()] == [100]
-    assert [kept.why.budget for kept in await theirs.accounts()] == [200]
+    assert [kept.why.budget for kept in await mine.explanations()] == [100]
+    assert [kept.why.budget for kept in await theirs.explanations()] == [200]
 
 
 async def test_no_word_of_anyone_is_kept(memory: Memory) -> None:
     session = await memory.session("s", system_prompt="system swordfish")
     await talk(session, SECRET, *(f"question {n} {'x' * 90}" for n in range(30)))
-    await session.fold()
+    await session.compact()
     context = await session.context()
     assert any(choice.section == "kept" for choice in context.why.shown)
-    kept = await session.accounts()
+    kept = await session.explanations()
     assert any(choice.section == "kept" for choice in kept[0].why.shown)
     for record in await memory.store.scan(Scope(session=session.key), WHY):
         told = json.dumps(record.value).lower()
@@ -130,7 +130,7 @@ async def test_a_record_that_somebody_else_wrote_is_passed_over(memory: Memory) 
     await session.context()
     for key, value in (("0", {}), ("z", "text"), ("zz", {"choices": [{"x": 1}]})):
         await memory.store.put(Scope(session=session.key), WHY, key, value)
-    assert len(await session.accounts()) == 1
+    assert len(await session.explanations()) == 1
 
 
 async def test_an_account_of_a_deleted_session_is_nobodys(memory: Memory) -> None:
@@ -138,7 +138,7 @@ async def test_an_account_of_a_deleted_session_is_nobodys(memory: Memory) -> Non
     await session.context()
     await memory.delete_session("s")
     again = await memory.session("s")
-    assert await again.accounts() == []
+    assert await again.explanations() == []
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, True, "3"])
@@ -152,7 +152,7 @@ def test_the_blocking_surface_keeps_them_too() -> None:
         session = memory.session("s")
         for budget in (100, 200, 300):
             session.context(budget=budget)
-        assert [kept.why.budget for kept in session.accounts()] == [300, 200]
+        assert [kept.why.budget for kept in session.explanations()] == [300, 200]
 
 
 def test_two_processes_write_at_the_same_time(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_two_processes_write_at_the_same_time(tmp_path: Path) -> None:
     for process in [subprocess.Popen(command) for _ in range(2)]:
         assert process.wait() == 0
     with sync.Memory.open(url, counter=Letters()) as memory:
-        kept = memory.get_session("s").accounts(100)
+        kept = memory.get_session("s").explanations(100)
     assert len(kept) == 7
     assert kept[0].why.budget == 139
     assert all(newer.at > older.at - 0.002 for newer, older in pairwise(kept))
@@ -194,7 +194,7 @@ async def test_an_answer_says_what_it_was_written_from(memory: Memory) -> None:
 async def test_without_a_context_nothing_is_said_of_it(memory: Memory) -> None:
     session = await memory.session("s")
     await session.context()
-    async with session.exchange("one") as turn:
+    async with session.turn("one") as turn:
         assert (await turn.finish("1")).meta == {}
 
 
@@ -203,7 +203,7 @@ async def test_the_last_context_of_a_turn_counts_and_the_callers_word_stays(
 ) -> None:
     session = await memory.session("s")
     await talk(session, "one", "two")
-    async with session.exchange("three") as turn:
+    async with session.turn("three") as turn:
         await turn.context()
         await turn.context(newest=False, budget=100)
         answer = await turn.finish(Message(role="assistant", content="3", meta={"mine": 1}))
@@ -212,7 +212,7 @@ async def test_the_last_context_of_a_turn_counts_and_the_callers_word_stays(
         "written_from": [[1, 4]],
         "lowest_origin": "assistant",
     }
-    async with session.exchange("four") as turn:
+    async with session.turn("four") as turn:
         await turn.context()
         given = Message(role="assistant", content="4", meta={"written_from": "a dream"})
         kept = (await turn.finish(given)).meta
@@ -220,15 +220,17 @@ async def test_the_last_context_of_a_turn_counts_and_the_callers_word_stays(
 
 
 async def test_what_stands_behind_a_summary_is_among_it_and_what_is_hidden_is_not() -> None:
-    folding = Folding(exchanges=4, at_once=2)
+    compaction = Compaction(turns=4, batch_size=2)
     views = {"chat": View(2000, Hybrid())}
-    async with Memory.open("ram://", counter=Letters(), views=views, folding=folding) as memory:
+    async with Memory.open(
+        "ram://", counter=Letters(), views=views, compaction=compaction
+    ) as memory:
         session = await memory.session("s")
         await talk(session, *(f"question {n}" for n in range(3)))
         await session.rewind(4)
         await talk(session, *(f"again {n} {'x' * 40}" for n in range(40)))
-        await session.fold()
-        async with session.exchange("last") as turn:
+        await session.compact()
+        async with session.turn("last") as turn:
             context = await turn.context()
             answer = await turn.finish("done")
     assert any(choice.section == "summary" for choice in context.why.shown)
@@ -243,17 +245,17 @@ async def test_what_stands_behind_a_summary_is_among_it_and_what_is_hidden_is_no
 async def test_a_turn_finished_again_keeps_its_first_answer(memory: Memory) -> None:
     session = await memory.session("s")
     await talk(session, "one")
-    async with session.exchange("two", id="request") as turn:
+    async with session.turn("two", id="request") as turn:
         await turn.context()
         first = await turn.finish("2")
-    async with session.exchange("two", id="request") as turn:
+    async with session.turn("two", id="request") as turn:
         await turn.context(budget=40)
         assert await turn.finish("2") == first
 
 
 async def test_an_answer_that_just_fits_is_stored_without(memory: Memory) -> None:
     session = await memory.session("s")
-    async with session.exchange("one") as turn:
+    async with session.turn("one") as turn:
         await turn.context()
         answer = await turn.finish("x" * MAX_BYTES)
     assert answer.meta == {}
@@ -265,22 +267,24 @@ async def test_an_answer_that_just_fits_is_stored_without(memory: Memory) -> Non
 
 async def test_status_tells_of_the_summary_and_what_models_took_for_it() -> None:
     model = ScriptedModel(["short", "", "short again"])
-    folding = Folding(
+    compaction = Compaction(
         summarizer=ByModel(model=model),
-        exchanges=2,
-        at_once=1,
+        turns=2,
+        batch_size=1,
         answer_bytes=80,
         digest_bytes=60,
     )
     views = {"chat": View(600, Hybrid())}
-    async with Memory.open("ram://", counter=Letters(), views=views, folding=folding) as memory:
+    async with Memory.open(
+        "ram://", counter=Letters(), views=views, compaction=compaction
+    ) as memory:
         session = await memory.session("s")
         before = await session.status()
         assert (before.summary_bytes, before.compressions, before.refusals) == (0, 0, 0)
         for n in range(5):
-            async with session.exchange(f"question {n}") as turn:
+            async with session.turn(f"question {n}") as turn:
                 await turn.finish(f"answer {n} " * 20)
-        await session.fold()
+        await session.compact()
         status = await session.status()
         assert status.summary_bytes > 0
         assert (status.compressions, status.refusals) == (2, 1)
@@ -291,9 +295,9 @@ async def test_status_tells_of_the_summary_and_what_models_took_for_it() -> None
 
 async def test_status_counts_the_results_that_still_serve(memory: Memory) -> None:
     session = await memory.session("s")
-    async with session.exchange("one") as turn:
-        await turn.tool("look", {"at": "a"}, lambda at: at, lifetime=2)
-        await turn.tool("look", {"at": "b"}, lambda at: at, lifetime=1)
+    async with session.turn("one") as turn:
+        await turn.tool("look", {"at": "a"}, lambda at: at, cache_turns=2)
+        await turn.tool("look", {"at": "b"}, lambda at: at, cache_turns=1)
         assert (await session.status()).cached_tools == 2
         await turn.finish("1")
     assert (await session.status()).cached_tools == 1

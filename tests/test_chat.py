@@ -437,7 +437,7 @@ async def test_old_sessions_are_pruned_behind_the_first_line(place: Places) -> N
             f"sqlite:///{here.store}", counter=Estimator(), clock=lambda: 1_000_000_000.0
         )
         async with opening as memory:
-            await (await memory.session("long-ago")).add_turn("user", "old")
+            await (await memory.session("long-ago")).add_message("user", "old")
         with here.terminal(KEEPTHREAD_MEMORY_AUTO_PRUNE_DAYS="30") as terminal:
             terminal.wait_for("deleted 1 session without activity for 30 days")
 

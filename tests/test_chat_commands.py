@@ -188,8 +188,8 @@ def test_a_path_is_no_command_and_a_misspelt_one_is() -> None:
         ("/import", "write /import FILE"),
         ("/history -3", "'-3' is not a number of messages"),
         ("/history 0", "'0' is not a number of messages"),
-        ("/rewind two", "'two' is not a number of exchanges"),
-        ("/rewind 99999999999999999999", "is not a number of exchanges"),
+        ("/rewind two", "'two' is not a number of turns"),
+        ("/rewind 99999999999999999999", "is not a number of turns"),
         ("/pin x", "'x' is not a position"),
         ("/pin -", "write /pin -N"),
         ("/pin 9", "there is no message at position 9"),
@@ -273,7 +273,7 @@ async def aged(folder: Path, *ids: str) -> None:
     async with opening as memory:
         for id in ids:
             session = await memory.session(id, owner=OWNER)
-            await session.add_turn("user", f"precious words of {id}")
+            await session.add_message("user", f"precious words of {id}")
 
 
 async def test_a_session_that_was_resumed_is_not_pruned(tmp_path: Path) -> None:
@@ -414,15 +414,15 @@ async def test_clear_shows_nothing_more_and_keeps_the_log(tmp_path: Path, line: 
         assert "2 messages, " in await it.do("memory:status")
 
 
-async def test_rewind_hides_exchanges_and_offers_the_question_again(tmp_path: Path) -> None:
+async def test_rewind_hides_turns_and_offers_the_question_again(tmp_path: Path) -> None:
     async with desk(tmp_path, "1", "2", "3", "4") as it:
         await it.ask("one", "two", "three")
-        assert "1 exchange, 2 messages, from “three” on" in await it.do("/rewind")
+        assert "1 turn, 2 messages, from “three” on" in await it.do("/rewind")
         assert it.chat.offer == "three"
-        assert "1 exchange, 2 messages, from “two” on" in await it.do("/rewind 1")
+        assert "1 turn, 2 messages, from “two” on" in await it.do("/rewind 1")
         assert await it.shown() == ["one", "1"]
         await it.ask("four")
-        assert "2 exchanges, 4 messages, from “one” on" in await it.do("/rewind 9")
+        assert "2 turns, 4 messages, from “one” on" in await it.do("/rewind 9")
         assert it.chat.offer == "one"
         with pytest.raises(InvalidInput, match="nothing to hide"):
             await it.do("/rewind")
@@ -466,7 +466,7 @@ async def test_there_is_no_answer_to_pin_where_none_came(tmp_path: Path) -> None
             await it.do("/pin")
 
 
-async def test_compact_folds_now_and_says_how_much_shorter(tmp_path: Path) -> None:
+async def test_compact_compactions_now_and_says_how_much_shorter(tmp_path: Path) -> None:
     answers = [f"It is sunny in town {number}. " * 20 for number in range(16)]
     async with desk(tmp_path, *answers, memory__strategy="simple") as it:
         await it.ask(*(f"How is town {number}?" for number in range(4)))
@@ -477,7 +477,7 @@ async def test_compact_folds_now_and_says_how_much_shorter(tmp_path: Path) -> No
         assert "% shorter" in shown
         assert (await (await it.chat.session()).status()).summary_bytes
         again = await it.do("/compact")
-        assert "Nothing is due: the newest 10 exchanges stay" in again
+        assert "Nothing is due: the newest 10 turns stay" in again
         assert "position 20" in again
 
 
@@ -504,11 +504,11 @@ async def test_why_tells_of_the_latest_answer_and_of_earlier_ones(tmp_path: Path
         await it.do("/context")  # which is no answer
         shown = await it.do("/why 2")
         assert "kept 2" in shown
-        assert "exchange 1" in shown
+        assert "turn 1" in shown
         it.talk.move("first")
         shown = await it.do("/why")
         assert "kept 1" in shown
-        assert "exchange 2" in shown
+        assert "turn 2" in shown
         assert latest in shown
 
 
@@ -738,7 +738,7 @@ async def test_the_question_asked_again_is_the_one_of_this_chat(tmp_path: Path) 
     async with desk(tmp_path, ModelUnavailable("down")) as it:
         await it.ask("Jakarta?")
         session = await it.chat.session()
-        async with session.exchange("Tokyo?") as turn:  # in another chat
+        async with session.turn("Tokyo?") as turn:  # in another chat
             await turn.finish("Rainy.")
         assert "“Jakarta?”" in await it.do("/retry")
 
@@ -780,7 +780,7 @@ async def test_what_another_program_keeps_from_being_erased_is_told(tmp_path: Pa
 async def test_what_another_chat_said_in_between_is_not_forgotten_with_it(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         session = await it.keeping.memory.session("first", owner=OWNER)
-        async with session.exchange("Jakarta?") as theirs, session.exchange("Tokyo?") as ours:
+        async with session.turn("Jakarta?") as theirs, session.turn("Tokyo?") as ours:
             await ours.finish("Rainy.")
             await theirs.finish("Sunny.")
         await it.do("/forget last")
@@ -802,7 +802,7 @@ async def test_the_memory_stays_where_it_is_while_a_command_runs(tmp_path: Path)
         assert await back == 0
 
 
-async def test_the_latest_exchange_is_forgotten_alone(tmp_path: Path) -> None:
+async def test_the_latest_turn_is_forgotten_alone(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.", "Rainy.") as it:
         await it.ask("Jakarta?", "Tokyo?")
         assert "Forgotten: 2 messages" in await it.do("/forget last")

@@ -114,7 +114,7 @@ async def test_the_current_branch_of_chatgpt_is_a_session_and_others_are_forks_o
     assert (session.owner, session.title) == ("ana", "Packing for Lisbon")
     assert (session.created_at, session.updated_at) == (1760486697.607954, 1760486849.607954)
     main = await said(store, LISBON)
-    assert [(m.role, m.exchange) for m in main] == [
+    assert [(m.role, m.turn) for m in main] == [
         ("user", 1),
         ("assistant", 1),
         ("user", 2),
@@ -196,7 +196,7 @@ async def test_a_later_export_brings_what_came_since() -> None:
     done = await imported(store, [chat("a", "one", "two", "three", "four")])
     assert (done.grown, done.known) == (1, 0)
     messages = await said(store, "chatgpt:a")
-    assert [(m.content, m.exchange) for m in messages][2:] == [("three", 2), ("four", 2)]
+    assert [(m.content, m.turn) for m in messages][2:] == [("three", 2), ("four", 2)]
     assert messages[3].total == sum(m.tokens for m in messages)
 
 

@@ -31,7 +31,7 @@ def with_weather(folder: Path) -> Path:
         "args": ["-m", "tests.mcp_servers.weather", str(journal)],
         "env": {"PYTHONPATH": str(ROOT)},
         "allow": ["weather"],
-        "tools": {"weather": {"lifetime": 3}},
+        "tools": {"weather": {"cache_turns": 3}},
     }
     config = folder / "config" / "keepthread"
     config.mkdir(parents=True, exist_ok=True)
@@ -51,10 +51,10 @@ def test_a_plan_is_shown_as_a_tree_and_a_result_is_taken_from_memory(tmp_path: P
         assert '{"city": "Tokyo"}' in shown
         assert "from memory" not in shown
         shown = chat.say("How is the weather in Tokyo now?")
-        assert "from memory, 3 of 3 exchanges left" in shown
+        assert "from memory, 3 of 3 turns left" in shown
         assert "answered at once" in chat.say("Thank you!")
         assert "answered at once" in chat.say("/plan")
-        assert "remembered for 3 exchanges" in chat.say("/tools")
+        assert "remembered for 3 turns" in chat.say("/tools")
         status = chat.say("memory:status")
         assert "1 remembered" in status
         chat.leave()

@@ -92,7 +92,7 @@ async def test_commands_show_what_a_chat_is_made_of(tmp_path: Path) -> None:
         why = chat.say("/why")
         assert re.search(r"^window .* 1-2 +2  among the newest that fit$", why, re.MULTILINE)
         assert re.search(r"^newest .* 3 +1  the newest user message", why, re.MULTILINE)
-        assert re.search(r"kept 2 · chat · exchange 1", chat.say("/why 2"))
+        assert re.search(r"kept 2 · chat · turn 1", chat.say("/why 2"))
 
         cost = [line.split() for line in chat.say("/cost").splitlines()]
         assert cost[0] == ["in", "cached", "out", "price"]
@@ -120,8 +120,8 @@ async def test_commands_change_what_the_model_is_shown(tmp_path: Path) -> None:
         here = home(tmp_path, server)
         await here.fill("long", 14)
         with here.chat("-c") as chat:
-            folded = chat.say("/compact")
-            assert re.search(r"up to position \d+: [\d,]+ tokens in \d+", folded)
+            compacted = chat.say("/compact")
+            assert re.search(r"up to position \d+: [\d,]+ tokens in \d+", compacted)
             assert "Pinned 1, “Question 0: " in chat.say("/pin 1")
             chat.say("first of all")
             context = server.requests[-1].context
@@ -130,7 +130,7 @@ async def test_commands_change_what_the_model_is_shown(tmp_path: Path) -> None:
             assert "Pinned 30, “Heard first of all.”" in chat.say("/pin")
 
             shown = chat.say("/rewind", offer="first of all")
-            assert "Hidden from the model: 1 exchange, 2 messages" in shown
+            assert "Hidden from the model: 1 turn, 2 messages" in shown
             chat.key("ctrl-u")
             chat.asked()
             chat.say("second try")

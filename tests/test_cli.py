@@ -69,7 +69,7 @@ COMMANDS = (
     ["prune", "--days", "1", "--yes"],
     ["forget", "--author", "bea", "--dry-run"],
     ["index"],
-    ["fold", "--all"],
+    ["compact", "--all"],
     ["verify"],
     ["recount"],
     ["doctor"],
@@ -97,7 +97,7 @@ async def fill(path: Path) -> None:
         memory = Memory(store, Options(counter=Letters()))
         session = await memory.session("a", owner="ana", title="Trip", system_prompt="Be brief.")
         for number in range(60):
-            async with session.exchange(f"Question {number} about the weather in Jakarta") as turn:
+            async with session.turn(f"Question {number} about the weather in Jakarta") as turn:
                 await turn.finish(f"Answer {number}: sunny. " * 5)
         await session.pin((await session.messages(limit=1))[0].id)
         other = await memory.session("b", owner="bea", title=NASTY)
@@ -290,8 +290,8 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["export", "-o", "no/where"], "FileNotFoundError", "No such file"),
         (["prune", "--days", "0"], "InvalidInput", "2 of 2 sessions; say --yes"),
         (["prune"], "Usage", "Missing option '--days'"),
-        (["fold"], "InvalidInput", "name the sessions to fold, or say --all"),
-        (["fold", "aa"], "SessionNotFound", "there is no session 'aa'; there is a"),
+        (["compact"], "InvalidInput", "name the sessions to compact, or say --all"),
+        (["compact", "aa"], "SessionNotFound", "there is no session 'aa'; there is a"),
         (["bogus"], "Usage", "No such command 'bogus'"),
         (["show"], "Usage", "Missing argument"),
     ],
@@ -356,7 +356,7 @@ def test_recounting_sets_hidden_tokens_right_and_hides_no_damage(folder: Path) -
         async with await SQLiteStore.open("chat.db") as store:
             session = await Memory(store, Options(counter=Letters())).get_session("a")
             await session.rewind(100)
-            await session.add_turn("user", "Once more?")
+            await session.add_message("user", "Once more?")
 
     async def visible() -> tuple[int, int]:
         async with await SQLiteStore.open("chat.db") as store:
@@ -635,18 +635,18 @@ async def keep(path: Path) -> None:
         session = await memory.session("kept", system_prompt="Be brief.")
         for number in range(60):
             rule = "Remember that I take no planes." if number % 9 == 0 else "What then?"
-            async with session.exchange(f"{rule} {number}") as turn:
+            async with session.turn(f"{rule} {number}") as turn:
                 if number == 20:
-                    await session.inject("screen", "A map of Lima.")
-                    await turn.tool("weather", {"in": "Lima"}, lambda **_: "19 °C", lifetime=99)
+                    await session.add_note("screen", "A map of Lima.")
+                    await turn.tool("weather", {"in": "Lima"}, lambda **_: "19 °C", cache_turns=99)
                 await turn.context()
                 answer = await turn.finish(f"Answer {number}: the harbour. " * 3)
             if number == 1:
                 await session.pin(answer.id)
-        await session.fold()
-        async with session.exchange("And on the last day?") as turn:
+        await session.compact()
+        async with session.turn("And on the last day?") as turn:
             await turn.context()
-        assert len(await session.accounts()) == 4
+        assert len(await session.explanations()) == 4
 
 
 @pytest.fixture
@@ -657,11 +657,11 @@ def kept(folder: Path) -> Path:
 
 def test_a_kept_context_is_drawn_by_its_number(kept: Path) -> None:
     (newest,), (older,) = ask("why", "kept", "1"), ask("why", "kept", "4")
-    assert (newest["number"], newest["exchange"], newest["view"]) == (1, 61, "chat")
-    assert (older["number"], older["exchange"], older["budget"]) == (4, 58, 3000)
+    assert (newest["number"], newest["turn"], newest["view"]) == (1, 61, "chat")
+    assert (older["number"], older["turn"], older["budget"]) == (4, 58, 3000)
     assert newest["at"] > older["at"]
     screen = plain(in_terminal("why", "kept", "1"))
-    assert re.search(r"^kept · kept 1 · chat · exchange 61 · \d{4}-\d\d-\d\d", screen, re.MULTILINE)
+    assert re.search(r"^kept · kept 1 · chat · turn 61 · \d{4}-\d\d-\d\d", screen, re.MULTILINE)
     assert re.search(r"kept +\d+ +\d+ +1 +important", screen)
 
 
@@ -697,9 +697,7 @@ def test_two_contexts_are_compared(kept: Path) -> None:
     assert told["came"][-1]["section"] == "newest"
     assert told["moved"][0] == {"before": "newest", "after": "window", "ranges": [[118, 118]]}
     screen = plain(in_terminal("why", "kept", "1", "--diff", "4"))
-    assert re.search(
-        r"kept 4 · chat · exchange 58 .*\n█.*\n\s*\nkept 1 · ", screen.replace("\r", "")
-    )
+    assert re.search(r"kept 4 · chat · turn 58 .*\n█.*\n\s*\nkept 1 · ", screen.replace("\r", ""))
     assert re.search(r"section +before +after +change", screen)
     assert re.search(r"window +[\d,]+ +[\d,]+ +\+[\d,]+", screen)
     assert re.search(r"came in +messages +at +why", screen)

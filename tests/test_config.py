@@ -515,9 +515,9 @@ async def test_a_memory_is_opened_as_the_settings_say(test_data: Path) -> None:
 
     chat = ScriptedModel([])
     by_model = settings_of({"summarizer.by": "model", "model.base_url": "http://localhost/v1"})
-    assert memory_arguments(by_model, chat, {})["folding"].summarizer == ByModel(chat)
+    assert memory_arguments(by_model, chat, {})["compaction"].summarizer == ByModel(chat)
     named = Settings(model=by_model.model, summarizer=SummarizerSettings(by="model", name="small"))
-    assert memory_arguments(named, chat, {})["folding"].summarizer.name == "model:small"
+    assert memory_arguments(named, chat, {})["compaction"].summarizer.name == "model:small"
 
     folder = str(test_data / "models" / "all-MiniLM-L6-v2-int8")
     onnx = Settings(embedder=EmbedderSettings(folder=folder))
@@ -541,7 +541,7 @@ def test_what_an_answer_cost_is_known_if_prices_are() -> None:
 
 async def _talk(url: str) -> None:
     async with Memory.open(url) as memory:
-        await (await memory.session("a")).add_turn("user", "Hello")
+        await (await memory.session("a")).add_message("user", "Hello")
 
 
 def test_the_store_of_the_settings_serves_every_command(

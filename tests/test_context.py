@@ -415,7 +415,7 @@ async def test_what_is_cleared_is_not_shown_and_is_named() -> None:
     await filled(session, 6)
     await session.clear()
     assert (await session.context(budget=200)).messages == ()
-    await session.add_turn("user", "hello")
+    await session.add_message("user", "hello")
     context = await session.context(budget=200)
     assert shown(context) == [7]
     [line] = context.why.left_out
@@ -432,7 +432,7 @@ async def test_what_is_rewound_is_hidden_also_inside_what_was_rewound_before() -
     assert shown(await session.context(budget=500)) == [1, 2, 3, 4]
     await filled(session, 1)
     await session.rewind(2)
-    await session.add_turn("user", "hello")
+    await session.add_message("user", "hello")
     context = await session.context(budget=500)
     assert shown(context) == [1, 2, 10]
     assert [(c.first, c.last, c.reason) for c in context.why.left_out] == [(3, 9, "rewound")]
@@ -445,7 +445,7 @@ async def test_a_window_of_visible_messages_reaches_over_what_is_hidden() -> Non
     await filled(session, 10)
     await filled(session, 200)
     await session.rewind(10)
-    await session.add_turn("user", "hello")
+    await session.add_message("user", "hello")
     context = await session.context(budget=500)
     assert shown(context) == [*range(1, 11), 211]
 
@@ -464,7 +464,7 @@ async def test_a_pinned_message_stays_and_a_pinned_result_is_quoted() -> None:
     assert await session.unpin(log[0].id)
     assert shown(await session.context(budget=300))[0] == 3
     await session.clear()
-    await session.add_turn("user", "hello")
+    await session.add_message("user", "hello")
     assert len((await session.context(budget=300)).messages) == 1
 
 
@@ -509,14 +509,14 @@ async def test_the_newest_message_can_be_left_to_the_caller() -> None:
     await session.pin(log[4].id)
     context = await session.context(budget=300, newest=False)
     assert shown(context) == [1, 2, 3, 4]
-    async with session.exchange("hello") as turn:
+    async with session.turn("hello") as turn:
         await turn.append(called("a"), answered("a"))
         assert 6 not in shown(await turn.context(budget=300, newest=False))
 
 
 async def test_a_turn_is_shown_its_own_question() -> None:
     _, session = await opened(tight=View(60))
-    async with session.exchange("first") as one, session.exchange("second " * 9) as two:
+    async with session.turn("first") as one, session.turn("second " * 9) as two:
         await two.append(said("assistant", 20))
         assert one.user.seq in shown(await one.context("tight"))
         assert two.user.seq in shown(await two.context("tight"))
@@ -525,7 +525,7 @@ async def test_a_turn_is_shown_its_own_question() -> None:
 async def test_an_erased_question_is_not_answered() -> None:
     memory, session = await opened()
     await filled(session, 4)
-    async with session.exchange("secret") as turn:
+    async with session.turn("secret") as turn:
         await memory.store.erase(session.key, [turn.user.seq])
         context = await turn.context(budget=200)
         assert shown(context) == [1, 2, 3, 4]
@@ -758,10 +758,10 @@ def test_blank_items_that_a_model_wrote_are_not_sent_back() -> None:
     check_wires(chosen(log))
 
 
-async def test_results_of_two_exchanges_with_one_call_id_go_to_their_own_calls() -> None:
+async def test_results_of_two_turns_with_one_call_id_go_to_their_own_calls() -> None:
     async with Memory.open("ram://", counter=Estimator()) as memory:
         session = await memory.session("s")
-        async with session.exchange("A?") as a, session.exchange("B?") as b:
+        async with session.turn("A?") as a, session.turn("B?") as b:
             for turn in (a, b):
                 call = ToolCall(id="call_0", name="look")
                 await turn.append(Message(role="assistant", tool_calls=[call]))
@@ -775,7 +775,7 @@ async def test_a_result_goes_to_the_call_of_its_own_turn_before_a_later_one() ->
     """The turns are interleaved, share a call id, and their results have ids of their own."""
     async with Memory.open("ram://", counter=Estimator()) as memory:
         session = await memory.session("s")
-        async with session.exchange("A?") as a, session.exchange("B?") as b:
+        async with session.turn("A?") as a, session.turn("B?") as b:
             for turn in (a, b):
                 call = ToolCall(id="call_0", name="look")
                 await turn.append(Message(role="assistant", tool_calls=[call]))

@@ -53,21 +53,21 @@ async def furnish(store: Store, size: int) -> None:
     await store.put(Scope(owner="ana"), "fact", "1", {"b": 1, "a": [0.1, 2**70]}, made_of=spans)
     await store.put(Scope(owner="ana"), "lease", "facts", {"until": 1.0})
     await store.put(Scope(), "setting", "日本", None, made_of=spans[::-1])
-    await store.put(Scope(session=sessions[0].key), "lease", "fold", {"until": 1.0})
+    await store.put(Scope(session=sessions[0].key), "lease", "compact", {"until": 1.0})
     await store.put_session(SessionInfo(id="half", ready=False, created_at=5.5, updated_at=6.5))
-    await memory._shared.background.settle()  # what is folded later would be a difference
+    await memory._shared.background.settle()  # what is compacted later would be a difference
 
 
-async def talk(memory: Memory, rng: random.Random, name: str, exchanges: int) -> None:
+async def talk(memory: Memory, rng: random.Random, name: str, turns: int) -> None:
     def text() -> str:
         return " ".join(rng.choices(WORDS, k=rng.randint(1, 30)))
 
     details: dict[str, Any] = {"title": text(), "tags": ["a", "b"], "meta": {"z": [1, None]}}
     session = await memory.session(name, owner=rng.choice(("ana", "bea")), **details)
-    for number in range(exchanges):
-        async with session.exchange(text()) as turn:
+    for number in range(turns):
+        async with session.turn(text()) as turn:
             if number % 5 == 0:
-                await turn.tool("look", {"at": number}, lambda **_: text(), lifetime=99)
+                await turn.tool("look", {"at": number}, lambda **_: text(), cache_turns=99)
             if number % 7 == 3:
                 await turn.append(replace(FULL, id=""))
             if number == 3:
@@ -77,11 +77,11 @@ async def talk(memory: Memory, rng: random.Random, name: str, exchanges: int) ->
             answer = await turn.finish(text())
         if number % 9 == 1:
             await session.pin(answer.id)
-            await session.inject("screen", text(), lifetime=3)
-    await memory.store.erase(session.key, rng.sample(range(1, exchanges), 2))
-    await session.fold()
-    fork = await session.fork(exchanges)
-    await fork.add_turn("user", text())
+            await session.add_note("screen", text(), turns=3)
+    await memory.store.erase(session.key, rng.sample(range(1, turns), 2))
+    await session.compact()
+    fork = await session.fork(turns)
+    await fork.add_message("user", text())
     await fork.rewind(3)
     await memory._shared.background.settle()
 
@@ -208,7 +208,7 @@ def test_the_last_of_a_round_over_all_backends_equals_the_first_though_it_was_ki
     shelves = {r[0] for _, _, records in first["sessions"].values() for r in records}
     assert kinds == {"main", "fork", "delegate"}
     assert states == {"live", "erased"}
-    assert shelves >= {"fold", "pin", "tool", "note", "marks", "why", "delegated"}
+    assert shelves >= {"compact", "pin", "tool", "note", "marks", "why", "delegated"}
     assert asyncio.run(is_sound(round_trip[-1]))
 
 
@@ -230,7 +230,7 @@ async def stores() -> tuple[RamStore, RamStore]:
     await source.put(Scope(owner="ana"), "fact", "1", "likes tea", made_of=[Span(key, 1, 1)])
     await source.put(Scope(), "setting", "1", True)
     for scope in (Scope(session=key), Scope(owner="ana"), Scope()):
-        await source.put(scope, "lease", "fold", {"until": 1.0})
+        await source.put(scope, "lease", "compact", {"until": 1.0})
     return source, RamStore()
 
 

@@ -1,4 +1,4 @@
-"""The digest, the account of an exchange, and the compressing of such accounts."""
+"""The digest, the account of a turn, and the compressing of such accounts."""
 
 import time
 
@@ -10,9 +10,9 @@ from keepthread.context.digest import (
     GAP,
     compressed,
     digest,
-    exchange_line,
     sentences,
     size,
+    turn_line,
 )
 from keepthread.testing.hostile import CASES
 from keepthread.types import Message, ToolCall
@@ -185,7 +185,7 @@ def test_a_mebibyte_takes_little_time(text: str) -> None:
     assert cpu(text) < 32 * eighth + 0.5
 
 
-# --- the account of an exchange ---
+# --- the account of a turn ---
 
 
 def user(content: str, **fields: object) -> Message:
@@ -201,8 +201,8 @@ def calling(*names: str) -> Message:
     return Message(role="assistant", tool_calls=calls)
 
 
-def test_an_exchange_is_told_in_one_line() -> None:
-    exchange = [
+def test_an_turn_is_told_in_one_line() -> None:
+    turn = [
         user("How about Tokyo?"),
         calling("weather"),
         Message(role="tool", content="{'sky': 'clear'}", tool_call_id="0"),
@@ -210,34 +210,32 @@ def test_an_exchange_is_told_in_one_line() -> None:
         answer("Sunny, 24 °C."),
     ]
     line = "- User: How about Tokyo? | Assistant: Sunny, 24 °C. | used weather"
-    assert exchange_line(exchange, user=200, answer=200) == line
+    assert turn_line(turn, user=200, answer=200) == line
 
 
 def test_several_people_are_named() -> None:
-    line = exchange_line(
-        [user("Hi", author="ann"), user("Me too", author="bo")], user=99, answer=99
-    )
+    line = turn_line([user("Hi", author="ann"), user("Me too", author="bo")], user=99, answer=99)
     assert line == "- User (ann): Hi | User (bo): Me too"
 
 
 def test_only_the_last_live_answer_without_calls_is_told() -> None:
-    exchange = [user("Q"), answer("one"), answer("two"), answer("", state="erased")]
-    assert exchange_line(exchange, user=9, answer=9) == "- User: Q | Assistant: two"
+    turn = [user("Q"), answer("one"), answer("two"), answer("", state="erased")]
+    assert turn_line(turn, user=9, answer=9) == "- User: Q | Assistant: two"
 
 
 def test_a_given_digest_stands_for_the_answer() -> None:
-    exchange = [user("Q", seq=1), answer("very long", seq=2)]
-    line = exchange_line(exchange, user=9, answer=20, digests={2: "in\nshort"})
+    turn = [user("Q", seq=1), answer("very long", seq=2)]
+    line = turn_line(turn, user=9, answer=20, digests={2: "in\nshort"})
     assert line == "- User: Q | Assistant: in short"
 
 
 def test_many_tools_are_counted() -> None:
-    line = exchange_line([calling(*"abcdefgh", "a"), calling("c")], user=9, answer=9)
+    line = turn_line([calling(*"abcdefgh", "a"), calling("c")], user=9, answer=9)
     assert line == "- used a, b, c, d, e and 3 more"
 
 
-def test_an_exchange_with_nothing_to_say_is_empty() -> None:
-    exchange = [
+def test_an_turn_with_nothing_to_say_is_empty() -> None:
+    turn = [
         user(" \n "),
         user("secret", state="erased"),
         Message(role="system", content="the screen is off", origin="tool"),
@@ -245,16 +243,16 @@ def test_an_exchange_with_nothing_to_say_is_empty() -> None:
         Message(role="tool", content="42"),
         answer(""),
     ]
-    assert exchange_line(exchange, user=100, answer=100) == ""
-    assert exchange_line([], user=100, answer=100) == ""
+    assert turn_line(turn, user=100, answer=100) == ""
+    assert turn_line([], user=100, answer=100) == ""
 
 
 @given(texts, texts, texts, st.integers(0, 200), st.integers(0, 200))
 def test_no_text_breaks_out_of_its_part(
     asked: str, said: str, name: str, most: int, more: int
 ) -> None:
-    exchange = [user(asked, author=name), calling(name), answer(said)]
-    line = exchange_line(exchange, user=most, answer=more)
+    turn = [user(asked, author=name), calling(name), answer(said)]
+    line = turn_line(turn, user=most, answer=more)
     assert len(line.splitlines()) <= 1
     assert line.count("|") <= 2
     assert size(line) <= most + more + 200

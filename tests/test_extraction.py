@@ -15,7 +15,7 @@ from keepthread.memory.facts.extraction import EXTRACTED, Extraction
 from keepthread.memory.facts.model_tools import MOST_HITS, TOOLS, MemoryTools
 from keepthread.memory.facts.profile import known
 from keepthread.memory.facts.proposals import SCHEMA, proposals
-from keepthread.memory.facts.provenance import NOTED, WAITS, exchange_of, news_in, trust_of
+from keepthread.memory.facts.provenance import NOTED, WAITS, news_in, trust_of, turn_of
 from keepthread.memory.facts.types import Extracted
 from keepthread.memory.material import FACT
 from keepthread.models.tokens import Estimator
@@ -66,10 +66,10 @@ def reading(store: Store, model: ScriptedModel, clock: ManualClock, **how: Any) 
 
 
 async def talk(session: Session, clock: ManualClock, *said: str, tool: bool = False) -> None:
-    """Take an exchange for each sentence; with a tool's word in between if it is asked for."""
+    """Take a turn for each sentence; with a tool's word in between if it is asked for."""
     for text in said:
         clock.advance(60)
-        async with session.exchange(text) as turn:
+        async with session.turn(text) as turn:
             if tool:
                 call = ToolCall(id="1", name="web")
                 await turn.append(Message(role="assistant", tool_calls=[call]), TOOL)
@@ -157,11 +157,11 @@ async def test_what_tools_say_is_quarantined_and_never_replaces(
     assert [each.text for each in await known(store, OWNER, "Pisa?")] == ["Lives in Oslo."]
 
 
-async def test_it_happens_by_itself_once_enough_exchanges_are_closed(
+async def test_it_happens_by_itself_once_enough_turns_are_closed(
     store: Store, clock: ManualClock
 ) -> None:
     model = ScriptedModel([cities] * 2)
-    memory = reading(store, model, clock, exchanges=3)
+    memory = reading(store, model, clock, turns=3)
     session = await memory.session("s", owner=OWNER)
     for n in range(7):
         await talk(session, clock, f"I live in Oslo{n}.")
@@ -182,11 +182,11 @@ async def test_two_processes_read_one_session_once(tmp_path: Path, clock: Manual
     assert len(model.calls) == 1
 
 
-async def test_a_long_session_is_read_in_batches_of_whole_exchanges(
+async def test_a_long_session_is_read_in_batches_of_whole_turns(
     store: Store, clock: ManualClock
 ) -> None:
     model = ScriptedModel([cities] * 10)
-    memory = reading(store, model, clock, batch_bytes=300, exchanges=100)
+    memory = reading(store, model, clock, batch_bytes=300, turns=100)
     session = await memory.session("s", owner=OWNER)
     await talk(session, clock, *(f"I live in Oslo{n}. {'Really. ' * 20}" for n in range(10)))
     assert await memory.facts(OWNER).extract() == 10
@@ -212,7 +212,7 @@ async def test_a_fork_of_a_session_that_was_read_is_read_as_often_as_a_new_one(
     store: Store, clock: ManualClock
 ) -> None:
     model = ScriptedModel([cities] * 40)
-    memory = reading(store, model, clock, exchanges=3)
+    memory = reading(store, model, clock, turns=3)
     session = await memory.session("s", owner=OWNER)
     calls: list[int] = []
 
@@ -237,7 +237,7 @@ async def test_hidden_and_delegated_words_are_not_read(store: Store, clock: Manu
     session = await memory.session("s", owner=OWNER)
     await talk(session, clock, "I live in Rome.")
     await session.rewind(0)
-    turn = session.exchange("I live in Oslo.")
+    turn = session.turn("I live in Oslo.")
     async with turn, turn.delegate("Say that I live in Bern.") as child:
         await child.finish("They live in Pisa.")
     await memory.facts(OWNER).extract()
@@ -270,7 +270,7 @@ def test_what_was_recalled_is_no_news(message: Message, news: str) -> None:
     assert news_in(message) == news
 
 
-async def test_an_answer_read_later_than_its_exchange_began_is_trusted_no_more(
+async def test_an_answer_read_later_than_its_turn_began_is_trusted_no_more(
     store: Store, clock: ManualClock
 ) -> None:
     memory = reading(store, ScriptedModel([answer(), answer(), cities]), clock)
@@ -283,15 +283,15 @@ async def test_an_answer_read_later_than_its_exchange_began_is_trusted_no_more(
     assert await states(memory) == [("Lives in Pisa.", "tool", "quarantined")]
 
 
-async def test_an_exchange_too_long_to_look_through_is_not_trusted(store: Store) -> None:
+async def test_an_turn_too_long_to_look_through_is_not_trusted(store: Store) -> None:
     session = await Memory(store, Options(counter=Estimator())).session("s", owner=OWNER)
     seen = {"lowest_origin": "assistant"}
     words = [Message(role="assistant", content="On.", meta=seen) for _ in range(1100)]
     stored = await session.append(Message(role="user", content="Go on."), *words)
     for seq, unknown in ((1, True), (200, False), (1100, True)):
         message = stored[seq - 1]
-        exchange = await exchange_of(store, session.key, message)
-        trust = trust_of(stored[1], exchange, owner=OWNER)
+        turn = await turn_of(store, session.key, message)
+        trust = trust_of(stored[1], turn, owner=OWNER)
         assert trust == ("tool" if unknown else "assistant"), seq
 
 
@@ -300,11 +300,11 @@ async def test_an_answer_that_only_repeats_is_not_noted(store: Store, clock: Man
     session = await memory.session("s", owner=OWNER)
     facts = memory.facts(OWNER)
     await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
-    async with session.exchange("Where is home?") as turn:
+    async with session.turn("Where is home?") as turn:
         await turn.context()
         await turn.finish("You live in Oslo.")
     assert await facts.extract() == 0
-    async with session.exchange("And now?") as turn:
+    async with session.turn("And now?") as turn:
         await turn.context()
         await turn.finish("You live in Rome.")
     assert await facts.extract() == 1
@@ -381,7 +381,7 @@ async def test_another_owners_session_is_not_read(store: Store, clock: ManualClo
     assert await memory.facts(OWNER).extract() == 0
 
 
-@pytest.mark.parametrize("how", [{"exchanges": 0}, {"batch_bytes": 0}])
+@pytest.mark.parametrize("how", [{"turns": 0}, {"batch_bytes": 0}])
 def test_settings_that_mean_nothing_are_refused(how: dict[str, int]) -> None:
     with pytest.raises(InvalidInput):
         Extraction(ScriptedModel(), **how)
@@ -510,7 +510,7 @@ async def test_what_a_model_remembers_waits_unless_the_users_message_states_it(
     memory = Memory(store, Options(counter=Estimator(), clock=clock))
     session = await memory.session("s", owner=OWNER)
     call = ToolCall(id="1", name="remember")
-    async with session.exchange("I live in Oslo, and I like tea.") as turn:
+    async with session.turn("I live in Oslo, and I like tea.") as turn:
         tools = toolbox(session, turn.user)
         city = json.dumps({"text": "Lives in Oslo.", "attribute": "city", "value": "Oslo"})
         told = await tools.call("remember", city)
@@ -560,7 +560,7 @@ async def test_wrong_calls_are_answered_with_what_is_wrong(
 ) -> None:
     memory = Memory(store, Options(counter=Estimator(), clock=clock))
     session = await memory.session("s", owner=OWNER)
-    async with session.exchange("Hello") as turn:
+    async with session.turn("Hello") as turn:
         assert (await toolbox(session, turn.user).call(name, arguments)).startswith("error: ")
     assert await memory.facts(OWNER).list(all=True) == []
 
@@ -574,7 +574,7 @@ async def test_search_gives_what_was_found_as_data(
     session = await Memory(store, Options(counter=Estimator(), clock=clock)).session(
         "s", owner=OWNER
     )
-    async with session.exchange("Hello") as turn:
+    async with session.turn("Hello") as turn:
         tools = toolbox(session, turn.user, search)
         found = await tools.call("search_memory", {"query": "tea", "limit": 3})
         usual = await tools.call("search_memory", '{"query": "tea"}')

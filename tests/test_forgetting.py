@@ -204,7 +204,7 @@ async def test_a_forgotten_session_keeps_its_id_and_tombstones_and_nothing_else(
     message = Message(role="user", content=SECRET, id="it")
     await session.append(message)
     await session.pin("it")
-    await session.inject("screen", SECRET)
+    await session.add_note("screen", SECRET)
     fork = await session.fork(id="f")
 
     told = await memory.forget(session="s")
@@ -225,7 +225,7 @@ async def test_a_subagent_goes_with_what_it_was_sent_for_and_its_report_with_it(
 ) -> None:
     session = await memory.session("s", owner="ana")
     for number in range(2):
-        async with session.exchange(f"Ask {number}") as turn:
+        async with session.turn(f"Ask {number}") as turn:
             async with turn.delegate(f"Task {number}", snippet=f"Snippet {number}") as child:
                 await child.finish(f"Answer {number}")
             await turn.finish(f"Said {number}")
@@ -247,7 +247,7 @@ async def test_a_subagent_goes_with_what_it_was_sent_for_and_its_report_with_it(
 async def test_results_go_with_their_calls(memory: Memory) -> None:
     session = await memory.session("s")
     call = ToolCall(id="c", name="look", arguments=SECRET)
-    async with session.exchange("Look") as turn:
+    async with session.turn("Look") as turn:
         (asked,) = await turn.append(Message(role="assistant", tool_calls=[call]))
         await turn.append(Message(role="tool", tool_call_id="c", content=SECRET))
         await turn.finish("Done")
@@ -296,14 +296,14 @@ async def test_facts_go_with_their_messages_and_their_predecessors_hold_again(
 
 async def test_answers_written_from_it_are_named_and_erased_on_request(memory: Memory) -> None:
     session = await memory.session("s", owner="ana")
-    async with session.exchange("My number is 1") as turn:
+    async with session.turn("My number is 1") as turn:
         await turn.context()
-        await turn.finish("I see")  # the same exchange
+        await turn.finish("I see")  # the same turn
     for text in ("And now?", "So?"):
-        async with session.exchange(text) as turn:
+        async with session.turn(text) as turn:
             await turn.context()  # shows the number, or an answer made from it
             await turn.finish("Still 1")
-    async with session.exchange("Unrelated") as turn:
+    async with session.turn("Unrelated") as turn:
         await turn.finish("It was asked without a context")
     first = (await session.messages())[0].id
 
@@ -451,13 +451,13 @@ async def test_a_title_is_not_stored_if_its_message_is_forgotten_in_the_meantime
 async def test_explanations_of_a_session_go_with_any_of_its_messages(memory: Memory) -> None:
     sessions = [await memory.session(id) for id in ("s", "other")]
     for session in sessions:
-        async with session.exchange("plain", id=f"{session.id} 1") as turn:
+        async with session.turn("plain", id=f"{session.id} 1") as turn:
             await turn.context()
             await turn.finish("Noted")
     await memory.idle()
-    assert [len(await session.accounts()) for session in sessions] == [1, 1]
+    assert [len(await session.explanations()) for session in sessions] == [1, 1]
     await memory.forget(session="s", message="s 1")
-    assert [len(await session.accounts()) for session in sessions] == [0, 1]
+    assert [len(await session.explanations()) for session in sessions] == [0, 1]
 
 
 # --- interrupted ---
@@ -690,7 +690,7 @@ def test_probes_are_telling_pieces_that_stand_in_json_as_in_a_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "spooled"),
+    ("wish", "queued"),
     [
         ({"session": "s"}, 1),
         ({"author": "bob"}, 1),
@@ -698,8 +698,8 @@ def test_probes_are_telling_pieces_that_stand_in_json_as_in_a_message() -> None:
         ({"author": "eve"}, 0),
     ],
 )
-async def test_what_a_spool_set_aside_goes_as_well(
-    tmp_path: Path, wish: dict[str, Any], spooled: int
+async def test_what_a_outbox_set_aside_goes_as_well(
+    tmp_path: Path, wish: dict[str, Any], queued: int
 ) -> None:
     async with await on_file(tmp_path / "a.db") as memory:
         session = await memory.session("s", owner="ana")
@@ -711,22 +711,22 @@ async def test_what_a_spool_set_aside_goes_as_well(
     async def there() -> Store:
         return await SQLiteStore.open(tmp_path / "a.db", durability="process")
 
-    spool = tmp_path / "chat.spool"
-    store = await SpooledStore.open(spool, away, target="t", durability="process")
+    outbox = tmp_path / "chat.outbox"
+    store = await SpooledStore.open(outbox, away, target="t", durability="process")
     for id in ("clash", "late"):
         said = Message(role="user", content=f"{id} {SECRET}", id=id, author="bob", created_at=NOON)
         await store.append(session.key, [said])
     await store.close()
     assert found_in(tmp_path, SECRET)
-    store = await SpooledStore.open(spool, there, target="t", durability="process")
+    store = await SpooledStore.open(outbox, there, target="t", durability="process")
     async with Memory(store, Options(counter=Letters())) as memory:
         told = await memory.forget(**wish)
-        assert told.spooled == spooled
-        assert len((await store.spool.survey()).set_aside) == 1 - spooled
-        if spooled:
+        assert told.queued == queued
+        assert len((await store.outbox.survey()).set_aside) == 1 - queued
+        if queued:
             assert told.messages == (2 if "session" in wish else 1)
-            assert {"chat.spool", "a.db"} <= set(told.searched)
-    assert bool(found_in(tmp_path, SECRET)) == (not spooled)
+            assert {"chat.outbox", "a.db"} <= set(told.searched)
+    assert bool(found_in(tmp_path, SECRET)) == (not queued)
 
 
 async def test_postgres_says_what_it_keeps_unless_it_rewrites(postgres: PostgresServer) -> None:
@@ -847,9 +847,9 @@ async def remembered_and_forgotten(memory: Memory) -> list[Masked]:
     masked = [Masked.of(marker) for marker in markers]  # now, for it makes stems of them
     session = await memory.session("s", title=markers[0].text, system_prompt=markers[1].text)
     for marker in markers[2:]:
-        async with session.exchange(f"{marker.text} " * 9) as turn:
+        async with session.turn(f"{marker.text} " * 9) as turn:
             await turn.context("chat")
-            await turn.tool("look", {"for": marker.text}, lambda **_: "x", lifetime=3)
+            await turn.tool("look", {"for": marker.text}, lambda **_: "x", cache_turns=3)
             await turn.finish("Noted. " * 20)
         await memory.search(marker.text)
     await memory.index()
@@ -875,7 +875,7 @@ def test_every_cache_of_the_process_is_emptied_or_known_to_hold_no_text() -> Non
 async def test_a_receipt_reads_well_and_is_json(tmp_path: Path) -> None:
     async with await on_file(tmp_path / "a.db") as memory:
         session = await memory.session("s", owner="ana")
-        async with session.exchange(SECRET) as turn:
+        async with session.turn(SECRET) as turn:
             await turn.finish("Noted")
         await session.fork(id="f")
         await memory.index()
@@ -910,7 +910,7 @@ def test_the_blocking_twin_forgets_too() -> None:
     threads: set[int] = set()
     with sync.Memory.open("ram://", counter=Letters()) as memory:
         session = memory.session("s")
-        session.add_turn("user", SECRET)
+        session.add_message("user", SECRET)
         told = memory.forget(session="s", progress=lambda *_: threads.add(threading.get_ident()))
         assert (told.messages, session.messages()[0].state) == (1, "erased")
     assert threads == {threading.get_ident()}

@@ -395,11 +395,11 @@ async def test_two_chats_on_one_session_keep_question_and_answer_together(place:
         await asyncio.gather(say(ana, f"ana asks {n}"), say(bob, f"bob asks {n}"))
     async with Memory.open(place.address) as memory:
         messages = await (await memory.get_session("shared")).messages()
-    by_exchange: dict[int, list[Message]] = {}
+    by_turn: dict[int, list[Message]] = {}
     for message in messages:
-        by_exchange.setdefault(message.exchange, []).append(message)
-    assert len(by_exchange) == 20
-    for question, answer in by_exchange.values():
+        by_turn.setdefault(message.turn, []).append(message)
+    assert len(by_turn) == 20
+    for question, answer in by_turn.values():
         name, _, number = question.content.partition(" asks ")
         assert answer.content == f"to {name} {number}"
     await one.close()
@@ -460,7 +460,7 @@ async def test_a_plan_made_while_the_store_was_away_comes_home_with_all_of_its_s
         assert (question.content, answer.content) == ("What is it?", "It is 42.")
         assert call.tool_calls[0].id == result.tool_call_id
         assert "the step found 42" in result.content
-        assert {m.exchange for m in (question, call, result, answer)} == {1}
+        assert {m.turn for m in (question, call, result, answer)} == {1}
         child = await memory.get_session(cast(str, result.meta["session"]))
         assert (child.info.kind, child.info.parent) == ("delegate", "planned")
         assert "42" in [message.content for message in await child.messages()]

@@ -37,7 +37,7 @@ async def _hits(texts: list[str], question: str) -> list[str]:
     async with Memory.open("ram://") as memory:
         session = await memory.session("s", owner="ann")
         for text in texts:
-            await session.add_turn("user", text)
+            await session.add_message("user", text)
         return [hit.message.content for hit in await memory.search(question, owner="ann")]
 
 
@@ -78,9 +78,9 @@ def test_a_context_recalls_a_message_by_a_word_of_one_character() -> None:
         async with Memory.open("ram://", views=views) as memory:
             old = await memory.session("old", owner="ann")
             for text in TABLES["chinese"].messages:
-                await old.add_turn("user", text)
+                await old.add_message("user", text)
             session = await memory.session("s", owner="ann")
-            async with session.exchange("我的狗叫什么？") as turn:
+            async with session.turn("我的狗叫什么？") as turn:
                 return (await turn.context()).text
 
     assert "狗的名字是旺财" in asyncio.run(shown())

@@ -51,7 +51,7 @@ NOT_YET_UNIQUE: set[str] = {
     "Difference",
     "Engine",
     "Entry",
-    "Folder",
+    "Compactor",
     "Heard",
     "Hit",
     "Inspection",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepthread import Folding, Hybrid, Memory, Message, Session, ToolCall, View
+from keepthread import Compaction, Hybrid, Memory, Message, Session, ToolCall, View
 from keepthread.testing.contract import Letters
 
 CONTEXT = "keepthread.context"
@@ -16,8 +16,8 @@ SECRET = "swordfish"
 
 async def talked(memory: Memory) -> Session:
     session = await memory.session("s", system_prompt=f"Keep {SECRET} to yourself.")
-    async with session.exchange(f"Look for {SECRET}\nin the sea") as turn:
-        await turn.tool("look", {"for": SECRET}, lambda **_: f"{SECRET} found", lifetime=3)
+    async with session.turn(f"Look for {SECRET}\nin the sea") as turn:
+        await turn.tool("look", {"for": SECRET}, lambda **_: f"{SECRET} found", cache_turns=3)
         await turn.finish(f"There is a {SECRET} \x1b[31m" + "x" * 300)
     return session
 
@@ -44,13 +44,13 @@ async def test_a_context_logs_the_memory_the_cache_and_what_the_agent_receives(
     head, line = memory.getMessage().splitlines()
     assert head == "=== MEMORY STATE ==="
     assert line == (
-        "Session: s | View: planner | Exchange: 1 | Messages: 4 | Hidden: 0 | Summary: 0 bytes"
+        "Session: s | View: planner | Turn: 1 | Messages: 4 | Hidden: 0 | Summary: 0 bytes"
         f" | Tokens: {data(memory)['tokens']} of 1000"
     )
     assert cache.getMessage().splitlines() == [
         "=== FUNCTION CACHE STATE ===",
         "Cached functions: 1",
-        "  • look(19 bytes): 3/3 exchanges remaining",
+        "  • look(19 bytes): 3/3 turns remaining",
     ]
     head, first, *_ = receives.getMessage().splitlines()
     assert head == "=== AGENT RECEIVES (4 messages) ==="
@@ -61,8 +61,8 @@ async def test_a_context_logs_the_memory_the_cache_and_what_the_agent_receives(
 async def test_the_same_is_there_as_data(caplog: pytest.LogCaptureFixture) -> None:
     memory, cache, receives = map(data, await logged(caplog, CONTEXT))
     assert (memory["block"], memory["session"], memory["view"]) == ("memory", "s", "planner")
-    assert (memory["exchange"], memory["messages"], memory["summary_bytes"]) == (1, 4, 0)
-    assert cache["results"] == [{"name": "look", "left": 3, "lifetime": 3, "argument_bytes": 19}]
+    assert (memory["turn"], memory["messages"], memory["summary_bytes"]) == (1, 4, 0)
+    assert cache["results"] == [{"name": "look", "left": 3, "cache_turns": 3, "argument_bytes": 19}]
     roles = [(m["role"], m["seq"]) for m in receives["messages"]]
     assert roles == [("user", 1), ("assistant", 2), ("tool", 3), ("assistant", 4)]
     assert set(receives["messages"][0]) == {"role", "seq", "id", "bytes", "tokens"}
@@ -102,14 +102,16 @@ async def test_nothing_is_logged_where_nobody_listens(caplog: pytest.LogCaptureF
 async def test_a_summary_is_told_by_its_size_and_stand_ins_as_such(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    folding = Folding(exchanges=4, at_once=2)
+    compaction = Compaction(turns=4, batch_size=2)
     views = {"chat": View(2000, Hybrid())}
-    async with Memory.open("ram://", counter=Letters(), views=views, folding=folding) as memory:
+    async with Memory.open(
+        "ram://", counter=Letters(), views=views, compaction=compaction
+    ) as memory:
         session = await memory.session("s")
         for n in range(40):
-            async with session.exchange(f"question {n}") as turn:
+            async with session.turn(f"question {n}") as turn:
                 await turn.finish(f"answer {n} " * 8)
-        await session.fold()
+        await session.compact()
         with caplog.at_level(logging.DEBUG, CONTEXT):
             await session.context(newest=False)
         status = await session.status()

@@ -45,7 +45,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
         redis.ask("FLUSHALL")
         settings["url"] = f"redis://127.0.0.1:{redis.port}"
     if "outbox" in kind:
-        settings["spool"] = f"{tmp_path}/chat.spool"
+        settings["outbox"] = f"{tmp_path}/chat.outbox"
     return settings
 
 
@@ -92,8 +92,8 @@ async def test_of_two_loops_that_want_one_tool_result_one_runs_the_tool(
             return "sunny"
 
         async def ask(text: str) -> str:
-            async with session.exchange(text) as turn:
-                return await turn.tool("weather", {}, slow, lifetime=3)
+            async with session.turn(text) as turn:
+                return await turn.tool("weather", {}, slow, cache_turns=3)
 
         other = asyncio.create_task(elsewhere(lambda: ask("one")))
         await asyncio.to_thread(began.wait, PATIENCE)
@@ -115,10 +115,10 @@ async def test_accounts_of_another_loop_are_read_also_when_that_loop_has_ended(
             await session.context()
 
         await elsewhere(look)  # ends before its account is written
-        assert len(await session.accounts()) == 1
+        assert len(await session.explanations()) == 1
         await asyncio.gather(elsewhere(look), look())
         await memory.idle()
-        assert len(await session.accounts()) == 3
+        assert len(await session.explanations()) == 3
 
 
 def test_a_memory_goes_on_in_another_loop_when_the_one_that_opened_it_has_ended(
@@ -134,7 +134,7 @@ def test_a_memory_goes_on_in_another_loop_when_the_one_that_opened_it_has_ended(
     async def go_on() -> list[str]:
         async with asyncio.timeout(PATIENCE):
             await session.append(user("b"))
-            assert len(await session.accounts()) == 1
+            assert len(await session.explanations()) == 1
             return [m.content for m in await memory.store.read(session.key, limit=9)]
 
     async def end() -> None:
@@ -195,20 +195,20 @@ def test_what_waits_in_the_outbox_of_a_loop_that_ended_is_delivered_before_later
             return target
 
         store = await SpooledStore.open(
-            tmp_path / "s.spool", open_target, target="t", durability="process"
+            tmp_path / "s.outbox", open_target, target="t", durability="process"
         )
         memory = Memory(store, Options(counter=Estimator()))
         session = await memory.session("s")
         target.away = True
-        assert [m.state for m in await session.append(user("a"))] == ["spooled"]
+        assert [m.state for m in await session.append(user("a"))] == ["queued"]
         return memory, session, target
 
     async def go_on() -> None:
         async with asyncio.timeout(PATIENCE):
-            assert [m.state for m in await session.append(user("b"))] == ["spooled"]
+            assert [m.state for m in await session.append(user("b"))] == ["queued"]
             target.away = False
-            assert memory.spool
-            await memory.spool.deliver()
+            assert memory.outbox
+            await memory.outbox.deliver()
             assert [m.state for m in await session.append(user("c"))] == ["live"]
             log = await target.store.read(session.key, limit=9)
             assert [m.content for m in log] == ["a", "b", "c"]
@@ -337,7 +337,7 @@ def test_a_forked_child_neither_waits_for_the_parent_s_loops_nor_closes_its_outb
 ) -> None:
     settings: dict[str, Any] = {
         "url": f"sqlite:///{tmp_path}/chat.db",
-        "spool": f"{tmp_path}/chat.spool",
+        "outbox": f"{tmp_path}/chat.outbox",
         "counter": Estimator(),
         "keep_why": 3,
     }

@@ -107,18 +107,18 @@ async def test_what_a_tool_gives_becomes_a_text(tmp_path: Path) -> None:
             await tools["fail"](city="Atlantis")
         with pytest.raises(ToolError, match="half a character"):
             await tools["weather"](city="\ud800")
-        effects = {each.tool.name: each.effects for each in servers.tools}
-        assert effects["weather"]
-        assert not effects["forecast"]  # its server says that it only reads
+        side_effects = {each.tool.name: each.side_effects for each in servers.tools}
+        assert side_effects["weather"]
+        assert not side_effects["forecast"]  # its server says that it only reads
     assert notes(journal)[-1] == "ended"
     assert not is_there(pids(journal)[0])
 
 
-async def test_the_weather_is_fetched_once_in_its_lifetime_and_for_each_author(
+async def test_the_weather_is_fetched_once_in_its_cache_turns_and_for_each_author(
     tmp_path: Path,
 ) -> None:
     journal = tmp_path / "journal"
-    server = program("weather", journal, allow=["weather"], rules={"weather": Rule(lifetime=2)})
+    server = program("weather", journal, allow=["weather"], rules={"weather": Rule(cache_turns=2)})
     async with (
         Servers([server]) as servers,
         Memory.open(f"sqlite:///{tmp_path}/memory.db") as memory,
@@ -128,9 +128,12 @@ async def test_the_weather_is_fetched_once_in_its_lifetime_and_for_each_author(
 
         async def ask(author: str, *, tool: bool = True) -> int:
             """Return how often the server was asked in all."""
-            async with session.exchange("How warm is it in Lima?", author=author) as turn:
+            async with session.turn("How warm is it in Lima?", author=author) as turn:
                 if tool:
-                    kept = {"lifetime": weather.lifetime, "effects": weather.effects}
+                    kept = {
+                        "cache_turns": weather.cache_turns,
+                        "side_effects": weather.side_effects,
+                    }
                     told = await turn.tool("weather", {"city": "Lima"}, weather.run, **kept)
                     assert told == "19 °C in Lima"
                 await turn.finish("19 °C.")
@@ -169,7 +172,9 @@ async def test_a_server_that_has_forgotten_us_is_greeted_anew(tmp_path: Path) ->
             tools = tools_of(servers)
             assert await tools["greet"]() == "1 known"
             assert await tools["forget"]() == "0 known"
-            assert await tools["greet"]() == "1 known"  # though it may have effects: it did not run
+            assert (
+                await tools["greet"]() == "1 known"
+            )  # though it may have side_effects: it did not run
 
 
 async def test_of_an_endless_answer_no_more_is_read_than_fits() -> None:
@@ -239,7 +244,7 @@ async def test_a_server_that_dies_is_started_again_and_only_what_has_no_effects_
     tmp_path: Path,
 ) -> None:
     journal = tmp_path / "journal"
-    server = program("crashing", journal, rules={"look": Rule(effects=False)})
+    server = program("crashing", journal, rules={"look": Rule(side_effects=False)})
     async with Servers([server]) as servers:
         tools = tools_of(servers)
         assert await tools["look"](lives_needed=2) == "seen in life 2"
@@ -257,7 +262,7 @@ async def test_a_server_that_dies_is_started_again_and_only_what_has_no_effects_
 
 async def test_calls_on_a_dying_server_share_its_next_life(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    server = program("crashing", journal, rules={"look": Rule(effects=False)})
+    server = program("crashing", journal, rules={"look": Rule(side_effects=False)})
     async with Servers([server]) as servers:
         look = tools_of(servers)["look"]
         assert (
@@ -385,7 +390,7 @@ async def test_what_a_hostile_server_gives_is_cut_and_quoted(tmp_path: Path) -> 
         assert list(run) == ["orders", "huge", "tool-4999"]
         assert "hostile: it has no tool no" in told
         session = await memory.session("demo")
-        async with session.exchange("What do they say?") as turn:
+        async with session.turn("What do they say?") as turn:
             for name in ("huge", "orders"):
                 await turn.tool(name, {}, run[name])
             context = await turn.context(budget=4000)
@@ -526,8 +531,8 @@ def test_a_text_is_cut_in_its_middle_and_only_if_it_is_too_long(text: str, most:
         ({"command": "a", "url": "http://b"}, "and not both"),
         ({"url": "http://b", "headers": {"X": "a\r\nY: b"}}, "a line of ASCII"),
         ({"command": "a", "timeout": 0}, "timeout"),
-        ({"command": "a", "rules": {"b": Rule(lifetime=2, effects=True)}}, "leave one"),
-        ({"command": "a", "rules": {"b": Rule(lifetime=-1)}}, "lifetime"),
+        ({"command": "a", "rules": {"b": Rule(cache_turns=2, side_effects=True)}}, "set either"),
+        ({"command": "a", "rules": {"b": Rule(cache_turns=-1)}}, "cache_turns"),
     ],
 )
 def test_a_server_that_makes_no_sense_is_refused(given: dict[str, Any], why: str) -> None:

@@ -44,7 +44,7 @@ def test_servers_are_read_as_other_programs_write_them(home: Home) -> None:
                 "command": "weather-mcp", "args": ["--metric"], "cwd": "/srv",
                 "env": {"KEY": "${WEATHER_KEY}", "LEVEL": "low"},
                 "allow": ["forecast", "alert"], "timeout": 20,
-                "tools": {"forecast": {"lifetime": 3}, "alert": {"effects": true}}
+                "tools": {"forecast": {"cache_turns": 3}, "alert": {"side_effects": true}}
             },
             "files": {
                 "type": "http", "url": "https://files.example/mcp",
@@ -61,7 +61,7 @@ def test_servers_are_read_as_other_programs_write_them(home: Home) -> None:
     assert weather.args == ["--metric"]
     assert weather.env == {"KEY": SECRET, "LEVEL": "low"}
     assert weather.allow == ["forecast", "alert"]
-    assert weather.rules == {"forecast": Rule(lifetime=3), "alert": Rule(effects=True)}
+    assert weather.rules == {"forecast": Rule(cache_turns=3), "alert": Rule(side_effects=True)}
     assert weather.timeout == 20
     assert (files.url, files.headers) == (
         "https://files.example/mcp",
@@ -118,9 +118,12 @@ def test_a_server_whose_variable_is_not_set_is_left_out(home: Home) -> None:
         ({"command": "x", "args": ["${KEY}"]}, "variables are put into env and headers alone"),
         ({"url": f"ftp://{SECRET}"}, "one: url must be an address such as"),
         ({"url": "http://y", "headers": {"A": f"{SECRET}\nB: c"}}, "one: headers must be names"),
-        ({"command": "x", "tools": {"t": {"lifetime": -1}}}, "lifetime must be a whole number"),
-        ({"command": "x", "tools": {"t": {"life": 1}}}, "did you mean lifetime?"),
-        ({"command": "x", "tools": {"t": {"lifetime": 1, "effects": True}}}, "leave one"),
+        (
+            {"command": "x", "tools": {"t": {"cache_turns": -1}}},
+            "cache_turns must be a whole number",
+        ),
+        ({"command": "x", "tools": {"t": {"life": 1}}}, "did you mean cache_turns?"),
+        ({"command": "x", "tools": {"t": {"cache_turns": 1, "side_effects": True}}}, "set either"),
         ({"command": "x", "tools": [SECRET]}, "one: tools must be an object"),
     ],
 )

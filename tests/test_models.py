@@ -140,7 +140,7 @@ async def test_a_tool_is_called_and_its_result_goes_back(bench: Bench) -> None:
     model, server, _ = bench.connect(Say("Let me look.", tool_calls=calls), "Sunny.", "Rain.")
     async with Memory.open("ram://") as memory:
         session = await memory.session("weather")
-        async with session.exchange(ASKED[0].content) as turn:
+        async with session.turn(ASKED[0].content) as turn:
             context = await turn.context()
             pieces, reply = await heard(model, context.messages, tools=[WEATHER])
             assert "".join(pieces) == reply.content == "Let me look."

@@ -27,8 +27,8 @@ def opening(
         return {"url": f"redis://127.0.0.1:{redis_server.port}", "counter": Estimator()}
     if request.param == "ram":
         return {"url": "ram://", "counter": Estimator()}
-    spool = {"spool": f"{tmp_path}/chat.spool"} if "outbox" in request.param else {}
-    return {"url": f"sqlite:///{tmp_path}/chat.db", "counter": Estimator(), **spool}
+    outbox = {"outbox": f"{tmp_path}/chat.outbox"} if "outbox" in request.param else {}
+    return {"url": f"sqlite:///{tmp_path}/chat.db", "counter": Estimator(), **outbox}
 
 
 @pytest.mark.parametrize("wrong", [{"keep_why": -1}, {"tenant": ""}])
@@ -106,13 +106,13 @@ async def test_the_memories_of_tenants_are_bounded_and_the_latest_stay() -> None
 # --- options that are refused ---
 
 
-@pytest.mark.parametrize("spool", [None, "chat.spool"])
-def test_a_path_is_refused_with_its_url(tmp_path: Path, spool: str | None) -> None:
+@pytest.mark.parametrize("outbox", [None, "chat.outbox"])
+def test_a_path_is_refused_with_its_url(tmp_path: Path, outbox: str | None) -> None:
     for opened in (Memory.open, sync.Memory.open):
         with pytest.raises(InvalidInput, match=f"not by a path; write 'sqlite:///{tmp_path}/a.db'"):
-            opened(tmp_path / "a.db", spool=spool)  # pyright: ignore[reportArgumentType]
+            opened(tmp_path / "a.db", outbox=outbox)  # pyright: ignore[reportArgumentType]
         with pytest.raises(InvalidInput, match=r"by its URL, such as 'sqlite:///chat\.db', not"):
-            opened(None, spool=spool)  # pyright: ignore[reportArgumentType]
+            opened(None, outbox=outbox)  # pyright: ignore[reportArgumentType]
 
 
 async def test_the_url_that_is_named_for_a_path_opens_it(tmp_path: Path) -> None:

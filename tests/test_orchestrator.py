@@ -102,7 +102,7 @@ async def test_status_counts_the_conversation_and_not_the_work_on_it(house: Hous
     await house.ask("What is the weather in Jakarta?", session, tools=[house.weather.tool(3)])
     log = await session.messages()
     status = await session.status()
-    assert (status.messages, status.exchanges) == (4, 1)
+    assert (status.messages, status.turns) == (4, 1)
     assert [m.role for m in log] == ["user", "assistant", "tool", "assistant"]
     assert status.tokens == status.visible_tokens == sum(m.tokens for m in log)
     assert status.cached_tools == 1

@@ -135,7 +135,7 @@ async def test_a_damaged_last_row_is_not_built_upon(store: PostgresStore, damage
     await store.append(key, [user("a", tokens=5), user("b", tokens=5)])
     damage("UPDATE keepthread.messages SET total = 999 WHERE seq = 2")
     (made,) = await store.append(key, [user("c", tokens=1)])
-    assert (made.seq, made.exchange, made.total) == (3, 2, 6)
+    assert (made.seq, made.turn, made.total) == (3, 2, 6)
     damage("UPDATE keepthread.messages SET total = -1 WHERE seq = 3")
     damage("UPDATE keepthread.messages SET guard = '' WHERE seq = 1")
     (made,) = await store.append(key, [user("d", tokens=1)])
@@ -198,13 +198,13 @@ async def test_a_damaged_record_goes_when_what_it_may_be_made_of_is_erased(
     scope = Scope(session=key)
     for name, seq in (("broken", 2), ("garbled", 2), ("sound", 1)):
         made_of = [Span(session=key, first=seq, last=seq)]
-        await store.put(scope, "fold", name, "secret", made_of=made_of)
+        await store.put(scope, "compact", name, "secret", made_of=made_of)
     await store.put(scope, "marks", "1", [])
     damage("UPDATE keepthread.records SET firsts = '{1}', lasts = '{1}' WHERE key = 'broken'")
     damage("UPDATE keepthread.records SET made_of = '7', kind = '\\xff' WHERE key = 'garbled'")
     damage("UPDATE keepthread.records SET value = '[1]' WHERE kind = 'marks'")
     await store.erase(key, [2])
-    assert [r.key for r in await store.scan(scope, "fold")] == ["sound"]
+    assert [r.key for r in await store.scan(scope, "compact")] == ["sound"]
     (found,) = (await store.verify()).damages
     assert "marks/1" in found.what
 

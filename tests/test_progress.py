@@ -25,7 +25,7 @@ from tests.terminal import Terminal
 KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
 CHATS = Path(__file__).parent / "chats"
 LONG = 60
-"""Exchanges of the session that is folded; the others have one each."""
+"""Turns of the session that is compacted; the others have one each."""
 SESSIONS = 121
 EXCHANGES = LONG + SESSIONS - 1
 MESSAGES = 2 * EXCHANGES
@@ -49,8 +49,8 @@ WORK = {
     "import of a transcript": Work("import long.md --as new:", "Importing", THE_LONG),
     "copy": Work("copy sqlite:///chat.db sqlite:///other.db", "Copying", EVERY),
     "prune": Work("prune --days 30 --yes", "Deleting", f"100% {SESSIONS} of {SESSIONS} sessions"),
-    "fold": Work("fold long", "Folding", "100% 50 of 50 exchanges"),
-    "fold of all": Work("fold --all", "Folding", f"100% {EXCHANGES} of {EXCHANGES} exchanges"),
+    "compact": Work("compact long", "Compaction", "100% 50 of 50 turns"),
+    "compact of all": Work("compact --all", "Compaction", f"100% {EXCHANGES} of {EXCHANGES} turns"),
     "index": Work("index", "Reading", EVERY),
     "search": Work("search harbour", "Reading", EVERY),
     "export": Work("export -o out.jsonl", "Exporting", EVERY),
@@ -67,10 +67,10 @@ async def fill(path: Path) -> None:
     clock = ManualClock(1_700_000_000.0)
     async with await SQLiteStore.open(path, durability="process", clock=clock) as store:
         memory = keepthread.Memory(store, Options(counter=Letters(), clock=clock))
-        for name, exchanges in [("long", LONG), *((f"s{n}", 1) for n in range(1, SESSIONS))]:
+        for name, turns in [("long", LONG), *((f"s{n}", 1) for n in range(1, SESSIONS))]:
             session = await memory.session(name)
-            for day in range(exchanges):
-                async with session.exchange(f"What shall we see on day {day}?") as turn:
+            for day in range(turns):
+                async with session.turn(f"What shall we see on day {day}?") as turn:
                     await turn.finish("The old town, then the harbour. " * 40)
 
 
@@ -162,20 +162,22 @@ def test_another_model_embeds_everything_anew_and_shows_how_far_it_is(folder: Pa
         assert sum(len(each["input"]) for each in two.requests) >= MESSAGES
 
 
-def test_a_fold_by_a_model_shows_how_far_it_is_and_how_often_the_model_failed(folder: Path) -> None:
+def test_a_compact_by_a_model_shows_how_far_it_is_and_how_often_the_model_failed(
+    folder: Path,
+) -> None:
     gate = Gate()
     script = ["In short."] * 7 + [Say("Then the harbour.", hold=gate), Say(status=400)]
     settings = {"KEEPTHREAD_SUMMARIZER_BY": "model", "KEEPTHREAD_MODEL_NAME": "scripted"}
     with (
         ScriptedServer(script, otherwise="The harbour.") as server,
         in_terminal(
-            folder, "fold long", KEEPTHREAD_MODEL_BASE_URL=server.openai, **settings
+            folder, "compact long", KEEPTHREAD_MODEL_BASE_URL=server.openai, **settings
         ) as terminal,
     ):
-        terminal.wait_for("10% 5 of 50 exchanges")
+        terminal.wait_for("10% 5 of 50 turns")
         gate.open()
         shown(terminal)
-    assert "Made 10 folds in 1 sessions" in terminal.transcript
+    assert "Made 10 compactions in 1 sessions" in terminal.transcript
     assert "warning: 1 times the model failed" in terminal.transcript
 
 
@@ -192,7 +194,7 @@ def test_long_work_that_is_stopped_leaves_the_terminal_as_it_was(folder: Path) -
     assert "Read 0 messages" in piped(folder, "index").stderr  # what was done before is kept
 
 
-def test_the_library_tells_of_what_is_pruned_and_folded_in_the_callers_thread(
+def test_the_library_tells_of_what_is_pruned_and_compacted_in_the_callers_thread(
     folder: Path,
 ) -> None:
     told: list[tuple[int, int]] = []
@@ -204,10 +206,10 @@ def test_the_library_tells_of_what_is_pruned_and_folded_in_the_callers_thread(
 
     with Memory.open(f"sqlite:///{folder / 'chat.db'}") as memory:
         session = memory.get_session("long")
-        assert session.fold(progress=tell) == 10
+        assert session.compact(progress=tell) == 10
         assert told == [(done, 50) for done in range(0, 51, 5)]
         told.clear()
-        assert session.fold(progress=tell) == 0
+        assert session.compact(progress=tell) == 0
         assert told == []
         assert memory.prune(30, progress=tell) == SESSIONS
         assert told == [(done, SESSIONS) for done in range(1, SESSIONS + 1)]

@@ -58,7 +58,7 @@ async def test_the_proof_sees_a_chat_that_did_not_go_on(tmp_path: Path) -> None:
     home.server.requests += [Received("openai-chat", "", {}, asked)] * 2
     with home.server:
         async with home.memory() as memory:
-            await (await memory.get_session(SESSION)).add_turn("user", ONE)
+            await (await memory.get_session(SESSION)).add_message("user", ONE)
             await memory.session("another")
         await home.check()
     assert "a chat did not go on: ['another', 'killed']" in tally.broken[0]

@@ -15,7 +15,7 @@ from proofs.views import sections, tried
 from tests.seeds import SEED
 
 FENCE = "0123456789ab"
-USER = Message(role="user", content="Hello.", seq=1, exchange=1, tokens=20)
+USER = Message(role="user", content="Hello.", seq=1, turn=1, tokens=20)
 TOLD = Message(
     role="user",
     content=f"[The past, fence {FENCE}]\n> zq1zq\n[end of quote, fence {FENCE}]",
@@ -142,11 +142,11 @@ async def test_the_proof_sees_sections_of_twice_their_share() -> None:
 def test_the_proof_sees_a_result_behind_another_call() -> None:
     call = ToolCall(id="c", name="look", arguments="{}")
     one, two = (
-        Message(role="assistant", tool_calls=[call], seq=seq, exchange=1, total=20 * seq, tokens=20)
+        Message(role="assistant", tool_calls=[call], seq=seq, turn=1, total=20 * seq, tokens=20)
         for seq in (2, 3)
     )
     first, second = (
-        Message(role="tool", tool_call_id="c", content=f"result {seq}", seq=seq, exchange=1)
+        Message(role="tool", tool_call_id="c", content=f"result {seq}", seq=seq, turn=1)
         for seq in (4, 5)
     )
     known = Log([USER, one, two, first, second], [USER, one, two, first, second], 0)
@@ -162,7 +162,7 @@ async def test_a_dropped_block_with_results_out_of_order_is_accounted_for() -> N
     views = {"chat": View(4096, Window(step=0))}
     async with Memory.open("ram://", counter=Estimator(), views=views) as memory:
         session = await memory.session("s")
-        turn = await session.exchange("Look.").__aenter__()
+        turn = await session.turn("Look.").__aenter__()
         calls = [ToolCall(id=id, name="look", arguments="{}") for id in "abc"]
         await turn.append(Message(role="assistant", tool_calls=calls))
         for id in "ba":
@@ -183,12 +183,12 @@ async def test_a_call_that_was_hidden_is_not_shown_with_its_result() -> None:
     """The session is cleared while a tool runs."""
     async with Memory.open("ram://", counter=Estimator()) as memory:
         session = await memory.session("s")
-        turn = await session.exchange("Look.").__aenter__()
+        turn = await session.turn("Look.").__aenter__()
         call = ToolCall(id="a", name="look", arguments='{"for":"zq1zq"}')
         await turn.append(Message(role="assistant", tool_calls=[call]))
         await session.clear()
         args = {"for": "zq1zq"}
-        await turn.tool("look", args, lambda **_: "found", call_id="a", lifetime=3)
+        await turn.tool("look", args, lambda **_: "found", call_id="a", cache_turns=3)
         context = await session.context()
         known = {"strategy": Window(), "hidden": [(1, 2)], "log": await session.messages()}
         known |= {"rules": tried(Window(), WINDOW).rules}

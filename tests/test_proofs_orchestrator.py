@@ -43,10 +43,10 @@ def log() -> list[Message]:
     task = f'{{"agent":"s0","task":"#{ONE.number} step s0: see to it."}}'
     call = ToolCall(id="c", name="delegate", arguments=task)
     return [
-        Message(role="user", content=ONE.text, id=ONE.id, exchange=1, seq=1),
-        Message(role="assistant", tool_calls=[call], source="tool:delegate", exchange=1, seq=2),
-        Message(role="tool", content="done", tool_call_id="c", exchange=1, seq=3),
-        Message(role="assistant", content=ONE.answer, exchange=1, seq=4),
+        Message(role="user", content=ONE.text, id=ONE.id, turn=1, seq=1),
+        Message(role="assistant", tool_calls=[call], source="tool:delegate", turn=1, seq=2),
+        Message(role="tool", content="done", tool_call_id="c", turn=1, seq=3),
+        Message(role="assistant", content=ONE.answer, turn=1, seq=4),
     ]
 
 
@@ -66,4 +66,4 @@ def test_the_proof_sees_what_is_wrong_in_a_log() -> None:
         "was done 2 times"
         in faults([user, call, result, *again, replace(result, tool_call_id="d"), answer])[0]
     )
-    assert "do not open one exchange" in faults([replace(user, exchange=2), answer])[0]
+    assert "do not open one turn" in faults([replace(user, turn=2), answer])[0]

@@ -245,7 +245,7 @@ async def through_outages(folder: Path, box: type[Box], courier: type[Courier]) 
     async def open_target() -> Any:
         return target
 
-    opened = await box.open(folder / "spool", target="t", durability="process")
+    opened = await box.open(folder / "outbox", target="t", durability="process")
     delivering = courier(opened, open_target, "t")
     await delivering.begin()
     store = SpooledStore(
@@ -256,15 +256,15 @@ async def through_outages(folder: Path, box: type[Box], courier: type[Courier]) 
         sessions = [await memory.session(name) for name in p14_outages.SESSIONS]
         work = asyncio.create_task(writer.work(sessions))
         for _ in range(4):
-            for state, away in (("spooled", True), ("live", False)):
+            for state, away in (("queued", True), ("live", False)):
                 target.away = away
                 await noted(folder, state, 20)
         writer.stopped = True
         await work
-        assert memory.spool
-        while (await memory.spool.survey()).messages:
+        assert memory.outbox
+        while (await memory.outbox.survey()).messages:
             with suppress(Unavailable):  # an attempt that began in an outage may still fail
-                await memory.spool.deliver()
+                await memory.outbox.deliver()
         logs = {
             name: [m.content for m in await target.store.read(session.key, limit=100_000)]
             for name, session in zip(p14_outages.SESSIONS, sessions, strict=True)
@@ -292,7 +292,7 @@ async def noted(folder: Path, state: str, count: int) -> None:
 async def test_the_proof_of_outages_holds_for_a_sound_outbox(tmp_path: Path) -> None:
     told = await through_outages(tmp_path, Box, Courier)
     assert told.broken == []
-    assert told.spooled
+    assert told.queued
 
 
 async def test_the_proof_of_outages_notices_an_outbox_that_loses_batches(tmp_path: Path) -> None:

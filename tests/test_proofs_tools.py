@@ -16,10 +16,10 @@ def test_a_remembered_result_is_given_while_it_lives_and_a_tool_runs_once() -> N
 
 
 class Longer(Model):
-    """Believes that a result serves one exchange more."""
+    """Believes that a result serves one turn more."""
 
-    def serves(self, kept: Kept, exchange: int) -> bool:
-        return exchange <= kept.last + 1 and kept.seq not in self.hidden
+    def serves(self, kept: Kept, turn: int) -> bool:
+        return turn <= kept.last + 1 and kept.seq not in self.hidden
 
 
 class Blind(Model):
@@ -32,7 +32,7 @@ class Blind(Model):
 class Unused(Model):
     """Believes that a use changes nothing."""
 
-    def use(self, key: tuple[str, str, str], exchange: int) -> None:
+    def use(self, key: tuple[str, str, str], turn: int) -> None:
         pass
 
 

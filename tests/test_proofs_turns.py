@@ -29,11 +29,11 @@ def test_the_proof_sees_a_result_behind_another_turns_call() -> None:
 
 
 def test_the_proof_sees_a_call_that_cancelling_left_open() -> None:
-    log = [replace(CALL, exchange=1)]
-    closed = Message(role="tool", tool_call_id="c", content=INTERRUPTED, exchange=1)
-    assert list(p06_turns.left_open(log)) == ["exchange 1: call c was left open"]
+    log = [replace(CALL, turn=1)]
+    closed = Message(role="tool", tool_call_id="c", content=INTERRUPTED, turn=1)
+    assert list(p06_turns.left_open(log)) == ["turn 1: call c was left open"]
     assert list(p06_turns.left_open([*log, closed])) == []
-    assert list(p06_turns.left_open([closed])) == ["exchange 1: a result of c without its call"]
+    assert list(p06_turns.left_open([closed])) == ["turn 1: a result of c without its call"]
 
 
 async def test_the_proof_sees_turns_that_do_not_close_their_calls(

@@ -187,10 +187,10 @@ async def test_a_store_without_an_index_says_so() -> None:
 
 def test_the_blocking_twin_searches(tmp_path: Path) -> None:
     with sync.Memory.open(f"sqlite:///{tmp_path}/chat.db") as memory:
-        memory.session("s").add_turn("user", "a cat sat")
+        memory.session("s").add_message("user", "a cat sat")
         memory.index()
         seen: list[tuple[int, int]] = []
-        memory.session("s").add_turn("user", "another cat")
+        memory.session("s").add_message("user", "another cat")
         hits = memory.search("cat", progress=lambda done, total: seen.append((done, total)))
         assert len(hits) == 2
         assert seen == [(1, 1)]
@@ -210,7 +210,7 @@ async def test_what_bears_on_the_question_is_recalled_across_sessions(memory: Me
     other = await memory.session("theirs", owner="bob")
     await talk(other, "Hazelnuts are my favourite", at=100 * DAY)
     session = await memory.session("cake", owner="ana")
-    async with session.exchange("Which cake has no hazelnuts?") as turn:
+    async with session.turn("Which cake has no hazelnuts?") as turn:
         context = await turn.context("chat")
         answer = await turn.finish("The lemon one.")
     assert "I am allergic to hazelnuts" in context.text
@@ -240,7 +240,7 @@ async def test_a_weak_match_by_one_word_is_not_recalled(memory: Memory) -> None:
 async def test_nothing_that_the_window_shows_is_recalled(memory: Memory) -> None:
     session = await memory.session("s", owner="ana")
     await talk(session, "My bike is green", "A green bike, then.")
-    async with session.exchange("What colour is my bike?") as turn:
+    async with session.turn("What colour is my bike?") as turn:
         context = await turn.context("chat")
     assert context.text.count("My bike is green") == 1
     assert "recalled" not in context.why.sections
@@ -251,7 +251,7 @@ async def test_what_is_hidden_or_a_delegates_is_not_recalled(memory: Memory) -> 
     await talk(old, "The code word is swordfish")
     await old.clear()
     session = await memory.session("s", owner="ana")
-    async with session.exchange("Go and look") as turn:
+    async with session.turn("Go and look") as turn:
         async with turn.delegate("Find the swordfish") as child:
             seen = await child.context("chat")
             await child.finish("A swordfish was found")
@@ -345,7 +345,7 @@ async def test_a_model_finds_neither_what_clear_hid_nor_its_own_question(memory:
     await talk(session, "My secret project is called zanzibar", "Noted, zanzibar")
     await session.clear()
     await talk(session, "The garden project needs a fence", "A fence it is")
-    async with session.exchange("What is my project called?") as turn:
+    async with session.turn("What is my project called?") as turn:
         assert await told(turn, "project called zanzibar") == ["The garden project needs a fence"]
         assert await told(turn, "project", limit=1) == ["The garden project needs a fence"]
     assert len(await memory.search("zanzibar", owner="ana")) == 2  # by hand all is found
@@ -356,7 +356,7 @@ async def test_a_model_finds_nothing_that_rewind_hid_in_any_session(memory: Memo
     first, *_ = await talk(other, "We sail to Crete", "Good", "No, we sail to Malta", "Better")
     await other.rewind(first.seq + 1)
     session = await memory.session("s", owner="ana")
-    async with session.exchange("Where do we sail?") as turn:
+    async with session.turn("Where do we sail?") as turn:
         assert await told(turn, "sail to") == ["We sail to Crete"]
 
 
@@ -365,9 +365,9 @@ async def test_a_model_in_a_fork_does_not_find_what_the_fork_hid_or_erased(memor
     stored = await talk(session, "The parrot is green", "I see", "The parrot is loud", "I hear")
     fork = await session.fork(id="fork")
     await fork.rewind(stored[1].seq)
-    async with fork.exchange("What is the parrot like?") as turn:
+    async with fork.turn("What is the parrot like?") as turn:
         assert await told(turn, "parrot") == ["The parrot is green"]
-    async with session.exchange("What is the parrot like?") as turn:
+    async with session.turn("What is the parrot like?") as turn:
         found = await told(turn, "parrot")
         assert sorted(found)[:2] == ["The parrot is green", "The parrot is loud"]
 
@@ -379,7 +379,7 @@ async def test_hidden_messages_take_no_hits_from_those_that_are_shown(memory: Me
     await session.clear()
     shown = ["We talked of the harbor", "The harbor is near"]
     await talk(session, shown[0], "Yes", shown[1], "Yes")
-    async with session.exchange("Which harbor?") as turn:
+    async with session.turn("Which harbor?") as turn:
         assert sorted(await told(turn, "harbor plan draft", limit=2)) == sorted(shown)
 
 
@@ -400,7 +400,7 @@ async def test_a_message_stored_with_a_time_in_milliseconds_is_recalled(memory: 
     # As a store of before the bound has it, or a copy of that.
     await memory.store.load(old.key, [replace(stored, created_at=1.7e12)])
     session = await memory.session("s", owner="ana")
-    async with session.exchange("What is my dog called?") as turn:
+    async with session.turn("What is my dog called?") as turn:
         text = (await turn.context()).text
         assert "unknown day" in text
         assert "My dog is called Rex" in text

@@ -78,7 +78,7 @@ async def texts(session: Session) -> list[str]:
 
 async def break_off(session: Session, *steps: Sequence[Message], id: str | None = None) -> None:
     """Take a turn in which something fails after some messages."""
-    async with session.exchange("look", id=id) as turn:
+    async with session.turn("look", id=id) as turn:
         for messages in steps:
             await turn.append(*messages)
         raise ZeroDivisionError
@@ -129,7 +129,7 @@ async def test_the_counter_is_the_best_there_is(vocabularies: Path) -> None:
     async with Memory.open("ram://") as memory:
         assert memory.counter is tokens.counter()
         session = await memory.session("s")
-        stored = await session.add_turn("user", "hello")
+        stored = await session.add_message("user", "hello")
         assert (stored.tokens, stored.counter) == (
             memory.counter.count(user("hello")),
             memory.counter.name,
@@ -143,13 +143,13 @@ async def test_a_count_that_the_caller_gives_is_kept(session: Session) -> None:
 
 async def test_a_large_message_is_counted_as_a_small_one_is(session: Session) -> None:
     text = "many words and more of them " * 2000
-    stored = await session.add_turn("user", text)
+    stored = await session.add_message("user", text)
     assert stored.tokens == Estimator().count(user(text))
 
 
 async def test_tenants_see_nothing_of_each_other(memory: Memory) -> None:
     mine = await memory.session("s", owner="ana")
-    await mine.add_turn("user", "mine")
+    await mine.add_message("user", "mine")
     other = memory.tenant("other")
     assert await other.list_sessions() == []
     with pytest.raises(SessionNotFound):
@@ -221,17 +221,17 @@ async def test_sessions_are_listed_by_latest_activity(memory: Memory, clock: Man
     for id, owner in [("a", "ana"), ("b", "bob"), ("c", "ana")]:
         await memory.session(id, owner=owner)
         clock.advance(10)
-    await (await memory.session("a")).add_turn("user", "hello")
+    await (await memory.session("a")).add_message("user", "hello")
     assert [info.id for info in await memory.list_sessions()] == ["a", "c", "b"]
     assert [info.id for info in await memory.list_sessions(owner="ana")] == ["a", "c"]
     assert [info.id for info in await memory.list_sessions(limit=1)] == ["a"]
 
 
 async def test_a_deleted_session_is_gone_and_its_id_free(memory: Memory, session: Session) -> None:
-    await session.add_turn("user", "hello")
+    await session.add_message("user", "hello")
     await memory.delete_session("s")
     with pytest.raises(SessionGone):
-        await session.add_turn("user", "again")
+        await session.add_message("user", "again")
     new = await memory.session("s")
     assert new.key != session.key
     assert await new.messages() == []
@@ -245,7 +245,7 @@ async def test_pruning_deletes_what_was_idle_for_so_many_days(
     await memory.session("old")
     busy = await memory.session("busy")
     clock.advance(20 * DAY)
-    await busy.add_turn("user", "still here")
+    await busy.add_message("user", "still here")
     clock.advance(11 * DAY)
     await memory.session("new")
     assert await memory.prune() == 1
@@ -319,9 +319,9 @@ async def test_messages_are_stored_all_or_none(session: Session) -> None:
 
 
 async def test_a_message_can_be_added_by_role_and_text(session: Session) -> None:
-    stored = await session.add_turn("assistant", "hello", id="1")
+    stored = await session.add_message("assistant", "hello", id="1")
     assert (stored.role, stored.content, stored.id, stored.seq) == ("assistant", "hello", "1", 1)
-    assert await session.add_turn("assistant", "hello", id="1") == stored
+    assert await session.add_message("assistant", "hello", id="1") == stored
 
 
 async def test_messages_are_appended_only_where_the_caller_expects(session: Session) -> None:
@@ -343,7 +343,7 @@ async def test_the_status_tells_the_log_from_what_is_seen(session: Session) -> N
     stored = await session.append(user("a"), said("b"), user("c"), said("d"))
     await session.rewind(2)
     status = await session.status()
-    assert (status.messages, status.exchanges) == (4, 2)
+    assert (status.messages, status.turns) == (4, 2)
     assert status.tokens == stored[-1].total
     assert (status.visible_messages, status.visible_tokens) == (2, stored[1].total)
 
@@ -352,7 +352,7 @@ async def test_the_status_tells_the_log_from_what_is_seen(session: Session) -> N
 
 
 async def test_no_view_is_the_chat_view(session: Session) -> None:
-    await session.add_turn("user", "hello")
+    await session.add_message("user", "hello")
     assert (await session.context()).selection.budget == 4096
     assert (await session.context("router")).selection.budget == 500
     assert (await session.context("planner")).selection.budget == 1000
@@ -389,7 +389,7 @@ async def test_the_newest_user_message_can_be_left_out(session: Session) -> None
 
 
 async def test_a_turn_sees_its_own_user_message_though_others_came_since(session: Session) -> None:
-    async with session.exchange("mine") as turn:
+    async with session.turn("mine") as turn:
         await session.append(*(user(f"another {n} " * 20) for n in range(50)))
         context = await turn.context(budget=300)
     assert "mine" in [m.content for m in context.messages]
@@ -419,14 +419,14 @@ async def test_clearing_starts_afresh_and_keeps_the_log(session: Session) -> Non
     await session.clear()
     assert not (await session.context()).messages
     assert await texts(session) == ["a", "b"]
-    await session.add_turn("user", "c")
+    await session.add_message("user", "c")
     assert [m.content for m in (await session.context()).messages] == ["c"]
 
 
 async def test_rewinding_hides_what_came_after(session: Session) -> None:
     await session.append(user("a"), said("b"), user("c"), said("d"))
     await session.rewind(2)
-    await session.add_turn("user", "e")
+    await session.add_message("user", "e")
     assert [m.content for m in (await session.context()).messages] == ["a", "b", "e"]
     await session.rewind(0)
     assert not (await session.context()).messages
@@ -445,15 +445,15 @@ async def test_clearing_and_rewinding_at_once_lose_nothing(session: Session) -> 
 
 async def test_the_user_message_is_stored_before_the_turn_begins(session: Session) -> None:
     photo = Attachment(media_type="image/png", uri="https://example.org/a.png")
-    async with session.exchange("look", id="q1", author="bob", attachments=[photo]) as turn:
+    async with session.turn("look", id="q1", author="bob", attachments=[photo]) as turn:
         (stored,) = await session.messages()
         assert stored == turn.user
         assert (stored.id, stored.author, list(stored.attachments)) == ("q1", "bob", [photo])
-        assert turn.exchange == stored.exchange == 1
+        assert turn.number == stored.turn == 1
 
 
 async def test_what_a_turn_writes_carries_its_number(session: Session) -> None:
-    async with session.exchange("one") as first, session.exchange("two") as second:
+    async with session.turn("one") as first, session.turn("two") as second:
         await second.append(calling("c", id="call 2"))
         await first.append(calling("c", id="call 1"))
         await second.append(result("c", "for two"))
@@ -461,13 +461,13 @@ async def test_what_a_turn_writes_carries_its_number(session: Session) -> None:
         await second.finish("answer two")
         await first.finish("answer one")
     log = await session.messages()
-    assert [m.content for m in log if m.exchange == 1] == ["one", "", "for one", "answer one"]
-    assert [m.content for m in log if m.exchange == 2] == ["two", "", "for two", "answer two"]
-    assert (await session.status()).exchanges == 2
+    assert [m.content for m in log if m.turn == 1] == ["one", "", "for one", "answer one"]
+    assert [m.content for m in log if m.turn == 2] == ["two", "", "for two", "answer two"]
+    assert (await session.status()).turns == 2
 
 
 async def test_finishing_twice_returns_the_first_answer(session: Session) -> None:
-    async with session.exchange("hello") as turn:
+    async with session.turn("hello") as turn:
         first = await turn.finish("one")
         assert turn.answer == first
         assert await turn.finish("two") == first
@@ -476,14 +476,14 @@ async def test_finishing_twice_returns_the_first_answer(session: Session) -> Non
 
 
 async def test_an_answer_may_be_a_message(session: Session) -> None:
-    async with session.exchange("hello") as turn:
+    async with session.turn("hello") as turn:
         answer = await turn.finish(said("hi", meta={"model": "m"}, id="a1"))
     assert (answer.id, answer.content, answer.meta) == ("a1", "hi", {"model": "m"})
 
 
 @pytest.mark.parametrize("answer", [user("no"), calling("c"), result("c"), None])
 async def test_what_is_no_answer_is_refused(session: Session, answer: Any) -> None:
-    async with session.exchange("hello") as turn:
+    async with session.turn("hello") as turn:
         with pytest.raises(InvalidInput, match="an answer"):
             await turn.finish(answer)
         assert turn.answer is None
@@ -492,7 +492,7 @@ async def test_what_is_no_answer_is_refused(session: Session, answer: Any) -> No
 
 
 async def test_usage_and_cut_are_kept_beside_the_answer(memory: Memory, session: Session) -> None:
-    async with session.exchange("hello") as turn:
+    async with session.turn("hello") as turn:
         answer = await turn.finish("hi", usage={"input": 3, "output": 1}, cut=True)
     assert not answer.meta
     note = await note_of(memory, session, turn)
@@ -501,7 +501,7 @@ async def test_usage_and_cut_are_kept_beside_the_answer(memory: Memory, session:
 
 async def test_a_retry_with_other_usage_is_no_conflict(memory: Memory, session: Session) -> None:
     for usage in ({"input": 3}, {"input": 4}):
-        async with session.exchange("hello", id="q") as turn:
+        async with session.turn("hello", id="q") as turn:
             answer = await turn.finish("hi", id="a", usage=usage)
             assert answer.id == "a"
     assert await texts(session) == ["hello", "hi"]
@@ -512,7 +512,7 @@ async def test_a_second_finisher_does_not_change_what_is_kept_beside_the_answer(
     memory: Memory, session: Session
 ) -> None:
     """Both deliveries of a request are answered at once; the second to finish has other usage."""
-    async with session.exchange("hello", id="q") as one, session.exchange("hello", id="q") as two:
+    async with session.turn("hello", id="q") as one, session.turn("hello", id="q") as two:
         answer = await one.finish("hi", usage={"input": 3})
         assert await two.finish("hey", usage={"input": 4}, cut=True) == answer
     note = await note_of(memory, session, one)
@@ -522,9 +522,9 @@ async def test_a_second_finisher_does_not_change_what_is_kept_beside_the_answer(
 async def test_an_answer_under_anothers_id_is_a_conflict_and_can_be_mended(
     session: Session,
 ) -> None:
-    async with session.exchange("one") as turn:
+    async with session.turn("one") as turn:
         await turn.finish("first", id="a")
-    async with session.exchange("two", id="q") as turn:
+    async with session.turn("two", id="q") as turn:
         for id in ("a", "q"):
             with pytest.raises(Conflict):
                 await turn.finish("second", id=id)
@@ -536,17 +536,17 @@ async def test_an_answer_under_anothers_id_is_a_conflict_and_can_be_mended(
 
 
 async def test_a_request_delivered_twice_goes_on_under_its_number(session: Session) -> None:
-    async with session.exchange("hello", id="q") as lost:
+    async with session.turn("hello", id="q") as lost:
         assert lost.answer is None
-    async with session.exchange("something else") as other:
+    async with session.turn("something else") as other:
         await other.finish("fine")
-    async with session.exchange("hello", id="q") as turn:
+    async with session.turn("hello", id="q") as turn:
         assert turn.user == lost.user
-        assert turn.exchange == 1
+        assert turn.number == 1
         assert turn.answer is None
         answer = await turn.finish("hi")
-    assert answer.exchange == 1
-    async with session.exchange("hello", id="q") as again:
+    assert answer.turn == 1
+    async with session.turn("hello", id="q") as again:
         assert again.answer == answer
     assert await texts(session) == ["hello", "something else", "fine", "hi"]
 
@@ -555,33 +555,33 @@ async def test_a_request_delivered_twice_goes_on_under_its_number(session: Sessi
 async def test_a_finished_request_returns_the_stored_answer(
     session: Session, details: dict[str, Any]
 ) -> None:
-    async with session.exchange("hello", id="q") as turn:
+    async with session.turn("hello", id="q") as turn:
         answer = await turn.finish("hi", **details)
-    async with session.exchange("hello", id="q") as again:
+    async with session.turn("hello", id="q") as again:
         assert again.answer == answer
         assert await again.finish("other", id="b", usage={"n": 2}) == answer
     assert await texts(session) == ["hello", "hi"]
 
 
 async def test_a_turn_without_an_id_can_be_gone_on_with_by_its_message(session: Session) -> None:
-    async with session.exchange("hello") as turn:
+    async with session.turn("hello") as turn:
         answer = await turn.finish("hi")
-    async with session.exchange("hello", id=turn.user.id) as again:
+    async with session.turn("hello", id=turn.user.id) as again:
         assert again.answer == answer
 
 
 async def test_another_text_under_a_known_id_is_a_conflict(session: Session) -> None:
-    async with session.exchange("hello", id="q"):
+    async with session.turn("hello", id="q"):
         pass
     with pytest.raises(Conflict):
-        async with session.exchange("goodbye", id="q"):
+        async with session.turn("goodbye", id="q"):
             pass
 
 
 @pytest.mark.parametrize("own_ids", [False, True])
 async def test_deliveries_at_once_agree_on_one_answer(session: Session, own_ids: bool) -> None:
     async def deliver(n: int) -> Message:
-        async with session.exchange("hello", id="q") as turn:
+        async with session.turn("hello", id="q") as turn:
             id = f"answer {n}" if own_ids and n % 2 else None
             return await turn.finish(f"answer {n}", id=id, usage={"n": n} if n % 3 else None)
 
@@ -590,14 +590,14 @@ async def test_deliveries_at_once_agree_on_one_answer(session: Session, own_ids:
     assert await texts(session) == ["hello", answers[0].content]
 
 
-async def test_a_death_between_note_and_answer_leaves_the_exchange_open(
+async def test_a_death_between_note_and_answer_leaves_the_turn_open(
     memory: Memory, session: Session
 ) -> None:
-    async with session.exchange("hello", id="q") as lost:
+    async with session.turn("hello", id="q") as lost:
         key = derived_id("finished", lost.user.id)
         note = {"id": "a", "usage": {"n": 1}, "cut": True}
         await memory.store.put(Scope(session=session.key), FINISHED, key, note)
-    async with session.exchange("hello", id="q") as turn:
+    async with session.turn("hello", id="q") as turn:
         assert turn.answer is None
         answer = await turn.finish("hi", usage={"n": 2})
     assert answer.id == "a"
@@ -608,7 +608,7 @@ async def test_a_death_between_note_and_answer_leaves_the_exchange_open(
 
 
 async def test_a_results_id_comes_from_its_call(session: Session) -> None:
-    async with session.exchange("look") as turn:
+    async with session.turn("look") as turn:
         (call,) = await turn.append(calling("c1"))
         (found,) = await turn.append(result("c1"))
         assert found.id == derived_id("result", call.id, "c1")
@@ -626,7 +626,7 @@ async def test_a_call_and_its_results_can_be_appended_together(session: Session)
 
 
 async def test_the_first_result_wins_without_conflict(session: Session) -> None:
-    async with session.exchange("look") as turn:
+    async with session.turn("look") as turn:
         await turn.append(calling("a", "b"))
         (first,) = await turn.append(result("a", "one"))
         assert await turn.append(result("a", "two")) == [first]
@@ -636,7 +636,7 @@ async def test_the_first_result_wins_without_conflict(session: Session) -> None:
 
 
 async def test_calls_that_share_an_id_have_results_of_their_own(session: Session) -> None:
-    async with session.exchange("look") as turn:
+    async with session.turn("look") as turn:
         await turn.append(calling("", ""))
         await turn.append(result("", "one"), result("", "two"))
         context = await turn.context()
@@ -644,7 +644,7 @@ async def test_calls_that_share_an_id_have_results_of_their_own(session: Session
 
 
 async def test_another_body_under_a_given_id_stays_a_conflict(session: Session) -> None:
-    async with session.exchange("look") as turn:
+    async with session.turn("look") as turn:
         await turn.append(said("thinking", id="t"), calling("c"), result("c", "one"))
         with pytest.raises(Conflict):
             await turn.append(result("c", "two"), said("other", id="t"))
@@ -659,8 +659,8 @@ async def test_an_exception_closes_open_calls(session: Session) -> None:
         await break_off(session, [calling("a", "b", "c")], [result("b"), mine])
     log = await session.messages()
     assert [m.content for m in log] == ["look", "", "found", "mine", INTERRUPTED]
-    assert (log[-1].tool_call_id, log[-1].name, log[-1].exchange) == ("a", "look", 1)
-    async with session.exchange("and now?") as turn:
+    assert (log[-1].tool_call_id, log[-1].name, log[-1].turn) == ("a", "look", 1)
+    async with session.turn("and now?") as turn:
         shown = [m.content for m in (await turn.context()).messages]
         assert shown == ["look", "", INTERRUPTED, "found", "mine", "and now?"]
 
@@ -668,7 +668,7 @@ async def test_an_exception_closes_open_calls(session: Session) -> None:
 async def test_the_marker_of_an_interrupted_call_is_its_first_result(session: Session) -> None:
     with pytest.raises(ZeroDivisionError):
         await break_off(session, [calling("a", id="call")], id="q")
-    async with session.exchange("look", id="q") as turn:
+    async with session.turn("look", id="q") as turn:
         await turn.append(calling("a", id="call"))
         (marker,) = await turn.append(result("a", "too late"))
     assert marker.content == INTERRUPTED
@@ -676,7 +676,7 @@ async def test_the_marker_of_an_interrupted_call_is_its_first_result(session: Se
 
 
 async def test_a_turn_that_ends_well_is_given_no_marker(session: Session) -> None:
-    async with session.exchange("look") as turn:
+    async with session.turn("look") as turn:
         await turn.append(calling("a"))
         await turn.finish("never mind")
     assert await texts(session) == ["look", "", "never mind"]
@@ -687,7 +687,7 @@ async def test_a_cancelled_task_closes_its_calls(session: Session) -> None:
     waiting = asyncio.Event()
 
     async def take_turn() -> None:
-        async with session.exchange("look") as turn:
+        async with session.turn("look") as turn:
             await turn.append(calling("a"))
             waiting.set()
             await asyncio.get_running_loop().create_future()
@@ -702,7 +702,7 @@ async def test_a_cancelled_task_closes_its_calls(session: Session) -> None:
 
 async def test_a_task_cancelled_anywhere_leaves_a_valid_context(memory: Memory) -> None:
     async def take_turn(session: Session) -> None:
-        async with session.exchange("look") as turn:
+        async with session.turn("look") as turn:
             await turn.append(calling("a", "b"))
             await turn.append(result("a"))
             await turn.append(result("b"))
@@ -715,7 +715,7 @@ async def test_a_task_cancelled_anywhere_leaves_a_valid_context(memory: Memory) 
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        async with session.exchange("and now?") as turn:
+        async with session.turn("and now?") as turn:
             chat = (await turn.context()).to_openai_chat()["messages"]
         asked = [call["id"] for m in chat for call in m.get("tool_calls", ())]
         assert asked == [m["tool_call_id"] for m in chat if m["role"] == "tool"]
@@ -760,7 +760,7 @@ async def test_what_ended_a_turn_is_raised_though_its_calls_cannot_be_closed(
     with pytest.raises(ZeroDivisionError) as caught:
         await break_off(await unsteady.session("s"), [calling("a")])
     assert caught.value.__notes__ == ["open tool calls could not be closed: append fails"]
-    async with session.exchange("and now?") as turn:
+    async with session.turn("and now?") as turn:
         assert [m.content for m in (await turn.context()).messages] == ["look", "and now?"]
 
 
@@ -805,7 +805,7 @@ async def hold_a_turn(memory: Memory, held: Held) -> tuple[asyncio.Task[None], a
     waiting = asyncio.Event()
 
     async def take_turn() -> None:
-        async with session.exchange("look") as turn:
+        async with session.turn("look") as turn:
             await turn.append(calling("a"))
             waiting.set()
             await asyncio.get_running_loop().create_future()
@@ -838,7 +838,7 @@ async def test_a_call_whose_append_was_cancelled_is_closed(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await texts(session) == ["look", "", INTERRUPTED]
-    async with session.exchange("and now?") as turn:
+    async with session.turn("and now?") as turn:
         shown = [m.content for m in (await turn.context()).messages]
     assert shown == ["look", "", INTERRUPTED, "and now?"]
 
@@ -846,16 +846,16 @@ async def test_a_call_whose_append_was_cancelled_is_closed(
 # --- forks ---
 
 
-async def talk(session: Session, exchanges: int) -> Sequence[Message]:
-    for n in range(exchanges):
-        async with session.exchange(f"question {n}", id=f"q{n}") as turn:
+async def talk(session: Session, turns: int) -> Sequence[Message]:
+    for n in range(turns):
+        async with session.turn(f"question {n}", id=f"q{n}") as turn:
             await turn.append(calling("c"), result("c"))
             await turn.finish(f"answer {n}", usage={"n": n})
     return await session.messages(limit=10_000)
 
 
 def copied(messages: Sequence[Message]) -> list[Any]:
-    return [(m.id, m.seq, m.exchange, m.tokens, m.total, m.digest, m.created_at) for m in messages]
+    return [(m.id, m.seq, m.turn, m.tokens, m.total, m.digest, m.created_at) for m in messages]
 
 
 async def test_a_fork_is_a_copy_up_to_a_position(memory: Memory, session: Session) -> None:
@@ -867,7 +867,7 @@ async def test_a_fork_is_a_copy_up_to_a_position(memory: Memory, session: Sessio
     assert (info.kind, info.title, info.system_prompt) == ("fork", "Trip", "Be brief.")
     assert info.forked_from
     assert (info.forked_from.session, info.forked_from.seq) == ("s", 6)
-    await fork.add_turn("user", "elsewhere")
+    await fork.add_message("user", "elsewhere")
     assert len(await session.messages()) == 12
     assert {i.id for i in await memory.list_sessions()} == {"s", "f"}
 
@@ -897,10 +897,10 @@ async def test_a_fork_has_the_pins_marks_and_answers_made_before_it(session: Ses
     assert [m.seq for m in (await fork.context()).messages] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert not await fork.unpin(log[8].id)
     assert await fork.unpin(log[0].id)
-    async with fork.exchange("question 1", id="q1") as turn:
+    async with fork.turn("question 1", id="q1") as turn:
         assert turn.answer
         assert turn.answer.content == "answer 1"
-    async with fork.exchange("question 2", id="q2") as turn:
+    async with fork.turn("question 2", id="q2") as turn:
         assert turn.answer is None
         assert (await turn.finish("another answer")).seq == 10
 
@@ -977,7 +977,7 @@ async def test_a_fork_is_not_seen_before_it_is_whole_and_is_taken_up_again(
     assert [info.id for info in await memory.list_sessions()] == ["s"]
     with pytest.raises(SessionExists):
         await session.fork(3, id="f")
-    await session.add_turn("user", "came since")
+    await session.add_message("user", "came since")
     fork = await session.fork(id="f")
     assert copied(await fork.messages(limit=10_000)) == copied(log)
     assert len(await memory.store.scan(Scope(session=fork.key))) == 2

@@ -349,7 +349,7 @@ async def test_a_damaged_last_row_is_not_built_upon(path: Path, store: SQLiteSto
     await store.append(key, [user("a", tokens=5), user("b", tokens=5)])
     damage(path, "UPDATE messages SET total = 999 WHERE seq = 2")
     (made,) = await store.append(key, [user("c", tokens=1)])
-    assert (made.seq, made.exchange, made.total) == (3, 2, 6)
+    assert (made.seq, made.turn, made.total) == (3, 2, 6)
     damage(path, "UPDATE messages SET total = 'x' WHERE seq = 3")
     damage(path, "UPDATE messages SET guard = 1 WHERE seq = 1")
     (made,) = await store.append(key, [user("d", tokens=1)])
@@ -402,17 +402,19 @@ async def test_a_damaged_record_goes_when_what_it_may_be_made_of_is_erased(
     key = await session_of(store)
     await store.append(key, [user("a"), user("secret")])
     scope = Scope(session=key)
-    await store.put(scope, "fold", "broken", "secret", made_of=[Span(session=key, first=2, last=2)])
     await store.put(
-        scope, "fold", "garbled", "secret", made_of=[Span(session=key, first=2, last=2)]
+        scope, "compact", "broken", "secret", made_of=[Span(session=key, first=2, last=2)]
     )
-    await store.put(scope, "fold", "sound", "a", made_of=[Span(session=key, first=1, last=1)])
+    await store.put(
+        scope, "compact", "garbled", "secret", made_of=[Span(session=key, first=2, last=2)]
+    )
+    await store.put(scope, "compact", "sound", "a", made_of=[Span(session=key, first=1, last=1)])
     await store.put(scope, "marks", "1", [])
     damage(path, "UPDATE records SET made_of = ? WHERE key = 'broken'", f'[["{key}",1,1]]'.encode())
     damage(path, "UPDATE records SET made_of = 7, kind = ? WHERE key = 'garbled'", b"\xff")
     damage(path, "UPDATE records SET value = ? WHERE kind = 'marks'", b"[1]")
     await store.erase(key, [2])
-    assert [r.key for r in await store.scan(scope, "fold")] == ["sound"]
+    assert [r.key for r in await store.scan(scope, "compact")] == ["sound"]
     (found,) = (await store.verify()).damages  # what was hidden must not come to light instead
     assert "marks/1" in found.what
 

@@ -91,7 +91,7 @@ async def test_both_surfaces_have_the_same_names() -> None:
             my_session = mine.session("s")
             assert public(theirs) == public(mine)
             assert public(their_session) == public(my_session)
-            assert public(their_session.exchange("a")) == public(my_session.exchange("a"))
+            assert public(their_session.turn("a")) == public(my_session.turn("a"))
             assert public(theirs.facts()) == public(mine.facts())
 
 
@@ -121,8 +121,8 @@ def test_a_memory_is_made_from_the_same() -> None:
 
 def test_a_turn_is_taken_as_in_the_asynchronous_surface(memory: Memory) -> None:
     session = memory.session("x", owner="ana", system_prompt="Be brief.")
-    with session.exchange("What is the weather?") as turn:
-        assert turn.user.seq == turn.exchange == 1
+    with session.turn("What is the weather?") as turn:
+        assert turn.user.seq == turn.number == 1
         assert turn.answer is None
         turn.append(calling("c1"), result("c1", "32 °C"))
         assert "32 °C" in turn.context(budget=500).text
@@ -135,7 +135,7 @@ def test_a_turn_is_taken_as_in_the_asynchronous_surface(memory: Memory) -> None:
 def test_every_method_of_a_session_reaches_it(memory: Memory) -> None:
     session = memory.create_session("x", title="old")
     first, second = session.append(Message(role="user", content="a"), Message(role="assistant"))
-    third = session.add_turn("user", "b", id="third")
+    third = session.add_message("user", "b", id="third")
     session.pin(first.id)
     assert session.unpin(first.id)
     assert not session.unpin(first.id)
@@ -178,7 +178,7 @@ def test_it_stands_on_a_store_that_is_open() -> None:
 
 async def test_it_works_inside_a_running_event_loop(memory: Memory) -> None:
     session = memory.session("x")
-    with session.exchange("from a notebook") as turn:
+    with session.turn("from a notebook") as turn:
         turn.finish("fine")
     assert asyncio.get_running_loop().is_running()
     assert len(session.messages()) == 2
@@ -190,18 +190,18 @@ def test_threads_share_a_memory(memory: Memory) -> None:
     def talk(person: int) -> list[int]:
         numbers: list[int] = []
         for n in range(10):
-            with session.exchange(f"{person}.{n}") as turn:
+            with session.turn(f"{person}.{n}") as turn:
                 turn.finish(f"answer to {person}.{n}")
-                numbers.append(turn.exchange)
+                numbers.append(turn.number)
         return numbers
 
     with ThreadPoolExecutor(8) as pool:
-        exchanges = [number for numbers in pool.map(talk, range(8)) for number in numbers]
-    assert sorted(exchanges) == list(range(1, 81))
+        turns = [number for numbers in pool.map(talk, range(8)) for number in numbers]
+    assert sorted(turns) == list(range(1, 81))
     log = session.messages(limit=1000)
-    asked = {m.exchange: m.content for m in log if m.role == "user"}
-    assert {m.exchange: m.content for m in log if m.role == "assistant"} == {
-        exchange: f"answer to {text}" for exchange, text in asked.items()
+    asked = {m.turn: m.content for m in log if m.role == "user"}
+    assert {m.turn: m.content for m in log if m.role == "assistant"} == {
+        turn: f"answer to {text}" for turn, text in asked.items()
     }
 
 
@@ -210,9 +210,9 @@ def test_a_generator_takes_a_hundred_turns_and_may_be_left(memory: Memory) -> No
 
     def conversation() -> Generator[int, None, None]:
         for n in range(101):
-            with session.exchange(f"question {n}") as turn:
+            with session.turn(f"question {n}") as turn:
                 turn.append(calling("c"))
-                yield turn.exchange
+                yield turn.number
                 turn.append(result("c"))
                 turn.finish(f"answer {n}")
 
@@ -235,10 +235,10 @@ def test_a_tool_runs_in_the_callers_thread(memory: Memory) -> None:
         threads.append(threading.current_thread())
         return {city: len(session.messages())}  # may use the memory itself
 
-    with session.exchange("look") as turn:
+    with session.turn("look") as turn:
         turn.append(calling("c"))
-        assert turn.tool("look", {"city": "Lima"}, look, call_id="c", lifetime=2) == '{"Lima":2}'
-        assert turn.tool("look", {"city": "Lima"}, look, lifetime=2) == '{"Lima":2}'
+        assert turn.tool("look", {"city": "Lima"}, look, call_id="c", cache_turns=2) == '{"Lima":2}'
+        assert turn.tool("look", {"city": "Lima"}, look, cache_turns=2) == '{"Lima":2}'
         assert turn.tool("look", {"city": "Lima"}, look) == '{"Lima":3}'
     assert threads == [threading.current_thread()] * 2
     assert session.cached_tool("look", {"city": "Lima"}) == '{"Lima":2}'
@@ -256,9 +256,9 @@ def test_threads_at_once_run_a_tool_once(memory: Memory) -> None:
         return runs[0]
 
     def take_turn(n: int) -> str:
-        with session.exchange(str(n)) as turn:
+        with session.turn(str(n)) as turn:
             all_there.wait(30)
-            return turn.tool("look", {}, look, lifetime=20)
+            return turn.tool("look", {}, look, cache_turns=20)
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(take_turn, range(8))) == set(runs)
@@ -271,9 +271,9 @@ def test_what_a_tool_raises_is_recorded_and_raised_where_it_ran(memory: Memory) 
     def look() -> str:
         raise ValueError("no such city")
 
-    with session.exchange("look") as turn:
+    with session.turn("look") as turn:
         with pytest.raises(ValueError, match="no such city") as caught:
-            turn.tool("look", {}, look, lifetime=2)
+            turn.tool("look", {}, look, cache_turns=2)
         assert session.messages()[-1].content == "(failed: ValueError: no such city)"
     frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
     assert frames[-1] == "look"
@@ -283,7 +283,7 @@ def test_a_tool_that_raises_leaves_no_cycle_behind(memory: Memory) -> None:
     gc.collect()
     gc.disable()
     try:
-        with memory.session("x").exchange("look") as turn, pytest.raises(ZeroDivisionError):
+        with memory.session("x").turn("look") as turn, pytest.raises(ZeroDivisionError):
             turn.tool("look", {}, lambda: 1 // 0)
         assert not [o for o in gc.get_objects() if isinstance(o, hop.Call)]
     finally:
@@ -298,15 +298,15 @@ def test_whatever_a_tool_raises_ends_the_call(memory: Memory, error: type[BaseEx
         raise error
 
     def take_turn() -> None:
-        with session.exchange("look") as turn:
+        with session.turn("look") as turn:
             turn.append(calling("c"))
-            turn.tool("look", {}, look, call_id="c", lifetime=2)
+            turn.tool("look", {}, look, call_id="c", cache_turns=2)
 
     with pytest.raises((error, RuntimeError)):
         take_turn()
     assert len(session.messages()) == 3
-    with session.exchange("again") as turn:
-        assert turn.tool("look", {}, lambda: "seen", lifetime=2) == "seen"
+    with session.turn("again") as turn:
+        assert turn.tool("look", {}, lambda: "seen", cache_turns=2) == "seen"
 
 
 def test_a_tool_interrupted_by_ctrl_c_gives_its_place_to_the_next(memory: Memory) -> None:
@@ -316,15 +316,15 @@ def test_a_tool_interrupted_by_ctrl_c_gives_its_place_to_the_next(memory: Memory
         raise KeyboardInterrupt
 
     def take_turn() -> None:
-        with session.exchange("look") as turn:
+        with session.turn("look") as turn:
             turn.append(calling("c"))
-            turn.tool("look", {}, interrupted, call_id="c", lifetime=2)
+            turn.tool("look", {}, interrupted, call_id="c", cache_turns=2)
 
     with pytest.raises(KeyboardInterrupt):
         take_turn()
     assert [m.content for m in session.messages()] == ["look", "", INTERRUPTED]
-    with session.exchange("again") as turn:
-        assert turn.tool("look", {}, lambda: "seen", lifetime=2) == "seen"
+    with session.turn("again") as turn:
+        assert turn.tool("look", {}, lambda: "seen", cache_turns=2) == "seen"
 
 
 def test_an_asynchronous_tool_is_refused_by_the_blocking_surface(memory: Memory) -> None:
@@ -333,7 +333,7 @@ def test_an_asynchronous_tool_is_refused_by_the_blocking_surface(memory: Memory)
 
     waiting = look()
     refusal = pytest.raises(InvalidInput, match="the result holds a coroutine")
-    with memory.session("x").exchange("look") as turn, refusal:
+    with memory.session("x").turn("look") as turn, refusal:
         turn.tool("look", {}, lambda: waiting)
     waiting.close()
 
@@ -350,7 +350,7 @@ def test_closing_waits_for_a_tool_that_runs(tmp_path: Path) -> None:
         return "seen"
 
     def take_turn() -> str:
-        with session.exchange("look") as turn:
+        with session.turn("look") as turn:
             return turn.tool("look", {}, look)
 
     with ThreadPoolExecutor(1) as pool:
@@ -367,21 +367,21 @@ def test_closing_waits_for_a_tool_that_runs(tmp_path: Path) -> None:
 
 def test_a_note_is_put_in_once_from_any_thread(memory: Memory) -> None:
     session = memory.session("x")
-    tool = ProactiveTool(name="menu", result="soup", lifetime=2)
+    tool = ProactiveTool(name="menu", result="soup", cache_turns=2)
 
     def put_in(_: int) -> bool:
-        return session.inject("screen", "Home", tools=(each for each in [tool]))
+        return session.add_note("screen", "Home", tools=(each for each in [tool]))
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(put_in, range(8))) == 1
-    assert session.inject("screen", "Settings", once=False, lifetime=1)
+    assert session.add_note("screen", "Settings", once=False, turns=1)
     assert session.cached_tool("menu", {}) == "soup"
     assert [m.content for m in session.messages()] == ["Home", "", "soup", "Settings"]
 
 
 def test_a_delegate_is_a_turn_of_its_own(memory: Memory) -> None:
     session = memory.session("x")
-    with session.exchange("to Tokyo") as turn:
+    with session.turn("to Tokyo") as turn:
         with turn.delegate("Find flights", agent="scout", system_prompt="Look.") as child:
             context = child.context()
             child.finish("LH 710")
@@ -401,7 +401,7 @@ def test_a_delegate_is_a_turn_of_its_own(memory: Memory) -> None:
 
 def test_an_exception_comes_through_with_its_traceback(memory: Memory) -> None:
     session = memory.session("x", system_prompt="long " * 100)
-    session.add_turn("user", "hello")
+    session.add_message("user", "hello")
     with pytest.raises(BudgetTooSmall) as caught:
         session.context(budget=10)
     frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
@@ -443,7 +443,7 @@ def test_leaving_a_turn_by_an_exception_closes_its_calls(
     session = memory.session("x")
 
     def turn_and_fail() -> None:
-        with session.exchange("look it up") as turn:
+        with session.turn("look it up") as turn:
             turn.append(calling("c1", "c2"))
             turn.append(result("c1"))
             raise error
@@ -451,7 +451,7 @@ def test_leaving_a_turn_by_an_exception_closes_its_calls(
     with pytest.raises(error):
         turn_and_fail()
     assert [m.content for m in session.messages()[2:]] == ["found", INTERRUPTED]
-    with session.exchange("and now?") as turn:
+    with session.turn("and now?") as turn:
         assert turn.context().messages[-1] == turn.user
 
 
@@ -471,7 +471,7 @@ def test_progress_is_reported_in_the_callers_thread(memory: Memory) -> None:
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_failing_callback_ends_the_call(memory: Memory, error: type[BaseException]) -> None:
     session = memory.session("x")
-    session.add_turn("user", "hello")
+    session.add_message("user", "hello")
 
     def fail(done: int, of: int) -> None:
         raise error("enough")
@@ -506,7 +506,7 @@ def test_an_interrupted_call_is_given_up_and_the_memory_stays_usable() -> None:
         session = memory.session("x")
 
         def turn_and_wait() -> None:
-            with session.exchange("look it up") as turn:
+            with session.turn("look it up") as turn:
                 turn.append(calling("c1"))
                 turn.append(Message(role="assistant", content="stuck"))
 
@@ -600,7 +600,7 @@ def test_a_call_from_inside_the_loop_is_refused() -> None:
     with Memory.open("ram://", counter=Curious()) as memory:
         session = memory.session("x")
         with pytest.raises(RuntimeError, match="inside its own event loop"):
-            session.add_turn("user", "hello")
+            session.add_message("user", "hello")
 
 
 # --- the end ---
@@ -608,7 +608,7 @@ def test_a_call_from_inside_the_loop_is_refused() -> None:
 
 def test_after_closing_every_call_says_so(memory: Memory) -> None:
     session = memory.session("x")
-    turn = session.exchange("hello")
+    turn = session.turn("hello")
     memory.close()
     memory.close()
     calls: list[Callable[[], object]] = [memory.list_sessions, session.messages, turn.__enter__]
@@ -620,7 +620,7 @@ def test_after_closing_every_call_says_so(memory: Memory) -> None:
 def test_closing_ends_every_thread(tmp_path: Path) -> None:
     before = ours()
     with Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator()) as memory:
-        memory.session("x").add_turn("user", "x" * 100_000)  # counted in yet another thread
+        memory.session("x").add_message("user", "x" * 100_000)  # counted in yet another thread
         assert ours() > before
     assert ours() == before
 
@@ -633,7 +633,7 @@ def test_threads_that_call_while_another_closes_are_answered(tmp_path: Path) -> 
     def talk() -> int:
         for n in range(1_000_000):
             try:
-                session.add_turn("user", str(n))
+                session.add_message("user", str(n))
             except StoreClosed:
                 return n
             under_way.release()
@@ -656,7 +656,7 @@ def test_a_memory_that_is_forgotten_lets_go_of_its_store(tmp_path: Path) -> None
         return Memory.open(url, counter=Estimator()).session("x")
 
     session = use()
-    session.add_turn("user", "the session keeps the memory")
+    session.add_message("user", "the session keeps the memory")
     mine = session._loop._thread
     assert mine.is_alive()
     del session
@@ -682,11 +682,11 @@ def run_program(text: str, tmp_path: Path) -> str:
 
 
 def test_a_program_that_never_closes_ends_all_the_same(tmp_path: Path) -> None:
-    text = "print(session.add_turn('user', 'hello').seq)\n"
+    text = "print(session.add_message('user', 'hello').seq)\n"
     assert run_program(text, tmp_path) == "1\n"
     busy = (
         "def talk():\n"
-        "    while True: session.add_turn('user', 'again')\n"
+        "    while True: session.add_message('user', 'again')\n"
         "threading.Thread(target=talk, daemon=True).start()\n"
         "while session.status().messages < 5: pass\n"
         "print('left')\n"
@@ -700,7 +700,7 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
         "import warnings; warnings.simplefilter('ignore')\n"
         "from keepthread.errors import StoreClosed\n"
         "with memory:\n"
-        "    session.add_turn('user', 'before')\n"
+        "    session.add_message('user', 'before')\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        try: session.messages()\n"

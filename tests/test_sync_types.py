@@ -13,14 +13,14 @@ import pytest
 import keepthread
 from keepthread import sync
 from keepthread.memory.facts.facts import Facts
-from keepthread.stores.outbox.store import Spool
+from keepthread.stores.outbox.store import Outbox
 
 PAIRS = [
     (keepthread.Memory, sync.Memory),
     (keepthread.Session, sync.Session),
     (keepthread.Turn, sync.Turn),
     (Facts, sync.Facts),
-    (Spool, sync.Spool),
+    (Outbox, sync.Outbox),
 ]
 RIGHT = """
 from collections.abc import Callable
@@ -42,7 +42,7 @@ with Memory.open("ram://", tenant="a", keep_why=2) as memory:
     assert_type(memory.facts("ana"), Facts)
     assert_type(memory.facts("ana").get("key"), Fact | None)
     assert_type(session.append(Message(role="user", content="a"), expect=0), list[Message])
-    with session.exchange("hello") as turn:
+    with session.turn("hello") as turn:
         assert_type(turn, Turn)
         assert_type(turn.context("chat", budget=500), Context)
         assert_type(turn.finish("hi"), Message)

@@ -1,4 +1,4 @@
-"""Tool results that live for exchanges: when a tool runs, what is recorded, what is remembered."""
+"""Tool results that live for turns: when a tool runs, what is recorded, what is remembered."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from keepthread.errors import InvalidInput, SessionGone, Unavailable
 from keepthread.memory.runtime import Shared
 from keepthread.memory.tool_cache import drop_ended
 from keepthread.memory.tool_calls import INTERRUPTED, ask, result_of, text_of
-from keepthread.memory.turns import current_exchange
+from keepthread.memory.turns import current_turn
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Live, Store
 from keepthread.stores.codec import encode
@@ -81,17 +81,19 @@ async def shown(session: Session) -> list[str]:
     return [m.tool_calls[0].name if m.tool_calls else m.content for m in log]
 
 
-async def chat(session: Session, exchanges: int = 1) -> None:
-    for _ in range(exchanges):
-        async with session.exchange("go on") as turn:
+async def chat(session: Session, turns: int = 1) -> None:
+    for _ in range(turns):
+        async with session.turn("go on") as turn:
             await turn.finish("fine")
 
 
-async def ask_weather(session: Session, weather: Weather, *, lifetime: int = 2, **rest: Any) -> str:
+async def ask_weather(
+    session: Session, weather: Weather, *, cache_turns: int = 2, **rest: Any
+) -> str:
     """Take a turn in which the weather is asked."""
     author = rest.pop("author", None)
-    async with session.exchange("How is the weather?", author=author) as turn:
-        told = await turn.tool("weather", LIMA, weather, lifetime=lifetime, **rest)
+    async with session.turn("How is the weather?", author=author) as turn:
+        told = await turn.tool("weather", LIMA, weather, cache_turns=cache_turns, **rest)
         await turn.finish(told)
     return told
 
@@ -106,10 +108,10 @@ async def records(memory: Memory, session: Session, kind: str = TOOL) -> list[An
 async def test_a_call_and_its_result_are_recorded_together(
     session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("How is the weather?") as turn:
+    async with session.turn("How is the weather?") as turn:
         assert await turn.tool("weather", LIMA, weather) == "Lima: 1 °C"
         _, call, result = await session.messages()
-        assert (call.role, call.source, call.exchange) == ("assistant", "tool:weather", 1)
+        assert (call.role, call.source, call.turn) == ("assistant", "tool:weather", 1)
         assert [(c.name, c.arguments) for c in call.tool_calls] == [("weather", '{"city":"Lima"}')]
         assert (result.role, result.name, result.content) == ("tool", "weather", "Lima: 1 °C")
         assert result.tool_call_id == call.tool_calls[0].id
@@ -117,15 +119,15 @@ async def test_a_call_and_its_result_are_recorded_together(
         assert [m.content for m in messages] == ["How is the weather?", "", "Lima: 1 °C"]
 
 
-async def test_without_a_lifetime_each_call_runs(session: Session, weather: Weather) -> None:
-    async with session.exchange("How is the weather?") as turn:
+async def test_without_a_cache_turns_each_call_runs(session: Session, weather: Weather) -> None:
+    async with session.turn("How is the weather?") as turn:
         assert await turn.tool("weather", LIMA, weather) == "Lima: 1 °C"
         assert await turn.tool("weather", LIMA, weather) == "Lima: 2 °C"
     assert await session.cached_tools() == []
 
 
 async def test_a_plain_function_will_do(session: Session) -> None:
-    async with session.exchange("add") as turn:
+    async with session.turn("add") as turn:
         assert await turn.tool("add", {"a": 1, "b": 2}, lambda a, b: a + b) == "3"
         assert await turn.tool("none", {}, lambda: None) == "null"
         assert await turn.tool("list", {}, lambda: ["é", {"b": 1, "a": 0.5}]) == (
@@ -136,7 +138,7 @@ async def test_a_plain_function_will_do(session: Session) -> None:
 async def test_a_result_answers_a_call_that_the_model_made(
     session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("How is the weather?") as turn:
+    async with session.turn("How is the weather?") as turn:
         await turn.append(calling("a", "b"))
         assert await turn.tool("weather", LIMA, weather, call_id="b") == "Lima: 1 °C"
         assert await turn.tool("weather", LIMA, weather, call_id="a") == "Lima: 2 °C"
@@ -147,7 +149,7 @@ async def test_a_result_answers_a_call_that_the_model_made(
 async def test_a_call_that_the_turn_does_not_have_is_refused_before_anything_runs(
     session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("How is the weather?") as turn:
+    async with session.turn("How is the weather?") as turn:
         with pytest.raises(InvalidInput, match="this turn has no call 'x'; append it first"):
             await turn.tool("weather", LIMA, weather, call_id="x")
     assert weather.runs == 0
@@ -156,11 +158,13 @@ async def test_a_call_that_the_turn_does_not_have_is_refused_before_anything_run
 async def test_the_first_result_of_a_call_stays_and_is_returned(
     session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("How is the weather?") as turn:
+    async with session.turn("How is the weather?") as turn:
         await turn.append(calling("c"))
-        assert await turn.tool("weather", LIMA, weather, call_id="c", lifetime=2) == "Lima: 1 °C"
+        assert await turn.tool("weather", LIMA, weather, call_id="c", cache_turns=2) == "Lima: 1 °C"
         other = {"city": "Quito"}
-        assert await turn.tool("weather", other, weather, call_id="c", lifetime=2) == "Lima: 1 °C"
+        assert (
+            await turn.tool("weather", other, weather, call_id="c", cache_turns=2) == "Lima: 1 °C"
+        )
         assert [tool.arguments for tool in await session.cached_tools()] == [LIMA]
     assert await shown(session) == ["How is the weather?", "weather", "Lima: 1 °C"]
 
@@ -168,7 +172,7 @@ async def test_the_first_result_of_a_call_stays_and_is_returned(
 async def test_calls_that_share_an_id_are_answered_one_by_one_though_at_once(
     session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("How is the weather?") as turn:
+    async with session.turn("How is the weather?") as turn:
         await turn.append(calling("", ""))
         told = await asyncio.gather(
             turn.tool("weather", LIMA, weather, call_id=""),
@@ -181,26 +185,26 @@ async def test_calls_that_share_an_id_are_answered_one_by_one_though_at_once(
 async def test_a_failure_is_recorded_and_raised_and_never_remembered(
     session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("How is the weather?") as turn:
+    async with session.turn("How is the weather?") as turn:
         with pytest.raises(ValueError, match="no such city"):
-            await turn.tool("weather", LIMA, weather.fail, lifetime=3)
+            await turn.tool("weather", LIMA, weather.fail, cache_turns=3)
         await turn.append(calling("c"))
         with pytest.raises(ValueError, match="no such city"):
-            await turn.tool("weather", LIMA, weather.fail, lifetime=3, call_id="c")
+            await turn.tool("weather", LIMA, weather.fail, cache_turns=3, call_id="c")
         assert weather.runs == 2
         assert await session.cached_tools() == []
         failed = "(failed: ValueError: no such city)"
         assert await shown(session) == [turn.user.content, "weather", failed, "weather", failed]
-        told = await turn.tool("weather", LIMA, weather, lifetime=3, call_id="c")
+        told = await turn.tool("weather", LIMA, weather, cache_turns=3, call_id="c")
         assert told == failed
         assert await session.cached_tools() == []
 
 
 async def test_what_is_no_json_is_a_failure(session: Session) -> None:
-    async with session.exchange("go") as turn:
+    async with session.turn("go") as turn:
         for value in (object(), {1: 2}, float("nan"), (1, 2), b"x"):
             with pytest.raises(InvalidInput):
-                await turn.tool("odd", {}, lambda value=value: value, lifetime=2)
+                await turn.tool("odd", {}, lambda value=value: value, cache_turns=2)
     assert all(text.startswith("(failed: InvalidInput: ") for text in (await shown(session))[2::2])
 
 
@@ -214,7 +218,7 @@ async def test_an_error_that_cannot_say_what_it_is_is_recorded_by_its_name(
     def fail(error: Exception) -> None:
         raise error
 
-    async with session.exchange("go") as turn:
+    async with session.turn("go") as turn:
         for error in (Mute(), ValueError()):
             with pytest.raises(type(error)):
                 await turn.tool("odd", {}, lambda error=error: fail(error))
@@ -234,7 +238,7 @@ async def test_a_failure_that_cannot_be_recorded_is_raised_all_the_same(
 
     store = Full()
     full = await Memory(cast(Store, store), Options(counter=memory.counter)).session("s")
-    async with full.exchange("How is the weather?") as turn:
+    async with full.turn("How is the weather?") as turn:
         store.full = True
         with pytest.raises(ValueError, match="no such city") as caught:
             await turn.tool("weather", LIMA, weather.fail)
@@ -249,9 +253,9 @@ async def test_a_cancelled_tool_leaves_its_call_to_the_end_of_the_turn(session: 
         await asyncio.get_running_loop().create_future()
 
     async def take_turn() -> None:
-        async with session.exchange("wait") as turn:
+        async with session.turn("wait") as turn:
             await turn.append(calling("c"))
-            await turn.tool("forever", {}, forever, call_id="c", lifetime=2)
+            await turn.tool("forever", {}, forever, call_id="c", cache_turns=2)
 
     task = asyncio.create_task(take_turn())
     await begun.wait()
@@ -259,13 +263,13 @@ async def test_a_cancelled_tool_leaves_its_call_to_the_end_of_the_turn(session: 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await shown(session) == ["wait", "weather", INTERRUPTED]
-    async with session.exchange("again") as turn:
-        assert await turn.tool("forever", {}, lambda: "at once", lifetime=2) == "at once"
+    async with session.turn("again") as turn:
+        assert await turn.tool("forever", {}, lambda: "at once", cache_turns=2) == "at once"
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256, None, 7])
 async def test_a_name_that_is_none_is_refused(session: Session, name: Any) -> None:
-    async with session.exchange("go") as turn:
+    async with session.turn("go") as turn:
         with pytest.raises(InvalidInput, match="a tool's name"):
             await turn.tool(name, {}, str)
     for method in (session.cached_tool(name, {}), session.cache_tool(name, {}, "x", 1)):
@@ -277,7 +281,7 @@ async def test_a_name_that_is_none_is_refused(session: Session, name: Any) -> No
     "args", [None, [], "x", {1: 2}, {"a": object()}, {"a": float("inf")}, {"a": "x" * 300_000}]
 )
 async def test_arguments_that_are_no_plain_json_are_refused(session: Session, args: Any) -> None:
-    async with session.exchange("go") as turn:
+    async with session.turn("go") as turn:
         with pytest.raises(InvalidInput, match="a tool's arguments"):
             await turn.tool("t", args, str)
     for method in (session.cached_tool("t", args), session.cache_tool("t", args, "x", 1)):
@@ -286,13 +290,13 @@ async def test_arguments_that_are_no_plain_json_are_refused(session: Session, ar
     assert await shown(session) == ["go"]
 
 
-async def test_what_is_no_lifetime_or_author_is_refused_before_anything_is_recorded(
+async def test_what_is_no_cache_turns_or_author_is_refused_before_anything_is_recorded(
     session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("go") as turn:
-        with pytest.raises(InvalidInput, match="lifetime"):
-            await turn.tool("weather", LIMA, weather, lifetime=-1)
-    with pytest.raises(InvalidInput, match="lifetime"):
+    async with session.turn("go") as turn:
+        with pytest.raises(InvalidInput, match="cache_turns"):
+            await turn.tool("weather", LIMA, weather, cache_turns=-1)
+    with pytest.raises(InvalidInput, match="cache_turns"):
         await session.cache_tool("weather", LIMA, "x", cast(int, True))
     for author in ("", 7):
         with pytest.raises(InvalidInput, match="author"):
@@ -311,11 +315,11 @@ async def test_a_result_over_a_mebibyte_is_kept_as_head_and_tail(
     session: Session, letter: str
 ) -> None:
     text = "head" + letter * MAX_BYTES + "tail"
-    async with session.exchange("go") as turn:
-        told = await turn.tool("large", {}, lambda: text, lifetime=2)
-        assert await turn.tool("large", {}, lambda: "another", lifetime=2) == told
+    async with session.turn("go") as turn:
+        told = await turn.tool("large", {}, lambda: text, cache_turns=2)
+        assert await turn.tool("large", {}, lambda: "another", cache_turns=2) == told
         await turn.append(calling("c" * 1000))
-        again = await turn.tool("large", {}, lambda: text, lifetime=2, call_id="c" * 1000)
+        again = await turn.tool("large", {}, lambda: text, cache_turns=2, call_id="c" * 1000)
         await turn.finish("done")
     assert told.startswith(f"head{letter}")
     assert told.endswith(f"{letter}tail")
@@ -346,48 +350,48 @@ def test_a_result_of_exactly_what_fits_stays_whole() -> None:
 async def test_a_remembered_result_is_not_recorded_again(
     session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("How is the weather?") as turn:
-        assert await turn.tool("weather", LIMA, weather, lifetime=1) == "Lima: 1 °C"
-        assert await turn.tool("weather", LIMA, weather, lifetime=1) == "Lima: 1 °C"
+    async with session.turn("How is the weather?") as turn:
+        assert await turn.tool("weather", LIMA, weather, cache_turns=1) == "Lima: 1 °C"
+        assert await turn.tool("weather", LIMA, weather, cache_turns=1) == "Lima: 1 °C"
     assert await shown(session) == ["How is the weather?", "weather", "Lima: 1 °C"]
     assert weather.runs == 1
 
 
-@pytest.mark.parametrize("lifetime", [1, 2, 3])
-async def test_a_result_serves_for_so_many_exchanges(
-    session: Session, weather: Weather, lifetime: int
+@pytest.mark.parametrize("cache_turns", [1, 2, 3])
+async def test_a_result_serves_for_so_many_turns(
+    session: Session, weather: Weather, cache_turns: int
 ) -> None:
-    await ask_weather(session, weather, lifetime=lifetime)
-    await chat(session, lifetime - 1)
-    await ask_weather(session, weather, lifetime=lifetime)
+    await ask_weather(session, weather, cache_turns=cache_turns)
+    await chat(session, cache_turns - 1)
+    await ask_weather(session, weather, cache_turns=cache_turns)
     assert weather.runs == 2
 
 
 async def test_each_use_lets_a_result_live_anew(session: Session, weather: Weather) -> None:
     for _ in range(5):
-        await ask_weather(session, weather, lifetime=2)
+        await ask_weather(session, weather, cache_turns=2)
     assert weather.runs == 1
     await chat(session)
-    await ask_weather(session, weather, lifetime=2)
+    await ask_weather(session, weather, cache_turns=2)
     assert weather.runs == 2
 
 
-async def test_the_lifetime_is_that_of_the_result_and_not_of_who_asks(
+async def test_the_cache_turns_is_that_of_the_result_and_not_of_who_asks(
     session: Session, weather: Weather
 ) -> None:
-    await ask_weather(session, weather, lifetime=1)
-    async with session.exchange("Again?") as turn:
-        await turn.tool("weather", LIMA, weather, lifetime=2)
-        await turn.tool("weather", LIMA, weather, lifetime=9)
+    await ask_weather(session, weather, cache_turns=1)
+    async with session.turn("Again?") as turn:
+        await turn.tool("weather", LIMA, weather, cache_turns=2)
+        await turn.tool("weather", LIMA, weather, cache_turns=9)
         (tool,) = await session.cached_tools()
-    assert (weather.runs, tool.left, tool.lifetime) == (2, 2, 2)
+    assert (weather.runs, tool.left, tool.cache_turns) == (2, 2, 2)
 
 
 async def test_a_turn_that_is_late_shortens_no_life(session: Session, weather: Weather) -> None:
-    async with session.exchange("slow") as slow:
+    async with session.turn("slow") as slow:
         await chat(session, 3)
-        await ask_weather(session, weather, lifetime=3)
-        await slow.tool("weather", LIMA, weather, lifetime=3)
+        await ask_weather(session, weather, cache_turns=3)
+        await slow.tool("weather", LIMA, weather, cache_turns=3)
     assert [tool.left for tool in await session.cached_tools()] == [2]
     assert weather.runs == 1
 
@@ -412,46 +416,49 @@ async def test_tools_and_arguments_are_told_apart(session: Session) -> None:
         ("t", {"a": "\ud83d\ude00"}),
         ("t", {"a": "😀"}),
     ]
-    async with session.exchange("go") as turn:
+    async with session.turn("go") as turn:
         for n, (name, args) in enumerate(kinds, 1):
-            assert await turn.tool(name, args, run, lifetime=1) == str(n)
-        await turn.tool("t", {"b": 1, "a": {"d": 1, "c": 2}}, run, lifetime=1)
+            assert await turn.tool(name, args, run, cache_turns=1) == str(n)
+        await turn.tool("t", {"b": 1, "a": {"d": 1, "c": 2}}, run, cache_turns=1)
         before = runs
-        await turn.tool("t", {"a": {"c": 2, "d": 1}, "b": 1}, run, lifetime=1)
+        await turn.tool("t", {"a": {"c": 2, "d": 1}, "b": 1}, run, cache_turns=1)
     assert runs == before == len(kinds) + 1
 
 
 async def test_two_people_never_share_a_result(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
-    assert await ask_weather(session, weather, lifetime=9) == "Lima: 1 °C"
-    assert await ask_weather(session, weather, lifetime=9, author="bob") == "Lima: 2 °C"
+    assert await ask_weather(session, weather, cache_turns=9) == "Lima: 1 °C"
+    assert await ask_weather(session, weather, cache_turns=9, author="bob") == "Lima: 2 °C"
     assert (
-        await ask_weather(session, weather, lifetime=9, author="ana") == "Lima: 1 °C"
+        await ask_weather(session, weather, cache_turns=9, author="ana") == "Lima: 1 °C"
     )  # who owns it
-    assert await ask_weather(session, weather, lifetime=9, author="bob") == "Lima: 2 °C"
+    assert await ask_weather(session, weather, cache_turns=9, author="bob") == "Lima: 2 °C"
     assert [tool.author for tool in await session.cached_tools()] == ["ana", "bob"]
     assert await session.cached_tool("weather", LIMA, author="cleo") is None
     other = await memory.session("other", owner="ana")
-    assert await ask_weather(other, weather, lifetime=9) == "Lima: 3 °C"
+    assert await ask_weather(other, weather, cache_turns=9) == "Lima: 3 °C"
     elsewhere = await memory.tenant("other").session("s", owner="ana")
     assert await ask_weather(elsewhere, weather) == "Lima: 4 °C"
 
 
 async def test_a_tool_with_effects_always_runs(session: Session, weather: Weather) -> None:
-    async with session.exchange("go") as turn:
-        await turn.tool("weather", LIMA, weather, lifetime=2)
-        assert await turn.tool("weather", LIMA, weather, lifetime=2, effects=True) == "Lima: 2 °C"
-        assert await turn.tool("weather", LIMA, weather, lifetime=2) == "Lima: 1 °C"
+    async with session.turn("go") as turn:
+        await turn.tool("weather", LIMA, weather, cache_turns=2)
+        assert (
+            await turn.tool("weather", LIMA, weather, cache_turns=2, side_effects=True)
+            == "Lima: 2 °C"
+        )
+        assert await turn.tool("weather", LIMA, weather, cache_turns=2) == "Lima: 1 °C"
 
 
 async def test_a_remembered_result_answers_a_call_and_then_stands_for_itself(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
     await ask_weather(session, weather)
-    async with session.exchange("And now?") as turn:
+    async with session.turn("And now?") as turn:
         await turn.append(calling("c"))
-        told = await turn.tool("weather", LIMA, weather, lifetime=2, call_id="c")
+        told = await turn.tool("weather", LIMA, weather, cache_turns=2, call_id="c")
         assert told == "Lima: 1 °C"
         await turn.finish("the same")
     log = await session.messages()
@@ -460,9 +467,9 @@ async def test_a_remembered_result_answers_a_call_and_then_stands_for_itself(
     assert (tool.call_id, tool.left) == ("c", 1)
     (record,) = await records(memory, session)
     assert [span.first for span in record.made_of] == [2, 3, 6, 7]
-    async with session.exchange("Once more?") as turn:
+    async with session.turn("Once more?") as turn:
         await turn.append(calling("d"))
-        await turn.tool("weather", LIMA, weather, lifetime=2, call_id="d")
+        await turn.tool("weather", LIMA, weather, cache_turns=2, call_id="d")
     (record,) = await records(memory, session)
     assert [span.first for span in record.made_of] == [2, 3, 10, 11]
 
@@ -472,13 +479,13 @@ async def test_a_result_does_not_serve_once_anything_it_is_made_of_is_erased(
     memory: Memory, session: Session, weather: Weather, source: int
 ) -> None:
     await ask_weather(session, weather)
-    async with session.exchange("And now?") as turn:
+    async with session.turn("And now?") as turn:
         await turn.append(calling("c"))
-        await turn.tool("weather", LIMA, weather, lifetime=2, call_id="c")
+        await turn.tool("weather", LIMA, weather, cache_turns=2, call_id="c")
         await memory.store.erase(session.key, [source])
         assert await session.cached_tools() == []
         assert await session.cached_tool("weather", LIMA) is None
-        assert await turn.tool("weather", LIMA, weather, lifetime=2) == "Lima: 2 °C"
+        assert await turn.tool("weather", LIMA, weather, cache_turns=2) == "Lima: 2 °C"
 
 
 async def test_what_is_erased_while_it_is_being_remembered_leaves_nothing_on_the_shelf(
@@ -496,8 +503,8 @@ async def test_what_is_erased_while_it_is_being_remembered_leaves_nothing_on_the
             return stored
 
     quick = await Memory(cast(Store, Quick()), Options(counter=memory.counter)).session("s")
-    async with quick.exchange("go") as turn:
-        assert await turn.tool("weather", LIMA, weather, lifetime=2) == "Lima: 1 °C"
+    async with quick.turn("go") as turn:
+        assert await turn.tool("weather", LIMA, weather, cache_turns=2) == "Lima: 1 °C"
     assert await records(memory, session) == []
 
 
@@ -518,8 +525,8 @@ async def test_what_is_erased_right_before_it_is_put_leaves_nothing_on_the_shelf
             return await memory.store.put(scope, kind, *rest, **options)
 
     late = await Memory(cast(Store, Late()), Options(counter=memory.counter)).session("s")
-    async with late.exchange("go") as turn:
-        assert await turn.tool("weather", LIMA, weather, lifetime=2) == "Lima: 1 °C"
+    async with late.turn("go") as turn:
+        assert await turn.tool("weather", LIMA, weather, cache_turns=2) == "Lima: 1 °C"
     assert await records(memory, session) == []
 
 
@@ -528,29 +535,29 @@ async def test_a_hidden_result_does_not_serve(
     session: Session, weather: Weather, hiding: str
 ) -> None:
     await chat(session)
-    await ask_weather(session, weather, lifetime=5)
+    await ask_weather(session, weather, cache_turns=5)
     await (session.clear() if hiding == "clear" else session.rewind(2))
     assert await session.cached_tools() == []
     assert await session.cached_tool("weather", LIMA) is None
-    assert await ask_weather(session, weather, lifetime=5) == "Lima: 2 °C"
-    assert await ask_weather(session, weather, lifetime=5) == "Lima: 2 °C"
+    assert await ask_weather(session, weather, cache_turns=5) == "Lima: 2 °C"
+    assert await ask_weather(session, weather, cache_turns=5) == "Lima: 2 °C"
 
 
 async def test_a_session_deleted_meanwhile_says_so(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("go") as turn:
+    async with session.turn("go") as turn:
         await memory.delete_session("s")
         with pytest.raises(SessionGone):
-            await turn.tool("weather", LIMA, weather, lifetime=2)
+            await turn.tool("weather", LIMA, weather, cache_turns=2)
     assert weather.runs == 0
 
 
 async def test_ended_results_are_dropped(memory: Memory, session: Session) -> None:
     await session.cache_tool("long", {}, "x", 4)
     await session.cache_tool("short", {}, "y", 1)
-    for exchange, left in [(0, 2), (1, 1), (3, 1), (4, 0)]:
-        assert await drop_ended(memory.store, session.key, exchange) == left
+    for turn, left in [(0, 2), (1, 1), (3, 1), (4, 0)]:
+        assert await drop_ended(memory.store, session.key, turn) == left
         assert len(await records(memory, session)) == left
 
 
@@ -578,14 +585,19 @@ async def test_a_result_used_while_ended_ones_are_dropped_stays(
 
 
 async def test_a_result_can_be_brought_and_looked_up(session: Session, clock: ManualClock) -> None:
-    async with session.exchange("go") as turn:
+    async with session.turn("go") as turn:
         clock.advance(5)
         await session.cache_tool("screen", {"id": 7}, {"title": "Main"}, 2)
         assert await session.cached_tool("screen", {"id": 7}) == '{"title":"Main"}'
         assert await session.cached_tool("screen", {"id": 8}) is None
-        assert await turn.tool("screen", {"id": 7}, str, lifetime=1) == '{"title":"Main"}'
+        assert await turn.tool("screen", {"id": 7}, str, cache_turns=1) == '{"title":"Main"}'
         (tool,) = await session.cached_tools()
-        assert (tool.name, tool.arguments, tool.left, tool.lifetime) == ("screen", {"id": 7}, 2, 2)
+        assert (tool.name, tool.arguments, tool.left, tool.cache_turns) == (
+            "screen",
+            {"id": 7},
+            2,
+            2,
+        )
         assert (tool.at, tool.author) == (clock.now, "ana")
         assert tool.call_id == (await session.messages())[1].tool_calls[0].id
     assert await shown(session) == ["go", "screen", '{"title":"Main"}']
@@ -602,7 +614,7 @@ async def test_looking_up_lets_a_result_live_anew(session: Session) -> None:
     assert await session.cached_tool("t", {}) is None
 
 
-async def test_a_result_brought_without_a_lifetime_is_only_recorded(session: Session) -> None:
+async def test_a_result_brought_without_a_cache_turns_is_only_recorded(session: Session) -> None:
     await session.cache_tool("t", {}, "x", 0)
     assert await session.cached_tool("t", {}) is None
     assert await shown(session) == ["t", "x"]
@@ -613,23 +625,21 @@ async def test_a_result_brought_again_takes_the_place_of_the_other(session: Sess
     await session.cache_tool("u", {}, "other", 1)
     await session.cache_tool("t", {}, "new", 1)
     assert await session.cached_tool("t", {}) == "new"
-    assert [(t.name, t.lifetime) for t in await session.cached_tools()] == [("u", 1), ("t", 1)]
+    assert [(t.name, t.cache_turns) for t in await session.cached_tools()] == [("u", 1), ("t", 1)]
 
 
-# --- which exchange it is ---
+# --- which turn it is ---
 
 
-async def test_an_exchange_is_current_until_it_is_answered(
-    memory: Memory, session: Session
-) -> None:
+async def test_an_turn_is_current_until_it_is_answered(memory: Memory, session: Session) -> None:
     async def now() -> int:
-        return await current_exchange(memory.store, session.key)
+        return await current_turn(memory.store, session.key)
 
     assert await now() == 1
     await session.cache_tool("t", {}, "before all", 1)
-    await session.add_turn("system", "a note")
+    await session.add_message("system", "a note")
     assert await now() == 1
-    async with session.exchange("one") as turn:
+    async with session.turn("one") as turn:
         assert await now() == 1
         await turn.append(Message(role="assistant", content="let me see"), calling("c"))
         assert await now() == 1
@@ -639,9 +649,9 @@ async def test_an_exchange_is_current_until_it_is_answered(
     assert await now() == 2
     for n in range(30):
         await session.cache_tool("t", {"n": n}, "between", 1)
-        await session.add_turn("system", "a note")
+        await session.add_message("system", "a note")
     assert await now() == 2
-    async with session.exchange("two") as two, session.exchange("three") as three:
+    async with session.turn("two") as two, session.turn("three") as three:
         await two.finish("done")
         assert await now() == 3
         await three.finish("done")
@@ -651,7 +661,7 @@ async def test_an_exchange_is_current_until_it_is_answered(
     assert await now() == 4
 
 
-async def test_between_two_exchanges_what_ended_with_the_first_is_dead(session: Session) -> None:
+async def test_between_two_turns_what_ended_with_the_first_is_dead(session: Session) -> None:
     await session.cache_tool("t", {}, "x", 1)
     await chat(session)
     await session.cache_tool("u", {}, "y", 1)
@@ -665,15 +675,15 @@ async def test_between_two_exchanges_what_ended_with_the_first_is_dead(session: 
 async def test_tasks_at_once_run_a_tool_once(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
-    async with session.exchange("go") as turn:
-        calls = (turn.tool("weather", LIMA, weather, lifetime=1) for _ in range(16))
+    async with session.turn("go") as turn:
+        calls = (turn.tool("weather", LIMA, weather, cache_turns=1) for _ in range(16))
         assert set(await asyncio.gather(*calls)) == {"Lima: 1 °C"}
     assert weather.runs == 1
     assert await records(memory, session, LEASE) == []
 
 
 async def test_turns_at_once_run_a_tool_once(session: Session, weather: Weather) -> None:
-    told = await asyncio.gather(*(ask_weather(session, weather, lifetime=20) for _ in range(16)))
+    told = await asyncio.gather(*(ask_weather(session, weather, cache_turns=20) for _ in range(16)))
     assert set(told) == {"Lima: 1 °C"}
 
 
@@ -696,8 +706,8 @@ async def test_when_the_one_who_runs_it_fails_the_next_runs_it(session: Session)
             raise ValueError(runs)
         return "found"
 
-    async with session.exchange("go") as turn:
-        calls = (turn.tool("t", {}, run, lifetime=1) for _ in range(6))
+    async with session.turn("go") as turn:
+        calls = (turn.tool("t", {}, run, cache_turns=1) for _ in range(6))
         told = await asyncio.gather(*calls, return_exceptions=True)
     assert [str(each) for each in told] == ["1", "2", "found", "found", "found", "found"]
     assert runs == 3
@@ -726,10 +736,10 @@ async def test_another_process_waits_and_takes_the_remembered_result(
         await asyncio.sleep(0 if seconds < 1 else seconds)
 
     other = await other_process(memory, sleep)
-    async with session.exchange("one") as one, other.exchange("two") as two:
-        first = asyncio.create_task(one.tool("weather", LIMA, slow, lifetime=5))
+    async with session.turn("one") as one, other.turn("two") as two:
+        first = asyncio.create_task(one.tool("weather", LIMA, slow, cache_turns=5))
         await begun.wait()
-        second = asyncio.create_task(two.tool("weather", LIMA, weather, lifetime=5))
+        second = asyncio.create_task(two.tool("weather", LIMA, weather, cache_turns=5))
         await waits.wait()
         assert not second.done()
         go_on.set()
@@ -760,23 +770,23 @@ async def test_what_a_dead_process_was_running_is_run_by_another(
 
 
 async def test_a_fork_goes_on_with_copies_of_its_own(session: Session, weather: Weather) -> None:
-    await ask_weather(session, weather, lifetime=3)
+    await ask_weather(session, weather, cache_turns=3)
     fork = await session.fork(id="f")
-    assert await ask_weather(fork, weather, lifetime=3) == "Lima: 1 °C"
+    assert await ask_weather(fork, weather, cache_turns=3) == "Lima: 1 °C"
     assert [tool.left for tool in await fork.cached_tools()] == [2]
     assert [tool.left for tool in await session.cached_tools()] == [2]
     await chat(session, 3)
-    assert await ask_weather(session, weather, lifetime=3) == "Lima: 2 °C"
-    assert await ask_weather(fork, weather, lifetime=3) == "Lima: 1 °C"
+    assert await ask_weather(session, weather, cache_turns=3) == "Lima: 2 °C"
+    assert await ask_weather(fork, weather, cache_turns=3) == "Lima: 1 °C"
 
 
 async def test_a_fork_of_the_past_has_no_result_of_later_and_none_that_lives_too_long(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
-    await ask_weather(session, weather, lifetime=2)  # 1 to 4
+    await ask_weather(session, weather, cache_turns=2)  # 1 to 4
     await session.cache_tool("later", {}, "x", 9)
     for _ in range(6):
-        await ask_weather(session, weather, lifetime=2)
+        await ask_weather(session, weather, cache_turns=2)
     scope = Scope(session=session.key)
     await memory.store.put(scope, LEASE, "somebody", {"until": 0.0})
     fork = await session.fork(4, id="f")
@@ -790,19 +800,19 @@ async def test_a_delegate_uses_the_results_of_its_parent(
     await chat(session, 4)
     child = await memory.session("child", owner="ana")
     child._thread = child._thread._replace(tools=session.key)
-    async with session.exchange("go") as turn:
-        await turn.tool("weather", LIMA, weather, lifetime=2)
+    async with session.turn("go") as turn:
+        await turn.tool("weather", LIMA, weather, cache_turns=2)
         assert await ask_weather(child, weather) == "Lima: 1 °C"
         other = {"city": "Quito"}
-        async with child.exchange("and Quito?") as task:
-            assert await task.tool("weather", other, weather, lifetime=2) == "Quito: 2 °C"
-        assert await turn.tool("weather", other, weather, lifetime=2) == "Quito: 2 °C"
+        async with child.turn("and Quito?") as task:
+            assert await task.tool("weather", other, weather, cache_turns=2) == "Quito: 2 °C"
+        assert await turn.tool("weather", other, weather, cache_turns=2) == "Quito: 2 °C"
         both = await session.cached_tools()
         assert [(tool.arguments, tool.left) for tool in both] == [(LIMA, 2), (other, 2)]
         assert await child.cached_tools() == both
         await child.rewind(0)
         assert await child.cached_tools() == both[:1]
-        assert await turn.tool("weather", other, weather, lifetime=2) == "Quito: 3 °C"
+        assert await turn.tool("weather", other, weather, cache_turns=2) == "Quito: 3 °C"
     await memory.delete_session("child")
     assert len(await session.cached_tools()) == 2
 
@@ -812,7 +822,7 @@ async def test_a_result_in_the_log_of_a_deleted_delegate_does_not_serve(
 ) -> None:
     child = await memory.session("child", owner="ana")
     child._thread = child._thread._replace(tools=session.key)
-    await ask_weather(child, weather, lifetime=5)
+    await ask_weather(child, weather, cache_turns=5)
     assert len(await session.cached_tools()) == 1
     await memory.delete_session("child")
     assert await session.cached_tools() == []
@@ -825,7 +835,7 @@ async def test_a_result_does_not_serve_once_its_call_or_itself_is_erased_in_a_ch
 ) -> None:
     child = await memory.session("child", owner="ana")
     child._thread = child._thread._replace(tools=session.key)
-    await ask_weather(child, weather, lifetime=5)
+    await ask_weather(child, weather, cache_turns=5)
     (record,) = await records(memory, session)
     (call, result) = (span.first for span in record.made_of)
     await memory.store.erase(child.key, [call if erased == "the call" else result])
@@ -838,19 +848,19 @@ async def test_a_result_does_not_serve_once_its_call_or_itself_is_erased_in_a_ch
 # --- how live results are shown ---
 
 
-async def live(memory: Memory, session: Session, exchange: int) -> list[Live]:
+async def live(memory: Memory, session: Session, turn: int) -> list[Live]:
     sources = await session.messages(limit=1000)
-    return live_of(await records(memory, session), sources, exchange, "ana", Estimator())
+    return live_of(await records(memory, session), sources, turn, "ana", Estimator())
 
 
 async def test_a_live_result_is_shown_as_a_call_and_what_came_of_it(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
     await session.cache_tool("screen", {"id": 7, "a": "é"}, "Main", 3)
-    await ask_weather(session, weather, lifetime=2)
+    await ask_weather(session, weather, cache_turns=2)
     first, second = await live(memory, session, 2)
-    assert (first.left, first.lifetime) == (2, 3)
-    assert (second.left, second.lifetime) == (1, 2)
+    assert (first.left, first.cache_turns) == (2, 3)
+    assert (second.left, second.cache_turns) == (1, 2)
     (call,) = first.call.tool_calls
     assert (call.name, call.arguments) == ("screen", '{"a":"é","id":7}')
     assert (first.call.role, first.call.seq, first.call.origin) == ("assistant", 0, "assistant")
@@ -883,7 +893,7 @@ async def test_a_live_result_is_counted_by_the_counter_that_is_asked(
 async def test_what_cannot_be_seen_is_not_shown(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
-    await ask_weather(session, weather, lifetime=9)
+    await ask_weather(session, weather, cache_turns=9)
     shelf, log = await records(memory, session), await session.messages()
     counter = Estimator()
     assert len(live_of(shelf, log, 1, "ana", counter)) == 1

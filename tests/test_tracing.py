@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 import keepthread
-from keepthread import Folding, Hybrid, Memory, Message, View, sync
+from keepthread import Compaction, Hybrid, Memory, Message, View, sync
 from keepthread.errors import BudgetTooSmall
 from keepthread.memory.tracing import opentelemetry
 from keepthread.testing.contract import Letters
@@ -64,9 +64,9 @@ async def test_a_tool_says_whether_its_result_was_remembered() -> None:
     traced = Traced()
     async with Memory.open("ram://", counter=Letters(), tracer=traced.tracer) as memory:
         session = await memory.session("s")
-        async with session.exchange("look") as turn:
-            for lifetime in (0, 2, 2):
-                await turn.tool("look", {"at": "x"}, lambda at: at, lifetime=lifetime)
+        async with session.turn("look") as turn:
+            for cache_turns in (0, 2, 2):
+                await turn.tool("look", {"at": "x"}, lambda at: at, cache_turns=cache_turns)
     spans = traced.spans("execute_tool look")
     assert [(span.attributes or {})["keepthread.hit"] for span in spans] == [False, False, True]
     attributes = dict(spans[0].attributes or {})
@@ -78,18 +78,18 @@ async def test_a_tool_says_whether_its_result_was_remembered() -> None:
     ]
 
 
-async def test_each_fold_is_a_span() -> None:
+async def test_each_compact_is_a_span() -> None:
     traced = Traced()
-    folding = Folding(exchanges=4, at_once=2)
+    compaction = Compaction(turns=4, batch_size=2)
     views = {"chat": View(2000, Hybrid())}
     async with Memory.open(
-        "ram://", counter=Letters(), views=views, folding=folding, tracer=traced.tracer
+        "ram://", counter=Letters(), views=views, compaction=compaction, tracer=traced.tracer
     ) as memory:
         session = await memory.session("s")
         for n in range(9):
-            async with session.exchange(f"question {n}") as turn:
+            async with session.turn(f"question {n}") as turn:
                 await turn.finish(f"answer {n}")
-        await session.fold()
+        await session.compact()
         assert (await session.status()).summary_bytes
     spans = traced.spans("upsert_memory")
     assert [dict(span.attributes or {}) for span in spans] == [
@@ -111,7 +111,7 @@ async def test_an_error_is_named_and_never_quoted() -> None:
 
     async with Memory.open("ram://", counter=Letters(), tracer=traced.tracer) as memory:
         session = await memory.session("s", system_prompt=SECRET)
-        async with session.exchange(f"look for {SECRET}") as turn:
+        async with session.turn(f"look for {SECRET}") as turn:
             with pytest.raises(RuntimeError):
                 await turn.tool("look", {"for": SECRET}, fail)
             with pytest.raises(BudgetTooSmall):

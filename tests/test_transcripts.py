@@ -108,7 +108,7 @@ async def test_a_transcript_reads_back_as_data_and_once() -> None:
             assert getattr(found, name) == getattr(given_, name), name
         assert found.origin == "import"
         assert re.fullmatch("import:[0-9a-f]{32}", found.source or "")
-    assert [m.exchange for m in messages] == [1, 1, 1, 1]
+    assert [m.turn for m in messages] == [1, 1, 1, 1]
     again = await read(twin, data)
     assert (again.known, again.sessions) == (1, 1)
     assert await twin.read(session.key) == messages

@@ -291,7 +291,7 @@ async def test_a_search_is_by_words_until_vectors_of_other_dimensions_are_made(
             session = await memory.session("s", owner="ana")
             if not orders:
                 for text in ("My dog is called Rex", "The car is red", "We met on Tuesday"):
-                    await session.add_turn("user", text)
+                    await session.add_message("user", text)
                 await memory.index(owner="ana")
             hits = await memory.search("dog called", owner="ana")
             orders.append([hit.message.content for hit in hits][:1])

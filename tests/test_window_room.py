@@ -60,8 +60,8 @@ async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def test_notes_that_ended_take_no_room(memory: Memory) -> None:
     session = await memory.session("s")
     for n in range(60):
-        await session.inject("screen", words(300, f"screen-{n}"), once=False, lifetime=1)
-        async with session.exchange(f"question {n}") as turn:
+        await session.add_note("screen", words(300, f"screen-{n}"), once=False, turns=1)
+        async with session.turn(f"question {n}") as turn:
             context = await turn.context("sliding")
             await turn.finish(f"answer {n}")
     asked = [m.seq for m in context.messages if m.role == "user"]
@@ -140,8 +140,8 @@ async def test_a_context_over_what_cannot_be_shown_costs_the_same_however_long_t
     session = await memory.session("s")
     costs: list[int] = []
     for n in range(900):
-        await session.inject("screen", words(100, f"screen-{n}"), once=False, lifetime=1)
-        async with session.exchange(f"question {n}") as turn:
+        await session.add_note("screen", words(100, f"screen-{n}"), once=False, turns=1)
+        async with session.turn(f"question {n}") as turn:
             if n in (150, 300, 899):
                 store.given = 0
                 await turn.context(budget=1000)
@@ -156,7 +156,7 @@ async def test_what_can_be_shown_behind_a_note_that_is_larger_than_the_rest_is_r
 ) -> None:
     session = await memory.session("s")
     await talk(session, 30)
-    await session.inject("screen", words(5000), lifetime=1)
+    await session.add_note("screen", words(5000), turns=1)
     await talk(session, 30)
     context = await session.context("sliding")
     assert context.tokens > 900
@@ -222,7 +222,7 @@ async def test_a_window_by_count_starts_at_the_same_message_however_much_was_rea
 async def test_a_turn_whose_question_was_cleared_is_shown_it(memory: Memory) -> None:
     session = await memory.session("s")
     await talk(session, 5)
-    async with session.exchange("second") as turn:
+    async with session.turn("second") as turn:
         await turn.append(Message(role="assistant", content="Let me see."))
         await session.clear()
         context = await turn.context(budget=500)
@@ -238,7 +238,7 @@ async def test_a_turn_whose_question_was_cleared_is_shown_it(memory: Memory) -> 
 async def test_a_turn_whose_question_was_rewound_is_shown_it_in_its_place(memory: Memory) -> None:
     session = await memory.session("s")
     await talk(session, 2)
-    async with session.exchange("second") as turn:
+    async with session.turn("second") as turn:
         await turn.append(Message(role="assistant", content="Let me see."))
         await session.rewind(3)
         await turn.append(Message(role="assistant", content="Found."))
@@ -256,7 +256,7 @@ async def test_a_question_that_was_erased_is_not_shown_though_it_is_being_answer
     memory: Memory,
 ) -> None:
     session = await memory.session("s")
-    async with session.exchange("secret") as turn:
+    async with session.turn("secret") as turn:
         await session.clear()
         await memory.forget(session="s", message=turn.user.id)
         assert not (await turn.context(budget=500)).messages
@@ -272,8 +272,8 @@ async def test_a_budget_that_is_full_is_used_to_more_than_half(strategy: Window)
     session = await memory.session("s")
     used: list[int] = []
     for n in range(90):
-        await session.inject("screen", words(200, f"{n}"), once=False, lifetime=1)
-        async with session.exchange(words(90, f"{n}")) as turn:
+        await session.add_note("screen", words(200, f"{n}"), once=False, turns=1)
+        async with session.turn(words(90, f"{n}")) as turn:
             context = await turn.context()
             await turn.finish(words(150, f"{n}"))
         if any(c.reason.startswith("older") for c in context.why.left_out):

@@ -29,8 +29,8 @@ class Weather:
         self.asked.append(city)
         return {"city": city, "degrees": DEGREES[city]}
 
-    def tool(self, lifetime: int = 0) -> Runnable:
-        return Runnable(TOOL, self, lifetime)
+    def tool(self, cache_turns: int = 0) -> Runnable:
+        return Runnable(TOOL, self, cache_turns)
 
 
 def stage_of(asked: Received) -> str:

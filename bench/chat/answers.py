@@ -127,7 +127,7 @@ class Asking:
         """Do what the chat does, step by step; return what storing and choosing took."""
         session = await self._talk.session()
         begun = _now()
-        async with session.exchange(next(self._questions), id=new_id()) as turn:
+        async with session.turn(next(self._questions), id=new_id()) as turn:
             stored = _now()
             context = await turn.context(VIEW)
             chosen = _now()

@@ -76,7 +76,7 @@ class Home(NamedTuple):
         self.config.write_text(json.dumps(settings))  # which is YAML as well
 
     async def fill(self, texts: Sequence[str], sessions: int) -> None:
-        """Store texts by turns, equally many in each session; fold and index them, as chats do."""
+        """Store texts in turns, as many in each session; compact and index them as chats do."""
         settings = read_config(self.env, self.folder).settings
         each = len(texts) // sessions
         at = time.time() - len(texts) * _APART
@@ -91,7 +91,7 @@ class Home(NamedTuple):
                 said = messages[number * each : (number + 1) * each]
                 for start in range(0, each, _PAGE):
                     await session.append(*said[start : start + _PAGE])
-                    await memory.idle()  # so that folds are made on the way
+                    await memory.idle()  # so that compactions are made on the way
             await memory.index(owner=settings.memory.owner)
 
     async def talk(self) -> Talk:

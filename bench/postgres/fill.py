@@ -100,17 +100,17 @@ def _rows(tenant: int, sids: Sequence[int], number: int, size: int) -> Iterator[
     counter, tokens = COUNTER.encode(), tokens_of(size)
     made = 0
     for seq in range(1, number + 1):
-        role = USER + (seq - 1) % 2  # an exchange is a user message and its answer
-        exchange = (seq + 1) // 2
+        role = USER + (seq - 1) % 2  # a turn is a user message and its answer
+        turn = (seq + 1) // 2
         total, at, content = seq * tokens, _SOME_TIME + seq, contents[seq % len(contents)]
         for sid in sids:
             made += 1
             id = made.to_bytes(8, "big") + os.urandom(8)  # in order of time, as ours are
             sha = digest(id.hex(), role, content, None)
-            guard = guard_of(sid, seq, tokens, counter, exchange, exchange, total, at, sha)
+            guard = guard_of(sid, seq, tokens, counter, turn, turn, total, at, sha)
             # fmt: off
             yield pack(
-                _COLUMNS, 8, sid, 8, seq, 8, tokens, 8, exchange, 8, exchange, 8, total, 8, at,
+                _COLUMNS, 8, sid, 8, seq, 8, tokens, 8, turn, 8, turn, 8, total, 8, at,
                 4, tenant, 2, role, 16, id, 5, counter, 32, sha, 8, guard, 0, size, content,
             )
             # fmt: on

@@ -1,4 +1,4 @@
-"""A conversation held in a session, bare or in company: notes, remembered results, pins, folds."""
+"""A conversation in a session, alone or with notes, cached results, pins and compactions."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -36,16 +36,16 @@ class Company:
         """Do what comes before a turn."""
         session, chance = self._session, self._chance
         if key := _NOTES.get(number):
-            await session.inject(key, words(chance, _NOTE_WORDS))
+            await session.add_note(key, words(chance, _NOTE_WORDS))
         if number % _LOOKED_UP == 0 and await session.cached_tool("profile", {}) is None:
             await self._remember("profile", {}, _PROFILE_LIFETIME)
         remembered = await session.cached_tools()
         if chance.random() < _CHANCE and len(remembered) < _MOST_RESULTS:
             await self._remember("page", {"number": number}, chance.randint(*_LIFETIMES))
 
-    async def _remember(self, name: str, args: Mapping[str, int], lifetime: int) -> None:
+    async def _remember(self, name: str, args: Mapping[str, int], cache_turns: int) -> None:
         result = words(self._chance, self._chance.randint(*_RESULT_WORDS))
-        await self._session.cache_tool(name, dict(args), result, lifetime)
+        await self._session.cache_tool(name, dict(args), result, cache_turns)
 
     async def said(self, messages: Sequence[Message]) -> None:
         """Take note of what was said, and pin the earliest of it once there is enough."""
@@ -82,7 +82,7 @@ async def hold(
         for number, talked in enumerate(talk(kind, seed, turns)):
             if beside:
                 await beside.before(number)
-            async with session.exchange(talked.asked) as turn:
+            async with session.turn(talked.asked) as turn:
                 said = [turn.user]
                 await call(turn)
                 for each in talked.rounds:
@@ -92,5 +92,5 @@ async def hold(
                 said.append(await turn.finish(talked.answered))
             if beside:
                 await beside.said(said)
-                await memory._shared.background.settle()  # so that folding is not by chance
+                await memory._shared.background.settle()  # so that compaction is not by chance
     return {name: seen.shares for name, seen in prompts.items()}

@@ -112,6 +112,6 @@ class Steps:
 
 
 def _intact(place: int, row: tuple) -> bool:
-    seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, at, sha, guard = row
-    right = guard_of(place, seq, tokens, counter, exchange, exchanges, total, at, sha)
+    seq, id, role, content, extra, tokens, counter, turn, turns, total, at, sha, guard = row
+    right = guard_of(place, seq, tokens, counter, turn, turns, total, at, sha)
     return guard == right and sha == digest(id.hex(), role, content, extra)

@@ -18,9 +18,9 @@ if typing.TYPE_CHECKING:
     from keepthread.memory.options import Options
     from keepthread.memory.search.search import Hit
     from keepthread.memory.session import Session, Status
-    from keepthread.memory.summaries import Costs, Folding
+    from keepthread.memory.summaries import Compaction, Costs
     from keepthread.memory.turn import Turn
-    from keepthread.memory.why_log import KeptWhy
+    from keepthread.memory.why_log import Explanation
     from keepthread.stores import PostgresStore, RamStore, RedisStore, SQLiteStore
     from keepthread.types import (
         Attachment,
@@ -44,18 +44,18 @@ __all__ = [
     "Attachment",
     "CachedTool",
     "Choice",
+    "Compaction",
     "Context",
     "Costs",
     "Damage",
     "Difference",
+    "Explanation",
     "Extraction",
     "Fact",
-    "Folding",
     "ForkPoint",
     "Hit",
     "Hybrid",
     "KeepthreadError",
-    "KeptWhy",
     "Memory",
     "Message",
     "Native",
@@ -98,12 +98,12 @@ _LATER: typing.Final = {
     "Difference": "keepthread.context.diff",
     "Extraction": "keepthread.memory.facts.extraction",
     "Fact": "keepthread.memory.facts.types",
-    "Folding": "keepthread.memory.summaries",
+    "Compaction": "keepthread.memory.summaries",
     "ForkPoint": "keepthread.types",
     "Hit": "keepthread.memory.search.search",
     "Hybrid": "keepthread.context.strategies",
     "KeepthreadError": "keepthread.errors",
-    "KeptWhy": "keepthread.memory.why_log",
+    "Explanation": "keepthread.memory.why_log",
     "Memory": "keepthread.memory.memory",
     "Message": "keepthread.types",
     "Native": "keepthread.types",

@@ -57,8 +57,8 @@ class Live(NamedTuple):
     call: Message
     result: Message
     left: int
-    """Exchanges in which it still serves, this one included."""
-    lifetime: int
+    """Turns in which it still serves, this one included."""
+    cache_turns: int
 
 
 class Past(NamedTuple):
@@ -136,8 +136,8 @@ class Material(NamedTuple):
     """What to recall by; the newest user message if it is None."""
     recounted: int = 0
     """The newest position whose tokens were counted again here, for another counter stored them."""
-    exchange: int = 0
-    """The exchange a model is to answer."""
+    turn: int = 0
+    """The turn a model is to answer."""
     passed: int = 0
     """The position of a newest user message that is to be left out."""
     notes: Sequence[Message] = ()
@@ -340,15 +340,15 @@ class Store(Protocol):
         messages: Sequence[Message],
         *,
         expect: int | None = None,
-        exchange: int | None = None,
+        turn: int | None = None,
     ) -> list[Message]:
         """Store messages at the end of the log, all or none, and return them as stored.
 
         A message without an id gets one. An id seen before in this session is not stored twice:
         the stored message is returned, a tombstone if it was erased; another body under it raises
         `Conflict`. New messages are stored only if `expect`, when given, is the last position of
-        the log; else `Stale` is raised. Each user message opens the next exchange, and what
-        follows belongs to the latest; `exchange` puts all of them into an earlier one instead. A
+        the log; else `Stale` is raised. Each user message opens the next turn, and what
+        follows belongs to the latest; `turn` puts all of them into an earlier one instead. A
         log counts up to 2**53 - 1 tokens; messages beyond that raise `InvalidInput`.
         """
         ...
@@ -356,7 +356,7 @@ class Store(Protocol):
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
         """Copy messages that a store gave out to the end of the log, position by position.
 
-        Positions, exchanges, counts and times are kept, tombstones and damage as well; what is
+        Positions, turns, counts and times are kept, tombstones and damage as well; what is
         there already is passed over. Returns the last position. A gap raises `Stale`, another
         message at a position `Conflict`.
         """

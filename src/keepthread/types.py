@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, NewType, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Origin: TypeAlias = Literal["operator", "user", "assistant", "tool", "web", "import"]
-State: TypeAlias = Literal["live", "erased", "damaged", "spooled"]
+State: TypeAlias = Literal["live", "erased", "damaged", "queued"]
 SessionKind: TypeAlias = Literal["main", "fork", "delegate"]
 Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic"]
 Durability: TypeAlias = Literal["memory", "process", "power", "replicated"]
@@ -79,7 +79,7 @@ class Message:
     """Seconds since 1970; for people and filters, never for order."""
 
     seq: int = 0
-    exchange: int = 0
+    turn: int = 0
     total: int = 0
     """Tokens of the log up to and with this message."""
     digest: bytes = b""
@@ -118,7 +118,7 @@ class SessionInfo:
     updated_at: float = 0.0
     """The latest activity; may lag behind by a second."""
     messages: int = 0
-    exchanges: int = 0
+    turns: int = 0
     tokens: int = 0
     epoch: int = 0
     """How often something was erased here."""
@@ -206,10 +206,10 @@ class Summary(NamedTuple):
     """The last position behind it."""
     tokens: int = 0
     """What the messages behind it cost."""
-    exchange: int = 0
-    """The last exchange behind it."""
+    turn: int = 0
+    """The last turn behind it."""
     number: int = 0
-    """How many folds it took, this one included."""
+    """How many compactions it took, this one included."""
     origin: Origin = "user"
     """The lowest trust among what it was made from."""
     spans: Sequence[Span] = ()
@@ -228,9 +228,9 @@ class CachedTool(NamedTuple):
     name: str
     arguments: Mapping[str, JSON]
     left: int
-    """Exchanges in which it still serves, this one included."""
-    lifetime: int
-    """Exchanges for which it serves once used."""
+    """Turns in which it still serves, this one included."""
+    cache_turns: int
+    """Turns for which it serves once used."""
     call_id: str
     at: float
     """When the result was recorded, in seconds since 1970."""
@@ -245,8 +245,8 @@ class ProactiveTool(NamedTuple):
     result: JSON
     """A text, or other JSON."""
     arguments: Mapping[str, JSON] = {}
-    lifetime: int = 1
-    """Exchanges in which it is remembered, the current one included."""
+    cache_turns: int = 1
+    """Turns in which it is remembered, the current one included."""
 
 
 class Digest(NamedTuple):

@@ -34,7 +34,7 @@ async def fill(store: Store) -> None:
     call = ToolCall(id="call_1", name="weather", arguments='{"city": ')
     await store.append(main.key, [Message(role="assistant", tool_calls=[call], tokens=9)])
     await store.append(main.key, [FULL, Message(role="user", content="secret", id="gone")])
-    await store.append(main.key, [Message(role="assistant", content="late")], exchange=1)
+    await store.append(main.key, [Message(role="assistant", content="late")], turn=1)
     await store.erase(main.key, [4])
     span = Span(session=main.key, first=1, last=2)
     await store.put(Scope(session=main.key), "pin", "x", None, made_of=[span])

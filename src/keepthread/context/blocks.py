@@ -1,7 +1,7 @@
 """Blocks: messages that live or die together, a tool call and its results.
 
 A result belongs to the call its own id was derived from, else to the latest call before it, of its
-exchange if there is one, that has its call id and no result yet. It is set behind its call wherever
+turn if there is one, that has its call id and no result yet. It is set behind its call wherever
 the log holds it. A call with some results missing gets stand-ins for them; one
 with none is left out, and so is a result without its call.
 """
@@ -93,7 +93,7 @@ def no_result(message: Message, call: ToolCall, counter: TokenCounter) -> Messag
         content=NO_RESULT,
         tool_call_id=call.id,
         name=call.name,
-        exchange=message.exchange,
+        turn=message.turn,
         origin="tool",
     )
     return replace(blank, tokens=counter.count(blank))
@@ -105,14 +105,14 @@ def calls_of(message: Message) -> Sequence[ToolCall]:
 
 
 def is_answer(message: Message) -> bool:
-    """Tell whether a message is a model's last word in an exchange: it calls nothing."""
+    """Tell whether a message is a model's last word in a turn: it calls nothing."""
     return message.role == "assistant" and not message.tool_calls
 
 
-def units_of(messages: Sequence[Message], exchange: int = 0) -> Units:
+def units_of(messages: Sequence[Message], turn: int = 0) -> Units:
     """Return messages as units, by the position of their first message.
 
-    `exchange` is the one to answer: notes that ended before it cannot be shown.
+    `turn` is the one to answer: notes that ended before it cannot be shown.
     """
     units: list[Unit] = []
     places: list[int] = []
@@ -128,7 +128,7 @@ def units_of(messages: Sequence[Message], exchange: int = 0) -> Units:
         elif message.tool_calls and calls_of(message):
             unit = Block(message, fault="a call without a result")
             callers.append(unit)
-        elif message.role == "system" and is_note(message) and has_ended(message, exchange):
+        elif message.role == "system" and is_note(message) and has_ended(message, turn):
             unit = Block(message, fault="a note that holds no longer")
         units.append(unit)
         places.append(place)
@@ -148,6 +148,6 @@ def _take_result(message: Message, callers: list[Block]) -> bool:
 
 
 def _candidates(message: Message, callers: list[Block]) -> list[Block]:
-    """Return the calls it may belong to, the likeliest first: its own exchange's, the latest."""
+    """Return the calls it may belong to, the likeliest first: its own turn's, the latest."""
     latest = callers[::-1]
-    return sorted(latest, key=lambda block: block.call.exchange != message.exchange)
+    return sorted(latest, key=lambda block: block.call.turn != message.turn)

@@ -17,7 +17,7 @@ _GAP_SIZE: Final = 5
 _LEAST: Final = 60
 """Bytes below which a piece of a text tells nothing."""
 _LINE: Final = 150
-"""Bytes below which the account of an exchange tells too little."""
+"""Bytes below which the account of a turn tells too little."""
 _NEAR: Final = 24
 """Characters that may go, lest a word be cut."""
 _BEGINNING: Final = 40
@@ -216,17 +216,17 @@ def _clings(text: str, at: int) -> bool:
 # --- running summaries ---
 
 
-def exchange_line(
+def turn_line(
     messages: Sequence[Message],
     *,
     user: int,
     answer: int,
     digests: Mapping[int, str] | None = None,
 ) -> str:
-    """Return one exchange in one line: what was asked, what was answered, which tools were used.
+    """Return one turn in one line: what was asked, what was answered, which tools were used.
 
     The questions take `user` bytes together, the answer `answer`; of an answer in `digests`, by
-    its position, the digest stands. An exchange with nothing to say gives an empty line.
+    its position, the digest stands. A turn with nothing to say gives an empty line.
     """
     live = [message for message in messages if message.state == "live"]
     asked = [message for message in live if message.role == "user" and message.content.strip()]

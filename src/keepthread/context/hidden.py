@@ -109,9 +109,9 @@ def _covers(outer: Hidden, inner: Hidden) -> bool:
     return outer.first <= inner.first and inner.last <= outer.last
 
 
-def opens_exchange(message: Message) -> bool:
-    """Tell whether a message is the question of an exchange."""
-    return message.role == "user" and message.exchange > 0
+def opens_turn(message: Message) -> bool:
+    """Tell whether a message is the question of a turn."""
+    return message.role == "user" and message.turn > 0
 
 
 class Questions:
@@ -122,17 +122,17 @@ class Questions:
         spans = (*marks.hidden, *marks.inner) if marks else ()
         self._spans = sorted(spans, key=lambda span: span.last, reverse=True)
         self._seen: dict[int, int] = {}
-        """The positions of the questions, by their exchanges."""
+        """The positions of the questions, by their turns."""
 
-    def exchange(self, message: Message) -> int:
-        """Return the exchange that the next message belongs to."""
+    def turn(self, message: Message) -> int:
+        """Return the turn that the next message belongs to."""
         while self._spans and self._spans[-1].last < message.seq:  # it was hidden by then
             span = self._spans.pop()
             seen = self._seen.items()
             self._seen = {n: seq for n, seq in seen if not span.first <= seq <= span.last}
-        if opens_exchange(message):
-            self._seen.setdefault(message.exchange, message.seq)
-        if message.exchange in self._seen or not self._seen:
-            return message.exchange
+        if opens_turn(message):
+            self._seen.setdefault(message.turn, message.seq)
+        if message.turn in self._seen or not self._seen:
+            return message.turn
         latest = max(self._seen, key=lambda number: self._seen[number])
-        return min(latest, message.exchange)
+        return min(latest, message.turn)

@@ -171,7 +171,7 @@ def live_that_fit(
     fitting: list[Live] = []
     for each in reversed([each for each in live if each.result.seq not in seen]):
         tokens = each.call.tokens + each.result.tokens
-        reason = f"remembered, {each.left} of {each.lifetime} exchanges left"
+        reason = f"remembered, {each.left} of {each.cache_turns} turns left"
         seq = each.result.seq
         if tokens > left:
             account.add_range(seq, seq, 1, each.result.tokens, "", f"{reason}, but does not fit")

@@ -1,6 +1,6 @@
 """Strategies: lists of sections around a window, chosen by one pure pipeline.
 
-Two orders, not one. Who gets tokens first: the system prompt, the newest user message, the exchange
+Two orders, not one. Who gets tokens first: the system prompt, the newest user message, the turn
 in hand, then the sections in their order, then the window. Where it stands: what rarely changes
 first (system prompt, pins, facts, the told past, kept messages, notes older than the window), then
 the window, then what changes with each turn (remembered results, what was recalled), then the
@@ -39,7 +39,7 @@ LEAST_STEP: Final = 2048
 STEP_SHARE: Final = 0.3
 UNTOLD: Final = f"{OLDER}, and not told"
 _NOTCHES: Final = 8
-"""In so many parts of the room an exchange in hand may push the sections aside: not in each call
+"""In so many parts of the room a turn in hand may push the sections aside: not in each call
 by a little, for then the prompt would begin anew each time."""
 
 
@@ -83,8 +83,8 @@ class Window:
         return Plan(self, material, budget)
 
     @property
-    def folds(self) -> bool:
-        """Tell whether it wants old exchanges to be summarised."""
+    def compactions(self) -> bool:
+        """Tell whether it wants old turns to be summarised."""
         return any(section.name in PAST for section in self.sections)
 
     def step_for(self, room: int) -> int:
@@ -98,13 +98,13 @@ class Window:
 class Summarized(Window):
     """A window that tells what came before it: a running summary, and older answers in short.
 
-    Answers that have a digest are shown by it unless they were among the newest `recent` messages
-    at the last step. Of what no summary stands for yet, `told` exchanges are told in short.
+    The newest `verbatim_messages` messages at the last step are shown in full; older answers are
+    replaced by their digest. Up to `brief_turns` turns that no summary covers yet are abridged.
     """
 
     sections: Sequence[Section] = SUMMARIZED
-    recent: int = 20
-    told: int = 20
+    verbatim_messages: int = 20
+    brief_turns: int = 20
 
     most_step: ClassVar[float] = 0.62
 
@@ -121,7 +121,7 @@ class Hybrid(Summarized):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall(Window):
-    """Shows what bears on the newest user message, or on a query, and the exchange in hand."""
+    """Shows what bears on the newest user message, or on a query, and the turn in hand."""
 
     sections: Sequence[Section] = RECALL
 
@@ -141,11 +141,11 @@ class Plan:
         self.shares = Shares.of(strategy.sections, material, self.room)
         self.pane = Pane(material, self.account)
         self.pane.show_newest(self._fit_newest())
-        folds = strategy.folds
-        near = self.shares.without_past() if folds else self.shares
+        compactions = strategy.compactions
+        near = self.shares.without_past() if compactions else self.shares
         self._place(near)
         self.missing = self.pane.missing
-        self.tells_past = folds and not self.pane.shows_all
+        self.tells_past = compactions and not self.pane.shows_all
         if self.tells_past:
             self._place(self.shares)
             self.missing = max(self.missing, self.pane.missing)
@@ -168,9 +168,9 @@ class Plan:
         return self.pane.reach.first if self.pane.units else 0
 
     @property
-    def exchanges(self) -> int:
-        """Return how many exchanges before the window may be told in short."""
-        return self.strategy.told if isinstance(self.strategy, Summarized) else 0
+    def turns(self) -> int:
+        """Return how many turns before the window may be told in short."""
+        return self.strategy.brief_turns if isinstance(self.strategy, Summarized) else 0
 
     def _place(self, shares: Shares) -> None:
         room = shares.for_window()
@@ -304,7 +304,7 @@ class Plan:
         if not self.tells_past or not (past.summary or past.gap):
             return Told()
         counter, fence = self.material.counter, self.material.fence
-        told = tell(past, room, counter, fence, self.exchanges)
+        told = tell(past, room, counter, fence, self.turns)
         if told.message is not None:
             summary = past.summary if told.summarized else None
             reason = f"a summary of what ends at {summary.last}" if summary else "what came before"
@@ -337,7 +337,7 @@ class Plan:
             return {}
         messages, stepped = self.material.messages, self.pane.stepped
         upto = [m.seq for m in messages if m.seq <= stepped]
-        recent = self.strategy.recent
+        recent = self.strategy.verbatim_messages
         old = upto[-recent - 1] if len(upto) > recent else 0
         return {
             seq: each for seq, each in past.digests.items() if seq <= old and each.head <= stepped

@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
-from keepthread.context.digest import exchange_line, extract
+from keepthread.context.digest import extract, turn_line
 from keepthread.context.hidden import Questions
 from keepthread.context.quoting import fenced
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
@@ -22,7 +22,7 @@ _SOURCES: Final[Mapping[Origin, str]] = {
 }
 """Added to the title of a summary of such text, because its lines may not name the origin."""
 _SIZES: Final = ((160, 240), (100, 140), (60, 80))
-"""Bytes of question and answer in the line of an exchange; smaller ones if not all fit."""
+"""Bytes of question and answer in the line of a turn; smaller ones if not all fit."""
 _LEAST_BYTES: Final = 60  # of a summary that are worth a fence
 
 
@@ -34,9 +34,9 @@ class Told(NamedTuple):
     summarized: bool = False
 
 
-def tell(past: Past, room: int, counter: TokenCounter, fence: str, exchanges: int) -> Told:
-    """Return the past in at most so many tokens; of the gap, the newest exchanges."""
-    gap = _Gap(past.gap, exchanges)
+def tell(past: Past, room: int, counter: TokenCounter, fence: str, turns: int) -> Told:
+    """Return the past in at most so many tokens; of the gap, the newest turns."""
+    gap = _Gap(past.gap, turns)
     text = past.summary.text if past.summary else ""
     summed_up = past.summary.origin if past.summary else "operator"
     block = _fit(counter, fence, text, gap, room, _SOURCES.get(summed_up, ""))
@@ -54,11 +54,11 @@ def tell(past: Past, room: int, counter: TokenCounter, fence: str, exchanges: in
 
 
 class _Gap:
-    """Exchanges to be told in short; two of the same messages are the same."""
+    """Turns to be told in short; two of the same messages are the same."""
 
-    def __init__(self, messages: Sequence[Message], exchanges: int) -> None:
-        groups = [list(group) for _, group in groupby(messages, key=Questions().exchange)]
-        self.groups = groups[max(0, len(groups) - exchanges) :]
+    def __init__(self, messages: Sequence[Message], turns: int) -> None:
+        groups = [list(group) for _, group in groupby(messages, key=Questions().turn)]
+        self.groups = groups[max(0, len(groups) - turns) :]
         self.key = tuple(m.digest or m.content for group in self.groups for m in group)
 
     def __eq__(self, other: object) -> bool:
@@ -68,8 +68,8 @@ class _Gap:
         return hash(self.key)
 
     def lines(self, user: int, answer: int) -> "_Lines":
-        """Return a line for each exchange that says something, and where it begins."""
-        told = [(g[0].seq, exchange_line(g, user=user, answer=answer)) for g in self.groups]
+        """Return a line for each turn that says something, and where it begins."""
+        told = [(g[0].seq, turn_line(g, user=user, answer=answer)) for g in self.groups]
         return [(since, line) for since, line in told if line]
 
 
@@ -111,7 +111,7 @@ def _fit(
 
 
 def _lines_that_fit(gap: _Gap, fits: Callable[[_Lines], bool]) -> _Lines:
-    """Return lines for all exchanges if any size lets them fit, else the newest in the smallest."""
+    """Return lines for all turns if any size lets them fit, else the newest in the smallest."""
     for sizes in _SIZES:
         lines = gap.lines(*sizes)
         if fits(lines):

@@ -18,7 +18,7 @@ _KINDS: Final = {
     "call": str,
     "result": str,
     "last": int,
-    "lifetime": int,
+    "cache_turns": int,
     "at": float,
     "log_end": int,
     "visible_end": int,
@@ -26,7 +26,7 @@ _KINDS: Final = {
 
 
 class Entry(NamedTuple):
-    """A remembered result: the message that holds it, and the last exchange in which it serves.
+    """A remembered result: the message that holds it, and the last turn in which it serves.
 
     It names no text but the arguments; `sources` are the call and the result it was first made
     of, and the ones that repeated it, if any: the last of them is the result it stands for.
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     result: str
     """The id of the result's message."""
     last: int
-    lifetime: int
+    cache_turns: int
     at: float
     log_end: int
     """The last position of its session's log when the result was recorded."""
@@ -65,29 +65,29 @@ class Entry(NamedTuple):
             "call": self.call,
             "result": self.result,
             "last": self.last,
-            "lifetime": self.lifetime,
+            "cache_turns": self.cache_turns,
             "at": self.at,
             "log_end": self.log_end,
             "visible_end": self.visible_end,
         }
 
-    def used(self, exchange: int) -> "Entry":
-        """Return the entry after it served in an exchange: its life begins anew."""
-        return self._replace(last=max(self.last, exchange + self.lifetime - 1))
+    def used(self, turn: int) -> "Entry":
+        """Return the entry after it served in a turn: its life begins anew."""
+        return self._replace(last=max(self.last, turn + self.cache_turns - 1))
 
-    def upto(self, exchange: int) -> "Entry":
-        """Return the entry as it could be in a log that ends with an exchange."""
-        return self._replace(last=min(self.last, exchange + self.lifetime - 1))
+    def upto(self, turn: int) -> "Entry":
+        """Return the entry as it could be in a log that ends with a turn."""
+        return self._replace(last=min(self.last, turn + self.cache_turns - 1))
 
 
 def live_of(
     records: Sequence[Record],
     sources: Sequence[Message],
-    exchange: int,
+    turn: int,
     author: str,
     counter: TokenCounter,
 ) -> list[Live]:
-    """Return the results on a session's shelf that serve an author in an exchange, oldest first.
+    """Return the results on a session's shelf that serve an author in a turn, oldest first.
 
     `sources` are the messages of this session that the records are made of, as far as they can be
     seen; results in the logs of others are passed over.
@@ -96,18 +96,18 @@ def live_of(
     found: list[tuple[int, Live]] = []
     for record in records:
         entry = Entry.of(record) if record.kind == TOOL else None
-        if entry is None or entry.last < exchange or not entry.sources or entry.author != author:
+        if entry is None or entry.last < turn or not entry.sources or entry.author != author:
             continue
         *_, asked, place = [None, *entry.sources]
         result = seen.get(place.last) if place and place.session == record.scope.session else None
         # A call may be hidden and its result not: it came after everything was cleared.
         hidden = asked and asked.session == record.scope.session and asked.last not in seen
         if result is not None and result.id == entry.result and not hidden:
-            found.append((result.seq, _shown(record.key, entry, result, exchange, counter)))
+            found.append((result.seq, _shown(record.key, entry, result, turn, counter)))
     return [live for _, live in sorted(found, key=lambda pair: pair[0])]
 
 
-def _shown(key: str, entry: Entry, result: Message, exchange: int, counter: TokenCounter) -> Live:
+def _shown(key: str, entry: Entry, result: Message, turn: int, counter: TokenCounter) -> Live:
     wish = ToolCall(id=entry.call, name=entry.name, arguments=entry.arguments)
     call = Message(
         role="assistant",
@@ -120,8 +120,8 @@ def _shown(key: str, entry: Entry, result: Message, exchange: int, counter: Toke
     if result.counter != counter.name or result.tool_call_id != entry.call:
         result = replace(result, tool_call_id=entry.call, counter=counter.name)
         result = replace(result, tokens=counter.count(result))
-    left = min(entry.last - exchange + 1, entry.lifetime)  # nobody may have asked yet
-    return Live(call, result, left, entry.lifetime)
+    left = min(entry.last - turn + 1, entry.cache_turns)  # nobody may have asked yet
+    return Live(call, result, left, entry.cache_turns)
 
 
 @lru_cache(maxsize=1024)  # every context asks, and counting is what it costs

@@ -48,7 +48,7 @@ def trust_in(message: Message) -> Origin:
 NOTE: Final = "note:"
 """The prefix of a note's `source`; its key follows."""
 UNTIL: Final = "until"
-"""The name in a note's `meta` of the last exchange in which it is shown."""
+"""The name in a note's `meta` of the last turn in which it is shown."""
 
 
 def is_note(message: Message) -> bool:
@@ -56,7 +56,7 @@ def is_note(message: Message) -> bool:
     return message.role == "system" and (message.source or "").startswith(NOTE)
 
 
-def has_ended(message: Message, exchange: int) -> bool:
+def has_ended(message: Message, turn: int) -> bool:
     """Return whether a note is no longer shown."""
     until = message.meta.get(UNTIL)
-    return isinstance(until, int) and until < exchange
+    return isinstance(until, int) and until < turn

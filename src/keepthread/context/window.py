@@ -3,7 +3,7 @@
 What cannot be shown takes no room, wherever it is: erased messages, notes that ended, calls without
 results. The log is divided into steps by its running totals, and a step is left out as a whole once
 one of its blocks does not fit: a function of the log alone. Between two steps a context begins with
-the bytes of the one before, which is what prompt caches reward. A step never parts the exchange
+the bytes of the one before, which is what prompt caches reward. A step never parts the turn
 that is being answered, as long as that fits.
 """
 
@@ -41,7 +41,7 @@ class Pane:
         self.material = material
         self.account = account
         self.units, self.places, self.callers, self.plain = units_of(
-            material.messages, material.exchange
+            material.messages, material.turn
         )
         self.newest: Message | None = None
         self.room = 0

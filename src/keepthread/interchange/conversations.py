@@ -173,14 +173,14 @@ class Arrivals:
 
     def _placed(self, messages: Sequence[Message], stored: SessionInfo) -> list[Message]:
         """Return messages as a store gives them out; those that are there need no count."""
-        exchange, total, at = 0, stored.tokens, stored.created_at
+        turn, total, at = 0, stored.tokens, stored.created_at
         placed: list[Message] = []
         for seq, message in enumerate(messages, 1):
-            exchange += message.role == "user"
+            turn += message.role == "user"
             at = message.created_at or at
             tokens = self._counter.count(message) if seq > stored.messages else 0
             total += tokens
-            numbers = {"seq": seq, "exchange": exchange, "total": total, "tokens": tokens}
+            numbers = {"seq": seq, "turn": turn, "total": total, "tokens": tokens}
             counter = self._counter.name
             placed.append(replace(message, **numbers, counter=counter, created_at=at))
         return placed
@@ -192,7 +192,7 @@ def _with_digests(messages: Iterable[Message]) -> list[Message]:
 
 
 def _tombstone(message: Message) -> Message:
-    place = {name: getattr(message, name) for name in ("id", "seq", "exchange", "total")}
+    place = {name: getattr(message, name) for name in ("id", "seq", "turn", "total")}
     return Message(role=message.role, created_at=message.created_at, state="erased", **place)
 
 

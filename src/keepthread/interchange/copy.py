@@ -309,9 +309,9 @@ def _taken(id: str) -> SessionExists:
 
 _LAG: Final = 1.0  # a second by which a session's latest activity may lag behind
 _IDENTITY: Final = ("owner", "kind", "parent", "forked_from", "created_at")
-_COUNTS: Final = ("exchanges", "tokens")
+_COUNTS: Final = ("turns", "tokens")
 _MESSAGE: Final = (
-    *("id", "role", "digest", "exchange", "tokens", "counter", "total", "created_at", "state"),
+    *("id", "role", "digest", "turn", "tokens", "counter", "total", "created_at", "state"),
 )
 
 

@@ -19,9 +19,9 @@ from keepthread.types import (
     ToolCall,
 )
 
-_ALWAYS: Final = ("seq", "id", "role", "content", "exchange", "tokens", "counter", "total")
+_ALWAYS: Final = ("seq", "id", "role", "content", "turn", "tokens", "counter", "total")
 _IF_GIVEN: Final = ("tool_call_id", "name", "author", "source", "state")
-_PLACE: Final = ("id", "seq", "exchange", "total", "created_at")
+_PLACE: Final = ("id", "seq", "turn", "total", "created_at")
 _DEFAULTS: Final = {f.name: f.default for f in fields(Message)}
 _SESSION: Final = ("id", "owner", "title", "system_prompt", "meta", "kind", "parent", "ready")
 _SESSION_ONLY: Final = frozenset(
@@ -121,7 +121,7 @@ def message_from_json(value: Any) -> Message:
     body = draft_copy(message).body
     if message.state == "erased":
         _check_tombstone(message, body.digest)
-    check_count(message.exchange, "exchange")
+    check_count(message.turn, "turn")
     check_count(message.total, "total")
     return message
 

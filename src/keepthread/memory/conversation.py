@@ -17,7 +17,7 @@ from keepthread.memory.runtime import Ignorance, Shared, Upkeep
 from keepthread.memory.search.search import Asker, Filters, Searching
 from keepthread.memory.tool_cache import ToolCache
 from keepthread.memory.tracing import RECORDS
-from keepthread.memory.turns import current_exchange
+from keepthread.memory.turns import current_turn
 from keepthread.memory.why_log import Accounts
 from keepthread.protocols import Known, Material, Past, Recalled, Store, Strategy, TokenCounter
 from keepthread.stores.codec import encode
@@ -47,23 +47,23 @@ class Thread(NamedTuple):
     tools: SessionKey | None = None
     """On whose shelf remembered tool results are; None is this session's own."""
     asked_in: int = 0
-    """The exchange of that session which a delegate works for; 0 is the current one."""
+    """The turn of that session which a delegate works for; 0 is the current one."""
     isolated: bool = False
     """Whether it sees nothing of the owner's other sessions, as a delegate does."""
     knows: bool = True
     """Whether it sees the owner's facts."""
 
     async def append(
-        self, messages: Sequence[Message], *, expect: int | None = None, exchange: int | None = None
+        self, messages: Sequence[Message], *, expect: int | None = None, turn: int | None = None
     ) -> list[Message]:
         """Store messages with their counts."""
         counted = [await self._counted(message) for message in messages]
         if self.shared.spans.tracer is None:  # what nobody traces shall not be slower for it
-            return await self.store.append(self.key, counted, expect=expect, exchange=exchange)
+            return await self.store.append(self.key, counted, expect=expect, turn=turn)
         with self.shared.spans.open("create_memory", self.id) as span:
             span.set_attribute(RECORDS, len(counted))
             span.set_attribute("keepthread.tokens", sum([m.tokens for m in counted]))
-            return await self.store.append(self.key, counted, expect=expect, exchange=exchange)
+            return await self.store.append(self.key, counted, expect=expect, turn=turn)
 
     @property
     def cache(self) -> ToolCache:
@@ -77,15 +77,15 @@ class Thread(NamedTuple):
             owner=self.owner,
         )
 
-    async def tool_exchange(self, own: int | None = None) -> int:
-        """Return the exchange by which remembered results are counted: a turn's own, if given.
+    async def tool_turn(self, own: int | None = None) -> int:
+        """Return the turn by which remembered results are counted: a turn's own, if given.
 
-        A parent's results are counted by the parent's exchanges, for a delegate as for its turn.
+        A parent's results are counted by the parent's turns, for a delegate as for its turn.
         """
         known = own if self.tools is None else self.asked_in or None
         if known is not None:
             return known
-        return await current_exchange(self.store, self.tools or self.key)
+        return await current_turn(self.store, self.tools or self.key)
 
     async def _counted(self, message: Message) -> Message:
         """Return a message that has its tokens; a count that the caller gave is kept."""
@@ -138,8 +138,8 @@ class Thread(NamedTuple):
             span.set_attribute("keepthread.tokens", selection.tokens)
         log_context(self.id, name, material, past, selection)
         context = Context(selection)
-        if self.accounts.keep:
-            self.accounts.note(self.key, name, material.exchange, context.why)
+        if self.explanations.keep:
+            self.explanations.note(self.key, name, material.turn, context.why)
         return context
 
     async def _select(
@@ -152,7 +152,7 @@ class Thread(NamedTuple):
         material = plan.material
         past, recalled = Past(), None
         if plan.reach is not None:
-            size = self.upkeep.folder.folding.digest_bytes
+            size = self.upkeep.compactor.compaction.digest_bytes
             past = await look_back(
                 self.store, self.key, material, plan.reach, budget=budget, digest_from=size
             )
@@ -175,16 +175,16 @@ class Thread(NamedTuple):
             plan = strategy.plan(material, budget)
         return plan
 
-    async def search(self, query: str, limit: int, exchange: int | None = None) -> list[JSON]:
+    async def search(self, query: str, limit: int, turn: int | None = None) -> list[JSON]:
         """Return what bears on a question, for a model that asks; a delegate sees its own log.
 
-        What `clear` and `rewind` hide is not found, nor is the exchange in which the model asks:
+        What `clear` and `rewind` hide is not found, nor is the turn in which the model asks:
         by its number, or else the session's last.
         """
-        if exchange is None:
-            exchange = (await self.store.describe(self.key)).exchanges
+        if turn is None:
+            turn = (await self.store.describe(self.key)).turns
         filters = Filters(owner=self.owner, session=self.id if self.isolated else None)
-        asker = Asker(self.key, exchange)
+        asker = Asker(self.key, turn)
         hits = await self.searching().search(query, filters, limit=limit, asker=asker)
         return [
             {

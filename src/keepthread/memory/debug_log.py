@@ -43,7 +43,7 @@ def _memory(
         "block": "memory",
         "session": session,
         "view": view,
-        "exchange": material.exchange,
+        "turn": material.turn,
         "messages": material.earlier + len(material.messages) + bool(material.passed),
         "hidden": sum(span.last - span.first + 1 for span in material.hidden),
         "summary_bytes": _size(summary.text) if summary else 0,
@@ -52,10 +52,10 @@ def _memory(
     }
     message = (
         "=== MEMORY STATE ===\n"
-        "Session: %s | View: %s | Exchange: %d | Messages: %d | Hidden: %d"
+        "Session: %s | View: %s | Turn: %d | Messages: %d | Hidden: %d"
         " | Summary: %d bytes | Tokens: %d of %d"
     )
-    shown = [data[name] for name in ("session", "view", "exchange", "messages", "hidden")]
+    shown = [data[name] for name in ("session", "view", "turn", "messages", "hidden")]
     shown += [data[name] for name in ("summary_bytes", "tokens", "budget")]
     log.debug(message, *shown, extra={"keepthread": data})
 
@@ -65,7 +65,7 @@ def _cache(log: logging.Logger, session: str, live: Sequence[Live], with_text: b
     lines = [f"Cached functions: {len(results)}"]
     for each in results:
         arguments = each.get("arguments", f"{each['argument_bytes']} bytes")
-        left = f"{each['left']}/{each['lifetime']} exchanges remaining"
+        left = f"{each['left']}/{each['cache_turns']} turns remaining"
         lines.append(f"  • {each['name']}({arguments}): {left}")
     data = {"block": "cache", "session": session, "results": results}
     log.debug("=== FUNCTION CACHE STATE ===\n%s", "\n".join(lines), extra={"keepthread": data})
@@ -76,7 +76,7 @@ def _result(live: Live, with_text: bool) -> dict[str, Any]:
     data: dict[str, Any] = {
         "name": call.name,
         "left": live.left,
-        "lifetime": live.lifetime,
+        "cache_turns": live.cache_turns,
         "argument_bytes": _size(call.arguments),
     }
     return {**data, "arguments": _cut(call.arguments)} if with_text else data

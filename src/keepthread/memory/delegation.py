@@ -1,6 +1,6 @@
 """Delegation: an errand for a one-shot child, which sees its task and nothing of the conversation.
 
-All ids follow from the exchange and the task. So whoever takes up an exchange again after a crash
+All ids follow from the turn and the task. So whoever takes up a turn again after a crash
 finds the child that was at it, with its answer if there is one, and call and result are recorded in
 the parent once. A task that failed, or that the same turn gave before, gets a child of its own.
 """
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from keepthread.context.ids import derived_id, derived_ids
 from keepthread.errors import Conflict, InvalidInput, SessionExists
 from keepthread.memory.conversation import Thread
-from keepthread.memory.notes import inject
+from keepthread.memory.notes import add_note
 from keepthread.memory.tool_calls import Asked, ask, pair
 from keepthread.stores.validation import check_id, check_text, show
 from keepthread.types import JSON, Message, Scope, SessionInfo, Span
@@ -88,13 +88,13 @@ class Errand:
             id=info.id,
             key=info.key,
             tools=parent.tools or parent.key,
-            asked_in=parent.asked_in or self._user.exchange,
+            asked_in=parent.asked_in or self._user.turn,
             isolated=True,
             knows=self._task.facts,
         )
         await self._link(thread)
         if self._task.snippet is not None:
-            await inject(thread, SNIPPET, self._task.snippet)
+            await add_note(thread, SNIPPET, self._task.snippet)
         return thread, self.message(derived_id("task", self._id)), is_new
 
     def message(self, id: str = "") -> Message:
@@ -108,12 +108,12 @@ class Errand:
         await self.report(text, cut=cut)
 
     async def report(self, text: str, *, failed: bool = False, cut: bool = False) -> None:
-        """Record the call and its result in the parent's exchange; the first result stays."""
+        """Record the call and its result in the parent's turn; the first result stays."""
         if self._reported or not self._task.recorded:
             return
         call, result = self._pair(self._id, text, failed=failed, cut=cut)
         try:
-            await self._parent.append([call, result], exchange=self._user.exchange)
+            await self._parent.append([call, result], turn=self._user.turn)
         except Conflict:
             if not await self._found(result.id):
                 raise
@@ -161,7 +161,7 @@ class Errand:
             meta={
                 "facts": task.facts,
                 "agent": task.agent,
-                "parent_exchange": self._user.exchange,
+                "parent_turn": self._user.turn,
             },
             kind="delegate",
             parent=self._parent.id,
@@ -182,6 +182,6 @@ class Errand:
             Scope(session=child.key),
             DELEGATED,
             DELEGATED,
-            {"exchange": self._user.exchange, "call": call.id, "result": result.id},
+            {"turn": self._user.turn, "call": call.id, "result": result.id},
             made_of=[Span(session=self._parent.key, first=user, last=user)],
         )

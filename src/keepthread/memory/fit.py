@@ -30,11 +30,11 @@ def fit(
         replace(
             message,
             seq=seq,
-            exchange=exchange,
+            turn=turn,
             tokens=measure.count(message),
             counter=measure.name,
         )
-        for seq, (message, exchange) in enumerate(zip(messages, asked, strict=True), 1)
+        for seq, (message, turn) in enumerate(zip(messages, asked, strict=True), 1)
     ]
     system = Message(role="system", content=system_prompt)
     users = [message for message in placed if message.role == "user"]

@@ -8,7 +8,7 @@ from keepthread.context.tool_results import TOOL, Entry
 from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
 from keepthread.memory.material import MARKS, PIN
 from keepthread.memory.tool_cache import made_after
-from keepthread.memory.turns import current_exchange
+from keepthread.memory.turns import current_turn
 from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.stores.leases import LEASE
 from keepthread.stores.validation import check_count, check_id
@@ -155,7 +155,7 @@ async def _unready(
 
 async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end: int) -> None:
     """Copy the records made before the fork point."""
-    exchange = await current_exchange(store, target)
+    turn = await current_turn(store, target)
     for record in await store.scan(Scope(session=source)):
         if record.kind == LEASE:  # somebody is at something over there
             continue
@@ -163,7 +163,7 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
         if entry := Entry.of(record) if record.kind == TOOL else None:
             if made_after(entry, source, end):
                 continue
-            value = entry.upto(exchange).to_json()
+            value = entry.upto(turn).to_json()
         if record.kind == MARKS:
             value = Marks.from_json(value).upto(end).to_json()
         elif any(span.session == source and span.last > end for span in record.made_of):

@@ -65,7 +65,7 @@ async def gather(
         messages = await _visible(store, session, marks, messages, tokens)
     user = await _newest_user(store, session, marks, messages, user_seq)
     passed = 0
-    exchange = user.exchange if user else max([m.exchange for m in messages[-1:]], default=0)
+    turn = user.turn if user else max([m.turn for m in messages[-1:]], default=0)
     author = (user.author if user else None) or owner
     if user is not None and not newest:
         messages = [message for message in messages if message.seq != user.seq]
@@ -83,10 +83,10 @@ async def gather(
         pins=[standing_alone(pin, counter) for pin in shelf.named_by(PIN)],
         hidden=marks.hidden,
         query=query,
-        exchange=exchange,
+        turn=turn,
         passed=passed,
-        notes=[_counted(n, counter) for n in shelf.named_by(NOTE) if not has_ended(n, exchange)],
-        live=shelf.live(exchange, author, counter),
+        notes=[_counted(n, counter) for n in shelf.named_by(NOTE) if not has_ended(n, turn)],
+        live=shelf.live(turn, author, counter),
         fence=found.fence or derived_id("fence", session)[:12],
         recalls=recalls,
     )
@@ -246,11 +246,11 @@ class _Shelf:
         named = {seq for span in spans for seq in range(span.first, span.last + 1)}
         return [message for message in self.visible if message.seq in named]
 
-    def live(self, exchange: int, author: str, counter: TokenCounter) -> list[Live]:
-        """Return the tool results that are remembered in an exchange for its author."""
+    def live(self, turn: int, author: str, counter: TokenCounter) -> list[Live]:
+        """Return the tool results that are remembered in a turn for its author."""
         if not self.visible:
             return []
-        return live_of(self.found.records, self.visible, exchange, author, counter)
+        return live_of(self.found.records, self.visible, turn, author, counter)
 
 
 def _recounted(material: Material) -> Material:
@@ -286,7 +286,7 @@ def _counted(message: Message, counter: TokenCounter) -> Message:
 register_cache(_system_tokens.cache_clear)
 
 
-FOLD: Final = "fold"
+FOLD: Final = "compact"
 DIGEST: Final = "digest"
 _AT_ONCE: Final = 2
 """Summaries that are read first: mostly one of them will do."""
@@ -385,13 +385,13 @@ def _touched(spans: Sequence[Span], hidden: Sequence[Hidden]) -> int:
 
 
 def summary_of(record: Record) -> Summary:
-    """Return the summary that a fold left."""
+    """Return the summary that a compact left."""
     value = cast(dict[str, Any], record.value)
     return Summary(
         text=value["text"],
         last=value["last"],
         tokens=value["tokens"],
-        exchange=value["exchange"],
+        turn=value["turn"],
         number=value["number"],
         origin=value["origin"],
         spans=tuple(record.made_of),

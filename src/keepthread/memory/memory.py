@@ -29,7 +29,7 @@ from keepthread.memory.options import Options
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services, Tenants
 from keepthread.memory.session import Session
-from keepthread.memory.summaries import Folding
+from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
 from keepthread.stores.ids import new_id
 from keepthread.stores.records import check_durability
@@ -38,8 +38,8 @@ from keepthread.stores.validation import check_count, check_id
 from keepthread.types import JSON, Durability, Role, SessionInfo, SessionKey, Verification
 
 if TYPE_CHECKING:
-    # A store with a spool is rare, and its modules take as long to load as all of SQLite's.
-    from keepthread.stores.outbox.store import Spool
+    # A store with an outbox is rare, and its modules take as long to load as all of SQLite's.
+    from keepthread.stores.outbox.store import Outbox
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
@@ -57,11 +57,11 @@ class Memory:
 
     def _build(self, services: Services, tenants: "Tenants[Memory]", *, is_first: bool) -> None:
         self.store = services.store
-        self.spool: Spool | None = getattr(self.store, "spool", None)
-        """What waits to be delivered, if the memory was opened with a spool."""
+        self.outbox: Outbox | None = getattr(self.store, "outbox", None)
+        """What waits to be delivered, if the memory was opened with an outbox."""
         self.counter = services.counter
         self.views = services.views
-        self.folding = services.folding
+        self.compaction = services.compaction
         self.extraction = services.options.extraction
         self._services = services
         self._shared = services.shared
@@ -76,13 +76,13 @@ class Memory:
         tenant: str = "default",
         views: Mapping[str, View] | None = None,
         counter: TokenCounter | None = None,
-        folding: Folding | None = None,
+        compaction: Compaction | None = None,
         embedder: Embedder | None = None,
         extraction: Extraction | None = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         durability: Durability | None = None,
-        spool: str | None = None,
+        outbox: str | None = None,
         patience: float | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
@@ -93,14 +93,14 @@ class Memory:
 
         - `views`: views by name, in addition to `router`, `planner` and `chat`.
         - `counter`: counts tokens; by default the best counter that is installed.
-        - `folding`: how old exchanges become a summary.
+        - `compaction`: how old turns become a summary.
         - `embedder`: makes vectors, so that search also finds other words for the same thing.
         - `extraction`: how facts are extracted from conversations; None extracts none.
         - `keep_why`: how many explanations of contexts each session keeps.
-        - `tracer`: gets a span for each append, context, fold and tool.
+        - `tracer`: gets a span for each append, context, compact and tool.
         - `durability`: the least a write must survive: `memory`, `process`, `power` or
           `replicated`; an engine that gives less raises `DurabilityTooLow`.
-        - `spool`: the path of a file that takes messages while the server is away, and delivers
+        - `outbox`: the path of a file that takes messages while the server is away, and delivers
           them when it is back.
         - `patience`: for how many seconds a call waits for a store that is busy or away.
         - `clock`, `ids`: return the time in seconds since 1970, and a new unique id.
@@ -108,7 +108,7 @@ class Memory:
         options = Options(
             views=views,
             counter=counter,
-            folding=folding,
+            compaction=compaction,
             embedder=embedder,
             extraction=extraction,
             keep_why=keep_why,
@@ -117,7 +117,7 @@ class Memory:
             ids=ids,
         )
         check_durability(durability)
-        store = store_at(url, spool, patience)
+        store = store_at(url, outbox, patience)
 
         async def memory() -> Memory:
             opened = await store(tenant=tenant, durability=durability, clock=clock, ids=ids)
@@ -136,8 +136,8 @@ class Memory:
     def tenant(self, name: str) -> "Memory":
         """Return the memory of another tenant; both share one engine, closed with the first memory.
 
-        Asked again, the same memory is returned. A spool belongs to one tenant: a memory with a
-        spool refuses.
+        Asked again, the same memory is returned. An outbox belongs to one tenant: a memory with a
+        outbox refuses.
         """
         return self._tenants.get(check_id(name, "tenant"), self._tenant)
 
@@ -164,7 +164,7 @@ class Memory:
         await self.store.close()
 
     async def idle(self) -> None:
-        """Wait until nothing is being done off the callers' path: folds, facts, accounts."""
+        """Wait until nothing is being done off the callers' path: compactions, facts, accounts."""
         await self._shared.background.settle()
 
     async def __aenter__(self) -> Self:

@@ -19,27 +19,27 @@ from keepthread.memory.conversation import Thread
 from keepthread.memory.material import MARKS, NOTE, marks_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import Asked, ask, pair, text_of
-from keepthread.memory.turns import current_exchange
+from keepthread.memory.turns import current_turn
 from keepthread.stores.validation import check_count, check_id, check_text, show
 from keepthread.types import JSON, Message, ProactiveTool, Scope, Span
 
 
-async def inject(
+async def add_note(
     thread: Thread,
     key: str,
     text: str,
     *,
     tools: Iterable[ProactiveTool] = (),
     once: bool = True,
-    lifetime: int | None = None,
+    turns: int | None = None,
 ) -> bool:
     """Put a note into a session's log; tell whether it was put in now."""
     check_id(key, "a note's key")
     check_text(text, "a note")
-    if lifetime is not None and check_count(lifetime, "lifetime") == 0:
-        raise InvalidInput("a note's lifetime must be at least 1 exchange")
-    exchange = await current_exchange(thread.store, thread.key)
-    until = {} if lifetime is None else {UNTIL: exchange + lifetime - 1}
+    if turns is not None and check_count(turns, "turns") == 0:
+        raise InvalidInput("turns must be at least 1 turn")
+    turn = await current_turn(thread.store, thread.key)
+    until = {} if turns is None else {UNTIL: turn + turns - 1}
     note = Message(
         role="system",
         content=text,
@@ -49,19 +49,19 @@ async def inject(
         meta=until,
     )
     results = [_result(tool) for tool in tools]
-    return await _Injection(thread, key, note, results, exchange).run(once)
+    return await _Injection(thread, key, note, results, turn).run(once)
 
 
 _Result: TypeAlias = tuple[Asked, str, int]
-"""What was asked of a tool, what it gave, and for how many exchanges that is remembered."""
+"""What was asked of a tool, what it gave, and for how many turns that is remembered."""
 
 
 def _result(tool: ProactiveTool) -> _Result:
     """Return a proactive result, checked."""
     if type(tool) is not ProactiveTool:
         raise InvalidInput(f"expected a ProactiveTool, not {show(tool)}")
-    lifetime = check_count(tool.lifetime, "lifetime")
-    return ask(tool.name, tool.arguments), text_of(tool.result), lifetime
+    cache_turns = check_count(tool.cache_turns, "cache_turns")
+    return ask(tool.name, tool.arguments), text_of(tool.result), cache_turns
 
 
 class _Newest(NamedTuple):
@@ -78,13 +78,13 @@ class _Injection:
     """One note on its way into the log."""
 
     def __init__(
-        self, thread: Thread, key: str, note: Message, results: Sequence[_Result], exchange: int
+        self, thread: Thread, key: str, note: Message, results: Sequence[_Result], turn: int
     ) -> None:
         self.thread = thread
         self.key = key
         self.note = note
         self.results = results
-        self.exchange = exchange
+        self.turn = turn
 
     async def run(self, once: bool) -> bool:
         placed = ""
@@ -120,7 +120,7 @@ class _Injection:
     def _holds(self, message: Message, marks: Marks) -> bool:
         """Tell whether a message is a note of this key that contexts may show."""
         mine = message.state == "live" and message.source == self.note.source
-        return mine and not marks.hides(message.seq) and not has_ended(message, self.exchange)
+        return mine and not marks.hides(message.seq) and not has_ended(message, self.turn)
 
     async def _free(self, newest: _Newest) -> str:
         """Return the note's id: the first of this version under which nothing was erased or hid."""
@@ -155,14 +155,14 @@ class _Injection:
     async def _remember(self, pairs: Sequence[Message]) -> None:
         """Remember the tools' results, as if the model had asked for them."""
         thread = self.thread
-        if not any(lifetime for _, _, lifetime in self.results):
+        if not any(cache_turns for _, _, cache_turns in self.results):
             return
-        cache, exchange = thread.cache, await thread.tool_exchange()
+        cache, turn = thread.cache, await thread.tool_turn()
         calls = zip(self.results, pairs[::2], pairs[1::2], strict=True)
-        for (asked, _, lifetime), call, result in calls:
-            if lifetime:
+        for (asked, _, cache_turns), call, result in calls:
+            if cache_turns:
                 recorded = Recorded(call.id, result)
-                await cache.remember(asked, None, exchange, lifetime, recorded)
+                await cache.remember(asked, None, turn, cache_turns, recorded)
         thread.upkeep.remembers(cache.shelf)
 
     async def _name(self, note: Message, version: int, *, claimed: bool) -> bool:

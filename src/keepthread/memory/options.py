@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from keepthread.context.strategies import View
 from keepthread.errors import InvalidInput
 from keepthread.memory.facts.extraction import Extraction
-from keepthread.memory.summaries import Folding
+from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Embedder, TokenCounter, Tracer
 from keepthread.stores.ids import new_id
 from keepthread.stores.validation import check_count, show
@@ -21,8 +21,8 @@ class Options:
     """Views by name, in addition to `router`, `planner` and `chat`."""
     counter: TokenCounter | None = None
     """Counts tokens; None takes the best counter that is installed."""
-    folding: Folding | None = None
-    """How old exchanges become a summary."""
+    compaction: Compaction | None = None
+    """How old turns become a summary."""
     embedder: Embedder | None = None
     """Makes vectors, so that search also finds other words for the same thing."""
     extraction: Extraction | None = None
@@ -30,7 +30,7 @@ class Options:
     keep_why: int = 0
     """How many explanations of contexts each session keeps."""
     tracer: Tracer | None = None
-    """Gets a span for each append, context, fold and tool."""
+    """Gets a span for each append, context, compact and tool."""
     clock: Callable[[], float] = time.time
     """Returns the time in seconds since 1970."""
     ids: Callable[[], str] = new_id

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from keepthread.context.blocks import is_answer
 from keepthread.errors import SessionGone, StoreClosed
 from keepthread.event_loops import LOOK
-from keepthread.memory.summaries import Folder
+from keepthread.memory.summaries import Compactor
 from keepthread.memory.tool_cache import drop_ended
 from keepthread.memory.tracing import Spans
 from keepthread.protocols import Store
@@ -264,40 +264,40 @@ class Upkeep:
         self,
         *,
         store: Store,
-        folder: Folder,
-        folds: bool,
+        compactor: Compactor,
+        compactions: bool,
         background: Background,
         extractor: "Extractor | None" = None,
     ) -> None:
-        """Know who folds and who draws facts; `folds` tells whether any view wants summaries."""
+        """Take what compacts and extracts; `compactions` says whether any view needs summaries."""
         self.store = store
-        self.folder = folder
-        self.folds = folds
+        self.compactor = compactor
+        self.compactions = compactions
         self.background = background
         self.extractor = extractor
         self.without_tools: set[SessionKey] = set()
         """Sessions of which it is known that they remember no results."""
 
-    def after(self, session: SessionKey, exchange: int) -> None:
-        """Do soon what is due after an exchange was closed."""
+    def after(self, session: SessionKey, turn: int) -> None:
+        """Do soon what is due after a turn was closed."""
         extractor = self.extractor
-        if extractor is not None and extractor.may_be_due(session, exchange):
+        if extractor is not None and extractor.may_be_due(session, turn):
             self.background.soon(("facts", session), lambda: extractor.extract(session))
-        folds = self.folds and self.folder.may_be_due(session, exchange)
-        if not folds and session in self.without_tools:
+        compactions = self.compactions and self.compactor.may_be_due(session, turn)
+        if not compactions and session in self.without_tools:
             return
 
         async def work() -> None:
-            await self._let_go(session, exchange)
-            if folds:
-                await self.folder.fold(session)
+            await self._let_go(session, turn)
+            if compactions:
+                await self.compactor.compact(session)
 
         self.background.soon(session, work)
 
     def after_append(self, session: SessionKey, messages: Sequence[Message]) -> None:
         """Do soon what is due if an answer was appended without a turn."""
-        if self.folds or self.extractor is not None:
-            answered = [m.exchange for m in messages if is_answer(m) and m.exchange]
+        if self.compactions or self.extractor is not None:
+            answered = [m.turn for m in messages if is_answer(m) and m.turn]
             if answered:
                 self.after(session, max(answered))
 
@@ -305,8 +305,8 @@ class Upkeep:
         """Take note that a session remembers results."""
         self.without_tools.discard(session)
 
-    async def _let_go(self, session: SessionKey, exchange: int) -> None:
-        if session in self.without_tools or await drop_ended(self.store, session, exchange):
+    async def _let_go(self, session: SessionKey, turn: int) -> None:
+        if session in self.without_tools or await drop_ended(self.store, session, turn):
             return
         if len(self.without_tools) >= _MOST_KNOWN:
             self.without_tools.clear()

@@ -18,7 +18,7 @@ from keepthread.memory.runtime import Ignorance, Shared, Upkeep
 from keepthread.memory.search.search import Searching
 from keepthread.memory.search.vectors import Vectors
 from keepthread.memory.session import Session
-from keepthread.memory.summaries import Folder, Folding
+from keepthread.memory.summaries import Compaction, Compactor
 from keepthread.memory.tracing import Spans
 from keepthread.memory.why_log import Accounts
 from keepthread.models.tokens import counter as best_counter
@@ -27,7 +27,7 @@ from keepthread.stores.leases import FORGET
 from keepthread.types import Scope, SessionInfo
 
 if TYPE_CHECKING:
-    # A store with a spool is rare, and its modules take as long to load as all of SQLite's.
+    # A store with an outbox is rare, and its modules take as long to load as all of SQLite's.
     from keepthread.stores.outbox.store import SpooledStore
 
 MAX_TENANTS: Final = 1_000
@@ -70,10 +70,10 @@ class Services:
         self.counter = options.counter or best_counter()
         self.options = replace(options, counter=self.counter)  # tenants use the same counter
         self.views = {**DEFAULT_VIEWS, **(options.views or {})}
-        self.folding = options.folding or Folding()
+        self.compaction = options.compaction or Compaction()
         self.shared = shared or Shared(clock=options.clock, spans=Spans(options.tracer))
         self.ignorance = Ignorance()
-        self.accounts = Accounts(
+        self.explanations = Accounts(
             store,
             options.keep_why,
             background=self.shared.background,
@@ -83,14 +83,14 @@ class Services:
         strategies = [view.strategy for view in self.views.values()]
         self.upkeep = Upkeep(
             store=store,
-            folder=Folder(
+            compactor=Compactor(
                 store=store,
                 counter=self.counter,
-                folding=self.folding,
+                compaction=self.compaction,
                 leases=self.shared.leases(store),
                 spans=self.shared.spans,
             ),
-            folds=any(isinstance(each, Window) and each.folds for each in strategies),
+            compactions=any(isinstance(each, Window) and each.compactions for each in strategies),
             background=self.shared.background,
             extractor=self._extractor(),
         )
@@ -108,7 +108,7 @@ class Services:
             owner=info.owner,
             shared=self.shared,
             upkeep=self.upkeep,
-            accounts=self.accounts,
+            accounts=self.explanations,
             ignorance=self.ignorance,
             searching=lambda: self.searching,
         )
@@ -151,12 +151,12 @@ class Services:
     def forgetting(self, progress: Progress | None = None) -> Forgetting:
         """Return what erases messages here."""
         vectors = self.searching.vectors
-        spooled = hasattr(self.store, "spool")
+        queued = hasattr(self.store, "outbox")
         return Forgetting(
             self.store,
             clock=self.options.clock,
             ids=self.options.ids,
-            spool=cast("SpooledStore", self.store) if spooled else None,
+            outbox=cast("SpooledStore", self.store) if queued else None,
             views=[vectors.view] if vectors else [],
             progress=progress,
         )

@@ -10,12 +10,12 @@ from keepthread.errors import MessageNotFound, Stale
 from keepthread.memory import history as branching
 from keepthread.memory.conversation import Thread
 from keepthread.memory.material import MARKS, marks_of, newest_summary
-from keepthread.memory.notes import inject
+from keepthread.memory.notes import add_note
 from keepthread.memory.summaries import COSTS, Costs, costs_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import ask, pair, text_of
 from keepthread.memory.turn import Turn
-from keepthread.memory.why_log import KeptWhy
+from keepthread.memory.why_log import Explanation
 from keepthread.protocols import Progress
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
@@ -35,7 +35,7 @@ class Status(NamedTuple):
     """How much a session holds, in the log and as contexts see it."""
 
     messages: int
-    exchanges: int
+    turns: int
     tokens: int
     visible_messages: int
     visible_tokens: int
@@ -92,12 +92,14 @@ class Session:
         self._thread.upkeep.after_append(self.key, stored)
         return stored
 
-    async def add_turn(self, role: Role, content: str, *, id: str | None = None) -> Message:
+    async def add_message(self, role: Role, content: str, *, id: str | None = None) -> Message:
         """Store one message by its role and text."""
         (stored,) = await self.append(Message(role=role, content=content, id=id or ""))
         return stored
 
-    def exchange(
+    add_message = add_message
+
+    def turn(
         self,
         text: str,
         *,
@@ -105,7 +107,7 @@ class Session:
         author: str | None = None,
         attachments: Sequence[Attachment] = (),
     ) -> Turn:
-        """Begin a turn: `async with session.exchange("…") as turn`.
+        """Begin a turn: `async with session.turn("…") as turn`.
 
         The user message is stored before the block is entered. An id makes it safe to deliver the
         same request twice: the turn goes on, and once finished, `turn.answer` is the answer.
@@ -115,24 +117,24 @@ class Session:
         )
         return Turn(self._thread, message)
 
-    async def inject(
+    async def add_note(
         self,
         key: str,
         text: str,
         *,
         tools: Iterable[ProactiveTool] = (),
         once: bool = True,
-        lifetime: int | None = None,
+        turns: int | None = None,
     ) -> bool:
         """Put in what the program knows, such as an open file; tell whether it was put in now.
 
         It is shown as a quotation at its place in the log, and the newest note of a key is held on
         to when the window has passed it. `once`: not again while the session has a note of that
-        key, whoever put it in; else not again while its text is the same. A lifetime of N lets it
-        hold in this exchange and the N - 1 after it. `tools` are recorded and remembered with it,
+        key, whoever put it in; else not again while its text is the same. A turns of N lets it
+        hold in this turn and the N - 1 after it. `tools` are recorded and remembered with it,
         as if the model had asked.
         """
-        return await inject(self._thread, key, text, tools=tools, once=once, lifetime=lifetime)
+        return await add_note(self._thread, key, text, tools=tools, once=once, turns=turns)
 
     # --- reading ---
 
@@ -155,12 +157,12 @@ class Session:
         """
         return await self._thread.context(view, budget=budget, query=query, newest=newest)
 
-    async def accounts(self, limit: int = 10) -> list[KeptWhy]:
+    async def explanations(self, limit: int = 10) -> list[Explanation]:
         """Return why the latest contexts were what they were, newest first.
 
         They are kept if the memory was opened with `keep_why`.
         """
-        return await self._thread.accounts.newest(self.key, check_count(limit, "limit"))
+        return await self._thread.explanations.newest(self.key, check_count(limit, "limit"))
 
     async def status(self) -> Status:
         """Return how much there is, in the log, to be seen, in short and remembered."""
@@ -173,7 +175,7 @@ class Session:
         count, tokens = marks.hidden_before(end)
         return Status(
             messages=info.messages,
-            exchanges=info.exchanges,
+            turns=info.turns,
             tokens=info.tokens,
             visible_messages=info.messages - count,
             visible_tokens=info.tokens - tokens,
@@ -189,42 +191,42 @@ class Session:
         name: str,
         args: Mapping[str, JSON],
         result: JSON,
-        lifetime: int,
+        cache_turns: int,
         *,
         author: str | None = None,
     ) -> None:
-        """Record a call and its result, and remember it for so many exchanges.
+        """Record a call and its result, and remember it for so many turns.
 
         For programs that run tools themselves; see `Turn.tool` for those that do not.
         """
         thread, cache = self._thread, self._thread.cache
         asked, text = ask(name, args), text_of(result)
         cache.key(asked, author)  # refuses what is no author before anything is recorded
-        check_count(lifetime, "lifetime")
-        exchange = await thread.tool_exchange()
+        check_count(cache_turns, "cache_turns")
+        turn = await thread.tool_turn()
         call, answer = await thread.append(pair(asked, text, thread.ids))
-        if lifetime:
-            await cache.remember(asked, author, exchange, lifetime, Recorded(call.id, answer))
+        if cache_turns:
+            await cache.remember(asked, author, turn, cache_turns, Recorded(call.id, answer))
             thread.upkeep.remembers(cache.shelf)
 
     async def cached_tool(
         self, name: str, args: Mapping[str, JSON], *, author: str | None = None
     ) -> str | None:
         """Return a result that is remembered, or None; its life begins anew."""
-        exchange = await self._thread.tool_exchange()
-        return await self._thread.cache.find(ask(name, args), author, exchange)
+        turn = await self._thread.tool_turn()
+        return await self._thread.cache.find(ask(name, args), author, turn)
 
     async def cached_tools(self) -> list[CachedTool]:
         """Return what is remembered and still serves, oldest first."""
-        return await self._thread.cache.remembered(await self._thread.tool_exchange())
+        return await self._thread.cache.remembered(await self._thread.tool_turn())
 
-    async def fold(self, *, progress: Progress | None = None) -> int:
-        """Fold now what is due into the summary, and return how many folds it took.
+    async def compact(self, *, progress: Progress | None = None) -> int:
+        """Compact now what is due into the summary, and return how many compactions it took.
 
         Otherwise that happens by itself after `finish`, if a view's strategy wants summaries.
-        `progress` tells of the exchanges that were folded, and of how many are due.
+        `progress` tells of the turns that were compacted, and of how many are due.
         """
-        return await self._thread.upkeep.folder.fold(self.key, wait=True, progress=progress)
+        return await self._thread.upkeep.compactor.compact(self.key, wait=True, progress=progress)
 
     # --- hiding, branching, details ---
 

@@ -1,9 +1,9 @@
-"""Folding: old exchanges become a running summary, off the caller's path, and the log stays.
+"""Compaction: old turns become a running summary, off the caller's path, and the log stays.
 
-A fold takes the oldest closed exchanges that no summary stands for, a range of positions without
-gaps, and leaves a record of its own: the summary of everything up to its end. So nothing is folded
-twice or passed over, a crash costs the fold that was being made, and a fold that touches what was
-hidden or erased is passed by, down to the newest that does not.
+A compaction takes the oldest closed turns that no summary covers, a range of positions without
+gaps, and stores a record of its own: the summary of everything up to its end. So nothing is
+compacted twice or skipped, a crash loses only the compaction that was running, and a compaction
+that covers hidden or erased messages is skipped in favor of the newest one that does not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, cast
 
 from keepthread.context.blocks import is_answer
-from keepthread.context.digest import exchange_line, size
+from keepthread.context.digest import size, turn_line
 from keepthread.context.hidden import Marks, Questions
 from keepthread.context.importance import Cues
 from keepthread.context.quoting import in_short
@@ -27,7 +27,7 @@ from keepthread.memory.material import (
     summary_of,
 )
 from keepthread.memory.tracing import RECORDS, Spans
-from keepthread.memory.turns import closed_exchange
+from keepthread.memory.turns import closed_turn
 from keepthread.models.summarizers import EXTRACTIVE, Extractive, shortened
 from keepthread.protocols import Progress, Scorer, Store, Summarizer, TokenCounter
 from keepthread.stores.leases import Leases
@@ -48,22 +48,22 @@ _PAGE: Final = 100
 _QUESTION_BYTES: Final = 300
 _MOST_KNOWN: Final = 10_000
 _DENSE: Final = 32
-"""Among the newest twice so many folds all stay; older ones get sparser with their age."""
+"""Among the newest twice so many compactions all stay; older ones get sparser with their age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folding:
-    """How old exchanges become a summary; sizes are bytes of UTF-8.
+class Compaction:
+    """How old turns become a summary; sizes are bytes of UTF-8.
 
-    More than `exchanges` closed exchanges: the oldest `at_once` are folded. A summary over
+    More than `turns` closed turns: the oldest `batch_size` are compacted. A summary over
     `summary_bytes` is compressed to `compressed_bytes`; answers over `answer_bytes` are shown and
-    folded as digests of about `digest_bytes`. Of important messages, `kept` are remembered.
+    compacted as digests of about `digest_bytes`. Of important messages, `kept` are remembered.
     """
 
     summarizer: Summarizer = field(default_factory=Extractive)
     scorer: Scorer = field(default_factory=Cues)
-    exchanges: int = 10
-    at_once: int = 5
+    turns: int = 10
+    batch_size: int = 5
     answer_bytes: int = 750
     digest_bytes: int = 500
     summary_bytes: int = 4000
@@ -72,8 +72,8 @@ class Folding:
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
-        if not 0 < self.at_once <= self.exchanges:
-            raise InvalidInput("at_once must be at least 1 and at most `exchanges`")
+        if not 0 < self.batch_size <= self.turns:
+            raise InvalidInput("batch_size must be at least 1 and at most `turns`")
         if not 0 < self.digest_bytes <= self.answer_bytes:
             raise InvalidInput("digest_bytes must be at least 1 and at most `answer_bytes`")
         if not 0 < self.compressed_bytes <= self.summary_bytes:
@@ -93,38 +93,38 @@ class Costs(NamedTuple):
     """Answers of a model that could not be taken."""
 
 
-class Folder:
-    """Folds the sessions of one store."""
+class Compactor:
+    """Compacts the sessions of one store."""
 
     def __init__(
         self,
         *,
         store: Store,
         counter: TokenCounter,
-        folding: Folding,
+        compaction: Compaction,
         leases: Leases,
         spans: Spans | None = None,
     ) -> None:
-        """Know where to fold, and how."""
+        """Know where to compact, and how."""
         self.store = store
         self.counter = counter
-        self.folding = folding
+        self.compaction = compaction
         self.leases = leases
         self.spans = spans or Spans()
-        self.folded: dict[SessionKey, int] = {}
-        """The last exchange behind each session's summary, as far as it was looked at."""
+        self.compacted: dict[SessionKey, int] = {}
+        """The last turn behind each session's summary, as far as it was looked at."""
 
-    def may_be_due(self, session: SessionKey, exchange: int) -> bool:
-        """Tell whether there may be something to fold, now that an exchange is closed."""
-        return exchange - self.folded.get(session, 0) > self.folding.exchanges
+    def may_be_due(self, session: SessionKey, turn: int) -> bool:
+        """Tell whether there may be something to compact, now that a turn is closed."""
+        return turn - self.compacted.get(session, 0) > self.compaction.turns
 
-    async def fold(
+    async def compact(
         self, session: SessionKey, *, wait: bool = False, progress: Progress | None = None
     ) -> int:
-        """Fold what is due, and return how many folds that took.
+        """Compact what is due, and return how many compactions that took.
 
-        One process at a time folds a session; `wait` waits for another to be done. `progress` tells
-        of exchanges.
+        One process at a time compacts a session; `wait` waits for the other one. `progress` counts
+        turns.
         """
         made = total = 0
         begun: int | None = None
@@ -133,14 +133,14 @@ class Folder:
         lease = self.leases.held(Scope(session=session), FOLD, wait=wait, by_clock=True)
         async with lease as mine:
             while mine and (due := await self._next(session)) is not None:
-                begun = due.folded if begun is None else begun
+                begun = due.compacted if begun is None else begun
                 total = self._count_due(due.closed - begun)
                 if progress:
-                    progress(min(due.folded - begun, total), total)
+                    progress(min(due.compacted - begun, total), total)
                 with self.spans.open("upsert_memory", due.id) as span:
                     span.set_attribute(RECORDS, 1)
                     span.set_attribute("keepthread.messages", len(due.messages))
-                    made += await self._fold(session, due)
+                    made += await self._compact(session, due)
             if progress and total:
                 progress(total, total)
         return made
@@ -148,29 +148,29 @@ class Folder:
     # --- what is due ---
 
     async def _next(self, session: SessionKey) -> "_Due | None":
-        """Return the next range to fold, or None if there is none yet."""
+        """Return the next range to compact, or None if there is none yet."""
         head = await self.store.describe(session)
         marks = marks_of(await self.store.scan(Scope(session=session), MARKS))
         previous = await newest_summary(self.store, session, marks.hidden, before=head.messages + 1)
-        folded = previous.exchange if previous else 0
-        if len(self.folded) >= _MOST_KNOWN:
-            self.folded.clear()
-        self.folded[session] = folded
-        if head.exchanges - folded <= self.folding.exchanges:
+        compacted = previous.turn if previous else 0
+        if len(self.compacted) >= _MOST_KNOWN:
+            self.compacted.clear()
+        self.compacted[session] = compacted
+        if head.turns - compacted <= self.compaction.turns:
             return None
-        closed = await closed_exchange(self.store, session, marks)
-        if closed - folded <= self.folding.exchanges:
+        closed = await closed_turn(self.store, session, marks)
+        if closed - compacted <= self.compaction.turns:
             return None
         due = _Due(previous, marks, head, closed)
         return due if await self._read(session, due) else None
 
-    def _count_due(self, unfolded: int) -> int:
-        """Return how many of so many closed exchanges are to be folded."""
-        over = unfolded - self.folding.exchanges
-        return -(-over // self.folding.at_once) * self.folding.at_once
+    def _count_due(self, uncompacted: int) -> int:
+        """Return how many of so many closed turns are to be compacted."""
+        over = uncompacted - self.compaction.turns
+        return -(-over // self.compaction.batch_size) * self.compaction.batch_size
 
     async def _read(self, session: SessionKey, due: "_Due") -> bool:
-        """Read on until enough closed exchanges are known; tell whether there are enough."""
+        """Read on until enough closed turns are known; tell whether there are enough."""
         after = due.previous.last if due.previous else 0
         opened = 0
         while page := await self.store.read(
@@ -179,30 +179,30 @@ class Folder:
             for message in page:
                 if due.marks.hides(message.seq):
                     continue
-                if message.role == "user" and message.exchange <= due.closed:
+                if message.role == "user" and message.turn <= due.closed:
                     opened += 1
-                if opened > self.folding.exchanges:
+                if opened > self.compaction.turns:
                     return True
-                if opened <= self.folding.at_once:
+                if opened <= self.compaction.batch_size:
                     due.messages.append(message)
             after = page[-1].seq
         return False
 
-    # --- one fold ---
+    # --- one compact ---
 
-    async def _fold(self, session: SessionKey, due: "_Due") -> bool:
-        """Make one fold; tell whether it is stored, and not something else in its stead."""
+    async def _compact(self, session: SessionKey, due: "_Due") -> bool:
+        """Make one compact; tell whether it is stored, and not something else in its stead."""
         epochs = {session: due.epoch}
         digests = await self._digests(session, due, epochs)
-        text = "\n".join(filter(None, [due.text, *_lines(due.messages, self.folding, digests)]))
+        text = "\n".join(filter(None, [due.text, *_lines(due.messages, self.compaction, digests)]))
         by = "lines"
-        if size(text) > self.folding.summary_bytes:
-            text, by = await self._shorten(session, text, self.folding.compressed_bytes)
+        if size(text) > self.compaction.summary_bytes:
+            text, by = await self._shorten(session, text, self.compaction.compressed_bytes)
         last = due.messages[-1]
         value: JSON = {
             "text": text,
             "last": last.seq,
-            "exchange": max(m.exchange for m in due.messages),
+            "turn": max(m.turn for m in due.messages),
             "number": due.number,
             "tokens": last.total - due.marks.hidden_before(last.seq)[1],
             "origin": due.origin,
@@ -220,7 +220,7 @@ class Folder:
                 version=0,
                 epochs=epochs,
             )
-        except Stale:  # erased meanwhile, or folded by one who took the lease
+        except Stale:  # erased meanwhile, or compacted by one who took the lease
             return False
         if due.number % _DENSE == 0:
             await self._thin(session, due.number)
@@ -234,14 +234,14 @@ class Folder:
         made: dict[int, str] = {}
         answers = [m for m in due.messages if is_answer(m) and m.state == "live"]
         for message in answers:
-            if size(message.content) <= self.folding.answer_bytes:
+            if size(message.content) <= self.compaction.answer_bytes:
                 continue
             key = position_key(message.seq)
             known = await self.store.get(scope, DIGEST, key)
             if known is not None:
                 made[message.seq] = cast(list[str], known.value)[0]
                 continue
-            text, by = await self._shorten(session, message.content, self.folding.digest_bytes)
+            text, by = await self._shorten(session, message.content, self.compaction.digest_bytes)
             text = text if by == EXTRACTIVE else in_short(text)
             short = replace(message, content=text, native=None, attachments=())
             tokens = self.counter.count(short)
@@ -251,7 +251,7 @@ class Folder:
                 await self.store.put(
                     scope, DIGEST, key, value, made_of=[span], version=0, epochs=epochs
                 )
-            except Stale:  # the fold will see why
+            except Stale:  # the compact will see why
                 continue
             made[message.seq] = text
         return made
@@ -260,14 +260,14 @@ class Folder:
         """Return the most important positions so far, by position."""
         found = list(due.previous.kept) if due.previous else []
         for message in due.messages:
-            mark = self.folding.scorer.score(message) if message.state == "live" else None
+            mark = self.compaction.scorer.score(message) if message.state == "live" else None
             if mark is not None:
                 found.append((message.seq, mark.score, mark.reason))
         found.sort(key=lambda each: (each[1], each[0]))
-        return sorted(found[max(0, len(found) - self.folding.kept) :])
+        return sorted(found[max(0, len(found) - self.compaction.kept) :])
 
     async def _thin(self, session: SessionKey, newest: int) -> None:
-        """Drop most of the older folds: the farther back, the fewer are needed."""
+        """Drop most of the older compactions: the farther back, the fewer are needed."""
         scope = Scope(session=session)
         for record in await self.store.scan(scope, FOLD):
             if not _stays(summary_of(record).number, newest):
@@ -277,7 +277,7 @@ class Folder:
 
     async def _shorten(self, session: SessionKey, text: str, limit: int) -> tuple[str, str]:
         """Return a text in so many bytes, and who shortened it."""
-        summarizer = self.folding.summarizer
+        summarizer = self.compaction.summarizer
         short, usage, refusal = await shortened(summarizer, text, limit)
         if not isinstance(summarizer, Extractive):
             await self._note(session, usage or Usage(), refused=bool(refusal))
@@ -311,7 +311,7 @@ def costs_of(value: JSON) -> Costs:
 
 
 class _Due:
-    """A range that is to be folded: what came before it, and its messages."""
+    """A range that is to be compacted: what came before it, and its messages."""
 
     def __init__(
         self, previous: Summary | None, marks: Marks, session: SessionInfo, closed: int
@@ -329,9 +329,9 @@ class _Due:
         return self.previous.text if self.previous else ""
 
     @property
-    def folded(self) -> int:
-        """Return the last exchange that was folded before."""
-        return self.previous.exchange if self.previous else 0
+    def compacted(self) -> int:
+        """Return the last turn that was compacted before."""
+        return self.previous.turn if self.previous else 0
 
     @property
     def number(self) -> int:
@@ -356,17 +356,19 @@ class _Due:
         return [Span(session=session, first=first, last=last) for first, last in ranges]
 
 
-def _lines(messages: Sequence[Message], folding: Folding, digests: Mapping[int, str]) -> list[str]:
-    """Return a line for each exchange, in the order in which they began."""
+def _lines(
+    messages: Sequence[Message], compaction: Compaction, digests: Mapping[int, str]
+) -> list[str]:
+    """Return a line for each turn, in the order in which they began."""
     groups: dict[int, list[Message]] = {}
     questions = Questions()
     for message in messages:
-        groups.setdefault(questions.exchange(message), []).append(message)
-    limits = {"user": _QUESTION_BYTES, "answer": folding.answer_bytes}
-    return [exchange_line(group, **limits, digests=digests) for group in groups.values()]
+        groups.setdefault(questions.turn(message), []).append(message)
+    limits = {"user": _QUESTION_BYTES, "answer": compaction.answer_bytes}
+    return [turn_line(group, **limits, digests=digests) for group in groups.values()]
 
 
 def _stays(number: int, newest: int) -> bool:
-    """Tell whether a fold stays: of those of an age, every second, fourth or eighth."""
+    """Tell whether a compact stays: of those of an age, every second, fourth or eighth."""
     sparse = max(1, (newest - number) // _DENSE)
     return number % (1 << (sparse.bit_length() - 1)) == 0

@@ -1,7 +1,7 @@
-"""Tool results that live for exchanges: looked up before a tool runs, remembered after.
+"""Tool results that live for turns: looked up before a tool runs, remembered after.
 
 An entry is a record on a session's shelf and names the message that holds the result, so that what
-is erased or hidden does not serve. The exchange in which it ends is stored, not a countdown.
+is erased or hidden does not serve. The turn in which it ends is stored, not a countdown.
 """
 
 import json
@@ -72,8 +72,8 @@ class ToolCache(NamedTuple):
         self,
         asked: Asked,
         author: str | None,
-        exchange: int,
-        lifetime: int,
+        turn: int,
+        cache_turns: int,
         *,
         run: Callable[[], Awaitable[Recorded]],
         repeat: Callable[[str], Awaitable[Recorded]] | None = None,
@@ -86,26 +86,26 @@ class ToolCache(NamedTuple):
         key = self.key(asked, author)
 
         async def is_there() -> bool:
-            return await self.look(key, exchange) is not None
+            return await self.look(key, turn) is not None
 
         async with self.locks.of(self.shelf, key):
-            while (hit := await self.look(key, exchange)) is None:
+            while (hit := await self.look(key, turn)) is None:
                 lease = self.leases.held(self._scope, f"{TOOL} {key}", wait=True, needless=is_there)
                 async with lease as held:
                     if not held or await is_there():
                         continue
                     recorded = await run()
                     if recorded.fresh:
-                        await self.remember(asked, author, exchange, lifetime, recorded)
+                        await self.remember(asked, author, turn, cache_turns, recorded)
                     return recorded.result.content
             repeated = await repeat(hit.result.content) if repeat else None
-            await self._use(hit, exchange, repeated if repeated and repeated.fresh else None)
+            await self._use(hit, turn, repeated if repeated and repeated.fresh else None)
             return (repeated or hit).result.content
 
     async def remember(
-        self, asked: Asked, author: str | None, exchange: int, lifetime: int, recorded: Recorded
+        self, asked: Asked, author: str | None, turn: int, cache_turns: int, recorded: Recorded
     ) -> None:
-        """Remember a result for so many exchanges, the given one the first of them."""
+        """Remember a result for so many turns, the given one the first of them."""
         result = recorded.result
         entry = Entry(
             name=asked.name,
@@ -113,8 +113,8 @@ class ToolCache(NamedTuple):
             author=self.owner if author is None else author,
             call=result.tool_call_id or "",
             result=result.id,
-            last=exchange + lifetime - 1,
-            lifetime=lifetime,
+            last=turn + cache_turns - 1,
+            cache_turns=cache_turns,
             at=result.created_at,
             **await self._ends(),
             sources=await self._spans(recorded),
@@ -124,29 +124,29 @@ class ToolCache(NamedTuple):
             with suppress(Stale):  # something was erased meanwhile, this or another
                 return await self._keep(key, entry)
 
-    async def find(self, asked: Asked, author: str | None, exchange: int) -> str | None:
-        """Return a remembered result that serves in an exchange, or None; its life begins anew."""
-        hit = await self.look(self.key(asked, author), exchange)
+    async def find(self, asked: Asked, author: str | None, turn: int) -> str | None:
+        """Return a remembered result that serves in a turn, or None; its life begins anew."""
+        hit = await self.look(self.key(asked, author), turn)
         if hit is None:
             return None
-        await self._use(hit, exchange)
+        await self._use(hit, turn)
         return hit.result.content
 
-    async def look(self, key: str, exchange: int) -> Hit | None:
-        """Return what serves under a key in an exchange."""
+    async def look(self, key: str, turn: int) -> Hit | None:
+        """Return what serves under a key in a turn."""
         record = await self.store.get(self._scope, TOOL, key)
-        hits = await self._serving([record] if record else [], exchange)
+        hits = await self._serving([record] if record else [], turn)
         return hits[0] if hits else None
 
-    async def remembered(self, exchange: int) -> list[CachedTool]:
-        """Return what serves in an exchange, oldest first."""
-        hits = await self._serving(await self.store.scan(self._scope, TOOL), exchange)
+    async def remembered(self, turn: int) -> list[CachedTool]:
+        """Return what serves in a turn, oldest first."""
+        hits = await self._serving(await self.store.scan(self._scope, TOOL), turn)
         return [
             CachedTool(
                 name=entry.name,
                 arguments=_parsed(entry.arguments),
-                left=entry.last - exchange + 1,
-                lifetime=entry.lifetime,
+                left=entry.last - turn + 1,
+                cache_turns=entry.cache_turns,
                 call_id=entry.call,
                 at=entry.at,
                 author=entry.author,
@@ -182,19 +182,19 @@ class ToolCache(NamedTuple):
         span = hit.entry.sources[-1]
         return span.session != self.shelf, span.session, span.last
 
-    async def _use(self, hit: Hit, exchange: int, repeated: Recorded | None = None) -> None:
-        """Let an entry live on from an exchange, and stand for the result that repeated it."""
+    async def _use(self, hit: Hit, turn: int, repeated: Recorded | None = None) -> None:
+        """Let an entry live on from a turn, and stand for the result that repeated it."""
         used: Hit | None = hit
         while used:
             key, version = used.record.key, used.record.version
-            entry = used.entry.used(exchange)
+            entry = used.entry.used(turn)
             try:
                 if repeated:
                     await self._keep(key, await self._repointed(entry, repeated), version)
                 elif entry != used.entry:
                     await self._put(key, entry, version)
             except Stale:  # another used it too
-                used = await self.look(key, exchange)
+                used = await self.look(key, turn)
             else:
                 return
 
@@ -229,10 +229,10 @@ class ToolCache(NamedTuple):
             self._scope, TOOL, key, value, made_of=spans, version=version, epochs=epochs
         )
 
-    async def _serving(self, records: Sequence[Record], exchange: int) -> list[Hit]:
-        """Return those records that serve in an exchange."""
+    async def _serving(self, records: Sequence[Record], turn: int) -> list[Hit]:
+        """Return those records that serve in a turn."""
         entries = [(record, Entry.of(record)) for record in records]
-        alive = [(record, entry) for record, entry in entries if entry and entry.last >= exchange]
+        alive = [(record, entry) for record, entry in entries if entry and entry.last >= turn]
         logs = await self._logs([entry for _, entry in alive])
         found = [(record, entry, self._served(entry, logs)) for record, entry in alive]
         return [Hit(record, entry, result) for record, entry, result in found if result]
@@ -295,12 +295,12 @@ def _parsed(arguments: str) -> Mapping[str, JSON]:
     return cast(dict[str, JSON], value) if isinstance(value, dict) else {}
 
 
-async def drop_ended(store: Store, session: SessionKey, exchange: int) -> int:
-    """Take off a session's shelf what ended with an exchange; return how many results are left."""
+async def drop_ended(store: Store, session: SessionKey, turn: int) -> int:
+    """Take off a session's shelf what ended with a turn; return how many results are left."""
     scope, left = Scope(session=session), 0
     for record in await store.scan(scope, TOOL):
         entry = Entry.of(record)
-        if entry and entry.last > exchange:
+        if entry and entry.last > turn:
             left += 1
             continue
         try:

@@ -37,7 +37,7 @@ from keepthread.memory.tool_calls import (
 )
 from keepthread.memory.tracing import TOOL_NAME
 from keepthread.stores.codec import encode
-from keepthread.stores.rows import AwaitedExchange
+from keepthread.stores.rows import AwaitedTurn
 from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Origin, Record, Scope, Span
 
@@ -46,7 +46,7 @@ NO_ANSWER: Final = "(no answer)"
 
 
 class Turn:
-    """One exchange: a user message and what model and tools say until it is finished."""
+    """One turn: a user message and what model and tools say until it is finished."""
 
     def __init__(self, thread: Thread, message: Message, errand: Errand | None = None) -> None:
         """Hold the user message; it is stored when the turn is entered."""
@@ -67,9 +67,9 @@ class Turn:
         """The answer, once there is one."""
 
     @property
-    def exchange(self) -> int:
-        """Return the number of the exchange; 0 while its user message waits in a spool."""
-        return self.user.exchange
+    def number(self) -> int:
+        """Return the number of the turn; 0 while its user message waits in an outbox."""
+        return self.user.turn
 
     async def __aenter__(self) -> Self:
         """Store the user message, or find what was stored under its id."""
@@ -77,7 +77,7 @@ class Turn:
             self._thread, self.user, is_new = await self._errand.begin()
             self._may_be_known = not is_new
         (self.user,) = await self._thread.append([self.user])
-        if self._may_be_known and self.user.state != "spooled":
+        if self._may_be_known and self.user.state != "queued":
             self.answer, _ = await self._finished()
         return self
 
@@ -96,7 +96,7 @@ class Turn:
             await _at_last(told, error, "the delegating turn could not be told")
 
     async def append(self, *messages: Message) -> list[Message]:
-        """Store what the model and its tools say, in this exchange, and return it as stored.
+        """Store what the model and its tools say, in this turn, and return it as stored.
 
         A tool's result without an id gets one from its call, and the first result stays.
         """
@@ -119,22 +119,22 @@ class Turn:
         run: Callable[..., object],
         *,
         call_id: str | None = None,
-        lifetime: int = 0,
-        effects: bool = False,
+        cache_turns: int = 0,
+        side_effects: bool = False,
     ) -> str:
         """Run a tool, or recall its result, and return the text that is recorded for it.
 
         `run` takes the arguments by name, may be asynchronous, and gives a text or other JSON. Its
         result answers `call_id`, a call that was appended before; without one, call and result are
-        recorded together, and a recalled result is not recorded again. With a lifetime of N the
-        result is remembered in this exchange and the N - 1 after it, anew with each use; callers
+        recorded together, and a recalled result is not recorded again. With a cache_turns of N the
+        result is remembered in this turn and the N - 1 after it, anew with each use; callers
         at the same time run the tool once. What `run` raises is recorded and raised; that, and
-        what a tool with `effects` gives, is never remembered.
+        what a tool with `side_effects` gives, is never remembered.
         """
         asked = ask(name, args)
         if call_id is not None and not self._calls.has(call_id):
             raise InvalidInput(f"this turn has no call {show(call_id)}; append it first")
-        check_count(lifetime, "lifetime")
+        check_count(cache_turns, "cache_turns")
         ran = False
 
         async def running() -> Recorded:
@@ -144,15 +144,15 @@ class Turn:
 
         thread, cache = self._thread, self._thread.cache
         with thread.shared.spans.open("execute_tool", thread.id, {TOOL_NAME: name}) as span:
-            if lifetime == 0 or effects:
+            if cache_turns == 0 or side_effects:
                 told = (await running()).result.content
             else:
                 await self._arrived()
                 told = await cache.once(
                     asked,
                     self.user.author,
-                    await thread.tool_exchange(self.exchange),
-                    lifetime,
+                    await thread.tool_turn(self.number),
+                    cache_turns,
                     run=running,
                     repeat=None if call_id is None else partial(self._record, asked, call_id),
                 )
@@ -176,12 +176,12 @@ class Turn:
         The child is a turn in a session of its own. It sees its task and its system prompt, of the
         conversation no more than the snippet, and it uses this session's remembered tool results.
         Its answer is recorded here as the result of a tool named `delegate`. If it is left without
-        an answer, `(no answer)` is recorded, or how it failed. The same task of an exchange that
+        an answer, `(no answer)` is recorded, or how it failed. The same task of a turn that
         is taken up again finds its child, and `child.answer` if there is one. `facts` lets it see
         what is known of the owner. A child that is not `recorded` leaves nothing in this log: a
         stage of a pipeline whose answer is of no use to later contexts.
         """
-        if self.user.state == "spooled":
+        if self.user.state == "queued":
             raise Unavailable("a task can be delegated once the user message was delivered")
         given = Task(
             text=task,
@@ -220,14 +220,14 @@ class Turn:
         usage: Mapping[str, JSON] | None = None,
         cut: bool = False,
     ) -> Message:
-        """Store the answer, close the exchange, and return the answer that is stored.
+        """Store the answer, close the turn, and return the answer that is stored.
 
-        If the exchange has an answer already, that one is returned. `usage` is what the model
+        If the turn has an answer already, that one is returned. `usage` is what the model
         reported, `cut` that it was broken off; both are kept beside the answer. Its meta says
         under `written_from` which positions the turn's last context showed, or told in short,
         under `recalled_from` which it recalled from other sessions, and under `lowest_origin` the
         least trusted origin of all that; without a context, none of it is known.
-        In a spool, `usage` and `cut` go into the answer's meta.
+        In an outbox, `usage` and `cut` go into the answer's meta.
         """
         if self.answer is None:
             message = Message(role="assistant", content=answer) if type(answer) is str else answer
@@ -246,9 +246,9 @@ class Turn:
                 self.answer = await self._first(message)
             else:
                 note: dict[str, JSON] = {"usage": dict(usage or {}), "cut": cut}
-                self.answer = await self._agreed_or_spooled(message, note)
-            if self.answer.state != "spooled" and not self._errand:  # a child is done with
-                self._thread.upkeep.after(self._thread.key, self.exchange)
+                self.answer = await self._agreed_or_queued(message, note)
+            if self.answer.state != "queued" and not self._errand:  # a child is done with
+                self._thread.upkeep.after(self._thread.key, self.number)
         if self._errand:
             await self._errand.report_answer(self.answer)
         return self.answer
@@ -267,10 +267,10 @@ class Turn:
         return [*unsure, *calls.markers()]
 
     async def _store(self, messages: Sequence[Message], results: set[str]) -> list[Message]:
-        """Store messages in this exchange; of results that were there before, the first stay."""
+        """Store messages in this turn; of results that were there before, the first stay."""
         while True:
             try:
-                return await self._thread.append(messages, exchange=self._place())
+                return await self._thread.append(messages, turn=self._place())
             except Conflict:
                 found = await self._thread.store.find(self._thread.key, ids=results)
                 first = {message.id: message for message in found if message.state == "live"}
@@ -280,15 +280,15 @@ class Turn:
                 messages = known
 
     def _place(self) -> int:
-        """Return the exchange to append to, though it may have no number yet."""
-        return AwaitedExchange(self.user.id) if self.user.state == "spooled" else self.exchange
+        """Return the turn to append to, though it may have no number yet."""
+        return AwaitedTurn(self.user.id) if self.user.state == "queued" else self.number
 
     async def _arrived(self) -> None:
-        """Learn where the user message is, if it was spooled; `Unavailable` while it waits."""
-        if self.user.state == "spooled":
+        """Learn where the user message is, if it was queued; `Unavailable` while it waits."""
+        if self.user.state == "queued":
             found = await self._thread.store.find(self._thread.key, ids=[self.user.id])
             if not found:
-                raise MessageNotFound("the user message was not stored; `memory.spool` says why")
+                raise MessageNotFound("the user message was not stored; `memory.outbox` says why")
             (self.user,) = found
 
     def _with_sources(self, answer: Message) -> Message:
@@ -321,7 +321,7 @@ class Turn:
             thread.store,
             await thread.store.describe(thread.key),
             self.user,
-            partial(thread.search, exchange=self.user.exchange or None),
+            partial(thread.search, turn=self.user.turn or None),
             shown=self._shown,
             clock=thread.shared.clock,
             learned=thread.ignorance.end,
@@ -330,7 +330,7 @@ class Turn:
         async def run(**_: object) -> str:
             return await tools.call(name, args)
 
-        return await self.tool(name, args, run, call_id=call_id, effects=True)
+        return await self.tool(name, args, run, call_id=call_id, side_effects=True)
 
     async def _run_tool(
         self, asked: Asked, run: Callable[..., object], call_id: str | None
@@ -367,13 +367,13 @@ class Turn:
             ours = isinstance(error, Exception)
             await errand.report(failure_of(error) if ours else INTERRUPTED, failed=True)
 
-    async def _agreed_or_spooled(self, message: Message, note: Mapping[str, JSON]) -> Message:
-        """Store the answer with its note; where nobody can be asked, in a spool, as one."""
-        if self.user.state != "spooled":
+    async def _agreed_or_queued(self, message: Message, note: Mapping[str, JSON]) -> Message:
+        """Store the answer with its note; where nobody can be asked, in an outbox, as one."""
+        if self.user.state != "queued":
             try:
                 return await self._agreed(message, note)
             except Unavailable:
-                if not hasattr(self._thread.store, "spool"):
+                if not hasattr(self._thread.store, "outbox"):
                     raise
         said = {name: value for name, value in note.items() if value}
         return await self._first(replace(message, meta={**said, **message.meta}))
@@ -413,7 +413,7 @@ class Turn:
     async def _first(self, answer: Message) -> Message:
         """Store the answer, or return the one that was stored under its id first."""
         try:
-            (stored,) = await self._thread.append([answer], exchange=self._place())
+            (stored,) = await self._thread.append([answer], turn=self._place())
         except Conflict:
             (stored,) = await self._thread.store.find(self._thread.key, ids=[answer.id])
             if not self._is_answer(stored):
@@ -424,11 +424,11 @@ class Turn:
         """Return an id for the answer, unless another message has it."""
         found = await self._thread.store.find(self._thread.key, ids=[id])
         if found and not self._is_answer(found[0]):
-            raise Conflict(f"message id {id!r} is stored, and it is no answer of this exchange")
+            raise Conflict(f"message id {id!r} is stored, and it is no answer of this turn")
         return id
 
     def _is_answer(self, message: Message) -> bool:
-        return message.exchange == self.exchange and is_answer(message)
+        return message.turn == self.number and is_answer(message)
 
     def _answer_id(self) -> str:
         return derived_id("answer", self.user.id)

@@ -1,4 +1,4 @@
-"""Which exchange it is: the one that is open, or else the one that comes next."""
+"""Which turn it is: the one that is open, or else the one that comes next."""
 
 from typing import Final
 
@@ -14,30 +14,28 @@ _LARGE_PAGE: Final = 100
 _MOST_PAGES: Final = 20
 
 
-async def current_exchange(store: Store, session: SessionKey) -> int:
-    """Return the number of the latest exchange while it is open, else that of the next.
+async def current_turn(store: Store, session: SessionKey) -> int:
+    """Return the number of the latest turn while it is open, else that of the next.
 
     It is open until the newest word of user or model in it is an answer. What the program says, as
     notes or as calls of its own, opens nothing and closes nothing.
     """
-    latest = (await store.describe(session)).exchanges
+    latest = (await store.describe(session)).turns
     before: int | None = None
     while latest and (page := await store.tail(session, limit=_PAGE, before=before)):
         for message in reversed(page):
-            if message.exchange >= latest and _is_word(message):
-                return message.exchange + is_answer(message)
+            if message.turn >= latest and _is_word(message):
+                return message.turn + is_answer(message)
         before = page[0].seq
     return max(latest, 1)
 
 
-async def closed_exchange(store: Store, session: SessionKey, marks: Marks) -> int:
-    """Return the highest exchange with an answer that can be seen; those below are closed too."""
+async def closed_turn(store: Store, session: SessionKey, marks: Marks) -> int:
+    """Return the highest turn with an answer that can be seen; those below are closed too."""
     before: int | None = None
     for _ in range(_MOST_PAGES):
         page = await store.tail(session, limit=_LARGE_PAGE, before=before)
-        answered = [
-            m.exchange for m in page if _is_word(m) and is_answer(m) and not marks.hides(m.seq)
-        ]
+        answered = [m.turn for m in page if _is_word(m) and is_answer(m) and not marks.hides(m.seq)]
         if answered or not page:
             return max(answered, default=0)
         before = page[0].seq

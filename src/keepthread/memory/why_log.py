@@ -24,14 +24,14 @@ _TIME: Final = 12
 """The digits of an id that tell the time."""
 
 
-class KeptWhy(NamedTuple):
+class Explanation(NamedTuple):
     """Why a context was what it was, and which context that was."""
 
     view: str
     at: float
     """When it was built, in seconds since 1970."""
-    exchange: int
-    """The exchange that it was for; 0 if there was none."""
+    turn: int
+    """The turn that it was for; 0 if there was none."""
     why: Why
 
     def to_json(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class KeptWhy(NamedTuple):
         return {
             "view": self.view,
             "at": self.at,
-            "exchange": self.exchange,
+            "turn": self.turn,
             **self.why.to_json(),
         }
 
@@ -64,17 +64,17 @@ class Accounts:
         self._ids = ids
         self._numbers = count()
         self._lock = threading.Lock()  # event loops may share it
-        self._waiting: dict[SessionKey, deque[tuple[str, KeptWhy]]] = {}
+        self._waiting: dict[SessionKey, deque[tuple[str, Explanation]]] = {}
 
-    def note(self, session: SessionKey, view: str, exchange: int, why: Why) -> None:
+    def note(self, session: SessionKey, view: str, turn: int, why: Why) -> None:
         """Have an account written soon."""
-        kept = KeptWhy(view=view, at=self._clock(), exchange=exchange, why=why)
+        kept = Explanation(view=view, at=self._clock(), turn=turn, why=why)
         with self._lock:
             waiting = self._waiting.setdefault(session, deque(maxlen=self.keep))
             waiting.append((self._key(), kept))
         self._background.soon((WHY, session), lambda: self._write(session))
 
-    async def newest(self, session: SessionKey, limit: int) -> list[KeptWhy]:
+    async def newest(self, session: SessionKey, limit: int) -> list[Explanation]:
         """Return accounts, newest first, those that are being written among them."""
         await self._background.done((WHY, session))
         found = await self._store.scan(Scope(session=session), WHY, limit=limit)
@@ -110,11 +110,11 @@ def _bare(choice: Choice) -> Choice:
     return choice._replace(reason=IMPORTANT) if choice.section == "kept" else choice
 
 
-def _account(record: Record) -> KeptWhy | None:
+def _account(record: Record) -> Explanation | None:
     """Return the account that a record keeps; one that somebody else wrote may be none."""
     value = cast(dict[str, Any], record.value)
     try:
         why = Why.from_json(value)
-        return KeptWhy(view=value["view"], at=value["at"], exchange=value["exchange"], why=why)
+        return Explanation(view=value["view"], at=value["at"], turn=value["turn"], why=why)
     except (KeyError, TypeError):
         return None

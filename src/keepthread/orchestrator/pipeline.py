@@ -58,7 +58,7 @@ async def orchestrate(
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         session = session or await (await enter(Memory.open("ram://"))).session("once")
-        turn = await enter(session.exchange(request, id=id, author=author, attachments=attachments))
+        turn = await enter(session.turn(request, id=id, author=author, attachments=attachments))
         if (answer := turn.answer) is not None:
             return Answer(answer.content, message=answer)
         found = await pursue(turn, request, tools, models, limits=limits, tell=tell)

@@ -74,9 +74,9 @@ class Runnable(NamedTuple):
     tool: Tool
     run: Callable[..., Awaitable[JSON]]
     """Takes the arguments by name, and gives a text or other JSON."""
-    lifetime: int = 0
-    """Exchanges in which a result is remembered; 0: not at all."""
-    effects: bool = False
+    cache_turns: int = 0
+    """Turns in which a result is remembered; 0: not at all."""
+    side_effects: bool = False
     """Whether it changes something; then it is run each time, and nothing is remembered."""
 
 

@@ -57,7 +57,7 @@ _SPACE: Final = re.compile(r"\s")
 def pieces_of(message: Message) -> list[str]:
     """Return the text of a message in pieces; an empty list if it has no text."""
     text = message.content.strip()
-    if not text or message.state not in ("live", "spooled"):
+    if not text or message.state not in ("live", "queued"):
         return []
     tokens = _tokens(text)
     if tokens <= (WHOLE if message.role == "user" else GROUP):

@@ -29,7 +29,7 @@ class Append(NamedTuple):
 
     drafts: Sequence[Draft]
     expect: int | None
-    exchange: int | None
+    turn: int | None
     """Its range is checked by the backend: only that knows how many there are."""
     now: float
     """The time of this activity."""

@@ -46,7 +46,7 @@ class Body(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One message as a store keeps it; `exchanges` is the running count of the log."""
+    """One message as a store keeps it; `turns` is the running count of the log."""
 
     seq: int
     id: PackedId
@@ -55,8 +55,8 @@ class Row(NamedTuple):
     extra: bytes | None
     tokens: int
     counter: bytes
-    exchange: int
-    exchanges: int
+    turn: int
+    turns: int
     total: int
     created_at: float
     digest: bytes
@@ -93,8 +93,8 @@ def guard_of(
     seq: int,
     tokens: int,
     counter: bytes,
-    exchange: int,
-    exchanges: int,
+    turn: int,
+    turns: int,
     total: int,
     created_at: float,
     digest: bytes,
@@ -103,7 +103,7 @@ def guard_of(
 
     `place` is the session's number, so that a row that strays into another session is noticed.
     """
-    numbers = _pack_places(place, seq, tokens, exchange, exchanges, total, len(counter), created_at)
+    numbers = _pack_places(place, seq, tokens, turn, turns, total, len(counter), created_at)
     return zlib.crc32(digest + numbers + counter)
 
 
@@ -250,7 +250,7 @@ class _Draft:
         counter: str,
         created_at: float,
         seq: int,
-        exchange: int,
+        turn: int,
         total: int,
         digest: bytes,
         state: State,
@@ -271,7 +271,7 @@ class _Draft:
         self.counter = counter
         self.created_at = created_at
         self.seq = seq
-        self.exchange = exchange
+        self.turn = turn
         self.total = total
         self.digest = digest
         self.state = state
@@ -298,10 +298,10 @@ class _Draft:
 
 def decode(place: int, row: Row | tuple[Any, ...], guard_of: GuardOf = guard_of) -> Message:
     """Return a row's message; its state is `damaged` if the row is not what was written."""
-    seq, id, role, content, extra, tokens, counter, exchange, exchanges, total, at, sha, guard = row
+    seq, id, role, content, extra, tokens, counter, turn, turns, total, at, sha, guard = row
     try:
         name = id.hex() if type(id) is bytes else cast(str, id)
-        if guard != guard_of(place, seq, tokens, counter, exchange, exchanges, total, at, sha):
+        if guard != guard_of(place, seq, tokens, counter, turn, turns, total, at, sha):
             return _decode_damaged(Row._make(row))
         if content is None:
             intact = extra is None and sha == tombstone(name, role).digest
@@ -311,9 +311,7 @@ def decode(place: int, row: Row | tuple[Any, ...], guard_of: GuardOf = guard_of)
             text, state = content.decode("utf-8", "surrogatepass"), "live"
         if not intact:
             return _decode_damaged(Row._make(row))
-        draft = _Draft(
-            name, role, text, tokens, counter.decode(), at, seq, exchange, total, sha, state
-        )
+        draft = _Draft(name, role, text, tokens, counter.decode(), at, seq, turn, total, sha, state)
         if extra is not None:
             draft.take_extra(loads(extra))
     except (TypeError, ValueError, LookupError, AttributeError, struct.error):
@@ -332,7 +330,7 @@ def _decode_damaged(row: Row) -> Message:
         "",
         0.0,
         _whole(row.seq),
-        _whole(row.exchange),
+        _whole(row.turn),
         _whole(row.total),
         _NO_DIGEST,
         "damaged",
@@ -359,7 +357,7 @@ def stored(message: Message, id: str, body: Body, row: Row) -> Message:
         row.counter.decode(),
         row.created_at,
         row.seq,
-        row.exchange,
+        row.turn,
         row.total,
         body.digest,
         "live",

@@ -20,7 +20,7 @@ from keepthread.stores.records import (
     encode_spans,
     encode_value,
 )
-from keepthread.stores.rows import AwaitedExchange, check_positions, draft, draft_copy
+from keepthread.stores.rows import AwaitedTurn, check_positions, draft, draft_copy
 from keepthread.stores.validation import MAX_COUNT, check_count, check_id
 from keepthread.types import (
     JSON,
@@ -120,13 +120,11 @@ class Front(Generic[B]):
         messages: Sequence[Message],
         *,
         expect: int | None = None,
-        exchange: int | None = None,
+        turn: int | None = None,
     ) -> list[Message]:
-        check_positions(
-            expect=expect, exchange=None if isinstance(exchange, AwaitedExchange) else exchange
-        )
+        check_positions(expect=expect, turn=None if isinstance(turn, AwaitedTurn) else turn)
         drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
-        new = Append(drafts, expect, exchange, self._clock())
+        new = Append(drafts, expect, turn, self._clock())
         return await self.backend.append(self._tenant, session, new)
 
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:

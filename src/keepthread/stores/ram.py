@@ -45,8 +45,8 @@ from keepthread.stores.rows import (
     Draft,
     Head,
     as_stored,
-    check_exchange,
     check_total,
+    check_turn,
     erased_row,
     head_after,
     next_copy,
@@ -90,7 +90,7 @@ class _Thread:
 
     def described(self) -> SessionInfo:
         head = self.head
-        counts = {"messages": head.seq, "exchanges": head.exchanges, "tokens": head.total}
+        counts = {"messages": head.seq, "turns": head.turns, "tokens": head.total}
         return replace(self.info, **counts, **decode_details(self.details))
 
     def extend(self, rows: Sequence[Row]) -> None:
@@ -203,7 +203,7 @@ class RamBackend:
     async def append(self, tenant: str, session: SessionKey, new: Append) -> list[Message]:
         thread = self._thread(tenant, session)
         start = head = thread.head
-        check_exchange(new.exchange, head)
+        check_turn(new.turn, head)
         known: dict[PackedId, Message] = {}
         rows: list[Row] = []
         answers: list[Message] = []
@@ -215,7 +215,7 @@ class RamBackend:
             else:
                 if new.expect is not None and new.expect != start.seq:
                     raise Stale(f"the log ends at {start.seq}, not at {new.expect}")
-                row = next_row(thread.place, head, one, new.exchange)
+                row = next_row(thread.place, head, one, new.turn)
                 head = head_after(row)
                 check_total(head.total)
                 known[one.packed] = message = as_stored(one, row)

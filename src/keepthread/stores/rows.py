@@ -31,25 +31,25 @@ from keepthread.stores.validation import (
 )
 from keepthread.types import Message
 
-_NEW: Final = ("live", "spooled")  # what a spool acknowledged may be sent again
+_NEW: Final = ("live", "queued")  # what an outbox acknowledged may be sent again
 STATES: Final = ("live", "erased", "damaged")
 
 
 class Head(NamedTuple):
-    """Where a log ends: its last position, its exchanges and its tokens."""
+    """Where a log ends: its last position, its turns and its tokens."""
 
     seq: int = 0
-    exchanges: int = 0
+    turns: int = 0
     total: int = 0
 
 
-class AwaitedExchange(int):
-    """The exchange that a spooled user message opens; it gets its number at delivery."""
+class AwaitedTurn(int):
+    """The turn that a queued user message opens; it gets its number at delivery."""
 
     opened_by: str
     """The id of the user message."""
 
-    def __new__(cls, opened_by: str) -> "AwaitedExchange":
+    def __new__(cls, opened_by: str) -> "AwaitedTurn":
         """Name it by its user message; as a number it is 0."""
         self = super().__new__(cls, 0)
         self.opened_by = opened_by
@@ -118,10 +118,10 @@ def draft_copy(message: Message) -> Draft:
     )
 
 
-def check_exchange(exchange: int | None, head: Head) -> None:
-    """Refuse an exchange that was never opened."""
-    if exchange is not None and not 0 < check_count(exchange, "exchange") <= head.exchanges:
-        raise InvalidInput(f"exchange {exchange} was never opened; there are {head.exchanges}")
+def check_turn(turn: int | None, head: Head) -> None:
+    """Refuse a turn that was never opened."""
+    if turn is not None and not 0 < check_count(turn, "turn") <= head.turns:
+        raise InvalidInput(f"turn {turn} was never opened; there are {head.turns}")
 
 
 def check_total(total: int) -> None:
@@ -130,14 +130,14 @@ def check_total(total: int) -> None:
         raise InvalidInput(f"the log would count {total} tokens; it can count {MAX_COUNT} at most")
 
 
-def next_row(place: int, head: Head, draft: Draft, exchange: int | None) -> Row:
+def next_row(place: int, head: Head, draft: Draft, turn: int | None) -> Row:
     """Return the row that a draft becomes at the end of the log."""
-    exchanges = head.exchanges
-    if exchange is None:
+    turns = head.turns
+    if turn is None:
         if draft.body.role == USER:
-            exchanges += 1
-        exchange = exchanges
-    return _row(place, head, draft, exchange, exchanges, head.total + draft.tokens)
+            turns += 1
+        turn = turns
+    return _row(place, head, draft, turn, turns, head.total + draft.tokens)
 
 
 def next_copy(place: int, head: Head, draft: Draft, guard_of: GuardOf = guard_of) -> Row:
@@ -146,12 +146,12 @@ def next_copy(place: int, head: Head, draft: Draft, guard_of: GuardOf = guard_of
     if message.seq != head.seq + 1:
         raise Stale(f"position {message.seq} cannot follow {head.seq}: load without gaps")
     if message.state == "damaged":  # its numbers are not to be trusted either
-        numbers = (head.exchanges, head.exchanges, head.total)
+        numbers = (head.turns, head.turns, head.total)
         return _row(place, head, draft, *numbers, guard_of)
-    exchange = check_count(message.exchange, "exchange")
+    turn = check_count(message.turn, "turn")
     if check_count(message.total, "total") < head.total + draft.tokens:
         raise InvalidInput(f"total {message.total} at position {message.seq} does not follow")
-    numbers = (exchange, max(head.exchanges, exchange), message.total)
+    numbers = (turn, max(head.turns, turn), message.total)
     return _row(place, head, draft, *numbers, guard_of)
 
 
@@ -159,8 +159,8 @@ def _row(
     place: int,
     head: Head,
     draft: Draft,
-    exchange: int,
-    exchanges: int,
+    turn: int,
+    turns: int,
     total: int,
     guard_of: GuardOf = guard_of,
 ) -> Row:
@@ -174,18 +174,18 @@ def _row(
         body.extra,
         tokens,
         counter,
-        exchange,
-        exchanges,
+        turn,
+        turns,
         total,
         created_at,
         body.digest,
-        guard_of(place, seq, tokens, counter, exchange, exchanges, total, created_at, body.digest),
+        guard_of(place, seq, tokens, counter, turn, turns, total, created_at, body.digest),
     )
 
 
 def head_after(row: Row) -> Head:
     """Return where the log ends behind a row."""
-    return Head(row.seq, row.exchanges, row.total)
+    return Head(row.seq, row.turns, row.total)
 
 
 def as_stored(draft: Draft, row: Row) -> Message:
@@ -212,8 +212,8 @@ def erased_row(place: int, seq: int, row: Row, guard_of: GuardOf = guard_of) -> 
     message = decode(place, row, guard_of)
     body = tombstone(message.id, ROLES.index(message.role))
     damaged = message.state == "damaged"
-    exchanges = message.exchange if damaged else row.exchanges
-    around = (seq, 0, b"", message.exchange, exchanges, message.total, message.created_at)
+    turns = message.turn if damaged else row.turns
+    around = (seq, 0, b"", message.turn, turns, message.total, message.created_at)
     guard = guard_of(place, *around, body.digest)
     id = pack_id(message.id)
     return Row(seq, id, body.role, None, None, *around[1:], body.digest, guard)
@@ -225,7 +225,7 @@ def recounted_row(
     """Return a row with another count; its digest, and so any damage, stays."""
     check_count(tokens, "tokens")
     check_total(total)
-    numbers = (row.exchange, row.exchanges, total, row.created_at)
+    numbers = (row.turn, row.turns, total, row.created_at)
     guard = guard_of(place, row.seq, tokens, counter, *numbers, row.digest)
     return row._replace(tokens=tokens, counter=counter, total=total, guard=guard)
 

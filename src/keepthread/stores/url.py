@@ -15,18 +15,18 @@ Open: TypeAlias = Callable[..., Awaitable[Store]]
 POSTGRES: Final = ("postgresql", "postgres")
 REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 SERVERS: Final = (*POSTGRES, *REDIS)
-_PATIENCE: Final = 5.0  # seconds that a call waits for a server if there is a spool
+_PATIENCE: Final = 5.0  # seconds that a call waits for a server if there is an outbox
 
 
-def store_at(url: str, spool: str | None = None, patience: float | None = None) -> Open:
+def store_at(url: str, outbox: str | None = None, patience: float | None = None) -> Open:
     """Return what opens the store at an address, given tenant, durability, clock and ids.
 
-    With the path of a spool, messages go there while the store is away. `patience` is for how many
-    seconds a call waits for a store that is busy or away; each engine has its own if it is None.
+    With the path of an outbox, messages are queued there while the store is away. `patience` is the
+    number of seconds that a call waits for a busy or absent store; None means the engine's default.
     """
     _check_text(url)
-    if spool is not None:
-        return partial(_spooled, spool, url, patience)
+    if outbox is not None:
+        return partial(_queued, outbox, url, patience)
     scheme = scheme_of(url)
     waiting = {} if patience is None else _waiting(url, patience)
     if scheme in SERVERS:
@@ -109,8 +109,8 @@ async def _redis(url: str, **settings: Any) -> Store:
     return await stores.RedisStore.open(url, **settings)
 
 
-async def _spooled(path: str, url: str, patience: float | None, **settings: Any) -> Store:
-    # Loads all of SQLite, which a store without a spool may never need.
+async def _queued(path: str, url: str, patience: float | None, **settings: Any) -> Store:
+    # Loads all of SQLite, which a store without an outbox may never need.
     from keepthread.stores.outbox.store import SpooledStore  # noqa: PLC0415
 
     if patience is None and scheme_of(url) in SERVERS:
@@ -140,7 +140,7 @@ def target_of(url: str) -> str:
     """Return scheme, hosts, ports and database of an address: no user, no password."""
     scheme, _, rest = url.partition("://")
     if scheme == "ram":
-        raise InvalidInput("a store in memory is never away; leave the spool out")
+        raise InvalidInput("a store in memory is never away; leave the outbox out")
     if scheme == "sqlite":
         return f"sqlite:///{Path(rest.removeprefix('/')).absolute()}"
     parts = urlsplit(url)

@@ -8,9 +8,9 @@ from keepthread.errors import StoreClosed
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.memory import Memory as AsyncMemory
 from keepthread.memory.options import Options
-from keepthread.memory.summaries import Folding
+from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Store, TokenCounter
-from keepthread.stores.outbox.store import Spool as AsyncSpool
+from keepthread.stores.outbox.store import Outbox as AsyncSpool
 from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped
 from keepthread.sync.facts import Facts
 from keepthread.sync.loop import Loop
@@ -44,10 +44,10 @@ class Memory(Wrapper[AsyncMemory]):
         return self._wrapped.store
 
     @property
-    def spool(self) -> "Spool | None":
-        """Return what waits to be delivered, if the memory was opened with a spool."""
-        spool = self._wrapped.spool
-        return None if spool is None else Spool(self._loop, spool)
+    def outbox(self) -> "Outbox | None":
+        """Return what waits to be delivered, if the memory was opened with an outbox."""
+        outbox = self._wrapped.outbox
+        return None if outbox is None else Outbox(self._loop, outbox)
 
     @property
     def counter(self) -> TokenCounter:
@@ -55,9 +55,9 @@ class Memory(Wrapper[AsyncMemory]):
         return self._wrapped.counter
 
     @property
-    def folding(self) -> Folding:
-        """Return how old exchanges become a summary."""
-        return self._wrapped.folding
+    def compaction(self) -> Compaction:
+        """Return how old turns become a summary."""
+        return self._wrapped.compaction
 
     @property
     def extraction(self) -> Extraction | None:
@@ -115,8 +115,8 @@ class Memory(Wrapper[AsyncMemory]):
     idle = blocking(AsyncMemory.idle)
 
 
-class Spool(Wrapper[AsyncSpool]):
-    """Messages that wait for the server; get it from `Memory.spool`."""
+class Outbox(Wrapper[AsyncSpool]):
+    """Messages that wait for the server; get it from `Memory.outbox`."""
 
     survey = blocking(AsyncSpool.survey)
     deliver = blocking(AsyncSpool.deliver)

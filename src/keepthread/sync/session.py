@@ -19,7 +19,7 @@ from keepthread.types import (
 
 
 class Turn(Wrapper[AsyncTurn]):
-    """One turn: a user message, tool calls, an answer; get it from `Session.exchange`.
+    """One turn: a user message, tool calls, an answer; get it from `Session.turn`.
 
     The methods are those of `keepthread.Turn`, without `await`.
     """
@@ -35,9 +35,9 @@ class Turn(Wrapper[AsyncTurn]):
         return self._wrapped.answer
 
     @property
-    def exchange(self) -> int:
-        """Return the number of the exchange."""
-        return self._wrapped.exchange
+    def number(self) -> int:
+        """Return the number of the turn."""
+        return self._wrapped.number
 
     def __enter__(self) -> Self:
         """Store the user message, or find the one stored under its id."""
@@ -65,8 +65,8 @@ class Turn(Wrapper[AsyncTurn]):
         run: Callable[..., object],
         *,
         call_id: str | None = None,
-        lifetime: int = 0,
-        effects: bool = False,
+        cache_turns: int = 0,
+        side_effects: bool = False,
     ) -> str:
         """See `keepthread.Turn.tool`; `run` is a plain function, called in this thread."""
         call = Call(self._loop)
@@ -76,8 +76,8 @@ class Turn(Wrapper[AsyncTurn]):
             args,
             call.call_caller(run),
             call_id=call_id,
-            lifetime=lifetime,
-            effects=effects,
+            cache_turns=cache_turns,
+            side_effects=side_effects,
         )
 
     def delegate(
@@ -134,9 +134,10 @@ class Session(Wrapper[AsyncSession]):
     # --- writing ---
 
     append = blocking(AsyncSession.append)
-    add_turn = blocking(AsyncSession.add_turn)
+    add_message = blocking(AsyncSession.add_message)
+    add_message = add_message
 
-    def exchange(
+    def turn(
         self,
         text: str,
         *,
@@ -144,29 +145,29 @@ class Session(Wrapper[AsyncSession]):
         author: str | None = None,
         attachments: Sequence[Attachment] = (),
     ) -> Turn:
-        """Begin a turn: `with session.exchange("…") as turn`; see `keepthread.Session.exchange`."""
-        turn = self._wrapped.exchange(text, id=id, author=author, attachments=attachments)
+        """Begin a turn: `with session.turn("…") as turn`; see `keepthread.Session.turn`."""
+        turn = self._wrapped.turn(text, id=id, author=author, attachments=attachments)
         return Turn(self._loop, turn)
 
-    def inject(
+    def add_note(
         self,
         key: str,
         text: str,
         *,
         tools: Iterable[ProactiveTool] = (),
         once: bool = True,
-        lifetime: int | None = None,
+        turns: int | None = None,
     ) -> bool:
-        """See `keepthread.Session.inject`; `tools` is iterated in this thread."""
+        """See `keepthread.Session.add_note`; `tools` is iterated in this thread."""
         return self._loop.run(
-            self._wrapped.inject, key, text, tools=[*tools], once=once, lifetime=lifetime
+            self._wrapped.add_note, key, text, tools=[*tools], once=once, turns=turns
         )
 
     # --- reading ---
 
     messages = blocking(AsyncSession.messages)
     context = blocking(AsyncSession.context)
-    accounts = blocking(AsyncSession.accounts)
+    explanations = blocking(AsyncSession.explanations)
     status = blocking(AsyncSession.status)
 
     # --- tool results and summaries ---
@@ -174,7 +175,7 @@ class Session(Wrapper[AsyncSession]):
     cache_tool = blocking(AsyncSession.cache_tool)
     cached_tool = blocking(AsyncSession.cached_tool)
     cached_tools = blocking(AsyncSession.cached_tools)
-    fold = blocking(AsyncSession.fold)
+    compact = blocking(AsyncSession.compact)
 
     # --- hiding, forking, editing ---
 

@@ -228,7 +228,7 @@ class StoreContract:
             None,
             0,
         )
-        assert (changed.messages, changed.exchanges, changed.tokens) == (1, 1, 3)
+        assert (changed.messages, changed.turns, changed.tokens) == (1, 1, 3)
         assert changed == await store.get_session("s")
 
     @on_store
@@ -478,7 +478,7 @@ class StoreContract:
         assert made == await store.tail(key)
 
     @on_store
-    async def test_exchanges_and_totals_run_on(self, store: Store) -> None:
+    async def test_turns_and_totals_run_on(self, store: Store) -> None:
         key = await new_session(store)
         made = await store.append(
             key,
@@ -490,11 +490,11 @@ class StoreContract:
             ],
         )
         made += await store.append(key, [assistant("d", tokens=5)])
-        assert [m.exchange for m in made] == [0, 1, 1, 2, 2]
+        assert [m.turn for m in made] == [0, 1, 1, 2, 2]
         assert [m.total for m in made] == [1, 3, 6, 10, 15]
         session = await store.get_session("s")
         assert session is not None
-        assert (session.messages, session.exchanges, session.tokens) == (5, 2, 15)
+        assert (session.messages, session.turns, session.tokens) == (5, 2, 15)
 
     @on_store
     async def test_tokens_that_no_log_can_count_are_refused(self, store: Store) -> None:
@@ -521,18 +521,18 @@ class StoreContract:
         assert await store.recount(key, Fixed(2**51)) == 2
 
     @on_store
-    async def test_a_turn_writes_into_its_own_exchange(self, store: Store) -> None:
+    async def test_a_turn_writes_into_its_own_turn(self, store: Store) -> None:
         key = await new_session(store)
         await store.append(key, [user("a"), user("b")])
-        made = await store.append(key, [assistant("to a"), user("more")], exchange=1)
-        assert [m.exchange for m in made] == [1, 1]
+        made = await store.append(key, [assistant("to a"), user("more")], turn=1)
+        assert [m.turn for m in made] == [1, 1]
         (later,) = await store.append(key, [assistant("to b")])
-        assert later.exchange == 2
+        assert later.turn == 2
         (opened,) = await store.append(key, [user("c")])
-        assert opened.exchange == 3
+        assert opened.turn == 3
         for wrong in (0, 4, -1):
             with refused(InvalidInput):
-                await store.append(key, [user("d")], exchange=wrong)
+                await store.append(key, [user("d")], turn=wrong)
 
     @on_store
     async def test_a_known_id_is_answered_and_not_stored_twice(self, store: Store) -> None:
@@ -716,14 +716,14 @@ class StoreContract:
         }
         for name, made_of in spans.items():
             await store.put(scope, "pin", name, name, made_of=made_of)
-        await store.put(scope, "fold", "1", "fold", made_of=[span(key, 8)])
+        await store.put(scope, "compact", "1", "compact", made_of=[span(key, 8)])
         await store.put(scope, "link", "1", "link", made_of=[span(key, 5)])
         await store.erase(key, [5])
         await store.put(scope, "link", "1", "link", made_of=[span(key, 5)])
-        found = await store.gather(key, tokens=10, kinds=["fold"], follow=["pin", "link"])
+        found = await store.gather(key, tokens=10, kinds=["compact"], follow=["pin", "link"])
         assert said(list(found.messages)) == ["9"]
         values = [record.value for record in found.records]
-        assert values == ["fold", "a", "b", "c", "d", "e", "link"]
+        assert values == ["compact", "a", "b", "c", "d", "e", "link"]
         assert list(found.sources) == await store.find(key, seqs=[1, 2, 3, 4, 5, 7, 9])
         assert [m.seq for m in found.sources if m.state == "erased"] == [5]
         assert list((await store.gather(key, tokens=0, kinds=["pin"])).sources) == []
@@ -744,7 +744,7 @@ class StoreContract:
     async def test_a_copy_is_the_same_but_for_its_session(self, store: Store) -> None:
         one, two = await new_session(store, "one"), await new_session(store, "two")
         await store.append(one, [user("a", tokens=5), FULL, user("b", tokens=2)])
-        await store.append(one, [assistant("late")], exchange=1)
+        await store.append(one, [assistant("late")], turn=1)
         await store.erase(one, [1])
         log = await store.read(one)
         assert await store.load(two, log[:2]) == 2
@@ -775,7 +775,7 @@ class StoreContract:
         one, two = await new_session(store, "one"), await new_session(store, "two")
         await store.append(one, [user("a"), user("b")])
         log = await store.read(one)
-        log[0] = replace(log[0], state="damaged", total=10**9, exchange=10**9)
+        log[0] = replace(log[0], state="damaged", total=10**9, turn=10**9)
         await store.load(two, log)
         copied = await store.read(two)
         assert [m.state for m in copied] == ["damaged", "live"]
@@ -791,7 +791,7 @@ class StoreContract:
         log = await store.read(key)
         assert [m.state for m in log] == ["live", "erased", "live"]
         grave = log[1]
-        assert (grave.id, grave.seq, grave.exchange, grave.total) == (FULL.id, 2, 1, 47)
+        assert (grave.id, grave.seq, grave.turn, grave.total) == (FULL.id, 2, 1, 47)
         assert (grave.content, grave.tool_calls, grave.tokens, grave.meta) == ("", (), 0, {})
         assert [log[0], log[2]] == [made[0], made[2]]
         assert await store.tail(key, tokens=7) == log
@@ -805,7 +805,7 @@ class StoreContract:
             (answer,) = await store.append(key, [body], expect=0)
             assert (answer.state, answer.content, answer.seq) == ("erased", "", 1)
         (next_one,) = await store.append(key, [user("c")])
-        assert (next_one.seq, next_one.exchange) == (2, 2)
+        assert (next_one.seq, next_one.turn) == (2, 2)
 
     @on_store
     async def test_erasing_counts_epochs_and_is_all_or_none(self, store: Store) -> None:
@@ -839,10 +839,10 @@ class StoreContract:
             "nothing": [],
         }
         for name, made_of in spans.items():
-            await store.put(scope, "fold", name, name, made_of=made_of)
+            await store.put(scope, "compact", name, name, made_of=made_of)
         elsewhere = (Scope(session=other), Scope(owner="ana"), Scope())
         for shelf in elsewhere:
-            await store.put(shelf, "fold", "1", 1, made_of=[span(key, 4)])
+            await store.put(shelf, "compact", "1", 1, made_of=[span(key, 4)])
         await store.erase(key, [4])
         left = [record.key for record in await store.scan(scope)]
         assert left == ["before", "behind", "nothing", "strange"]
@@ -893,9 +893,9 @@ class StoreContract:
         for n, scope in enumerate(scopes):
             value = {"n": n, "z": [1.5, None, "\ud800\0"], "a": True}
             version = await store.put(
-                scope, "fold", "1", value, made_of=[Span(session=key, first=1, last=n)]
+                scope, "compact", "1", value, made_of=[Span(session=key, first=1, last=n)]
             )
-            record = await store.get(scope, "fold", "1")
+            record = await store.get(scope, "compact", "1")
             assert record is not None
             assert (record.value, record.version, record.scope) == (value, version, scope)
             assert record.made_of == (Span(session=key, first=1, last=n),)
@@ -1047,7 +1047,7 @@ class StoreContract:
         assert [m.tokens for m in after] == [3, 50, 0, 0, 6]
         assert [m.total for m in after] == [3, 53, 53, 53, 59]
         assert [m.counter for m in after if m.state == "live"] == ["letters"] * 4
-        assert [(m.id, m.exchange) for m in after] == [(m.id, m.exchange) for m in before]
+        assert [(m.id, m.turn) for m in after] == [(m.id, m.turn) for m in before]
         assert [m.digest for m in after if m.seq != 3] == [m.digest for m in before if m.seq != 3]
         assert await store.recount(key, Letters()) == 0
         assert await store.tail(key) == after

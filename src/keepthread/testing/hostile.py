@@ -27,14 +27,14 @@ class Hostile:
     """One hostile input, made afresh for every try, and what must become of it.
 
     One of `messages`, `session`, `record` (kind, key, value) and `tenant` is given. `expect` and
-    `exchange` go with messages; the log they come to holds one user message.
+    `turn` go with messages; the log they come to holds one user message.
     """
 
     name: str
     verdict: str
     messages: Callable[[], Iterable[Message]] | None = None
     expect: Any = None
-    exchange: Any = None
+    turn: Any = None
     session: Callable[[], SessionInfo] | None = None
     record: Callable[[], tuple[Any, Any, Any]] | None = None
     tenant: Any = None
@@ -65,7 +65,7 @@ async def _try_messages(store: Store, case: Hostile, make: Callable[[], Iterable
     given = cast(Sequence[Message], make())
     outcome, answers, wanted = STORED, list[Message](), list[Message]()
     try:
-        answers = await store.append(key, given, expect=case.expect, exchange=case.exchange)
+        answers = await store.append(key, given, expect=case.expect, turn=case.turn)
         wanted = list(make())
     except KeepthreadError as error:
         outcome = _refused(error)
@@ -251,7 +251,7 @@ def _nested(levels: int) -> dict[str, Any]:
     return value
 
 
-def _unfolding(doublings: int) -> Any:
+def _uncompacted(doublings: int) -> Any:
     """Return a kilobyte that, written out, is there 2**doublings times."""
     value: Any = "x" * 1024
     for _ in range(doublings):
@@ -347,7 +347,7 @@ _JSON: Final = (
         messages=lambda: [_native(_nested(MAX_DEPTH))],
     ),
     Hostile(name="native 2,000 deep", verdict=REFUSED, messages=lambda: [_native(_nested(2000))]),
-    _meta("a small meta that unfolds to megabytes", REFUSED, lambda: {"x": _unfolding(11)}),
+    _meta("a small meta that uncompacted to megabytes", REFUSED, lambda: {"x": _uncompacted(11)}),
     _meta("NaN", REFUSED, lambda: {"x": [math.nan]}),
     _meta("infinity", REFUSED, lambda: {"x": -math.inf}),
     _meta("numbers that look alike", STORED, lambda: {"x": [0, 0.0, -0.0, False, 1, 1.0, True]}),
@@ -446,10 +446,10 @@ _LOG: Final = (
     Hostile(name="a negative position", verdict=REFUSED, expect=-1, messages=_any),
     Hostile(name="True as a position", verdict=REFUSED, expect=True, messages=_any),
     Hostile(name="a position past counting", verdict=REFUSED, expect=2**63, messages=_any),
-    Hostile(name="an exchange never opened", verdict=REFUSED, exchange=2, messages=_any),
-    Hostile(name="exchange 0", verdict=REFUSED, exchange=0, messages=_any),
-    Hostile(name="a negative exchange", verdict=REFUSED, exchange=-1, messages=_any),
-    Hostile(name="an earlier exchange", verdict=STORED, exchange=1, messages=_any),
+    Hostile(name="a turn never opened", verdict=REFUSED, turn=2, messages=_any),
+    Hostile(name="turn 0", verdict=REFUSED, turn=0, messages=_any),
+    Hostile(name="a negative turn", verdict=REFUSED, turn=-1, messages=_any),
+    Hostile(name="an earlier turn", verdict=STORED, turn=1, messages=_any),
 )
 
 _IDS: Final = (

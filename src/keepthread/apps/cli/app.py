@@ -76,18 +76,18 @@ COMMANDS: Final = {
         "index",
         "Read what was written since into the index, and into vectors.",
     ),
-    "fold": Listed(
-        "maintenance", "fold", "Fold old exchanges into summaries, and keep every message."
+    "compact": Listed(
+        "maintenance", "compact", "Compact old turns into summaries, and keep every message."
     ),
     "verify": Listed("maintenance", "verify", "Check every row, and the file itself."),
     "recount": Listed(
         "maintenance", "recount", "Count tokens anew where another counter counted them."
     ),
     "migrate": Listed("copy", "migrate", "Create the tables of a PostgreSQL database."),
-    "spool": Listed(
+    "outbox": Listed(
         "outbox",
-        "spool",
-        "Show what waits in a spool, what was dropped, and what was set aside and why.",
+        "outbox",
+        "Show what waits in an outbox, what was dropped, and what was set aside and why.",
     ),
     "doctor": Listed(
         "doctor",

@@ -372,7 +372,7 @@ def _named(drawn: ContextReport) -> Text:
     """Return which context it is: the next by a view, or one that was kept."""
     if drawn.number is None:
         return Text(harmless(drawn.view), "dim")
-    place = f" · exchange {drawn.exchange:,}" if drawn.exchange else ""
+    place = f" · turn {drawn.turn:,}" if drawn.turn else ""
     named = Text(f"kept {drawn.number:,} · {harmless(drawn.view)}{place} · ", "dim")
     return named.append(_when(drawn.at))
 

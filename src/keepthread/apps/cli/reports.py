@@ -29,12 +29,12 @@ class ContextReport:
     view: str
     why: Why
     number: int | None = None
-    exchange: int = 0
+    turn: int = 0
     at: float = 0.0
 
     def named(self) -> dict[str, Any]:
         """Return which context it is, as plain JSON."""
         if self.number is None:
             return {"view": self.view}
-        kept = {"number": self.number, "exchange": self.exchange, "at": self.at}
+        kept = {"number": self.number, "turn": self.turn, "at": self.at}
         return {"view": self.view, **kept}

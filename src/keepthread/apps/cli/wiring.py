@@ -11,7 +11,7 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.settings import EmbedderSettings, ModelSettings, Price, Settings
 from keepthread.context.strategies import STRATEGIES, View
 from keepthread.errors import InvalidInput, ModelDenied, Unavailable
-from keepthread.memory.summaries import Folding
+from keepthread.memory.summaries import Compaction
 from keepthread.models import embedders
 from keepthread.models.summarizers import ByModel
 from keepthread.models.tokens import Estimator, Tiktoken
@@ -87,7 +87,7 @@ def memory_arguments(
         "views": views_of(settings),
     }
     if settings.summarizer.by == "model":
-        given["folding"] = _folding(settings, model, environ)
+        given["compaction"] = _compaction(settings, model, environ)
     if embedder := embedder_of(settings.embedder, environ):
         given["embedder"] = embedder
     return given
@@ -103,11 +103,13 @@ def views_of(settings: Settings) -> dict[str, View]:
     return {**views, "chat": View(memory.max_history_tokens, STRATEGIES[memory.strategy]())}
 
 
-def _folding(settings: Settings, model: ChatModel | None, environ: Mapping[str, str]) -> Folding:
+def _compaction(
+    settings: Settings, model: ChatModel | None, environ: Mapping[str, str]
+) -> Compaction:
     name = settings.summarizer.name
     if model is None or name not in (None, model.name):
         model = model_of(settings.model, environ, name=name)
-    return Folding(summarizer=ByModel(model))
+    return Compaction(summarizer=ByModel(model))
 
 
 def embedder_of(settings: EmbedderSettings, environ: Mapping[str, str]) -> Embedder | None:

@@ -53,4 +53,4 @@ class Asked(NamedTuple):
 
 
 Answer: TypeAlias = Callable[[Asked], Awaitable[str]]
-"""Answers within an exchange of that id, so that what was answered before is found again."""
+"""Answers within a turn of that id, so that what was answered before is found again."""

@@ -80,7 +80,7 @@ def system_text(selection: Selection) -> str:
 
 
 def turns(selection: Selection, wire: Wire, provider: str = "") -> list[Turn]:
-    """Return what is said, results folded into their calls.
+    """Return what is said, results compacted into their calls.
 
     `provider` is the host that it is for, empty if that is not known.
     """

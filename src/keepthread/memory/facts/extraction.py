@@ -1,6 +1,6 @@
 """Extraction: a model reads what was said and proposes facts, off everybody's path.
 
-It reads behind a watermark, a batch of whole exchanges at a time, one process a session. People's
+It reads behind a watermark, a batch of whole turns at a time, one process a session. People's
 words, and answers that rest on them alone, are read apart from what tools, the web and imports
 said: so no text can speak in a person's name. A fact counts as its message does only if the message
 states it word for word; any other counts as the lowest of all that was read with it, and waits to
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.digest import size
-from keepthread.context.hidden import Marks, opens_exchange
+from keepthread.context.hidden import Marks, opens_turn
 from keepthread.context.ids import derived_id
 from keepthread.context.trust import lowest, origin_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound, Stale
@@ -27,13 +27,13 @@ from keepthread.memory.facts.proposals import (
     proposals,
     shown,
 )
-from keepthread.memory.facts.provenance import MadeOf, exchange_of, news_in, trust_of
+from keepthread.memory.facts.provenance import MadeOf, news_in, trust_of, turn_of
 from keepthread.memory.facts.repository import FactShelf, Read
 from keepthread.memory.facts.resolution import QUARANTINED, said, slot_of
 from keepthread.memory.facts.types import Extracted, Noted
 from keepthread.memory.material import MARKS, marks_of
 from keepthread.memory.tracing import RECORDS, Spans
-from keepthread.memory.turns import closed_exchange
+from keepthread.memory.turns import closed_turn
 from keepthread.protocols import ChatModel, Store
 from keepthread.stores.leases import Leases
 from keepthread.types import JSON, Message, Origin, Scope, SessionInfo, SessionKey, Span, Usage
@@ -41,7 +41,7 @@ from keepthread.types import JSON, Message, Origin, Scope, SessionInfo, SessionK
 EXTRACTED: Final = "extracted"
 _PAGE: Final = 100
 _MOST_MESSAGES: Final = 400
-"""Messages of a batch, should an exchange have no end."""
+"""Messages of a batch, should a turn have no end."""
 _TRIES: Final = 3
 """Answers that make no sense before a batch is passed over."""
 _MOST_TOKENS: Final = 8000
@@ -53,24 +53,24 @@ _MOST_SESSIONS: Final = 1_000_000
 class Extraction:
     """How facts are drawn from conversations: by which model, and how often.
 
-    Once so many closed `exchanges` are unread, they are read, in batches of about `batch_bytes`.
+    Once so many closed `turns` are unread, they are read, in batches of about `batch_bytes`.
     """
 
     model: ChatModel
-    exchanges: int = 4
+    turns: int = 4
     batch_bytes: int = 16_000
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
-        if self.exchanges < 1 or self.batch_bytes < 1:
-            raise InvalidInput("exchanges and batch_bytes must be at least 1")
+        if self.turns < 1 or self.batch_bytes < 1:
+            raise InvalidInput("turns and batch_bytes must be at least 1")
 
 
 class _Mark(NamedTuple):
     """How far a session was read."""
 
     upto: int = 0
-    exchange: int = 0
+    turn: int = 0
     tries: int = 0
     version: int = 0
 
@@ -111,11 +111,11 @@ class Extractor:
         self.shelf = shelf
         self.spans = spans or Spans()
         self._read: dict[SessionKey, int] = {}
-        """The last exchange that was read of each session, as far as it was looked at."""
+        """The last turn that was read of each session, as far as it was looked at."""
 
-    def may_be_due(self, session: SessionKey, exchange: int) -> bool:
-        """Tell whether there may be enough to read, now that an exchange is closed."""
-        return exchange - self._read.get(session, 0) >= self.extraction.exchanges
+    def may_be_due(self, session: SessionKey, turn: int) -> bool:
+        """Tell whether there may be enough to read, now that a turn is closed."""
+        return turn - self._read.get(session, 0) >= self.extraction.turns
 
     async def extract_all(self, owner: str, session: str | None = None) -> int:
         """Read what is unread of an owner's sessions, or of one; return how many facts are new."""
@@ -160,22 +160,22 @@ class Extractor:
         mark = await self._mark(info)
         if len(self._read) >= _MOST_KNOWN:
             self._read.clear()
-        self._read[session] = mark.exchange
+        self._read[session] = mark.turn
         marks = marks_of(await self.store.scan(Scope(session=session), MARKS))
-        closed = info.exchanges if whole else await closed_exchange(self.store, session, marks)
-        if not whole and closed - mark.exchange < self.extraction.exchanges:
+        closed = info.turns if whole else await closed_turn(self.store, session, marks)
+        if not whole and closed - mark.turn < self.extraction.turns:
             return None
         messages = await self._messages(session, mark.upto, closed)
         return _Batch(info, mark, messages, marks) if messages else None
 
     async def _messages(self, session: SessionKey, after: int, closed: int) -> list[Message]:
-        """Return the messages of some closed exchanges, whole ones unless there is no end to it."""
+        """Return the messages of some closed turns, whole ones unless there is no end to it."""
         found: list[Message] = []
         room = self.extraction.batch_bytes
         while page := await self.store.read(session, after=after, limit=_PAGE):
             for message in page:
                 enough = room <= 0 and message.role == "user"
-                if message.exchange > closed or enough or len(found) >= _MOST_MESSAGES:
+                if message.turn > closed or enough or len(found) >= _MOST_MESSAGES:
                     return found
                 room -= min(size(message.content), MESSAGE_BYTES)
                 found.append(message)
@@ -188,13 +188,13 @@ class Extractor:
         if record is None:
             return _Mark()
         value = cast(dict[str, Any], record.value)
-        upto, exchange = value["upto"], value["exchange"]
+        upto, turn = value["upto"], value["turn"]
         if value["session"] != info.key and info.forked_from is not None:
             upto = min(upto, info.forked_from.seq)
-            # The record was copied: exchanges of the source after the fork point are not read here.
+            # The record was copied: turns of the source after the fork point are not read here.
             last = await self.store.find(info.key, seqs=[upto])
-            exchange = min(exchange, last[0].exchange if last else 0)
-        return _Mark(upto, exchange, value["tries"], record.version)
+            turn = min(turn, last[0].turn if last else 0)
+        return _Mark(upto, turn, value["tries"], record.version)
 
     # --- one batch ---
 
@@ -202,11 +202,9 @@ class Extractor:
         """Read a batch; return how many facts are new, and whether to go on."""
         owner = batch.session.owner
         visible = [m for m in batch.messages if not batch.marks.hides(m.seq)]
-        exchanges = await self._exchanges(batch)
+        turns = await self._turns(batch)
         telling = [m for m in visible if news_in(m)]
-        doubted = [
-            m for m in telling if trust_of(m, exchanges[m.exchange], owner=owner) in QUARANTINED
-        ]
+        doubted = [m for m in telling if trust_of(m, turns[m.turn], owner=owner) in QUARANTINED]
         people = [m for m in telling if m not in doubted]
         found: list[_Proposed] = []
         for group in filter(None, (people, doubted)):
@@ -215,23 +213,23 @@ class Extractor:
                 return 0, await self._move(batch, passed=False)
             found += [_Proposed(each.fact, each.source, group) for each in proposed]
         try:
-            noted = await self._note(batch.session, found, exchanges)
+            noted = await self._note(batch.session, found, turns)
         except Stale:  # something was erased meanwhile: read again, another time
             return 0, False
         return noted, await self._move(batch, passed=True)
 
-    async def _exchanges(self, batch: _Batch) -> dict[int, list[Message]]:
-        """Return the exchanges that messages belong to, also what is outside of the batch."""
+    async def _turns(self, batch: _Batch) -> dict[int, list[Message]]:
+        """Return the turns that messages belong to, also what is outside of the batch."""
         groups: dict[int, list[Message]] = {}
         for message in batch.messages:
-            groups.setdefault(message.exchange, []).append(message)
+            groups.setdefault(message.turn, []).append(message)
         for group in groups.values():
             session, hides = batch.session.key, batch.marks.hides
-            if not opens_exchange(group[0]):
-                group.extend(await exchange_of(self.store, session, group[0]))
+            if not opens_turn(group[0]):
+                group.extend(await turn_of(self.store, session, group[0]))
             elif hides(group[0].seq) and (seen := [m for m in group if not hides(m.seq)]):
                 # They were written after the question was rewound, so they answer another.
-                group.extend(await exchange_of(self.store, session, seen[0]))
+                group.extend(await turn_of(self.store, session, seen[0]))
         return groups
 
     async def _ask(
@@ -266,7 +264,7 @@ class Extractor:
         self,
         session: SessionInfo,
         found: Sequence["_Proposed"],
-        exchanges: dict[int, list[Message]],
+        turns: dict[int, list[Message]],
     ) -> int:
         """Note what is new; what an answer only repeats is not."""
         shelf = self.shelf(session.owner)
@@ -279,8 +277,8 @@ class Extractor:
                 continue
 
             def trust(message: Message, subject: str = fact.subject) -> Origin:
-                exchange = exchanges[message.exchange]
-                return trust_of(message, exchange, owner=session.owner, subject=subject)
+                turn = turns[message.turn]
+                return trust_of(message, turn, owner=session.owner, subject=subject)
 
             stated = grounded(fact, news_in(source))
             if stated is not None:
@@ -303,7 +301,7 @@ class Extractor:
         value: JSON = {
             "session": batch.session.key,
             "upto": last.seq if passed else mark.upto,
-            "exchange": max(m.exchange for m in batch.messages) if passed else mark.exchange,
+            "turn": max(m.turn for m in batch.messages) if passed else mark.turn,
             "tries": 0 if passed else tries,
         }
         try:

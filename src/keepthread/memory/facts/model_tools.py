@@ -21,11 +21,11 @@ from keepthread.memory.facts.provenance import (
     SEARCH,
     WAITS,
     MadeOf,
-    exchange_of,
     is_receipt,
     news_in,
     spans_of,
     trust_of,
+    turn_of,
 )
 from keepthread.memory.facts.records import MOST_NAME, MOST_TEXT, MOST_VALUE, subject_of
 from keepthread.memory.facts.repository import FactShelf, Read
@@ -84,7 +84,7 @@ TOOLS: Final = (
 
 
 class MemoryTools:
-    """Runs these tools for one exchange."""
+    """Runs these tools for one turn."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class MemoryTools:
         clock: Callable[[], float] = time.time,
         learned: Callable[[str], None] | None = None,
     ) -> None:
-        """Know in whose exchange they are called: `user` is the message that opened it.
+        """Know in whose turn they are called: `user` is the message that opened it.
 
         `search` finds for `search_memory`; `shown` is what the model's context showed, as far as
         that is known; `learned` is told whose facts changed.
@@ -124,16 +124,16 @@ class MemoryTools:
         store = self._shelf.store
         while True:
             info = await store.describe(self._session.key)
-            exchange = await exchange_of(store, info.key, self._user)
-            messages = [m for m in exchange if m.seq and m.state == "live" and news_in(m)]
+            turn = await turn_of(store, info.key, self._user)
+            messages = [m for m in turn if m.seq and m.state == "live" and news_in(m)]
             if not messages:
-                raise InvalidInput("this exchange holds no message that a fact could come from")
+                raise InvalidInput("this turn holds no message that a fact could come from")
             fact = Noted(key="", at=0, by="model", **given)
             stated = self._stated(fact, info, messages)
             if stated is not None:
                 fact, read = stated
             else:
-                fact = fact._replace(origin="assistant", trust=self._trust(exchange))
+                fact = fact._replace(origin="assistant", trust=self._trust(turn))
                 spans = await spans_of(store, info, self._shown) if self._shown else MadeOf()
                 read = Read(info, messages, spans)
             try:
@@ -155,9 +155,9 @@ class MemoryTools:
         stated = grounded(fact._replace(subject=subject), news_in(user))
         return (stated, Read(session, [user])) if stated else None
 
-    def _trust(self, exchange: Sequence[Message]) -> Origin:
+    def _trust(self, turn: Sequence[Message]) -> Origin:
         """Return the lowest trust of all that the model was shown; a tool's, if that is unknown."""
-        origins: list[Origin] = [origin_of(m) for m in exchange if not is_receipt(m)]
+        origins: list[Origin] = [origin_of(m) for m in turn if not is_receipt(m)]
         return lowest([*origins, self._shown.trust if self._shown else "tool"], "tool")
 
     async def _find(self, given: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Sources: how far the messages that a fact comes from can be trusted, and what of them is said.
 
-An assistant's message has the lowest trust of everything it was shown, and of its own exchange. No
+An assistant's message has the lowest trust of everything it was shown, and of its own turn. No
 fact is drawn again from text that was recalled, quoted or added by the program.
 """
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from keepthread.context.hidden import opens_exchange
+from keepthread.context.hidden import opens_turn
 from keepthread.context.ranges import merged
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, Shown
 from keepthread.context.trust import is_note, lowest, origin_of, trust_in
@@ -29,9 +29,7 @@ _HEAD: Final = re.compile(r"\[.*quoted, fence \w+\]\s*$")
 _END: Final = re.compile(r"\[end of quote, fence \w+\]\s*$")
 
 
-def trust_of(
-    message: Message, exchange: Iterable[Message], *, owner: str, subject: str = ""
-) -> Origin:
+def trust_of(message: Message, turn: Iterable[Message], *, owner: str, subject: str = "") -> Origin:
     """Return how much a message's word counts, said of a subject.
 
     What another than the owner says of anybody but themselves counts as an assistant's word. Names
@@ -39,7 +37,7 @@ def trust_of(
     """
     origin = origin_of(message)
     if origin == "assistant":
-        return lowest((origin_of(m) for m in exchange if not is_receipt(m)), trust_in(message))
+        return lowest((origin_of(m) for m in turn if not is_receipt(m)), trust_in(message))
     if origin == "user" and (message.author or owner) not in (owner, subject):
         return "assistant"
     return origin
@@ -133,11 +131,11 @@ def _spans(session: SessionInfo, ranges: Any) -> list[Span]:
     return [Span(session.key, a, min(b, last)) for a, b in pairs if 0 < a <= min(b, last)]
 
 
-async def exchange_of(store: Store, session: SessionKey, message: Message) -> Sequence[Message]:
-    """Return the messages of the exchange that a message is in, oldest first.
+async def turn_of(store: Store, session: SessionKey, message: Message) -> Sequence[Message]:
+    """Return the messages of the turn that a message is in, oldest first.
 
     If its question was hidden when it was written, as that of an answer given again after a rewind
-    is, all is added that could be seen since the question before it. Of an exchange too long to be
+    is, all is added that could be seen since the question before it. Of a turn too long to be
     read through, what is left counts as what a tool said.
     """
     again = await _answered(store, session, message)
@@ -148,7 +146,7 @@ async def _answered(store: Store, session: SessionKey, message: Message) -> list
     """Return what a message given after a rewind answers, oldest first; nothing for any other."""
     records = await store.scan(Scope(session=session), MARKS)
     marks = marks_of(records).upto(message.seq - 1)
-    if opens_exchange(message) or not marks.hidden:
+    if opens_turn(message) or not marks.hidden:
         return []
     found: list[Message] = []
     before = message.seq
@@ -160,40 +158,36 @@ async def _answered(store: Store, session: SessionKey, message: Message) -> list
         page = await store.tail(session, limit=_PAGE, before=visible[1] + 1, after=after)
         for each in reversed(page):
             found.insert(0, each)
-            if opens_exchange(each):
-                return found if each.exchange < message.exchange else []
+            if opens_turn(each):
+                return found if each.turn < message.turn else []
         before = page[0].seq if page else visible[0]
     return [_UNKNOWN, *found]
 
 
 async def _numbered(store: Store, session: SessionKey, message: Message) -> Sequence[Message]:
-    """Return the messages with the number of the exchange that a message is in, oldest first."""
+    """Return the messages with the number of the turn that a message is in, oldest first."""
     earlier: list[Message] = []
     before = message.seq + 1
     for _ in range(_MOST_PAGES):
         page = await store.tail(session, limit=_PAGE, before=before)
         earlier = page + earlier
-        if len(page) < _PAGE or any(
-            opens_exchange(m) and m.exchange <= message.exchange for m in page
-        ):
+        if len(page) < _PAGE or any(opens_turn(m) and m.turn <= message.turn for m in page):
             break
         before = page[0].seq
     else:
         earlier.append(_UNKNOWN)
     later = await _later(store, session, message)
-    return [m for m in (*earlier, *later) if m.exchange == message.exchange or m is _UNKNOWN]
+    return [m for m in (*earlier, *later) if m.turn == message.turn or m is _UNKNOWN]
 
 
 async def _later(store: Store, session: SessionKey, message: Message) -> list[Message]:
-    """Return what follows a message, at least until the next exchange begins."""
+    """Return what follows a message, at least until the next turn begins."""
     found: list[Message] = []
     after = message.seq
     for _ in range(_MOST_PAGES):
         page = await store.read(session, after=after, limit=_PAGE)
         found += page
-        if len(page) < _PAGE or any(
-            opens_exchange(m) and m.exchange > message.exchange for m in page
-        ):
+        if len(page) < _PAGE or any(opens_turn(m) and m.turn > message.turn for m in page):
             return found
         after = page[-1].seq
     return [*found, _UNKNOWN]

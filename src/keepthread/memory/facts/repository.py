@@ -12,7 +12,7 @@ from keepthread.errors import (
     Unsupported,
 )
 from keepthread.memory.facts.grounding import last_position
-from keepthread.memory.facts.provenance import MadeOf, exchange_of, news_in, trust_of, written_from
+from keepthread.memory.facts.provenance import MadeOf, news_in, trust_of, turn_of, written_from
 from keepthread.memory.facts.records import (
     all_noted,
     checked,
@@ -106,8 +106,8 @@ class FactShelf:
         """Return whose word messages are, and how much it counts, said of a subject."""
         trusts: list[Origin] = []
         for message in read.messages:
-            exchange = await exchange_of(self.store, read.session.key, message)
-            trusts.append(trust_of(message, exchange, owner=self.owner, subject=subject))
+            turn = await turn_of(self.store, read.session.key, message)
+            trusts.append(trust_of(message, turn, owner=self.owner, subject=subject))
         if read.session.kind == "delegate":  # whose task a model wrote, in the user's role
             trusts.append("tool")
         return lowest(map(origin_of, read.messages)), lowest(trusts)

@@ -1,6 +1,6 @@
 """Answers that were written from a context which held what is forgotten, as far as that is known.
 
-Known are the answers of the same exchange, those whose meta says so, and those of exchanges for
+Known are the answers of the same turn, those whose meta says so, and those of turns for
 which an account was kept that shows it.
 """
 
@@ -52,7 +52,7 @@ class _Session:
 
     async def answers(self) -> list[int]:
         shown = await self._shown()
-        begun: set[int] = set()  # exchanges in which something goes
+        begun: set[int] = set()  # turns in which something goes
         marks = await self._store.scan(Scope(session=self._key), MARKS)
         questions = Questions(marks_of(marks))
         found: list[int] = []
@@ -60,7 +60,7 @@ class _Session:
         gone = self._plan.reasons(self._key)
         while page := await self._store.read(self._key, after=after, limit=_PAGE):
             for message in page:
-                numbers = {questions.exchange(message), message.exchange} - {0}
+                numbers = {questions.turn(message), message.turn} - {0}
                 if message.seq in gone:
                     begun |= numbers
                     continue
@@ -89,13 +89,13 @@ class _Session:
             return False
 
     async def _shown(self) -> set[int]:
-        """Return the exchanges for which a kept account shows what goes."""
-        exchanges: set[int] = set()
+        """Return the turns for which a kept account shows what goes."""
+        turns: set[int] = set()
         for record in await self._store.scan(Scope(session=self._key), WHY):
             value = cast(Mapping[str, Any], record.value)
             if any(self._is_in(choice) for choice in value.get("choices", ())):
-                exchanges.add(value.get("exchange", 0))
-        return exchanges - {0}
+                turns.add(value.get("turn", 0))
+        return turns - {0}
 
     def _is_in(self, choice: Mapping[str, Any]) -> bool:
         named = choice.get("session")

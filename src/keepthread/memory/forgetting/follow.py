@@ -103,7 +103,7 @@ class Following:
         calls = {each.id for each in call.tool_calls}
         found = await self._find(session, ids=result_ids(call))
         near = await self._find(session, seqs=range(call.seq + 1, call.seq + _NEAR))
-        found += [m for m in near if m.exchange == call.exchange and m.tool_call_id in calls]
+        found += [m for m in near if m.turn == call.turn and m.tool_call_id in calls]
         return [m.seq for m in found if m.role == "tool" and m.state == "live"]
 
     def _reported(self, result: Message) -> None:

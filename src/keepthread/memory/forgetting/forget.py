@@ -29,23 +29,23 @@ class Forgetting:
         *,
         clock: Callable[[], float],
         ids: Callable[[], str],
-        spool: "SpooledStore | None" = None,
+        outbox: "SpooledStore | None" = None,
         views: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> None:
-        """Know the store, the same with its spool if it has one, and the names of vectors."""
+        """Know the store, the same with its outbox if it has one, and the names of vectors."""
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._spool = spool
+        self._outbox = outbox
         self._views = views
         self._progress = progress
 
     async def forget(self, wish: Wish, *, answers: bool, rewrite: bool, dry_run: bool) -> Receipt:
         """Forget what is asked for, or say what that would be."""
         wish.check()
-        if self._spool is not None:
-            await self._spool.spool.deliver()  # so that all there is stands in the log
+        if self._outbox is not None:
+            await self._outbox.outbox.deliver()  # so that all there is stands in the log
         sessions = await every_session(self._store)
         plan = await choose(self._store, sessions, wish)
         await Following(self._store, plan, sessions, answers=answers).run()
@@ -74,11 +74,11 @@ class Forgetting:
         try:
             if intent.plan:
                 await intent.store(self._store)
-            spooled = await self._empty_spool(intent.wish, intent.plan)
+            queued = await self._empty_outbox(intent.wish, intent.plan)
             if intent.plan:
                 await work.run()
-            told = replace(work.said(told), at=self._clock(), spooled=spooled)
-            return await work.clean(told) if intent.plan or spooled else told
+            told = replace(work.said(told), at=self._clock(), queued=queued)
+            return await work.clean(told) if intent.plan or queued else told
         finally:
             clear_text_caches()
 
@@ -92,12 +92,12 @@ class Forgetting:
             seqs = await answers_to(self._store, sessions, plan)
         return [Answer(sessions[key].id, seq) for key, found in seqs.items() for seq in found]
 
-    async def _empty_spool(self, wish: Wish, plan: Plan) -> int:
-        """Take out of the spool what was set aside there and is meant as well."""
-        if self._spool is None:
+    async def _empty_outbox(self, wish: Wish, plan: Plan) -> int:
+        """Take out of the outbox what was set aside there and is meant as well."""
+        if self._outbox is None:
             return 0
         sessions = await every_session(self._store)
-        return await self._spool.erase_aside(
+        return await self._outbox.erase_aside(
             lambda key, message: (
                 key in plan.whole
                 or (

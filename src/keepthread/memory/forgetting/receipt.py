@@ -36,13 +36,13 @@ class Receipt:
     derived: int = 0
     """Messages made from them: of those sub-agents, and what the tools of erased calls gave."""
     records: Mapping[str, int]
-    """Records made from them, by kind: folds, digests, remembered tools, facts, accounts …"""
+    """Records made from them, by kind: compactions, digests, remembered tools, facts, accounts …"""
     index: Mapping[str, int]
     """What an index held of them: pieces, and vectors."""
     titles: int = 0
     """Titles of sessions that were made from them."""
-    spooled: int = 0
-    """Messages that a spool had set aside."""
+    queued: int = 0
+    """Messages that an outbox had set aside."""
     answers: Sequence[Answer] = ()
     """Answers known to have been written from a context that held some of it."""
     answers_erased: bool = False
@@ -68,7 +68,7 @@ class Receipt:
             self.messages,
             self.copies,
             self.derived,
-            self.spooled,
+            self.queued,
             self.titles,
         )
         return any((*counts, *self.records.values(), *self.index.values()))
@@ -115,7 +115,7 @@ class Receipt:
             (self.delegates, "session", "sessions", " of sub-agents"),
             (self.sessions, "session", "sessions", " as a whole"),
             (self.titles, "title", "titles", " made from them"),
-            (self.spooled, "message", "messages", " set aside in the spool"),
+            (self.queued, "message", "messages", " set aside in the outbox"),
             (sum(self.records.values()), "record", "records", _kinds(self.records)),
             (sum(self.index.values()), "row", "rows", f" of the index{_kinds(self.index)}"),
         ]

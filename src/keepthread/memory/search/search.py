@@ -103,8 +103,8 @@ class Asker(NamedTuple):
     """The turn in which a model searches: it sees no more than a context would recall."""
 
     session: SessionKey
-    exchange: int
-    """The number of its exchange, which the model has before it."""
+    turn: int
+    """The number of its turn, which the model has before it."""
 
 
 class Searching:
@@ -180,7 +180,7 @@ class Searching:
     ) -> list[Hit]:
         """Return the messages that bear most on a question, the best first.
 
-        With an `asker`, neither hidden messages nor those of its own exchange are among them.
+        With an `asker`, neither hidden messages nor those of its own turn are among them.
         """
         filters.check()
         check_count(limit, "limit")
@@ -226,7 +226,7 @@ class Searching:
             return placed
         own = marks_of(await self.store.scan(Scope(session=asker.session), MARKS))
         others = [each for each in _shown(placed, records) if not _is_own(each, asker)]
-        return await self._not_hidden(asker.session, others, own.hidden, asker.exchange)
+        return await self._not_hidden(asker.session, others, own.hidden, asker.turn)
 
     async def _key(self, filters: Filters) -> SessionKey | None:
         if filters.session is None:
@@ -287,9 +287,9 @@ class Searching:
         session: SessionKey,
         hits: Sequence[T],
         hidden: Sequence[Hidden],
-        exchange: int = NO_EXCHANGE,
+        turn: int = NO_EXCHANGE,
     ) -> Sequence[T]:
-        """Leave out copies of what a session hides or has erased, or has in an exchange.
+        """Leave out copies of what a session hides or has erased, or has in a turn.
 
         A fork and the session it was copied from hold the same messages, and each hides its own.
         """
@@ -301,7 +301,7 @@ class Searching:
         gone = {
             message.id
             for message in own
-            if message.state != "live" or marks.hides(message.seq) or message.exchange == exchange
+            if message.state != "live" or marks.hides(message.seq) or message.turn == turn
         }
         return [hit for hit in hits if hit.message.id not in gone]
 
@@ -371,7 +371,7 @@ def _shown(placed: Sequence[Placed], records: Sequence[Record]) -> list[Placed]:
 
 
 def _is_own(placed: Placed, asker: Asker) -> bool:
-    return (placed.session, placed.message.exchange) == asker
+    return (placed.session, placed.message.turn) == asker
 
 
 def _by_message(placed: Sequence[Placed]) -> dict[int, Placed]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Folder(NamedTuple):
+class Compactor(NamedTuple):
     """Where a model's files are, and what they say of it."""
 
     name: str
@@ -35,7 +35,7 @@ class Folder(NamedTuple):
     """What makes one vector of many: their `mean`, or the first alone, `cls`."""
 
 
-def look_into(folder: Path, max_tokens: int) -> Folder:
+def look_into(folder: Path, max_tokens: int) -> Compactor:
     """Return what a folder holds, or raise `InvalidInput` saying what is missing."""
     folder = folder.resolve()
     model, other = folder / "model.onnx", folder / "onnx" / "model.onnx"
@@ -53,7 +53,7 @@ def look_into(folder: Path, max_tokens: int) -> Folder:
     max_tokens = min(max_tokens, longest) if isinstance(longest, int) else max_tokens
     sizes = [path.stat().st_size for path in needed]
     seed = json.dumps([config, sizes, max_tokens], sort_keys=True).encode()
-    return Folder(
+    return Compactor(
         name=re.sub(r"[^\w.-]+", "-", folder.name, flags=re.ASCII)[:64],
         digest=hashlib.sha256(seed).hexdigest()[:8],
         model=model,
@@ -222,7 +222,7 @@ class _Model(NamedTuple):
         return np.asarray(self.session.run([self.output], given)[0][0], np.float32)
 
 
-def _load(folder: Folder, threads: int) -> _Model:
+def _load(folder: Compactor, threads: int) -> _Model:
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads

@@ -28,8 +28,8 @@ class Offer(NamedTuple):
     """A tool of a server that may be used, under the server's name for it."""
 
     tool: Tool
-    lifetime: int
-    effects: bool
+    cache_turns: int
+    side_effects: bool
 
 
 def offers(
@@ -69,12 +69,14 @@ def _offer(server: Server, tool: "types.Tool") -> Offer:
     if not 0 < len(tool.name) <= _LONGEST_NAME:
         raise InvalidInput(f"its name has {len(tool.name)} characters")
     rule = server.rules.get(tool.name, Rule())
-    effects = rule.effects
-    if effects is None:
+    side_effects = rule.side_effects
+    if side_effects is None:
         harmless_hint = tool.annotations and tool.annotations.read_only_hint
-        effects = not (rule.lifetime or harmless_hint)
+        side_effects = not (rule.cache_turns or harmless_hint)
     about = _shortened(tool.description or tool.title or "")
-    return Offer(Tool(tool.name, about, _parameters(tool.input_schema)), rule.lifetime, effects)
+    return Offer(
+        Tool(tool.name, about, _parameters(tool.input_schema)), rule.cache_turns, side_effects
+    )
 
 
 def _parameters(schema: Any) -> Mapping[str, JSON]:

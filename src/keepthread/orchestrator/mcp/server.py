@@ -42,7 +42,7 @@ class Link:
         await asyncio.gather(*(life.close() for life in self._lives))
 
     async def call(
-        self, tool: str, arguments: dict[str, Any], *, effects: bool
+        self, tool: str, arguments: dict[str, Any], *, side_effects: bool
     ) -> "types.CallToolResult":
         """Call a tool within the server's deadline.
 
@@ -51,7 +51,7 @@ class Link:
         """
         try:
             async with asyncio.timeout(self.server.timeout):
-                return await self._called(tool, arguments, effects=effects)
+                return await self._called(tool, arguments, side_effects=side_effects)
         except TimeoutError:
             seconds = f"{self.server.timeout:g} seconds"
             raise ToolUnavailable(f"{tool} of {self.server.name} took over {seconds}") from None
@@ -59,16 +59,16 @@ class Link:
             raise type(error)(self.server.without_secrets(str(error))) from None
 
     async def _called(
-        self, tool: str, arguments: dict[str, Any], *, effects: bool
+        self, tool: str, arguments: dict[str, Any], *, side_effects: bool
     ) -> "types.CallToolResult":
         for again in (False, True):
             life = await self._alive()
             try:
                 return await life.call(tool, arguments)
             except Gone as gone:
-                if again or (gone.began and effects):
+                if again or (gone.began and side_effects):
                     break
-        done = "it may have been done" if effects else "call it again later"
+        done = "it may have been done" if side_effects else "call it again later"
         raise ToolUnavailable(f"{self.server.name} died while it ran {tool}; {done}")
 
     async def _alive(self) -> Connection:

@@ -109,7 +109,7 @@ class Servers:
             for offer, name in zip(offered, names, strict=True):
                 tool = offer.tool._replace(name=name)
                 run = _running(links[server], offer)
-                self.tools.append(Runnable(tool, run, offer.lifetime, offer.effects))
+                self.tools.append(Runnable(tool, run, offer.cache_turns, offer.side_effects))
             self._names[server] = names
 
 
@@ -118,7 +118,7 @@ def _running(link: Link, offer: Offer) -> Callable[..., Awaitable[JSON]]:
 
     async def run(**arguments: JSON) -> JSON:
         _check(arguments)
-        result = await link.call(offer.tool.name, arguments, effects=offer.effects)
+        result = await link.call(offer.tool.name, arguments, side_effects=offer.side_effects)
         text = text_of(result)
         if result.is_error:
             raise ToolError(link.server.without_secrets(reason(text)))

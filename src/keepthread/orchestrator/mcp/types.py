@@ -15,10 +15,10 @@ _SHORTEST_SECRET: Final = 8
 class Rule(NamedTuple):
     """How the results of a tool are treated."""
 
-    lifetime: int = 0
-    """Exchanges in which a result is remembered; 0: not at all."""
-    effects: bool | None = None
-    """Whether it changes something; None: it does, unless it has a lifetime or its server says not.
+    cache_turns: int = 0
+    """Turns in which a result is remembered; 0: not at all."""
+    side_effects: bool | None = None
+    """Whether it changes something. None: yes, unless it has `cache_turns` or its server denies it.
 
     A tool without effects is called once more if its server dies meanwhile.
     """
@@ -56,10 +56,11 @@ class Server:
         if self.timeout <= 0:
             raise InvalidInput(f"the timeout of the server {self.name} must be above 0")
         for tool, rule in self.rules.items():
-            check_count(rule.lifetime, f"the lifetime of {tool}")
-            if rule.lifetime and rule.effects:
+            check_count(rule.cache_turns, f"the cache_turns of {tool}")
+            if rule.cache_turns and rule.side_effects:
                 raise InvalidInput(
-                    f"{tool} of {self.name} has effects, so its results have no lifetime: leave one"
+                    f"{tool} of {self.name} has side_effects, so its results are not cached; "
+                    "set either side_effects or cache_turns"
                 )
 
     def without_secrets(self, text: str) -> str:

@@ -262,7 +262,7 @@ class Courier:
         `committed` is how many batches were in the box before it was read.
         """
         if committed > 0:  # the file was changed by something else, or is damaged
-            _log.error("%d batches are missing in the spool's file", committed)
+            _log.error("%d batches are missing in the outbox's file", committed)
             self._settled(session, committed)
         elif adding := self._adding.get(session):
             await asyncio.wait(adding)
@@ -295,11 +295,11 @@ class Courier:
 
     async def _append(self, target: Store, batch: Batch) -> list[Message]:
         if any(message.state != "live" for message in batch.messages):
-            raise Damaged("the spool's file is damaged here")
-        exchange = batch.exchange
+            raise Damaged("the outbox's file is damaged here")
+        turn = batch.turn
         if batch.opened_by:
-            exchange = await exchange_of(target, batch.key, batch.opened_by)
-        return await target.append(batch.key, batch.messages, exchange=exchange)
+            turn = await turn_of(target, batch.key, batch.opened_by)
+        return await target.append(batch.key, batch.messages, turn=turn)
 
     # --- coming back ---
 
@@ -355,12 +355,12 @@ class Courier:
             self._working = None
 
 
-async def exchange_of(target: Store, session: SessionKey, opened_by: str) -> int:
-    """Return the exchange that a user message opened."""
+async def turn_of(target: Store, session: SessionKey, opened_by: str) -> int:
+    """Return the turn that a user message opened."""
     found = await target.find(session, ids=[opened_by])
     if not found:
-        raise InvalidInput(f"the user message {opened_by} of this exchange is not stored")
-    return found[0].exchange
+        raise InvalidInput(f"the user message {opened_by} of this turn is not stored")
+    return found[0].turn
 
 
 def _dropped(batch: Batch, messages: Sequence[Message], reason: str) -> Settled:

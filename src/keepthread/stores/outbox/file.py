@@ -1,4 +1,4 @@
-"""The spool's file as a box of batches: put in, look, take out; each all or none."""
+"""The outbox's file as a box of batches: put in, look, take out; each all or none."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ from keepthread.stores.validation import show
 from keepthread.types import Cleaning, Durability, Message, SessionInfo, SessionKey
 
 _DELIVER: Final = "Deliver what waits in it with keepthread at commit {}"
-SPOOL: Final = Format("spool", 0x6B747370, FORMAT, TABLES, _DELIVER)  # "ktsp"
+OUTBOX: Final = Format("outbox", 0x6B747370, FORMAT, TABLES, _DELIVER)  # "ktsp"
 SYNCHRONOUS: Final[dict[Durability, str]] = {"process": "NORMAL", "power": "FULL"}
 _TIMEOUT: Final = 1.0
 
@@ -45,7 +45,7 @@ class SpoolFile(DatabaseFile):
         """Name the file; nothing is touched yet."""
         synchronous = SYNCHRONOUS[durability]
         super().__init__(
-            path, synchronous=synchronous, timeout=_TIMEOUT, connect=connect, kind=SPOOL
+            path, synchronous=synchronous, timeout=_TIMEOUT, connect=connect, kind=OUTBOX
         )
         self._owning = self.path.with_name(f"{self.path.name}-owner")
         self._owner = FileLock(self._owning)
@@ -95,7 +95,7 @@ _ENOUGH: Final = CHECKPOINT_PAGES * 4096  # so much written makes the engine mov
 
 
 class Box:
-    """One spool file, owned by this process until it is closed."""
+    """One outbox file, owned by this process until it is closed."""
 
     def __init__(self, file: SpoolFile) -> None:
         """Take a file that is owned; `open` is the usual way."""
@@ -118,7 +118,7 @@ class Box:
         """
         file = SpoolFile(Path(path), durability=durability, connect=connect)
         if target is None and not file.path.is_file():
-            raise InvalidInput(f"there is no spool at {file.path}")
+            raise InvalidInput(f"there is no outbox at {file.path}")
         await asyncio.to_thread(file.take)
         box = cls(file)
         try:
@@ -194,10 +194,10 @@ class Box:
 
 
 def look(path: str | Path) -> Survey:
-    """Return what a spool file says of itself, whoever owns it; nothing is written."""
+    """Return what an outbox file says of itself, whoever owns it; nothing is written."""
     file = SpoolFile(Path(path))
     if not file.path.is_file():
-        raise InvalidInput(f"there is no spool at {file.path}")
+        raise InvalidInput(f"there is no outbox at {file.path}")
     with USES.during(file.path), closing(file.open_for_reading().db) as db:
         try:
             db.execute("BEGIN")
@@ -224,13 +224,13 @@ def _claim(db: sqlite3.Connection, path: Path, wanted: dict[str, str]) -> None:
     for what, value in known.items():
         if wanted[what] != value:
             raise InvalidInput(
-                f"{path} is the spool of {what} {show(value)}, not of {show(wanted[what])};"
+                f"{path} is the outbox of {what} {show(value)}, not of {show(wanted[what])};"
                 " each needs a file of its own"
             )
 
 
 def _add(db: sqlite3.Connection, batch: Batch, drafts: Sequence[Draft]) -> None:
-    values = (batch.key, batch.session, batch.exchange, batch.opened_by)
+    values = (batch.key, batch.session, batch.turn, batch.opened_by)
     ((number,),) = db.execute(sql.ADD_BATCH, values).fetchall()
     db.executemany(sql.ADD_MESSAGE, [_row(number, *each) for each in enumerate(drafts)])
 

@@ -1,4 +1,4 @@
-"""The spool's tables and statements."""
+"""The outbox's tables and statements."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ FORMAT: Final = 2
 """The format this keepthread reads and writes; every edit of the tables raises it."""
 
 TABLES: Final = """
--- Whose spool it is: tenant and target.
+-- Whose outbox it is: tenant and target.
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 -- Sessions that were seen, so that they can be opened while the store is away. No text of theirs.

@@ -1,4 +1,4 @@
-"""The store with a spool: appends are taken while the target is away, and delivered later."""
+"""The store with an outbox: appends are taken while the target is away, and delivered later."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from keepthread.errors import DurabilityTooLow, InvalidInput, StoreClosed, Unava
 from keepthread.protocols import Progress, Searchable, Store, TokenCounter
 from keepthread.stores.codec import Row
 from keepthread.stores.ids import new_id
-from keepthread.stores.outbox.delivery import Courier, Home, OpenTarget, exchange_of
+from keepthread.stores.outbox.delivery import Courier, Home, OpenTarget, turn_of
 from keepthread.stores.outbox.file import Box, Meant
 from keepthread.stores.outbox.sessions import KnownSessions
 from keepthread.stores.outbox.types import Batch, Survey
 from keepthread.stores.records import strength
-from keepthread.stores.rows import AwaitedExchange, Draft, as_stored, draft
+from keepthread.stores.rows import AwaitedTurn, Draft, as_stored, draft
 from keepthread.stores.sqlite.file import Connect, connect
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
@@ -34,8 +34,8 @@ from keepthread.types import (
 )
 
 
-class Spool:
-    """What waits beside a store; `memory.spool`."""
+class Outbox:
+    """What waits beside a store; `memory.outbox`."""
 
     def __init__(self, home: Home) -> None:
         """Look through who delivers."""
@@ -57,7 +57,7 @@ class Spool:
 class SpooledStore:
     """A `Store` whose appends survive that its target is away; open it with `open`.
 
-    An append without `expect` is acknowledged by the target or, while that is away, by the spool.
+    An append without `expect` is acknowledged by the target or, while that is away, by the outbox.
     All else is the target's: it raises `Unavailable` while that is away, or as long as messages of
     the session it is about wait to be delivered.
     """
@@ -73,7 +73,7 @@ class SpooledStore:
     ) -> None:
         """Stand on a courier that has begun; callers use `open`."""
         self._home = Home(courier)
-        self.spool = Spool(self._home)
+        self.outbox = Outbox(self._home)
         self._box = courier.box
         self._durability: Durability = durability
         self._clock = clock
@@ -94,14 +94,14 @@ class SpooledStore:
         ids: Callable[[], str] = new_id,
         connect: Connect = connect,
     ) -> Self:
-        """Own a spool file for one tenant of one target, which may be away already.
+        """Own an outbox file for one tenant of one target, which may be away already.
 
         `target` names it: scheme, hosts and database. `durability` is the least that is accepted,
-        of both; a spool gives `power` at most, and `process` if that is asked for.
+        of both; an outbox gives `power` at most, and `process` if that is asked for.
         """
         level = "power" if durability is None else durability
         if level == "replicated":
-            raise DurabilityTooLow("a spool gives `power` at most; replicated was asked for")
+            raise DurabilityTooLow("an outbox gives `power` at most; replicated was asked for")
         level = "process" if level == "memory" else level
         box = await Box.open(
             path,
@@ -121,7 +121,7 @@ class SpooledStore:
 
     @property
     def durability(self) -> Durability:
-        """Name what both give: an acknowledgement may be the target's or the spool's."""
+        """Name what both give: an acknowledgement may be the target's or the outbox's."""
         target = self._home.courier.target
         if target and strength(target.durability) < strength(self._durability):
             return target.durability
@@ -129,7 +129,7 @@ class SpooledStore:
 
     def tenant(self, name: str) -> Self:
         raise InvalidInput(
-            f"a spool belongs to one tenant; open a memory with a spool of its own for {name!r}"
+            f"an outbox belongs to one tenant; open a memory with an outbox of its own for {name!r}"
         )
 
     async def close(self) -> None:
@@ -215,7 +215,7 @@ class SpooledStore:
     async def delete_session(
         self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
     ) -> None:
-        """Remove a session; what of it still waits in the spool is dropped, and reported.
+        """Remove a session; what of it still waits in the outbox is dropped, and reported.
 
         With a condition, what waits is delivered first: it counts as activity.
         """
@@ -233,17 +233,17 @@ class SpooledStore:
         messages: Sequence[Message],
         *,
         expect: int | None = None,
-        exchange: int | None = None,
+        turn: int | None = None,
     ) -> list[Message]:
-        """Store messages, or put them into the spool: those have state `spooled` and no place."""
+        """Store messages, or put them into the outbox: those have state `queued` and no place."""
         named = [self._named(message) for message in messages]
         if expect is not None or not named:
             async with self._target(session) as target:
-                return await _append(target, session, named, expect, exchange)
+                return await _append(target, session, named, expect, turn)
         if self._closed:
             raise StoreClosed("the store is closed")
         return await self._home.call(
-            lambda courier: self._append_or_put_in(courier, session, named, exchange)
+            lambda courier: self._append_or_put_in(courier, session, named, turn)
         )
 
     async def _append_or_put_in(
@@ -251,15 +251,15 @@ class SpooledStore:
         courier: Courier,
         session: SessionKey,
         messages: Sequence[Message],
-        exchange: int | None,
+        turn: int | None,
     ) -> list[Message]:
         if await courier.is_free(session):
             target = await courier.ready()
             try:
-                return await _append(target, session, messages, None, exchange)
+                return await _append(target, session, messages, None, turn)
             except Unavailable as error:  # nobody knows whether they are stored; their ids tell
                 courier.note(error)
-        return await self._put_in(courier, session, messages, exchange)
+        return await self._put_in(courier, session, messages, turn)
 
     def _named(self, message: Message) -> Message:
         """Return a message with what must not change from attempt to attempt: id and time."""
@@ -267,7 +267,7 @@ class SpooledStore:
             return message  # refused by whoever drafts it
         id = self._ids() if message.id == "" else message.id
         at = self._clock() if message.created_at == 0 else message.created_at
-        state = "live" if message.state == "spooled" else message.state
+        state = "live" if message.state == "queued" else message.state
         return replace(message, id=id, created_at=at, state=state)
 
     async def _put_in(
@@ -275,17 +275,17 @@ class SpooledStore:
         courier: Courier,
         session: SessionKey,
         messages: Sequence[Message],
-        exchange: int | None,
+        turn: int | None,
     ) -> list[Message]:
         drafts = [draft(m, clock=self._clock, ids=self._ids) for m in messages]
-        opened_by = exchange.opened_by if isinstance(exchange, AwaitedExchange) else None
+        opened_by = turn.opened_by if isinstance(turn, AwaitedTurn) else None
         if opened_by:
-            exchange = None
-        elif exchange is not None and check_count(exchange, "exchange") == 0:
-            raise InvalidInput("exchange 0 was never opened")
+            turn = None
+        elif turn is not None and check_count(turn, "turn") == 0:
+            raise InvalidInput("turn 0 was never opened")
         name = self._known.id_of(session) or session
-        await courier.add(Batch(0, session, name, exchange, opened_by, ()), drafts)
-        return [_spooled(each) for each in drafts]
+        await courier.add(Batch(0, session, name, turn, opened_by, ()), drafts)
+        return [_queued(each) for each in drafts]
 
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
         async with self._target(session) as target:
@@ -409,7 +409,7 @@ class SpooledStore:
         )
 
     async def erase_aside(self, meant: Meant) -> int:
-        """Take out of the spool messages that were set aside and are meant; return how many."""
+        """Take out of the outbox messages that were set aside and are meant; return how many."""
         return await self._box.erase(meant)
 
     async def finder(self) -> Searchable | None:
@@ -422,16 +422,16 @@ async def _append(
     session: SessionKey,
     messages: Sequence[Message],
     expect: int | None,
-    exchange: int | None,
+    turn: int | None,
 ) -> list[Message]:
-    if isinstance(exchange, AwaitedExchange):
-        exchange = await exchange_of(target, session, exchange.opened_by)
-    return await target.append(session, messages, expect=expect, exchange=exchange)
+    if isinstance(turn, AwaitedTurn):
+        turn = await turn_of(target, session, turn.opened_by)
+    return await target.append(session, messages, expect=expect, turn=turn)
 
 
-def _spooled(draft: Draft) -> Message:
+def _queued(draft: Draft) -> Message:
     """Return what the caller gets of a message that waits: no position yet."""
     _, _, packed, body, tokens, counter, at = draft
     around = (tokens, counter, 0, 0, 0, at, body.digest, 0)
     message = as_stored(draft, Row(0, packed, body.role, None, None, *around))
-    return replace(message, state="spooled")
+    return replace(message, state="queued")

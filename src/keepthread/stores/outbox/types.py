@@ -1,4 +1,4 @@
-"""What a spool file holds, and what it says of itself."""
+"""What an outbox file holds, and what it says of itself."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,13 +10,13 @@ class Batch(NamedTuple):
     """The messages of one append, all or none."""
 
     number: int
-    """Its place in the spool, never used again; 0 until it has one."""
+    """Its place in the outbox, never used again; 0 until it has one."""
     key: SessionKey
     session: str
     """The session's id, for people."""
-    exchange: int | None
+    turn: int | None
     opened_by: str | None
-    """The user message whose exchange they belong to, if that was spooled before them."""
+    """The user message whose turn they belong to, if that was queued before them."""
     messages: Sequence[Message]
 
 
@@ -54,7 +54,7 @@ class SetAside(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """All that a spool file says of itself."""
+    """All that an outbox file says of itself."""
 
     target: str
     tenant: str

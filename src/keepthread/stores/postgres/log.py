@@ -18,7 +18,7 @@ from keepthread.stores.rows import (
     Draft,
     Head,
     as_stored,
-    check_exchange,
+    check_turn,
     erased_row,
     head_after,
     next_copy,
@@ -38,8 +38,8 @@ def guard_of(
     seq: int,
     tokens: int,
     counter: bytes,
-    exchange: int,
-    exchanges: int,
+    turn: int,
+    turns: int,
     total: int,
     created_at: float,
     digest: bytes,
@@ -48,7 +48,7 @@ def guard_of(
 
     The position and the totals are given inside the server, and SHA-256 is what it knows there.
     """
-    numbers = _pack_numbers(place, seq, tokens, exchange, exchanges, total, created_at)
+    numbers = _pack_numbers(place, seq, tokens, turn, turns, total, created_at)
     return sha256(digest + numbers + counter).digest()[:8]
 
 
@@ -89,7 +89,7 @@ async def append(engine: Engine, tenant: int, sid: int, new: Append) -> list[Mes
     drafts = new.drafts
     if not drafts:
         info = await sessions.by_sid(engine, tenant, sid)
-        check_exchange(new.exchange, Head(info.messages, info.exchanges))
+        check_turn(new.turn, Head(info.messages, info.turns))
         return []
     try:
         placed = await _append(engine, tenant, sid, new)
@@ -110,7 +110,7 @@ async def append(engine: Engine, tenant: int, sid: int, new: Append) -> list[Mes
 
 
 async def _append(engine: Engine, tenant: int, sid: int, new: Append) -> list[tuple[Any, ...]]:
-    """Return for each draft whether it was known, its position, exchange and total.
+    """Return for each draft whether it was known, its position, turn and total.
 
     Their ids are fixed, so it may be done again whenever nobody knows how it went.
     """
@@ -131,9 +131,9 @@ def _values(draft: Draft) -> tuple[Any, ...]:
     return (id_to_bytes(packed), role, content, extra or b"", tokens, counter, at, digest)
 
 
-def _stored(draft: Draft, seq: int, exchange: int, total: int) -> Message:
+def _stored(draft: Draft, seq: int, turn: int, total: int) -> Message:
     _, _, packed, body, tokens, counter, at = draft
-    around = (tokens, counter, exchange, 0, total, at, body.digest, b"")
+    around = (tokens, counter, turn, 0, total, at, body.digest, b"")
     return as_stored(draft, Row(seq, packed, body.role, None, None, *around))
 
 

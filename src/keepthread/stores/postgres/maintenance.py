@@ -175,8 +175,8 @@ class _Numbers(NamedTuple):
     seq: int
     tokens: int
     counter: bytes
-    exchange: int
-    exchanges: int
+    turn: int
+    turns: int
     total: int
     created_at: float
     digest: bytes

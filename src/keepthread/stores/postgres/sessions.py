@@ -112,14 +112,14 @@ def prompt_and_fence(details: bytes) -> tuple[str | None, str]:
 
 def _decode(row: tuple[Any, ...]) -> SessionInfo:
     sid, id, owner, kind, ready, epoch, created_at, active_at, details, intact = row[:10]
-    messages, exchanges, tokens = row[10:]
+    messages, turns, tokens = row[10:]
     key = SessionKey(str(sid))
     if not intact:
         return SessionInfo(
             id=id.decode("utf-8", "replace"),
             key=key,
             messages=messages,
-            exchanges=exchanges,
+            turns=turns,
             tokens=tokens,
             epoch=epoch,
             state="damaged",
@@ -134,7 +134,7 @@ def _decode(row: tuple[Any, ...]) -> SessionInfo:
         created_at=created_at,
         updated_at=active_at,
         messages=messages,
-        exchanges=exchanges,
+        turns=turns,
         tokens=tokens,
         **decode_details(details),
     )

@@ -36,8 +36,8 @@ from keepthread.stores.rows import (
     Draft,
     Head,
     as_stored,
-    check_exchange,
     check_total,
+    check_turn,
     erased_row,
     head_after,
     next_copy,
@@ -53,7 +53,7 @@ async def append(
     link: Link, place: Place, wanted: Append, *, with_record: bool
 ) -> tuple[list[Message], bytes]:
     """Store what is new at the end, answer what is known; return the session's record if wanted."""
-    drafts, expect, exchange, now = wanted
+    drafts, expect, turn, now = wanted
     known: dict[PackedId, Message] = {}
     while True:
         fresh = [d for d in drafts if d.packed not in known]
@@ -64,7 +64,7 @@ async def append(
             place.life,
             place.mark,
             "" if expect is None else expect,
-            "" if exchange is None else _count(exchange),
+            "" if turn is None else _count(turn),
             int(agree),
             pack_active(place, now),
             int(with_record),
@@ -75,16 +75,16 @@ async def append(
         if head is None:
             continue
         if stored:
-            return _answers(place, drafts, known, head[0], exchange), record
+            return _answers(place, drafts, known, head[0], turn), record
         known |= _known(place, new, found)
-        _judge(drafts, known, head[0], expect, exchange)
+        _judge(drafts, known, head[0], expect, turn)
         if all(d.packed in known for d in drafts):
             return [known[d.packed] for d in drafts], b""
 
 
-def _count(exchange: object) -> int:
-    """Return an exchange as a script takes it; what is none is refused behind it."""
-    return exchange if type(exchange) is int else 0
+def _count(turn: object) -> int:
+    """Return a turn as a script takes it; what is none is refused behind it."""
+    return turn if type(turn) is int else 0
 
 
 def _known(place: Place, new: Sequence[Draft], found: Sequence[bytes]) -> dict[PackedId, Message]:
@@ -105,10 +105,10 @@ def _judge(
     known: Mapping[PackedId, Message],
     head: Head,
     expect: int | None,
-    exchange: int | None,
+    turn: int | None,
 ) -> None:
     """Refuse what must not be stored, for the first reason there is."""
-    check_exchange(exchange, head)
+    check_turn(turn, head)
     total = head.total
     new: dict[PackedId, Draft] = {}
     for one in drafts:
@@ -129,13 +129,13 @@ def _answers(
     drafts: Sequence[Draft],
     known: Mapping[PackedId, Message],
     head: Head,
-    exchange: int | None,
+    turn: int | None,
 ) -> list[Message]:
     """Return what is stored now; the script numbered the new ones as is done here."""
     messages = dict(known)
     for one in drafts:
         if one.packed not in messages:
-            row = next_row(place.number, head, one, exchange)
+            row = next_row(place.number, head, one, turn)
             head = head_after(row)
             messages[one.packed] = as_stored(one, row)
     return [messages[one.packed] for one in drafts]

@@ -189,5 +189,5 @@ class _Count:
 
 
 def _is_guarded(place: Place, row: Row) -> bool:
-    numbers = (row.exchange, row.exchanges, row.total, row.created_at, row.digest)
+    numbers = (row.turn, row.turns, row.total, row.created_at, row.digest)
     return row.guard == guard_of(place.number, row.seq, row.tokens, row.counter, *numbers)

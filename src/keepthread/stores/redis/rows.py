@@ -1,6 +1,6 @@
 """A message as one value in Redis, and the seal that its server can compute as well.
 
-The numbers that a log gives (position, exchange, totals) are given inside a script, so the guard
+The numbers that a log gives (position, turn, totals) are given inside a script, so the guard
 over them is made there: `lua/common.lua` says the same in Lua.
 """
 
@@ -35,14 +35,14 @@ def guard_of(
     seq: int,
     tokens: int,
     counter: bytes,
-    exchange: int,
-    exchanges: int,
+    turn: int,
+    turns: int,
     total: int,
     created_at: float,
     digest: bytes,
 ) -> bytes:
     """Return the check over a row's digest and the values around it."""
-    numbers = _guarded.pack(place, seq, exchange, exchanges, total, tokens, created_at)
+    numbers = _guarded.pack(place, seq, turn, turns, total, tokens, created_at)
     return seal(b"", numbers + digest + counter)
 
 
@@ -56,7 +56,7 @@ def pack_rest(draft: Draft) -> bytes:
 def pack_row(row: Row) -> bytes:
     """Return a row as it is kept."""
     guard = row.guard if isinstance(row.guard, bytes) else _NO_GUARD
-    return _numbers.pack(guard, row.exchange, row.exchanges, row.total) + _pack_rest(row)
+    return _numbers.pack(guard, row.turn, row.turns, row.total) + _pack_rest(row)
 
 
 def _pack_rest(row: Row) -> bytes:
@@ -76,7 +76,7 @@ def unpack_row(seq: int, data: bytes) -> Row:
     """Return the row at a position; one that cannot be right has no guard."""
     if len(data) < _all.size:
         return Row(seq, "", 1, b"", None, 0, b"", 0, 0, 0, 0.0, b"", _NO_GUARD)
-    guard, exchange, exchanges, total, tokens, at, digest, kind, *lengths = _all.unpack_from(data)
+    guard, turn, turns, total, tokens, at, digest, kind, *lengths = _all.unpack_from(data)
     counter_end = _all.size + lengths[0]
     id_end = counter_end + lengths[1]
     extra_end = id_end + lengths[2]
@@ -93,8 +93,8 @@ def unpack_row(seq: int, data: bytes) -> Row:
         data[id_end:extra_end] or None,
         tokens,
         data[_all.size : counter_end],
-        exchange,
-        exchanges,
+        turn,
+        turns,
         total,
         at,
         digest,

@@ -172,7 +172,7 @@ async def find_head(link: Link, place: Place) -> Head:
     for seq in seqs:
         row = unpack_row(seq, await link.ask("HGET", place.messages, seq) or b"")
         if decode(place.number, row, guard_of).state != "damaged":
-            return Head(last, row.exchanges, row.total)
+            return Head(last, row.turns, row.total)
     return Head(last)
 
 
@@ -266,7 +266,7 @@ async def describe_state(link: Link, place: Place, state: State) -> SessionInfo:
         key=place.key,
         updated_at=active if sound and active is not None else 0.0,
         messages=head.seq,
-        exchanges=head.exchanges,
+        turns=head.turns,
         tokens=head.total,
     )
 

@@ -216,7 +216,7 @@ class RedisStore(Front[RedisBackend]):
         made here live for `ttl` seconds from their latest activity, or for ever.
         """
         check_id(tenant, "tenant")
-        lifetime = _milliseconds(ttl)
+        cache_turns = _milliseconds(ttl)
         make = partial(
             make_client,
             url,
@@ -226,7 +226,7 @@ class RedisStore(Front[RedisBackend]):
         )
         link = Link(make, timeouts=timeouts, connections=connections, replicas=replicas)
         try:
-            backend = RedisBackend(link, await require(link, durability), lifetime)
+            backend = RedisBackend(link, await require(link, durability), cache_turns)
         except BaseException:
             await link.close()
             raise

@@ -11,8 +11,8 @@ from keepthread.stores.rows import (
     Draft,
     Head,
     as_stored,
-    check_exchange,
     check_total,
+    check_turn,
     erased_row,
     head_after,
     next_copy,
@@ -78,12 +78,12 @@ def append(
 
     Also return whether the log grew; only then was the activity noted.
     """
-    drafts, expect, exchange, now = new
+    drafts, expect, turn, now = new
     start = head = head_of(db, tenant, sid)
-    check_exchange(exchange, head)
+    check_turn(turn, head)
     answers: list[Message] = []
     for draft in drafts:
-        row = next_row(sid, head, draft, exchange)
+        row = next_row(sid, head, draft, turn)
         try:
             db.execute(_INSERT, (sid, *row))
         except sqlite3.IntegrityError:

@@ -198,13 +198,13 @@ def _undamaged(session: SessionInfo) -> SessionInfo:
 def _decode(db: sqlite3.Connection, row: tuple[Any, ...]) -> SessionInfo:
     sid, _, id, owner, kind, ready, epoch, created_at, details, _, active_at, _ = row
     key = SessionKey(str(sid))
-    seq, exchanges, total = known_head_of(db, sid)
+    seq, turns, total = known_head_of(db, sid)
     if not intact(row):
         return SessionInfo(
             id=str(id),
             key=key,
             messages=seq,
-            exchanges=exchanges,
+            turns=turns,
             tokens=total,
             epoch=epoch,
             state="damaged",
@@ -219,7 +219,7 @@ def _decode(db: sqlite3.Connection, row: tuple[Any, ...]) -> SessionInfo:
         created_at=created_at,
         updated_at=active_at,
         messages=seq,
-        exchanges=exchanges,
+        turns=turns,
         tokens=total,
         **decode_details(details),
     )

@@ -190,8 +190,8 @@ async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncI
     if info.state == "damaged":
         raise Damaged("its record is damaged")
     here = await _read(memory.get_session(info.id))
-    async for exchange in _exchanges(here):  # first, so that no part of a damaged session arrives
-        if any(message.state == "damaged" for message in exchange):
+    async for turn in _turns(here):  # first, so that no part of a damaged session arrives
+        if any(message.state == "damaged" for message in turn):
             raise Damaged("some of its messages are damaged")
     if info.kind == "delegate":
         await _deliver_child(here, memory, store)
@@ -201,15 +201,15 @@ async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncI
         info.id, owner=info.owner, system_prompt=info.system_prompt, title=title
     )
     users: dict[int, Message] = {}
-    async for exchange in _exchanges(here):
-        live = [message for message in exchange if message.state == "live"]
-        users |= {message.exchange: message for message in live if message.role == "user"}
-        yield await _bring(live, users.get(exchange[0].exchange), there, store)
+    async for turn in _turns(here):
+        live = [message for message in turn if message.state == "live"]
+        users |= {message.turn: message for message in live if message.role == "user"}
+        yield await _bring(live, users.get(turn[0].turn), there, store)
     await _entitle(here, there)
 
 
 async def _deliver_child(here: Session, memory: Memory, store: Memory) -> None:
-    """Copy the session of a delegated task, and link it to the exchange it was made for."""
+    """Copy the session of a delegated task, and link it to the turn it was made for."""
     info = here.info
     parent = await store.store.get_session(info.parent or "")
     link = await _read(memory.store.get(Scope(session=here.key), DELEGATED, DELEGATED))
@@ -220,8 +220,8 @@ async def _deliver_child(here: Session, memory: Memory, store: Memory) -> None:
     found = await store.store.find(parent.key, ids=[message.id for message in asked])
     if not found or found[0].state != "live":  # what was made from it goes with it
         return
-    number = {"exchange": found[0].exchange}
-    meta = {**info.meta, "parent_exchange": found[0].exchange}
+    number = {"turn": found[0].turn}
+    meta = {**info.meta, "parent_turn": found[0].turn}
     new = replace(info, key=SessionKey(""), meta=meta, ready=True)
     with suppress(SessionExists):  # an earlier delivery broke off
         await store.store.put_session(new)
@@ -230,8 +230,8 @@ async def _deliver_child(here: Session, memory: Memory, store: Memory) -> None:
     span = Span(session=parent.key, first=found[0].seq, last=found[0].seq)
     value = {**cast(dict[str, JSON], link.value), **number}
     await store.store.put(scope, DELEGATED, DELEGATED, value, made_of=[span])
-    async for exchange in _exchanges(here):
-        await store.store.load(there.key, exchange)
+    async for turn in _turns(here):
+        await store.store.load(there.key, turn)
 
 
 async def _entitle(here: Session, there: Session) -> None:
@@ -243,13 +243,13 @@ async def _entitle(here: Session, there: Session) -> None:
         await there.update(title=here.info.title, title_from=made_from[0].id)
 
 
-async def _exchanges(session: Session) -> AsyncIterator[list[Message]]:
-    """Yield a session's messages exchange by exchange."""
+async def _turns(session: Session) -> AsyncIterator[list[Message]]:
+    """Yield a session's messages turn by turn."""
     held: list[Message] = []
     after = 0
     while page := await _read(session.messages(after=after, limit=_PAGE)):
         for message in page:
-            if held and message.exchange != held[0].exchange:
+            if held and message.turn != held[0].turn:
                 yield held
                 held = []
             held.append(message)
@@ -259,12 +259,12 @@ async def _exchanges(session: Session) -> AsyncIterator[list[Message]]:
 
 
 async def _bring(
-    exchange: Sequence[Message], user: Message | None, session: Session, store: Memory
+    turn: Sequence[Message], user: Message | None, session: Session, store: Memory
 ) -> int:
-    """Append what the store does not have yet of an exchange, and return how much that was."""
-    ids = [message.id for message in exchange]
+    """Append what the store does not have yet of a turn, and return how much that was."""
+    ids = [message.id for message in turn]
     known = {m.id for m in await store.store.find(session.key, ids=ids)}
-    new = [_bare(message) for message in exchange if message.id not in known]
+    new = [_bare(message) for message in turn if message.id not in known]
     if user is None:  # said before the first question
         if new:
             await session.append(*new)
@@ -278,11 +278,11 @@ async def _bring(
 
 
 async def _continue(session: Session, user: Message, rest: Sequence[Message]) -> None:
-    """Append calls, results and the answer to the exchange of a user message."""
-    exchange = session.exchange(
+    """Append calls, results and the answer to the turn of a user message."""
+    opened = session.turn(
         user.content, id=user.id, author=user.author, attachments=user.attachments
     )
-    async with exchange as turn:
+    async with opened as turn:
         for answers, some in groupby(rest, key=is_answer):
             if answers:
                 for answer in some:  # the store may have it under another id
@@ -294,7 +294,7 @@ async def _continue(session: Session, user: Message, rest: Sequence[Message]) ->
 def _bare(message: Message) -> Message:
     """Return a message as it was said; positions it names are those of the file it comes from."""
     meta = {k: v for k, v in message.meta.items() if k not in (WRITTEN_FROM, RECALLED_FROM)}
-    return replace(message, meta=meta, seq=0, exchange=0, total=0, digest=b"")
+    return replace(message, meta=meta, seq=0, turn=0, total=0, digest=b"")
 
 
 async def _read(reading: Awaitable[T]) -> T:

@@ -61,5 +61,5 @@ class Orchestrating:
         session = await self._talk.session()
         for each in await session.cached_tools():
             if (each.name, each.arguments) == (event.tool, event.arguments):
-                return f", {each.left} of {each.lifetime} exchanges left"
+                return f", {each.left} of {each.cache_turns} turns left"
         return ""

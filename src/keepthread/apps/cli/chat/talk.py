@@ -154,7 +154,7 @@ class Talk:
         while True:
             try:
                 session = await self.session()
-                turn = await stack.enter_async_context(session.exchange(text, id=id))
+                turn = await stack.enter_async_context(session.turn(text, id=id))
                 return turn, await turn.context(VIEW)
             except SessionGone:
                 self.keeping.tell(f"session {self.id} was deleted elsewhere; it begins again")
@@ -217,7 +217,7 @@ class Talk:
         self, error: Exception, question: Message, message: Message
     ) -> Message:
         await self._leave(error)
-        async with (await self.session()).exchange(question.content, id=question.id) as turn:
+        async with (await self.session()).turn(question.content, id=question.id) as turn:
             return await turn.finish(message)
 
     async def _entitle(self, question: Message) -> None:

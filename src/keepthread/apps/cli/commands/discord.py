@@ -42,10 +42,10 @@ def chatting(model: ChatModel) -> Answer:
     """Return what asks a model, as a chat does."""
 
     async def answer(asked: Asked) -> str:
-        exchange = asked.session.exchange(
+        opened = asked.session.turn(
             asked.text, id=asked.id, author=asked.author, attachments=asked.attachments
         )
-        async with exchange as turn:
+        async with opened as turn:
             stored = turn.answer or await _said(turn, model)
         if stored is None:
             return ""

@@ -16,7 +16,7 @@ from keepthread.interchange.export import every_session
 from keepthread.memory import history as branching
 from keepthread.memory.memory import DAY, Memory
 from keepthread.memory.options import Options
-from keepthread.memory.summaries import Folding
+from keepthread.memory.summaries import Compaction
 from keepthread.models.summarizers import ByModel
 from keepthread.protocols import Progress
 from keepthread.types import SessionInfo
@@ -146,37 +146,37 @@ async def _read_on(call: Call, label: str, memory: Memory, owner: str | None) ->
     return done
 
 
-async def fold(
+async def compact(
     call: Call,
     sessions: Annotated[
         list[str] | None, typer.Argument(metavar="SESSION", help="The ids of sessions.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Fold every session.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Compact every session.")] = False,
 ) -> None:
-    """Fold old exchanges into summaries, and keep every message.
+    """Compact old turns into summaries, and keep every message.
 
     Chats do so by themselves when it is due. Who shortens stands in the settings: the program
     itself, or a model, which is then asked.
     """
     if bool(sessions) == every:
-        raise InvalidInput("name the sessions to fold, or say --all")
+        raise InvalidInput("name the sessions to compact, or say --all")
     counter = current_counter(call)
-    async with call.memory() as opened, _folding(call) as folding:
-        memory = Memory(opened.store, Options(counter=counter, folding=folding))
+    async with call.memory() as opened, _compaction(call) as compaction:
+        memory = Memory(opened.store, Options(counter=counter, compaction=compaction))
         chosen = await _chosen(call, memory, sessions or ())
-        total, passed, folds, refused = sum(each.exchanges for each in chosen), 0, 0, 0
-        with call.progress("Folding", "exchanges") as progress:
+        total, passed, compactions, refused = sum(each.turns for each in chosen), 0, 0, 0
+        with call.progress("Compaction", "turns") as progress:
             for each in chosen:
                 # Of one session it is told what is due, of many how far they were gone through.
                 tell = behind(passed, total, progress) if len(chosen) > 1 else progress
-                done = await _fold(memory, each.id, tell)
-                folds, refused = folds + done[0], refused + done[1]
-                passed += each.exchanges
+                done = await _compact(memory, each.id, tell)
+                compactions, refused = compactions + done[0], refused + done[1]
+                passed += each.turns
                 if progress and len(chosen) > 1:
                     progress(passed, total)
     if call.json:
-        call.write({"sessions": len(chosen), "folds": folds, "refused": refused})
-    call.say(f"Made {folds:,} folds in {len(chosen):,} sessions")
+        call.write({"sessions": len(chosen), "compactions": compactions, "refused": refused})
+    call.say(f"Made {compactions:,} compactions in {len(chosen):,} sessions")
     if refused:
         call.warn(f"{refused:,} times the model failed or said too much, and the program shortened")
 
@@ -192,25 +192,25 @@ async def _chosen(call: Call, memory: Memory, names: Sequence[str]) -> list[Sess
     ]
 
 
-async def _fold(memory: Memory, id: str, progress: Progress | None) -> tuple[int, int]:
-    """Fold a session; return the folds that were made, and how often a model failed at it."""
+async def _compact(memory: Memory, id: str, progress: Progress | None) -> tuple[int, int]:
+    """Compact a session; return the number of compactions and of failures of the model."""
     with suppress(SessionNotFound, SessionGone):  # deleted meanwhile
         session = await memory.get_session(id)
         before = (await session.status()).refusals
-        folds = await session.fold(progress=progress)
-        return folds, (await session.status()).refusals - before
+        compactions = await session.compact(progress=progress)
+        return compactions, (await session.status()).refusals - before
     return 0, 0
 
 
 @asynccontextmanager
-async def _folding(call: Call) -> AsyncGenerator[Folding]:
-    """Give how to fold, by the settings."""
+async def _compaction(call: Call) -> AsyncGenerator[Compaction]:
+    """Give how to compact, by the settings."""
     settings = call.config.settings
     if settings.summarizer.by != "model":
-        yield Folding()
+        yield Compaction()
         return
     model = model_of(settings.model, os.environ, name=settings.summarizer.name)
     try:
-        yield Folding(summarizer=ByModel(model))
+        yield Compaction(summarizer=ByModel(model))
     finally:
         await model.close()

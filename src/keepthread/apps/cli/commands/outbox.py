@@ -1,4 +1,4 @@
-"""The command that looks into a spool: what waits, what was dropped or refused, and why."""
+"""The command that looks into an outbox: what waits, what was dropped or refused, and why."""
 
 import sys
 from functools import partial
@@ -17,9 +17,9 @@ from keepthread.stores.outbox.types import Survey
 from keepthread.stores.url import store_at, target_of
 
 
-async def spool(
+async def outbox(
     call: Call,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The spool's file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The outbox's file.")],
     deliver: Annotated[
         bool, typer.Option("--deliver", help="Deliver now what waits, to the store.")
     ] = False,
@@ -28,9 +28,9 @@ async def spool(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Show what waits in a spool, what was dropped, and what was set aside and why.
+    """Show what waits in an outbox, what was dropped, and what was set aside and why.
 
-    Looking changes nothing, and works while a program has the spool open.
+    Looking changes nothing, and works while a program has the outbox open.
     """
     found = look(file)
     if deliver:
@@ -51,12 +51,12 @@ async def spool(
 
 async def _deliver(call: Call, file: Path, found: Survey) -> None:
     if call.tenant not in ("default", found.tenant):
-        raise InvalidInput(f"{file} is the spool of tenant {found.tenant!r}, not {call.tenant!r}")
+        raise InvalidInput(f"{file} is the outbox of tenant {found.tenant!r}, not {call.tenant!r}")
     opened = partial(store_at(call.url), tenant=found.tenant)
     target = target_of(call.url)
     async with await SpooledStore.open(file, opened, target=target, tenant=found.tenant) as store:
         with call.progress("Delivering", "messages") as progress:
-            await store.spool.deliver(progress=progress)
+            await store.outbox.deliver(progress=progress)
 
 
 def _agreed(call: Call, found: Survey) -> bool:

@@ -25,7 +25,7 @@ async def sessions(
         call.screen.sessions(found)
         return
     for session in found:
-        counts = {"exchanges": session.exchanges, "tokens": session.tokens}
+        counts = {"turns": session.turns, "tokens": session.tokens}
         call.write(session_to_json(session) | counts)
 
 

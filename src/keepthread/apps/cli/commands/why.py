@@ -82,7 +82,7 @@ def _views(strategy: str | None) -> dict[str, View]:
 
 async def _kept(session: Session, number: int) -> ContextReport:
     """Return one of the contexts that were kept, or say how to keep some."""
-    kept = await session.accounts(number)
+    kept = await session.explanations(number)
     if not kept:
         raise InvalidInput(
             f"no context of session {session.id!r} was kept;"
@@ -95,5 +95,5 @@ async def _kept(session: Session, number: int) -> ContextReport:
         )
     found = kept[-1]
     return ContextReport(
-        view=found.view, why=found.why, number=number, exchange=found.exchange, at=found.at
+        view=found.view, why=found.why, number=number, turn=found.turn, at=found.at
     )

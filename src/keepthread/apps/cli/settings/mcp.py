@@ -41,7 +41,7 @@ def _are_names(value: object) -> bool:
 
 _TEXTS: Final = Kind("a list of texts", _are_texts)
 _NAMES: Final = Kind("names with texts on one line each", _are_names)
-_TOOL_KEYS: Final = {"lifetime": whole(0), "effects": TRUTH}
+_TOOL_KEYS: Final = {"cache_turns": whole(0), "side_effects": TRUTH}
 
 
 class McpFile(NamedTuple):

@@ -21,9 +21,9 @@ async def clear(chat: Chat, _: str) -> None:
 
 
 async def rewind(chat: Chat, rest: str) -> None:
-    """Hide the latest exchange, or N of them, and offer the question again."""
+    """Hide the latest turn, or N of them, and offer the question again."""
     chat.here()
-    wanted = arguments.number(rest, 1, what="a number of exchanges")
+    wanted = arguments.number(rest, 1, what="a number of turns")
     session = await chat.session()
     questions = count(1)
     gone = await newest(chat, session, lambda m: m.role == "user" and next(questions) == wanted)
@@ -35,7 +35,7 @@ async def rewind(chat: Chat, rest: str) -> None:
     chat.offer = asked[0].content
     hidden = sum(message.seq >= asked[0].seq for message in gone)
     chat.person.say(
-        f"Hidden from the model: {counted(len(asked), 'exchange')},"
+        f"Hidden from the model: {counted(len(asked), 'turn')},"
         f" {counted(hidden, 'message')}, from {brief(asked[0].content)} on; /history still has them"
     )
 
@@ -83,14 +83,14 @@ def _is_answer(message: Message) -> bool:
 
 
 async def compact(chat: Chat, _: str) -> None:
-    """Fold what is old into the summary now, and tell how much shorter it is."""
+    """Compact what is old into the summary now, and tell how much shorter it is."""
     chat.here()
     session = await chat.session()
-    with chat.call.progress("Folding", "exchanges") as progress:
-        folds = await session.fold(progress=progress)
+    with chat.call.progress("Compaction", "turns") as progress:
+        compactions = await session.compact(progress=progress)
     summary = await _summary(chat, session)
-    stay = chat.talk.keeping.memory.folding.exchanges
-    due = "" if folds else f"Nothing is due: the newest {stay} exchanges stay as they are. "
+    stay = chat.talk.keeping.memory.compaction.turns
+    due = "" if compactions else f"Nothing is due: the newest {stay} turns stay as they are. "
     if summary is None:
         chat.person.say(f"{due}There is no summary yet")
         return

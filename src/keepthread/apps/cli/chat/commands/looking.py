@@ -11,7 +11,7 @@ from keepthread.errors import InvalidInput
 from keepthread.memory.session import Session, Status
 
 if TYPE_CHECKING:
-    from keepthread.memory.why_log import KeptWhy
+    from keepthread.memory.why_log import Explanation
 
 _LATEST: Final = 20
 
@@ -49,7 +49,7 @@ def _counts(status: Status) -> list[tuple[str, str]]:
     everything = status.visible_messages == status.messages
     return [
         ("messages", f"{status.messages:,}"),
-        ("exchanges", f"{status.exchanges:,}"),
+        ("turns", f"{status.turns:,}"),
         ("tokens", f"{status.tokens:,}"),
         ("visible", f"all of it, {seen}" if everything else seen),
         ("summary", f"{status.summary_bytes:,} bytes" if status.summary_bytes else "none yet"),
@@ -81,10 +81,10 @@ async def why(chat: Chat, rest: str) -> None:
 async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
     """Return the account of an earlier answer, 1 the latest; of the next one if none is kept."""
     keep = chat.config.settings.memory.keep_why
-    kept: dict[int, KeptWhy] = {}
-    for account in await session.accounts(max(1, keep)):
-        if account.exchange:
-            kept[account.exchange] = account  # the first of an exchange is the one that was asked
+    kept: dict[int, Explanation] = {}
+    for account in await session.explanations(max(1, keep)):
+        if account.turn:
+            kept[account.turn] = account  # the first of a turn is the one that was asked
     if not kept and number == 1:
         return await _next(session)
     if number > len(kept):
@@ -95,7 +95,7 @@ async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
         )
     found = list(kept.values())[number - 1]
     return ContextReport(
-        view=found.view, why=found.why, number=number, exchange=found.exchange, at=found.at
+        view=found.view, why=found.why, number=number, turn=found.turn, at=found.at
     )
 
 

@@ -19,7 +19,7 @@ async def tools(chat: Chat, _: str) -> None:
     """List the tools there are, and how their servers are."""
     found = _orchestrating(chat).tools
     runnable = await found.ready()
-    rows = [(each.tool.name, _kept(each.lifetime, each.effects)) for each in runnable]
+    rows = [(each.tool.name, _kept(each.cache_turns, each.side_effects)) for each in runnable]
     rows += [(state.name, state.problem) for state in found.states if state.problem]
     if rows:
         chat.person.screen.rows(rows, "", "")
@@ -27,10 +27,10 @@ async def tools(chat: Chat, _: str) -> None:
         chat.person.say("There are no tools: name servers in mcp.json beside your settings")
 
 
-def _kept(lifetime: int, effects: bool) -> str:
-    if lifetime and not effects:
-        return f"remembered for {lifetime} exchanges"
-    return "has effects" if effects else "run each time"
+def _kept(cache_turns: int, side_effects: bool) -> str:
+    if cache_turns and not side_effects:
+        return f"remembered for {cache_turns} turns"
+    return "has side_effects" if side_effects else "run each time"
 
 
 def _orchestrating(chat: Chat) -> "Orchestrating":

@@ -131,7 +131,7 @@ async def save(chat: Chat, _: str) -> None:
 
 
 async def forget(chat: Chat, rest: str) -> None:
-    """Erase this session for ever, or with `last` its latest exchange.
+    """Erase this session for ever, or with `last` its latest turn.
 
     It asks first. Copies in forks go as well, and all that was made from it: summaries, facts,
     the index. After a whole session another begins.
@@ -164,7 +164,7 @@ async def _forget_last(chat: Chat) -> None:
     found = await newest(chat, session, lambda message: message.role == "user")
     if not found or found[0].role != "user":
         raise InvalidInput("there is nothing to forget: nothing was asked here since the start")
-    ids = [message.id for message in found if message.exchange == found[0].exchange]
+    ids = [message.id for message in found if message.turn == found[0].turn]
     question = f"Forget {brief(found[0].content)} and its answer for good"
     if not await chat.person.agrees(f"{question}, {counted(len(ids), 'message')}?"):
         chat.person.say("Nothing was forgotten")

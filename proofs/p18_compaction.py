@@ -1,9 +1,10 @@
-"""P18: an old exchange is folded once, whoever dies or folds beside it, and the log stays.
+"""P18: an old turn is compacted once, whoever dies or compacts beside it, and the log stays.
 
-Three ways to break it. Processes that talk and fold are killed, many of them inside a fold; every
-summary they leave names each exchange up to its end, in order and once, and the next process folds
-what is due. Two processes with eight tasks each fold one session; nothing is shortened twice. A
-long session that was never folded catches up, in steps that do not grow, while contexts stay right.
+Three ways to break it. Processes that talk and compact are killed, many of them during a
+compaction; every summary they leave names each turn up to its end, in order and once, and the next
+process compacts what is due. Two processes with eight tasks each compact one session; nothing is
+shortened twice. A long session that was never compacted catches up, in steps that do not grow,
+while contexts stay right.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from keepthread import (
-    Folding,
+    Compaction,
     Hybrid,
     Memory,
     Message,
@@ -67,10 +68,10 @@ MOST_MESSAGES: Final = 1_000_000
 LOOKS: Final = 25
 """Contexts that are looked at while a long session catches up."""
 MOST_ROWS: Final = 1_000
-"""Messages and records that one fold may read, however long the session."""
+"""Messages and records that one compact may read, however long the session."""
 MOST_GROWTH: Final = 64 * 1024
 """Kilobytes by which the process may grow meanwhile."""
-STRATEGY: Final = Hybrid(step=200, recent=4, told=5)
+STRATEGY: Final = Hybrid(step=200, verbatim_messages=4, brief_turns=5)
 VIEWS: Final = {"chat": View(1000, STRATEGY)}
 
 OUTSIDE, FOLDING, PUTTING = range(3)
@@ -124,11 +125,11 @@ class Tags:
         return Shortened(text=" ".join(said))
 
 
-def settings(*, compressing: bool, asked: Path | None = None) -> Folding:
-    return Folding(
+def settings(*, compressing: bool, asked: Path | None = None) -> Compaction:
+    return Compaction(
         summarizer=Tags(asked),
-        exchanges=4,
-        at_once=2,
+        turns=4,
+        batch_size=2,
         answer_bytes=80,
         digest_bytes=60,
         summary_bytes=400 if compressing else 10_000_000,
@@ -137,7 +138,7 @@ def settings(*, compressing: bool, asked: Path | None = None) -> Folding:
 
 
 def address(folder: Path) -> str:
-    return f"sqlite:///{folder}/folds.db"
+    return f"sqlite:///{folder}/compactions.db"
 
 
 def ahead(lives: int) -> Any:
@@ -145,28 +146,28 @@ def ahead(lives: int) -> Any:
     return lambda: time.time() + lives * (SECONDS + 1)
 
 
-# --- what a fold left ---
+# --- what a compact left ---
 
 
-async def folds(session: Session, store: Store) -> list[Summary]:
+async def compactions(session: Session, store: Store) -> list[Summary]:
     records = await store.scan(Scope(session=session.key), FOLD)
     return [summary_of(record) for record in records]
 
 
 def wrong(summary: Summary, log: Sequence[Message]) -> Iterator[str]:
-    """Find exchanges that a summary leaves out, has twice, or should not have."""
+    """Find turns that a summary leaves out, has twice, or should not have."""
     upto = [message for message in log if message.seq <= summary.last]
     asked = [tag for m in upto if m.role == "user" and m.state == "live" for tag in tags(m.content)]
     if (told := tags(summary.text)) != asked:
         twice = [tag for tag, times in Counter(told).items() if times > 1]
         lacking, more = sorted(set(asked) - set(told)), sorted(set(told) - set(asked))
-        yield f"the fold at {summary.last}: twice {twice}, lacking {lacking}, too many {more}"
+        yield f"the compact at {summary.last}: twice {twice}, lacking {lacking}, too many {more}"
     if [(span.first, span.last) for span in summary.spans] != [(1, summary.last)]:
-        yield f"the fold at {summary.last} is made of {summary.spans}"
-    if summary.exchange != max((m.exchange for m in upto), default=0):
-        yield f"the fold at {summary.last} ends with exchange {summary.exchange}"
+        yield f"the compact at {summary.last} is made of {summary.spans}"
+    if summary.turn != max((m.turn for m in upto), default=0):
+        yield f"the compact at {summary.last} ends with turn {summary.turn}"
     if len(log) > summary.last and log[summary.last].role != "user":
-        yield f"the fold at {summary.last} parts an exchange"
+        yield f"the compact at {summary.last} parts a turn"
 
 
 async def known(session: Session, log: Sequence[Message]) -> dict[str, Any]:
@@ -185,11 +186,11 @@ async def known(session: Session, log: Sequence[Message]) -> dict[str, Any]:
     }
 
 
-# --- (a) one who talks and folds, in a process of its own, until it is killed ---
+# --- (a) one who talks and compactions, in a process of its own, until it is killed ---
 
 
 class Marked:
-    """A store that notes in shared memory whether somebody is folding."""
+    """A store that notes in shared memory whether somebody is compaction."""
 
     def __init__(self, store: Store, place: mmap.mmap) -> None:
         self._store = store
@@ -218,25 +219,27 @@ class Marked:
 
 
 async def talk(folder: Path, lives: int, compressing: bool) -> None:
-    """Take turns for ever; folding follows by itself, now and then it is waited for."""
+    """Take turns for ever; compaction follows by itself, now and then it is waited for."""
     with (folder / "place").open("r+b") as file:
         place = mmap.mmap(file.fileno(), 1)
     notes = os.open(folder / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    store: Any = Marked(await SQLiteStore.open(folder / "folds.db"), place)
-    folding = settings(compressing=compressing)
+    store: Any = Marked(await SQLiteStore.open(folder / "compactions.db"), place)
+    compaction = settings(compressing=compressing)
     async with Memory(
-        store, Options(views=VIEWS, counter=Estimator(), folding=folding, clock=ahead(lives))
+        store, Options(views=VIEWS, counter=Estimator(), compaction=compaction, clock=ahead(lives))
     ) as memory:
         session = await memory.session(NAME)
-        number = max(1, session.info.exchanges)  # the last one may have no answer yet
+        number = max(1, session.info.turns)  # the last one may have no answer yet
         while True:
-            async with session.exchange(question(number), id=f"u{number}") as turn:
+            async with session.turn(question(number), id=f"u{number}") as turn:
                 os.write(notes, f"{turn.user.seq} {question(number)}\n".encode())
                 done = await turn.finish(answer(number))
                 os.write(notes, f"{done.seq} {answer(number)}\n".encode())
             os.write(1, b"t")
             number += 1
-            if number % 4 == 0:  # else it would talk faster than it folds, and never be outside
+            if (
+                number % 4 == 0
+            ):  # else it would talk faster than it compactions, and never be outside
                 await memory._shared.background.settle()
 
 
@@ -248,7 +251,7 @@ class Tally:
     inside: int = 0
     putting: int = 0
     acknowledged: int = 0
-    folded: int = 0
+    compacted: int = 0
     summaries: int = 0
     contexts: int = 0
     left: int = 0
@@ -266,12 +269,12 @@ class Life:
         self.lives = 0
 
     def kill(self, rng: random.Random) -> None:
-        """Let somebody talk for a moment, kill it, inside a fold if chance has it."""
+        """Let somebody talk for a moment, kill it, inside a compact if chance has it."""
         self.lives += 1
         (self.folder / "place").write_bytes(bytes(1))
         with (self.folder / "place").open("r+b") as file:
             place = mmap.mmap(file.fileno(), 1)
-        command = [sys.executable, "-m", "proofs.p18_folding", str(self.folder)]
+        command = [sys.executable, "-m", "proofs.p18_compaction", str(self.folder)]
         command += [str(self.lives), str(int(self.compressing))]
         pipe = subprocess.PIPE
         victim = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe)
@@ -297,14 +300,14 @@ class Life:
             pass
 
     async def check(self) -> None:
-        """Look at what the dead one left, and fold what it left undone."""
+        """Look at what the dead one left, and compact what it left undone."""
         self.lives += 1
         try:
             async with Memory.open(
                 address(self.folder),
                 views=VIEWS,
                 counter=Estimator(),
-                folding=settings(compressing=self.compressing),
+                compaction=settings(compressing=self.compressing),
                 clock=ahead(self.lives),
             ) as memory:
                 await self._check(memory)
@@ -316,24 +319,24 @@ class Life:
         log = await session.messages(limit=1_000_000)
         self._compare(log)
         self.tally.left += bool(await memory.store.scan(Scope(session=session.key), LEASE))
-        for summary in await folds(session, memory.store):
+        for summary in await compactions(session, memory.store):
             for fault in wrong(summary, log):
                 self._break(fault)
         await self._look(session, log)
         try:
-            self.tally.folded += await asyncio.wait_for(session.fold(), 10)
+            self.tally.compacted += await asyncio.wait_for(session.compact(), 10)
         except TimeoutError:
             self._break("the lease of the dead one stops the next")
-        found = await folds(session, memory.store)
+        found = await compactions(session, memory.store)
         for fault in (fault for summary in found for fault in wrong(summary, log)):
             self._break(fault)
         self.tally.summaries += len(found)
-        answered = max((m.exchange for m in log if m.role == "assistant"), default=0)
-        if answered - (found[-1].exchange if found else 0) > 4:
-            self._break(f"of {answered} exchanges, {found[-1:]} is the last that was folded")
+        answered = max((m.turn for m in log if m.role == "assistant"), default=0)
+        if answered - (found[-1].turn if found else 0) > 4:
+            self._break(f"of {answered} turns, {found[-1:]} is the last that was compacted")
         await self._look(session, log)
         if await session.messages(limit=1_000_000) != log:
-            self._break("folding changed the log")
+            self._break("compaction changed the log")
         if not (await memory.verify()).sound:
             self._break("verify finds damage")
 
@@ -382,21 +385,21 @@ def kill_all(size: int, rng: random.Random, tally: Tally, progress: Progress) ->
                 progress(tally.kills, size)
             life.count()
     if tally.inside / tally.kills < LEAST_SHARE:
-        tally.broken.append(f"only {tally.inside} of {tally.kills} kills fell into a fold")
+        tally.broken.append(f"only {tally.inside} of {tally.kills} kills fell into a compact")
 
 
-# --- (b) two processes and eight tasks each fold one session ---
+# --- (b) two processes and eight tasks each compact one session ---
 
 
-def fold_beside(folder: Path, number: int, rounds: int, barrier: Barrier) -> None:
-    """Fold each session together with everybody else, talking meanwhile."""
-    asyncio.run(_fold_beside(folder, number, rounds, barrier))
+def compact_beside(folder: Path, number: int, rounds: int, barrier: Barrier) -> None:
+    """Compact each session together with everybody else, talking meanwhile."""
+    asyncio.run(_compact_beside(folder, number, rounds, barrier))
 
 
-async def _fold_beside(folder: Path, number: int, rounds: int, barrier: Barrier) -> None:
-    folding = settings(compressing=True, asked=folder / "asked")
+async def _compact_beside(folder: Path, number: int, rounds: int, barrier: Barrier) -> None:
+    compaction = settings(compressing=True, asked=folder / "asked")
     async with Memory.open(
-        address(folder), views=VIEWS, counter=Estimator(), folding=folding
+        address(folder), views=VIEWS, counter=Estimator(), compaction=compaction
     ) as memory:
         for lap in range(rounds):
             session = await memory.session(f"session {lap}")
@@ -404,23 +407,23 @@ async def _fold_beside(folder: Path, number: int, rounds: int, barrier: Barrier)
             async with asyncio.TaskGroup() as group:
                 for task in range(TASKS):
                     mine = first_of(lap) + 1_000 + 100 * number + task
-                    group.create_task(_fold_once(session, mine, talks=task % 4 == 0))
+                    group.create_task(_compact_once(session, mine, talks=task % 4 == 0))
             await memory._shared.background.settle()
 
 
-async def _fold_once(session: Session, number: int, *, talks: bool) -> None:
+async def _compact_once(session: Session, number: int, *, talks: bool) -> None:
     if talks:
-        async with session.exchange(question(number)) as turn:
+        async with session.turn(question(number)) as turn:
             await turn.finish(answer(number))
-    await session.fold()
+    await session.compact()
 
 
-def fold_all_beside(folder: Path, rounds: int, rng: random.Random) -> tuple[int, list[str]]:
-    """Let two processes fold; return how many texts they had shortened, and what is wrong."""
+def compact_all_beside(folder: Path, rounds: int, rng: random.Random) -> tuple[int, list[str]]:
+    """Let two processes compact; return how many texts they had shortened, and what is wrong."""
     lengths = [rng.randint(20, 40) for _ in range(rounds)]
     asyncio.run(_prepare(folder, lengths))
     barrier = multiprocessing.get_context("spawn").Barrier(FOLDERS)
-    broken = run_all(fold_beside, [(folder, n, rounds, barrier) for n in range(FOLDERS)])
+    broken = run_all(compact_beside, [(folder, n, rounds, barrier) for n in range(FOLDERS)])
     asked = Counter((folder / "asked").read_text().splitlines())
     broken += [f"{times} asked to shorten one text" for times in asked.values() if times > 1]
     broken += asyncio.run(_compare(folder, rounds))
@@ -431,7 +434,7 @@ async def _prepare(folder: Path, lengths: Sequence[int]) -> None:
     async with Memory.open(address(folder), counter=Estimator()) as memory:
         for lap, length in enumerate(lengths):
             session = await memory.session(f"session {lap}")
-            await session.append(*exchanges(first_of(lap), first_of(lap) + length - 1))
+            await session.append(*turns(first_of(lap), first_of(lap) + length - 1))
 
 
 def first_of(lap: int) -> int:
@@ -439,7 +442,7 @@ def first_of(lap: int) -> int:
     return 1 + 10_000 * lap
 
 
-def exchanges(first: int, last: int) -> Iterator[Message]:
+def turns(first: int, last: int) -> Iterator[Message]:
     for number in range(first, last + 1):
         yield Message(role="user", content=question(number))
         yield Message(role="assistant", content=answer(number))
@@ -451,23 +454,23 @@ async def _compare(folder: Path, rounds: int) -> list[str]:
         for lap in range(rounds):
             session = await memory.session(f"session {lap}")
             log = await session.messages(limit=10_000)
-            found = await folds(session, memory.store)
+            found = await compactions(session, memory.store)
             broken += [fault for summary in found for fault in wrong(summary, log)]
             numbers = [summary.number for summary in found]
             if numbers != list(range(1, len(found) + 1)):
-                broken.append(f"session {lap} has the folds {numbers}")
-            if session.info.exchanges - found[-1].exchange > 4:
-                broken.append(f"session {lap} is folded up to {found[-1].exchange}")
+                broken.append(f"session {lap} has the compactions {numbers}")
+            if session.info.turns - found[-1].turn > 4:
+                broken.append(f"session {lap} is compacted up to {found[-1].turn}")
         if not (await memory.verify()).sound:
             broken.append("verify finds damage")
     return broken
 
 
-# --- (c) a long session that was never folded ---
+# --- (c) a long session that was never compacted ---
 
 
 class Measured:
-    """A store that counts what is read and how long it takes, from one fold to the next."""
+    """A store that counts what is read and how long it takes, from one compact to the next."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -506,13 +509,13 @@ class Catching:
         self.messages = messages
         self.tally = tally
         self.log: Sequence[Message] = ()
-        self.folding = Folding()
+        self.compaction = Compaction()
         self.reader: Session
 
     async def run(self) -> None:
         await self._write()
-        store: Any = Measured(await SQLiteStore.open(self.folder / "folds.db"))
-        given = {"views": VIEWS, "counter": Estimator(), "folding": self.folding}
+        store: Any = Measured(await SQLiteStore.open(self.folder / "compactions.db"))
+        given = {"views": VIEWS, "counter": Estimator(), "compaction": self.compaction}
         async with (
             Memory.open(address(self.folder), **given) as other,
             Memory(store, Options(**given)) as memory,
@@ -536,16 +539,16 @@ class Catching:
         ) as memory:
             session = await memory.session(NAME)
             for first in range(1, self.messages // 2 + 1, 500):
-                await session.append(*exchanges(first, min(first + 499, self.messages // 2)))
+                await session.append(*turns(first, min(first + 499, self.messages // 2)))
             await session.context()
-            if await folds(session, memory.store):
-                self._break("a window alone folds")
+            if await compactions(session, memory.store):
+                self._break("a window alone compactions")
 
     async def _catch_up(self, session: Session, store: "Measured") -> int:
-        """Fold everything, and look at contexts meanwhile, as another process would."""
-        wanted = (self.messages // 2) // self.folding.at_once // LOOKS
+        """Compact everything, and look at contexts meanwhile, as another process would."""
+        wanted = (self.messages // 2) // self.compaction.batch_size // LOOKS
         await self._look()
-        task = asyncio.create_task(session.fold())
+        task = asyncio.create_task(session.compact())
         looked = 0
         while not task.done():
             await asyncio.sleep(0.002)
@@ -556,10 +559,10 @@ class Catching:
         return await task
 
     async def _look(self) -> None:
-        """Hold a context against the log, and what it says of its past against the folds."""
-        before = await folds(self.reader, self.reader._store)
+        """Hold a context against the log, and what it says of its past against the compactions."""
+        before = await compactions(self.reader, self.reader._store)
         context = await self.reader.context()
-        after = await folds(self.reader, self.reader._store)
+        after = await compactions(self.reader, self.reader._store)
         asked = Asked(budget=1000, strategy=STRATEGY, **await known(self.reader, self.log))
         self.tally.contexts += 1
         for fault in faults(context, asked):
@@ -572,36 +575,40 @@ class Catching:
         said = {choice.reason: choice for choice in context.why.left_out}
         behind = said["behind the summary"].last if "behind the summary" in said else 0
         if not least <= behind <= most:
-            self._break(f"folds end at {least} to {most}, and a context says {behind}")
+            self._break(f"compactions end at {least} to {most}, and a context says {behind}")
         told = said["told in short"].first if "told in short" in said else first
         if ("older than the window, and not told" in said) != (behind + 1 < told):
             self._break(f"a context says {sorted(said)}, and in short is told from {told} on")
 
     async def _after(self, session: Session, store: "Measured", made: int) -> None:
-        """Look at what is left when everything is folded."""
-        if await session.fold():
-            self._break("something was due after everything was folded")
-        found = await folds(self.reader, self.reader._store)
+        """Look at what is left when everything is compacted."""
+        if await session.compact():
+            self._break("something was due after everything was compacted")
+        found = await compactions(self.reader, self.reader._store)
         last = found[-1]
-        left = session.info.exchanges - last.exchange
-        if not self.folding.exchanges - self.folding.at_once < left <= self.folding.exchanges:
-            self._break(f"{left} exchanges are not folded")
+        left = session.info.turns - last.turn
+        if not self.compaction.turns - self.compaction.batch_size < left <= self.compaction.turns:
+            self._break(f"{left} turns are not compacted")
         if last.number != made or [(s.first, s.last) for s in last.spans] != [(1, last.last)]:
-            self._break(f"{made} folds were made, and the last is {last.number} of {last.spans}")
+            self._break(
+                f"{made} compactions were made, and the last is {last.number} of {last.spans}"
+            )
         if len(found) > 32 * (3 + ceil(log2(max(1, made / 32)))):
-            self._break(f"{len(found)} records of {made} folds stay")
+            self._break(f"{len(found)} records of {made} compactions stay")
         quarter = max(1, len(store.seconds) // 4)
         first, late = (
             statistics.median(part) for part in (store.seconds[:quarter], store.seconds[-quarter:])
         )
         if late > 2 * first:
-            self._break(f"a fold took {first * 1000:.1f} ms at first and {late * 1000:.1f} at last")
-        self.tally.figures["records of folds that stay"] = len(found)
-        self.tally.figures["ms of CPU a fold, first quarter"] = round(first * 1000, 2)
-        self.tally.figures["ms of CPU a fold, last quarter"] = round(late * 1000, 2)
+            self._break(
+                f"a compact took {first * 1000:.1f} ms at first and {late * 1000:.1f} at last"
+            )
+        self.tally.figures["records of compactions that stay"] = len(found)
+        self.tally.figures["ms of CPU a compact, first quarter"] = round(first * 1000, 2)
+        self.tally.figures["ms of CPU a compact, last quarter"] = round(late * 1000, 2)
 
     async def _erase(self, session: Session, store: Any) -> None:
-        """Erase an early message: an earlier summary serves, and folding goes on from it."""
+        """Erase an early message: an earlier summary serves, and compaction goes on from it."""
         erased = self.messages // 4
         await store.erase(session.key, [erased])
         serving = await newest_summary(store, session.key, (), before=self.messages + 1)
@@ -609,7 +616,7 @@ class Catching:
             self._break(f"after erasing {erased}, {serving and serving.last} serves")
             return
         made = len(store.rows)
-        task = asyncio.create_task(session.fold())
+        task = asyncio.create_task(session.compact())
         while len(store.rows) < made + 20 and not task.done():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         task.cancel()
@@ -619,22 +626,24 @@ class Catching:
         more = len(store.rows) - made
         # The last one may have been put, and nobody was left to count it.
         if newest is None or newest.number - serving.number - more not in (0, 1) or more < 20:
-            self._break(f"{more} folds after {serving.number}, and {newest and newest.number}")
+            self._break(
+                f"{more} compactions after {serving.number}, and {newest and newest.number}"
+            )
         elif [(s.first, s.last) for s in newest.spans] != [(1, newest.last)]:
-            self._break(f"after erasing, a fold is made of {newest.spans}")
+            self._break(f"after erasing, a compact is made of {newest.spans}")
         self.tally.figures["erased at"] = erased
         self.tally.figures["then a summary serves that ends at"] = serving.last
 
     def _figure(self, store: "Measured", made: int, seconds: float, grown: int) -> None:
         if max(store.rows) > MOST_ROWS:
-            self._break(f"a fold read {max(store.rows)} rows")
+            self._break(f"a compact read {max(store.rows)} rows")
         if grown > MOST_GROWTH:
             self._break(f"the process grew by {grown} kB")
         self.tally.figures |= {
             "messages of the long session": self.messages,
-            "folds it took": made,
+            "compactions it took": made,
             "seconds": round(seconds, 1),
-            "most rows read for a fold": max(store.rows),
+            "most rows read for a compact": max(store.rows),
             "kB the process grew by": grown,
         }
 
@@ -651,21 +660,21 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
     kill_all(size, rng, tally, progress)
     with tempfile.TemporaryDirectory() as folder:
         rounds = max(2, round(size * ROUNDS_PER_KILL))
-        asked, broken = fold_all_beside(Path(folder), rounds, rng)
+        asked, broken = compact_all_beside(Path(folder), rounds, rng)
         tally.broken += broken
     messages = size * MESSAGES_PER_KILL if size >= 100 else FEWEST_MESSAGES
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(Catching(Path(folder), min(messages, MOST_MESSAGES), tally).run())
     figures = {
         "kills": tally.kills,
-        "inside a fold": tally.inside,
+        "inside a compact": tally.inside,
         "of these inside a put": tally.putting,
         "leases they left": tally.left,
         "messages acknowledged": tally.acknowledged,
         "summaries looked at": tally.summaries,
-        "folds made by the next": tally.folded,
+        "compactions made by the next": tally.compacted,
         "contexts": tally.contexts,
-        "sessions folded by 2 processes and 16 tasks": rounds,
+        "sessions compacted by 2 processes and 16 tasks": rounds,
         "texts shortened, each once": asked,
         **tally.figures,
         "violations": len(tally.broken),
@@ -675,7 +684,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
 
 PROOF: Final = Proof(
     name="P18",
-    promise="an old exchange is folded once, and the log stays",
+    promise="an old turn is compacted once, and the log stays",
     unit="kills",
     small=6,
     closing=100,

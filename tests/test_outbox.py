@@ -1,4 +1,4 @@
-"""The spool: what is appended while the server is away is kept, and delivered once, in order."""
+"""The outbox: what is appended while the server is away is kept, and delivered once, in order."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ Server = RedisStore | PostgresStore
 
 
 class Field:
-    """A real server behind a network that can be cut off, and a spool's place."""
+    """A real server behind a network that can be cut off, and an outbox's place."""
 
     def __init__(self, proxy: Proxy, opens: Callable[[], Awaitable[Server]], path: Path) -> None:
         self.proxy = proxy
@@ -79,7 +79,7 @@ class Field:
         return await SpooledStore.open(self.path, self.opens, **settings)
 
     async def session(self, id: str = "s") -> SessionKey:
-        """Make a session, behind the spool's back."""
+        """Make a session, behind the outbox's back."""
         async with await self.opens() as store:
             return (await store.put_session(SessionInfo(id=id))).key
 
@@ -113,14 +113,14 @@ async def field(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         postgres: PostgresServer = request.getfixturevalue("postgres")
         postgres.empty()
         port = postgres.port
-    async with field_on(port, request.param, tmp_path / "chat.spool") as field:
+    async with field_on(port, request.param, tmp_path / "chat.outbox") as field:
         yield field
 
 
 @pytest.fixture
 async def redis_field(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Field]:
     redis_server.ask("FLUSHALL")
-    async with field_on(redis_server.port, "redis", tmp_path / "chat.spool") as field:
+    async with field_on(redis_server.port, "redis", tmp_path / "chat.outbox") as field:
         yield field
 
 
@@ -129,7 +129,7 @@ async def delivered(store: SpooledStore) -> None:
     async with asyncio.timeout(30):
         while True:
             with suppress(Unavailable):
-                await store.spool.deliver()
+                await store.outbox.deliver()
                 return
 
 
@@ -143,14 +143,14 @@ async def test_what_is_appended_in_an_outage_is_delivered_once_and_in_order(fiel
         assert (before.state, before.seq) == ("live", 1)
         field.goes()
         taken = [(await store.append(key, [user(str(n))]))[0] for n in range(1, 6)]
-        assert {(m.state, m.seq, m.exchange, m.total) for m in taken} == {("spooled", 0, 0, 0)}
+        assert {(m.state, m.seq, m.turn, m.total) for m in taken} == {("queued", 0, 0, 0)}
         assert len({m.id for m in taken}) == 5
         field.returns()
         await delivered(store)
-        assert (await store.spool.survey()).messages == 0
+        assert (await store.outbox.survey()).messages == 0
         log = await store.read(key)
     assert said(log) == [str(n) for n in range(6)]
-    assert [m.exchange for m in log] == [m.seq for m in log] == list(range(1, 7))
+    assert [m.turn for m in log] == [m.seq for m in log] == list(range(1, 7))
     assert [m.id for m in log[1:]] == [m.id for m in taken]
 
 
@@ -206,7 +206,7 @@ async def test_an_answer_that_was_lost_is_not_stored_twice(field: Field) -> None
         await store.append(key, [user("a")])
         field.proxy.lose_answers = 1_000_000
         (unknown,) = await store.append(key, [user("b")])
-        assert unknown.state == "spooled"
+        assert unknown.state == "queued"
         await store.append(key, [user("c")])
         field.returns()
         await delivered(store)
@@ -226,7 +226,7 @@ async def test_appends_at_the_moment_of_return_keep_their_order(field: Field) ->
             while not over:
                 (made,) = await store.append(key, [user(f"{writer}:{counts[writer]}")])
                 counts[writer] += 1
-                if made.state == "spooled":
+                if made.state == "queued":
                     taken.set()
                 if rng.random() < 0.3:
                     await asyncio.sleep(rng.uniform(0, 0.01))
@@ -280,7 +280,7 @@ async def test_delivering_gains_on_those_who_append_without_a_pause(redis_field:
         redis_field.returns()
 
         async def write(writer: int) -> None:
-            while (await store.append(key, [user(f"{writer}:")]))[0].state == "spooled":
+            while (await store.append(key, [user(f"{writer}:")]))[0].state == "queued":
                 pass
 
         async with asyncio.timeout(60):
@@ -299,12 +299,12 @@ async def test_a_conflict_is_set_aside_and_the_rest_goes_on(field: Field) -> Non
         field.goes()
         await store.append(key, [user("before")])
         await store.append(key, [user("other", id="m"), user("with it")])
-        await store.append(key, [user("far")], exchange=77)
+        await store.append(key, [user("far")], turn=77)
         await store.append(key, [user("after")])
         field.returns()
         await delivered(store)
         assert said(await store.read(key)) == ["first", "before", "after"]
-        survey = await store.spool.survey()
+        survey = await store.outbox.survey()
         assert [said(list(each.messages)) for each in survey.set_aside] == [
             ["other", "with it"],
             ["far"],
@@ -313,8 +313,8 @@ async def test_a_conflict_is_set_aside_and_the_rest_goes_on(field: Field) -> Non
         assert "77" in survey.set_aside[1].reason
         assert survey.messages == 0
         assert (await store.append(key, [user("direct")]))[0].state == "live"
-        await store.spool.clear()
-        assert (await store.spool.survey()).set_aside == []
+        await store.outbox.clear()
+        assert (await store.outbox.survey()).set_aside == []
 
 
 async def test_what_was_deleted_is_dropped_and_reported(field: Field) -> None:
@@ -331,7 +331,7 @@ async def test_what_was_deleted_is_dropped_and_reported(field: Field) -> None:
         await store.append(kept, [user("erased", id="e"), user("new", id="n")])
         field.returns()
         await delivered(store)
-        dropped = (await store.spool.survey()).dropped
+        dropped = (await store.outbox.survey()).dropped
         assert sorted((d.session, d.id) for d in dropped) == [
             ("gone", "g1"),
             ("gone", "g2"),
@@ -370,25 +370,25 @@ async def test_a_whole_turn_is_taken_without_the_server(field: Field) -> None:
     async with await field.store() as store:
         memory = Memory(store, Options(counter=Estimator()))
         session = await memory.session("s")
-        async with session.exchange("zero") as turn:
+        async with session.turn("zero") as turn:
             await turn.finish("0")
         field.goes()
-        async with session.exchange("one", id="known") as turn:
-            assert turn.exchange == 0
+        async with session.turn("one", id="known") as turn:
+            assert turn.number == 0
             with pytest.raises(Unavailable):
                 await turn.context(budget=500)
             with pytest.raises(Unavailable):
                 turn.delegate("a task")
             call = Message(role="assistant", tool_calls=[ToolCall(id="c", name="look")])
             await turn.append(call, Message(role="tool", tool_call_id="c", content="found"))
-            async with session.exchange("two") as other:
+            async with session.turn("two") as other:
                 await other.finish("2", usage={"input": 3})
             answer = await turn.finish("1")
-        assert answer.state == "spooled"
+        assert answer.state == "queued"
         field.returns()
         await delivered(store)
         log = await session.messages()
-        assert [(m.content, m.exchange) for m in log] == [
+        assert [(m.content, m.turn) for m in log] == [
             ("zero", 1),
             ("0", 1),
             ("one", 2),
@@ -399,7 +399,7 @@ async def test_a_whole_turn_is_taken_without_the_server(field: Field) -> None:
             ("1", 2),
         ]
         assert log[6].meta == {"usage": {"input": 3}}
-        async with session.exchange("one", id="known") as again:
+        async with session.turn("one", id="known") as again:
             assert again.answer == log[-1]
         assert [m.content for m in (await session.context(budget=500)).messages][-1] == "1"
 
@@ -408,20 +408,20 @@ async def test_a_turn_goes_on_when_the_server_returns(field: Field) -> None:
     async with await field.store() as store:
         session = await Memory(store, Options(counter=Estimator())).session("s")
         field.goes()
-        async with session.exchange("one") as turn:
+        async with session.turn("one") as turn:
             field.returns()
             await delivered(store)
             context = await turn.context(budget=500)
-            assert (turn.exchange, turn.user.seq, turn.user.state) == (1, 1, "live")
-            assert await turn.tool("t", {}, lambda: "r", lifetime=2) == "r"
+            assert (turn.number, turn.user.seq, turn.user.state) == (1, 1, "live")
+            assert await turn.tool("t", {}, lambda: "r", cache_turns=2) == "r"
             field.goes()
             answer = await turn.finish("1", usage={"input": 3})
-            assert answer.state == "spooled"
+            assert answer.state == "queued"
         assert [m.content for m in context.messages] == ["one"]
         field.returns()
         await delivered(store)
         log = await session.messages()
-        assert [m.exchange for m in log] == [1] * 4
+        assert [m.turn for m in log] == [1] * 4
         assert log[-1].meta["usage"] == {"input": 3}
 
 
@@ -445,7 +445,7 @@ async def test_a_restart_in_an_outage_goes_on_with_known_sessions(field: Field) 
             await memory.get_session("s", owner="bea")
     field.returns()
     async with await field.store() as store:
-        await store.spool.deliver()
+        await store.outbox.deliver()
         assert said(await store.read(session.key)) == ["a", "b", "c"]
 
 
@@ -465,7 +465,7 @@ async def test_closing_delivers_what_it_can(field: Field) -> None:
         await store.read(key)
 
 
-async def test_one_process_owns_a_spool_and_others_may_look(redis_field: Field) -> None:
+async def test_one_process_owns_a_outbox_and_others_may_look(redis_field: Field) -> None:
     key = await redis_field.session()
     async with await redis_field.store() as store:
         redis_field.goes()
@@ -480,7 +480,7 @@ async def test_one_process_owns_a_spool_and_others_may_look(redis_field: Field) 
     assert look(redis_field.path).owner == ""
 
 
-async def test_a_spool_belongs_to_one_tenant_and_one_target(redis_field: Field) -> None:
+async def test_a_outbox_belongs_to_one_tenant_and_one_target(redis_field: Field) -> None:
     async with await redis_field.store(tenant="ours") as store:
         with pytest.raises(InvalidInput, match="one tenant"):
             Memory(store, Options(counter=Estimator())).tenant("theirs")
@@ -522,16 +522,16 @@ async def test_an_older_format_is_refused_with_the_commit_to_deliver_with(
 async def test_other_files_are_refused(tmp_path: Path, redis_field: Field) -> None:
     async with await SQLiteStore.open(redis_field.path):
         pass
-    with pytest.raises(WrongFormat, match="not a keepthread spool"):
+    with pytest.raises(WrongFormat, match="not a keepthread outbox"):
         await redis_field.store()
     with pytest.raises(DurabilityTooLow):
         await redis_field.store(durability="replicated")
-    with pytest.raises(InvalidInput, match="there is no spool"):
+    with pytest.raises(InvalidInput, match="there is no outbox"):
         look(tmp_path / "missing")
-    with pytest.raises(InvalidInput, match="there is no spool"):
+    with pytest.raises(InvalidInput, match="there is no outbox"):
         await Box.open(tmp_path / "missing")
     with pytest.raises(InvalidInput, match="never away"):
-        await Memory.open("ram://", spool=str(tmp_path / "x"))
+        await Memory.open("ram://", outbox=str(tmp_path / "x"))
 
 
 async def test_the_durability_is_the_lesser_of_both(redis_field: Field) -> None:
@@ -547,8 +547,8 @@ async def test_the_durability_is_the_lesser_of_both(redis_field: Field) -> None:
 # --- the file ---
 
 
-async def test_hostile_messages_go_through_the_spool_exactly(redis_field: Field) -> None:
-    cases = [case for case in CASES if case.messages and case.expect is case.exchange is None]
+async def test_hostile_messages_go_through_the_outbox_exactly(redis_field: Field) -> None:
+    cases = [case for case in CASES if case.messages and case.expect is case.turn is None]
     key, another = await redis_field.session(), await redis_field.session("another")
     given: dict[str, Message] = {}
     async with await redis_field.store() as store:
@@ -576,7 +576,7 @@ async def test_hostile_messages_go_through_the_spool_exactly(redis_field: Field)
     assert len(given) > 10
 
 
-async def test_a_delivered_text_is_gone_from_the_spool(field: Field) -> None:
+async def test_a_delivered_text_is_gone_from_the_outbox(field: Field) -> None:
     key = await field.session()
 
     def bytes_of_all() -> bytes:
@@ -612,7 +612,7 @@ async def test_a_full_disk_is_said_and_leaves_nothing_half(redis_field: Field) -
         full = True
         with pytest.raises(StorageFull):
             await store.append(key, [user("b" * 500_000), user("c")])
-        assert (await store.spool.survey()).messages == 1
+        assert (await store.outbox.survey()).messages == 1
         redis_field.returns()
         await delivered(store)
         assert (await store.append(key, [user("d")]))[0].seq == 2
@@ -629,9 +629,9 @@ async def test_damage_in_the_file_costs_one_batch(redis_field: Field) -> None:
     db.close()
     redis_field.returns()
     async with await redis_field.store() as store:
-        await store.spool.deliver()
+        await store.outbox.deliver()
         assert said(await store.read(key)) == ["a", "c"]
-        (aside,) = (await store.spool.survey()).set_aside
+        (aside,) = (await store.outbox.survey()).set_aside
         assert "damaged" in aside.reason
 
 
@@ -639,7 +639,7 @@ async def test_damage_in_the_file_costs_one_batch(redis_field: Field) -> None:
 
 
 class TestSpooledStore(StoreContract):
-    """While its target is there, a store with a spool does what every store does for a tenant."""
+    """While its target is there, a store with an outbox does what every store does for a tenant."""
 
     test_every_session_is_scanned_in_the_order_of_making = NEEDS_TENANTS
     test_hostile_input_is_stored_exactly_or_refused = NEEDS_TENANTS
@@ -651,7 +651,7 @@ class TestSpooledStore(StoreContract):
         async def opens() -> Store:
             return await SQLiteStore.open(folder / "store.db", clock=clock)
 
-        return await SpooledStore.open(folder / "chat.spool", opens, target="file", clock=clock)
+        return await SpooledStore.open(folder / "chat.outbox", opens, target="file", clock=clock)
 
 
 async def test_hostile_input_is_stored_exactly_or_refused(redis_field: Field) -> None:
@@ -674,16 +674,16 @@ async def test_a_silent_server_holds_up_the_first_append_for_seconds_only(
             "redis": f"redis://127.0.0.1:{proxy.port}",
             "postgres": f"postgresql://postgres@127.0.0.1:{proxy.port}/keepthread",
         }
-        spool = str(tmp_path / "s.spool")
-        async with Memory.open(urls[kind], spool=spool, counter=Estimator()) as memory:
+        outbox = str(tmp_path / "s.outbox")
+        async with Memory.open(urls[kind], outbox=outbox, counter=Estimator()) as memory:
             session = await memory.session("silent")
             proxy.hangs = True
             async with asyncio.timeout(15):  # the store by itself would wait up to 30
                 (message,) = await session.append(user("hello"))
-            assert message.state == "spooled"
+            assert message.state == "queued"
             async with asyncio.timeout(1):
                 (message,) = await session.append(user("again"))
-            assert message.state == "spooled"
+            assert message.state == "queued"
             proxy.hangs = False
             proxy.cut()
             assert isinstance(memory.store, SpooledStore)
@@ -691,25 +691,25 @@ async def test_a_silent_server_holds_up_the_first_append_for_seconds_only(
             assert said(await session.messages()) == ["hello", "again"]
 
 
-async def test_a_memory_is_opened_with_a_spool(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_memory_is_opened_with_a_outbox(redis_server: RedisServer, tmp_path: Path) -> None:
     redis_server.ask("FLUSHALL")
     async with Proxy(redis_server.port).listening() as proxy:
-        url, path = f"redis://127.0.0.1:{proxy.port}", str(tmp_path / "chat.spool")
+        url, path = f"redis://127.0.0.1:{proxy.port}", str(tmp_path / "chat.outbox")
 
         def blocking() -> list[str]:
-            with sync.Memory.open(url, spool=path, counter=Estimator()) as memory:
-                assert memory.spool
+            with sync.Memory.open(url, outbox=path, counter=Estimator()) as memory:
+                assert memory.outbox
                 session = memory.session("s")
                 session.append(user("a"))
-                assert memory.spool.survey().messages == 0
+                assert memory.outbox.survey().messages == 0
                 told: list[tuple[int, int]] = []
-                memory.spool.deliver(progress=lambda *each: told.append(each))
-                memory.spool.clear()
+                memory.outbox.deliver(progress=lambda *each: told.append(each))
+                memory.outbox.clear()
                 return said(session.messages())
 
         assert await asyncio.to_thread(blocking) == ["a"]
         async with Memory.open(url, counter=Estimator()) as memory:
-            assert memory.spool is None
+            assert memory.outbox is None
     survey = look(path)
     assert (survey.target, survey.tenant) == (url, "default")
 
@@ -733,7 +733,7 @@ def test_whatever_happens_each_session_has_its_messages_once_and_in_order(
     redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
 ) -> None:
     redis_server.ask("FLUSHALL")
-    asyncio.run(play(redis_server.port, tmp_path_factory.mktemp("spool") / "chat.spool", steps))
+    asyncio.run(play(redis_server.port, tmp_path_factory.mktemp("outbox") / "chat.outbox", steps))
 
 
 async def play(port: int, path: Path, steps: list[Any]) -> None:
@@ -748,7 +748,7 @@ async def play(port: int, path: Path, steps: list[Any]) -> None:
                 store = await field.store()
             elif step == "delivers":
                 try:
-                    await store.spool.deliver()
+                    await store.outbox.deliver()
                     found = [await store.read(key) for key in keys]
                 except Unavailable:
                     continue
@@ -779,7 +779,7 @@ async def test_the_command_shows_delivers_and_clears(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     redis_server.ask("FLUSHALL")
-    path, url = tmp_path / "chat.spool", redis_server.url
+    path, url = tmp_path / "chat.outbox", redis_server.url
     away = True
 
     async def opens() -> Store:
@@ -793,30 +793,30 @@ async def test_the_command_shows_delivers_and_clears(
     async with await SpooledStore.open(path, opens, target=target_of(url)) as store:
         await store.append(key, [user("a")])
         await store.append(key, [user(f"{MARKER}\x1b[31m", id="m")])
-        code, shown, _ = await command("spool", str(path))
+        code, shown, _ = await command("outbox", str(path))
         assert code == 0
         assert "2 messages wait" in shown
         assert f"open in process {os.getpid()}" in shown
-        code, _, told = await command("spool", str(path), "--deliver", "--store", url)
+        code, _, told = await command("outbox", str(path), "--deliver", "--store", url)
         assert code == 2
         assert f"process {os.getpid()}" in told
-    code, _, told = await command("spool", str(path), "--deliver", "--store", "redis://other:1")
-    assert (code, "is the spool of target" in told) == (2, True)
-    code, shown, told = await command("spool", str(path), "--deliver", "--store", url, "--json")
+    code, _, told = await command("outbox", str(path), "--deliver", "--store", "redis://other:1")
+    assert (code, "is the outbox of target" in told) == (2, True)
+    code, shown, told = await command("outbox", str(path), "--deliver", "--store", url, "--json")
     found = json.loads(shown)
     assert (found["waiting"], found["dropped"], found["target"]) == ([], [], url)
     (aside,) = found["set_aside"]
     assert aside["messages"][0]["content"] == f"{MARKER}\x1b[31m"
-    _, shown, _ = await command("spool", str(path))
+    _, shown, _ = await command("outbox", str(path))
     assert MARKER not in shown
     assert "another body" in shown
-    code, _, told = await command("spool", str(path), "--clear")
+    code, _, told = await command("outbox", str(path), "--clear")
     assert (code, "--yes" in told) == (2, True)
-    _, shown, _ = await command("spool", str(path), "--clear", "--yes")
+    _, shown, _ = await command("outbox", str(path), "--clear", "--yes")
     assert "Nothing waits" in shown
     assert look(path).set_aside == []
     assert MARKER.encode() not in path.read_bytes()
-    assert (await command("spool", str(tmp_path / "missing")))[0] == 2
+    assert (await command("outbox", str(tmp_path / "missing")))[0] == 2
 
 
 async def command(*arguments: str) -> tuple[int, str, str]:

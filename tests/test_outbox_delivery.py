@@ -1,4 +1,4 @@
-"""Delivery from the spool at chosen moments: nothing is left behind, nothing is overtaken."""
+"""Delivery from the outbox at chosen moments: nothing is left behind, nothing is overtaken."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -74,7 +74,7 @@ async def target(tmp_path: Path) -> AsyncIterator[Target]:
         yield Target(store)
 
 
-async def spooled(target: Target, box: Box) -> SpooledStore:
+async def queued(target: Target, box: Box) -> SpooledStore:
     async def open_target() -> Any:
         return target
 
@@ -100,7 +100,7 @@ async def texts(target: Target, key: SessionKey) -> list[str]:
 async def test_a_batch_added_while_an_empty_page_is_read_is_delivered_before_later_messages(
     target: Target, tmp_path: Path
 ) -> None:
-    box = await SlowBox.open(tmp_path / "s.spool", target="t", durability="process")
+    box = await SlowBox.open(tmp_path / "s.outbox", target="t", durability="process")
     box.empty_page_read, box.added = asyncio.Event(), asyncio.Event()
     under_way, ends = asyncio.Event(), asyncio.Event()
 
@@ -112,7 +112,7 @@ async def test_a_batch_added_while_an_empty_page_is_read_is_delivered_before_lat
         return True
 
     target.fails = b_fails_once
-    async with asyncio.timeout(PATIENCE), await spooled(target, box) as store:
+    async with asyncio.timeout(PATIENCE), await queued(target, box) as store:
         key = (await store.put_session(SessionInfo(id="s"))).key
         b = asyncio.create_task(store.append(key, [user("B")]))
         await under_way.wait()
@@ -121,18 +121,18 @@ async def test_a_batch_added_while_an_empty_page_is_read_is_delivered_before_lat
         box.stretched, target.away = True, False
         ends.set()
         (second,) = await b
-        assert (a.state, second.state) == ("spooled", "spooled")
+        assert (a.state, second.state) == ("queued", "queued")
         await store.append(key, [user("C")])
-        await store.spool.deliver()
+        await store.outbox.deliver()
         assert await texts(target, key) == ["A", "B", "C"]
-        assert (await store.spool.survey()).messages == 0
+        assert (await store.outbox.survey()).messages == 0
 
 
-async def test_what_was_delivered_before_a_failure_inside_a_page_leaves_the_spool(
+async def test_what_was_delivered_before_a_failure_inside_a_page_leaves_the_outbox(
     target: Target, tmp_path: Path
 ) -> None:
-    box = await Box.open(tmp_path / "s.spool", target="t", durability="process")
-    store = await spooled(target, box)
+    box = await Box.open(tmp_path / "s.outbox", target="t", durability="process")
+    store = await queued(target, box)
     key = (await store.put_session(SessionInfo(id="s"))).key
     target.away = True
     for text in ("A", "B", "C"):
@@ -146,12 +146,12 @@ async def test_what_was_delivered_before_a_failure_inside_a_page_leaves_the_spoo
     async with asyncio.timeout(PATIENCE):
         while (await texts(target, key)) != ["A", "B"]:
             with pytest.raises(Unavailable):
-                await store.spool.deliver()
-        assert (await store.spool.survey()).messages == 1
+                await store.outbox.deliver()
+        assert (await store.outbox.survey()).messages == 1
         stuck = False
         with suppress(Unavailable):  # an attempt that began before may still fail
-            await store.spool.deliver()
-        await store.spool.deliver()
+            await store.outbox.deliver()
+        await store.outbox.deliver()
         assert await texts(target, key) == ["A", "B", "C"]
     await store.close()
 

@@ -1,20 +1,20 @@
-"""The promise that an old exchange is folded once, in small, and that its proof is not blind."""
+"""The promise that an old turn is compacted once, in small, and that its proof is not blind."""
 
 import pytest
 
 from keepthread import Message, Span
 from keepthread.types import SessionKey, Summary
-from proofs.p18_folding import PROOF, Tags, exchanges, tags, wrong
+from proofs.p18_compaction import PROOF, Tags, tags, turns, wrong
 from tests.proving import hold
 
 KEY = SessionKey("s")
 LOG = [
-    Message(role=m.role, content=m.content, seq=seq, exchange=(seq + 1) // 2)
-    for seq, m in enumerate(exchanges(1, 4), start=1)
+    Message(role=m.role, content=m.content, seq=seq, turn=(seq + 1) // 2)
+    for seq, m in enumerate(turns(1, 4), start=1)
 ]
 
 
-def test_an_old_exchange_is_folded_once_and_the_log_stays() -> None:
+def test_an_old_turn_is_compacted_once_and_the_log_stays() -> None:
     hold(PROOF)
 
 
@@ -27,7 +27,7 @@ async def test_the_proofs_summarizer_keeps_what_is_twice_and_what_is_missing() -
 
 def summary(text: str, last: int = 4, first: int = 1) -> Summary:
     span = Span(session=KEY, first=first, last=last)
-    return Summary(text=text, last=last, exchange=(last + 1) // 2, spans=[span])
+    return Summary(text=text, last=last, turn=(last + 1) // 2, spans=[span])
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Folding that happens often, goes wrong in every way, and dies in the middle."""
+"""Compaction that happens often, goes wrong in every way, and dies in the middle."""
 
 import asyncio
 import random
 from typing import Any, Final
 
-from keepthread import Folding
+from keepthread import Compaction
 from keepthread.errors import Unavailable
 from keepthread.models.summarizers import Extractive
 from keepthread.protocols import Store, Summarizer
@@ -63,14 +63,14 @@ class Fickle:
         return said
 
 
-def folding(rng: Random) -> Folding:
-    """Return settings so small that folds, digests and compressions happen in any history."""
-    exchanges = rng.randint(1, 4)
+def compaction(rng: Random) -> Compaction:
+    """Return settings so small that compactions, digests and compressions happen in any history."""
+    turns = rng.randint(1, 4)
     fickle: Summarizer = Fickle(Random(rng.getrandbits(32)))
-    return Folding(
+    return Compaction(
         summarizer=rng.choice((Extractive(), fickle, fickle)),
-        exchanges=exchanges,
-        at_once=rng.randint(1, min(2, exchanges)),
+        turns=turns,
+        batch_size=rng.randint(1, min(2, turns)),
         answer_bytes=60,
         digest_bytes=rng.choice((40, 60)),
         summary_bytes=rng.choice((300, 300, 4000)),
