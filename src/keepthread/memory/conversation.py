@@ -138,8 +138,8 @@ class Thread(NamedTuple):
             span.set_attribute("keepthread.tokens", selection.tokens)
         log_context(self.id, name, material, past, selection)
         context = Context(selection)
-        if self.explanations.keep:
-            self.explanations.note(self.key, name, material.turn, context.why)
+        if self.accounts.keep:
+            self.accounts.note(self.key, name, material.turn, context.why)
         return context
 
     async def _select(

@@ -162,7 +162,7 @@ class Session:
 
         They are kept if the memory was opened with `keep_why`.
         """
-        return await self._thread.explanations.newest(self.key, check_count(limit, "limit"))
+        return await self._thread.accounts.newest(self.key, check_count(limit, "limit"))
 
     async def status(self) -> Status:
         """Return how much there is, in the log, to be seen, in short and remembered."""
