@@ -512,12 +512,19 @@ class Cancelled:
         self.name = name
         self.rng = rng
         self.twice = rng.random() < 0.5
-        self.steps = [rng.randrange(60), rng.randrange(20)]
+        self.calls_first = rng.random() < 0.5
+        """Whether it is cancelled once its first calls are stored, however slow the disk is."""
+        self.steps = [rng.randrange(6 if self.calls_first else 60), rng.randrange(20)]
         """After how many steps of the event loop it is cancelled, and cancelled again."""
+        self._called = asyncio.Event()
 
     async def run(self) -> bool:
         """Take the turn; tell whether it was cancelled before it ended."""
         task = asyncio.create_task(self.turn())
+        if self.calls_first:
+            called = asyncio.create_task(self._called.wait())
+            await asyncio.wait([task, called], return_when=asyncio.FIRST_COMPLETED)
+            called.cancel()
         for steps in self.steps if self.twice else self.steps[:1]:
             for _ in range(steps):
                 await asyncio.sleep(self.rng.choice((0, 0, 0.0005)))
@@ -532,6 +539,7 @@ class Cancelled:
             for lap in range(self.rng.randrange(1, 4)):
                 count = self.rng.randrange(1, 5)
                 await turn.append(calls(self.name, lap, count))
+                self._called.set()
                 results = [turn.append(result(self.name, lap, n)) for n in range(count)]
                 await asyncio.gather(*results)
             await turn.finish(f"{self.name} is answered")
