@@ -31,6 +31,7 @@ from keepthread.protocols import Store
 from keepthread.recall.chunks import parts_of
 from keepthread.recall.positions import VIEW
 from keepthread.stores.codec import dumps
+from keepthread.stores.front import Front
 from keepthread.stores.leases import FORGET
 from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.url import store_at
@@ -157,11 +158,11 @@ async def tell_all(life: Life) -> None:
         await life.memory.facts("eve").remember(life.mark())
 
 
-async def open_store(ground: Ground) -> Store:
+async def open_store(ground: Ground) -> Front[Any]:
     return await store_at(ground.url)()
 
 
-async def away() -> Store:
+async def away() -> Front[Any]:
     raise Unavailable("the proof keeps it away")
 
 

@@ -26,7 +26,6 @@ from keepthread import Memory, Message, Options
 from keepthread.errors import KeepthreadError, Unavailable
 from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
-from keepthread.protocols import Store
 from keepthread.stores.outbox.file import look
 from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.postgres import PostgresStore
@@ -49,7 +48,7 @@ LIVE, QUEUED = "live", "queued"
 # --- the writer, in a process of its own ---
 
 
-async def open_target(url: str) -> Store:
+async def open_target(url: str) -> RedisStore | PostgresStore:
     """Open the store as `Memory.open` does, with less patience."""
     if url.startswith("redis"):
         timeouts = Timeouts(connect=DEADLINE / 2, answer=DEADLINE / 2, again=DEADLINE)

@@ -41,7 +41,6 @@ from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
 from keepthread.memory.forgetting.plan import Intent, Plan, Wish
 from keepthread.memory.forgetting.probes import Probes
-from keepthread.protocols import Store
 from keepthread.stores.leases import FORGET
 from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.ram import RamStore
@@ -705,10 +704,10 @@ async def test_what_a_outbox_set_aside_goes_as_well(
         session = await memory.session("s", owner="ana")
         await session.append(Message(role="user", content="plain", id="clash"))
 
-    async def away() -> Store:
+    async def away() -> SQLiteStore:
         raise Unavailable("not now")
 
-    async def there() -> Store:
+    async def there() -> SQLiteStore:
         return await SQLiteStore.open(tmp_path / "a.db", durability="process")
 
     outbox = tmp_path / "chat.outbox"

@@ -176,11 +176,15 @@ class Target:
         self.store = store
         self.away = False
 
+    @property
+    def backend(self) -> Any:
+        return self
+
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any, **options: Any) -> Any:
             if self.away and name != "close":
                 raise Unavailable("away")
-            return await getattr(self.store, name)(*args, **options)
+            return await getattr(self.store.backend, name)(*args, **options)
 
         return call
 

@@ -342,7 +342,7 @@ async def test_what_was_deleted_is_dropped_and_reported(field: Field) -> None:
         with pytest.raises(SessionGone):
             await store.append(gone, [user("3")])
         assert await store.get_session("gone") is None
-        assert [info.id for info in await store._box.sessions()] == ["kept"]
+        assert [info.id for info in await store.backend.box.sessions()] == ["kept"]
 
 
 async def test_what_waits_is_activity_that_keeps_an_idle_session(field: Field) -> None:
@@ -648,7 +648,7 @@ class TestSpooledStore(StoreContract):
     test_a_closed_store_says_so = NEEDS_TENANTS
 
     async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
-        async def opens() -> Store:
+        async def opens() -> SQLiteStore:
             return await SQLiteStore.open(folder / "store.db", clock=clock)
 
         return await SpooledStore.open(folder / "chat.outbox", opens, target="file", clock=clock)
@@ -782,7 +782,7 @@ async def test_the_command_shows_delivers_and_clears(
     path, url = tmp_path / "chat.outbox", redis_server.url
     away = True
 
-    async def opens() -> Store:
+    async def opens() -> RedisStore:
         if away:
             raise Unavailable("not yet")
         return await RedisStore.open(url)

@@ -13,7 +13,7 @@ from keepthread.errors import Unavailable
 from keepthread.stores.outbox.delivery import Courier
 from keepthread.stores.outbox.file import Box
 from keepthread.stores.outbox.sessions import KnownSessions
-from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.store import OutboxBackend, SpooledStore
 from keepthread.stores.outbox.types import Batch
 from keepthread.stores.rows import Draft
 from keepthread.stores.sqlite import SQLiteStore
@@ -32,11 +32,15 @@ class Target:
         self.away = False
         self.fails: Callable[[Message], Awaitable[bool]] | None = None
 
+    @property
+    def backend(self) -> Any:
+        return self
+
     def __getattr__(self, name: str) -> Any:
-        real = getattr(self.store, name)
+        real = getattr(self.store.backend, name)
 
         async def call(*args: Any, **options: Any) -> Any:
-            if name == "append" and self.fails and await self.fails(args[1][0]):
+            if name == "append" and self.fails and await self.fails(args[2].drafts[0].message):
                 raise Unavailable("it took too long")
             if self.away and name != "close":
                 raise Unavailable("away")
@@ -80,9 +84,8 @@ async def queued(target: Target, box: Box) -> SpooledStore:
 
     courier = Courier(box, open_target, "target")
     await courier.begin()
-    return SpooledStore(
-        courier, durability="process", clock=lambda: 1.0, ids=iter_ids().__next__, known=()
-    )
+    backend = OutboxBackend(courier, "process", ())
+    return SpooledStore(backend, clock=lambda: 1.0, ids=iter_ids().__next__)
 
 
 def iter_ids() -> Any:

@@ -15,7 +15,7 @@ from keepthread.errors import Conflict, Unavailable
 from keepthread.models.tokens import Estimator
 from keepthread.stores.outbox.delivery import Courier
 from keepthread.stores.outbox.file import Box
-from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.store import OutboxBackend, SpooledStore
 from keepthread.stores.outbox.types import Batch
 from keepthread.stores.ram import RamStore
 from keepthread.stores.rows import Draft
@@ -211,11 +211,15 @@ class Away:
         self.store = store
         self.away = False
 
+    @property
+    def backend(self) -> Any:
+        return self
+
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any, **options: Any) -> Any:
             if self.away and name != "close":
                 raise Unavailable("away")
-            return await getattr(self.store, name)(*args, **options)
+            return await getattr(self.store.backend, name)(*args, **options)
 
         return call
 
@@ -248,9 +252,8 @@ async def through_outages(folder: Path, box: type[Box], courier: type[Courier]) 
     opened = await box.open(folder / "outbox", target="t", durability="process")
     delivering = courier(opened, open_target, "t")
     await delivering.begin()
-    store = SpooledStore(
-        delivering, durability="process", clock=lambda: 1.0, ids=fresh_ids(), known=()
-    )
+    backend = OutboxBackend(delivering, "process", ())
+    store = SpooledStore(backend, clock=lambda: 1.0, ids=fresh_ids())
     async with asyncio.timeout(PATIENCE), Memory(store, Options(counter=Estimator())) as memory:
         writer = p14_outages.Writer(folder, life=1, seed=1)
         sessions = [await memory.session(name) for name in p14_outages.SESSIONS]

@@ -17,11 +17,11 @@ import asyncio, ctypes, multiprocessing, os, signal, sys, threading, warnings
 warnings.simplefilter("ignore")  # Python warns of any fork beside threads
 from pathlib import Path
 from keepthread import Message, sync
-from keepthread.tokens import Estimator
+from keepthread.models.tokens import Estimator
 from keepthread.errors import Busy, StoreClosed, Unavailable
 from keepthread.stores.sqlite import uses
 from keepthread.stores.sqlite.file import DatabaseFile, connect
-from keepthread.stores.sqlite.lock import FileLock
+from keepthread.stores.sqlite.file import FileLock
 
 path = Path(sys.argv[1])
 url = f"sqlite:///{path}"

@@ -8,10 +8,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from keepthread import stores
 from keepthread.errors import InvalidInput
-from keepthread.protocols import Store
+from keepthread.stores.front import Front
 from keepthread.stores.validation import show
 
-Open: TypeAlias = Callable[..., Awaitable[Store]]
+Open: TypeAlias = Callable[..., Awaitable[Front[Any]]]
 POSTGRES: Final = ("postgresql", "postgres")
 REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 SERVERS: Final = (*POSTGRES, *REDIS)
@@ -93,23 +93,23 @@ def path_of(url: str) -> str | None:
     )
 
 
-async def _ram(**settings: Any) -> Store:
+async def _ram(**settings: Any) -> Front[Any]:
     return stores.RamStore(**settings)
 
 
-async def _sqlite(path: str, **settings: Any) -> Store:
+async def _sqlite(path: str, **settings: Any) -> Front[Any]:
     return await stores.SQLiteStore.open(path, **settings)
 
 
-async def _postgres(url: str, **settings: Any) -> Store:
+async def _postgres(url: str, **settings: Any) -> Front[Any]:
     return await stores.PostgresStore.open(url, **settings)
 
 
-async def _redis(url: str, **settings: Any) -> Store:
+async def _redis(url: str, **settings: Any) -> Front[Any]:
     return await stores.RedisStore.open(url, **settings)
 
 
-async def _queued(path: str, url: str, patience: float | None, **settings: Any) -> Store:
+async def _queued(path: str, url: str, patience: float | None, **settings: Any) -> Front[Any]:
     # Loads all of SQLite, which a store without an outbox may never need.
     from keepthread.stores.outbox.store import SpooledStore  # noqa: PLC0415
 

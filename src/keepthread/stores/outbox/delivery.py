@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from keepthread.errors import (
     Busy,
@@ -28,13 +28,25 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.event_loops import LoopEnded, run_in
-from keepthread.protocols import Progress, Store
+from keepthread.protocols import Progress
+from keepthread.stores.backend import Append, Backend
+from keepthread.stores.ids import new_id
 from keepthread.stores.outbox.file import Box
 from keepthread.stores.outbox.types import Batch, Dropped, Settled
-from keepthread.stores.rows import Draft
+from keepthread.stores.rows import Draft, draft
 from keepthread.types import Message, SessionKey
 
-OpenTarget: TypeAlias = Callable[[], Awaitable[Store]]
+
+class Target(Protocol):
+    """A store of ours: messages are prepared before they come to an outbox."""
+
+    @property
+    def backend(self) -> Backend:
+        """Return what is behind its front."""
+        ...
+
+
+OpenTarget: TypeAlias = Callable[[], Awaitable[Target]]
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
@@ -50,16 +62,26 @@ _log: Final = logging.getLogger("keepthread.outbox")
 class Courier:
     """Stands between a box and its target, in one event loop; others go through `Home`."""
 
-    def __init__(self, box: Box, open_target: OpenTarget, name: str) -> None:
+    def __init__(
+        self,
+        box: Box,
+        open_target: OpenTarget,
+        name: str,
+        *,
+        tenant: str = "default",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Know how to open the target, which may be away already; `name` is for people.
 
         It belongs to the running loop.
         """
         self.loop = asyncio.get_running_loop()
         self.box = box
-        self.target: Store | None = None
+        self.target: Backend | None = None
         self._open = open_target
         self._name = name
+        self._tenant = tenant
+        self._clock = clock
         self._away = "it was not reached yet"
         self._waiting: dict[SessionKey, int] = {}
         self._adding: dict[SessionKey, set[asyncio.Task[None]]] = {}
@@ -77,7 +99,7 @@ class Courier:
 
         What waits is in the box. What was under way in the old loop is repeated: messages have ids.
         """
-        other = Courier(self.box, self._open, self._name)
+        other = Courier(self.box, self._open, self._name, tenant=self._tenant, clock=self._clock)
         other.target, other._away, other._closed = self.target, self._away, self._closed
         other._has_begun = False
         return other
@@ -125,14 +147,14 @@ class Courier:
 
     # --- what may be done now ---
 
-    async def ready(self, session: SessionKey | None = None) -> Store:
+    async def ready(self, session: SessionKey | None = None) -> Backend:
         """Return the target, with all that was acknowledged of a session; else `Unavailable`."""
         target = self._here()
         if session is not None:
             await self.settle(session)
         return target
 
-    def _here(self) -> Store:
+    def _here(self) -> Backend:
         if self.target is None or self._away:
             raise Unavailable(f"{self._name} is away: {self._away}")
         return self.target
@@ -293,13 +315,15 @@ class Courier:
         erased = [message for message in stored if message.state == "erased"]
         return _dropped(batch, erased, "the message was erased")
 
-    async def _append(self, target: Store, batch: Batch) -> list[Message]:
+    async def _append(self, target: Backend, batch: Batch) -> list[Message]:
         if any(message.state != "live" for message in batch.messages):
             raise Damaged("the outbox's file is damaged here")
         turn = batch.turn
         if batch.opened_by:
-            turn = await turn_of(target, batch.key, batch.opened_by)
-        return await target.append(batch.key, batch.messages, turn=turn)
+            turn = await turn_of(target, self._tenant, batch.key, batch.opened_by)
+        drafts = [draft(m, clock=self._clock, ids=new_id) for m in batch.messages]
+        new = Append(drafts, None, turn, self._clock())
+        return await target.append(self._tenant, batch.key, new)
 
     # --- coming back ---
 
@@ -317,9 +341,9 @@ class Courier:
     async def _try(self) -> None:
         try:
             if self.target is None:
-                self.target = await self._open()
+                self.target = (await self._open()).backend
             else:
-                await self.target.list_sessions(limit=1)
+                await self.target.list_sessions(self._tenant, None, 1)
         except KeepthreadError as error:
             self._away = str(error)
             raise
@@ -355,9 +379,9 @@ class Courier:
             self._working = None
 
 
-async def turn_of(target: Store, session: SessionKey, opened_by: str) -> int:
+async def turn_of(target: Backend, tenant: str, session: SessionKey, opened_by: str) -> int:
     """Return the turn that a user message opened."""
-    found = await target.find(session, ids=[opened_by])
+    found = await target.find(tenant, session, [opened_by], ())
     if not found:
         raise InvalidInput(f"the user message {opened_by} of this turn is not stored")
     return found[0].turn
