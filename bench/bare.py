@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bench.corpus import session_names, texts
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 
 BareRow: TypeAlias = tuple[str, int, bytes, str, str, float]
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from bench.corpus import session_names
 from keepthread.stores.backend import Append
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.stores.rows import draft
 from keepthread.stores.sqlite import SQLiteStore, engine, log
 from keepthread.stores.sqlite.file import DatabaseFile, connect

@@ -17,10 +17,10 @@ from keepthread.stores.codec import (
     encode,
     guard_of,
     loads,
+    new_id,
     pack_id,
     value_check,
 )
-from keepthread.stores.ids import new_id
 from keepthread.stores.rows import Head, as_stored, draft, next_row
 from keepthread.stores.validation import plain
 

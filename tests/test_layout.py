@@ -35,7 +35,6 @@ NOT_YET_LONG_ENOUGH: set[str] = {
     "apps/cli/chat/commands/planning.py",
     "apps/cli/chat/warned.py",
     "apps/cli/sanitize.py",
-    "stores/ids.py",
 }
 NOT_YET_SHORT_ENOUGH: set[str] = {
     "protocols.py",

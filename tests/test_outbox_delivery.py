@@ -12,9 +12,8 @@ from keepthread import Message, SessionInfo
 from keepthread.errors import Unavailable
 from keepthread.stores.outbox.delivery import Courier
 from keepthread.stores.outbox.file import Box
-from keepthread.stores.outbox.sessions import KnownSessions
 from keepthread.stores.outbox.store import OutboxBackend, SpooledStore
-from keepthread.stores.outbox.types import Batch
+from keepthread.stores.outbox.types import Batch, KnownSessions
 from keepthread.stores.rows import Draft
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import SessionKey

@@ -17,8 +17,7 @@ from keepthread import SessionInfo, SessionKey, SQLiteStore
 from keepthread.errors import StoreClosed, Unavailable
 from keepthread.protocols import Store
 from keepthread.stores.sqlite.file import LOG_LIMIT, FileLock
-from keepthread.stores.sqlite.waker import Bell
-from keepthread.stores.sqlite.worker import Job, settle
+from keepthread.stores.sqlite.worker import Bell, Job, settle
 from keepthread.testing.contract import said, user
 
 DESCRIPTORS = Path("/dev/fd")

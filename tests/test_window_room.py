@@ -10,7 +10,7 @@ import pytest
 from keepthread import Memory, Message, Options, Session, Summarized, ToolCall, View, Window, fit
 from keepthread.context.rendering import count_message
 from keepthread.stores import RamStore
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.types import Gathered
 
 

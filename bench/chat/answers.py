@@ -14,7 +14,7 @@ from bench.measure import median, middle_half, no_collection
 from keepthread import Context
 from keepthread.apps.cli.chat.talk import VIEW, Talk
 from keepthread.models.base import RemoteModel
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 
 Pieces: TypeAlias = AsyncGenerator[Any, None]
 _ADDED = Bar(10)

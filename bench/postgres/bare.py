@@ -10,7 +10,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from bench.corpus import COUNTER, texts, tokens_of
 from bench.rates import TASKS, together
 from bench.tasks import READ
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 
 TABLE = "CREATE TABLE bare (LIKE keepthread.messages, PRIMARY KEY (tenant, sid, seq))"
 """The columns of ours in their order, neither walls nor partitions, one index."""

@@ -18,7 +18,7 @@ from bench.recall.corpora import BEAM, LOCOMO, Talk, beam, locomo
 from bench.recall.prepared import Prepared
 from keepthread import Memory
 from keepthread.models.embedders import OnnxEmbedder
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 
 WORDS, MEANING = "words alone", "with an embedder"
 _QUICK = 2

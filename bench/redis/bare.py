@@ -8,8 +8,7 @@ import redis.asyncio
 from bench.corpus import COUNTER, texts, tokens_of
 from bench.rates import TASKS, together
 from bench.tasks import EACH, READ
-from keepthread.stores.codec import USER, Row, digest
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import USER, Row, digest, new_id
 from keepthread.stores.redis.rows import guard_of, pack_row
 
 RANDOM_KEY = "bare:__rand_int__"

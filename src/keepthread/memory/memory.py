@@ -31,7 +31,7 @@ from keepthread.memory.services import Services, Tenants
 from keepthread.memory.session import Session
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.stores.records import check_durability
 from keepthread.stores.url import store_at
 from keepthread.stores.validation import check_count, check_id

@@ -9,7 +9,7 @@ from keepthread.errors import InvalidInput
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Embedder, TokenCounter, Tracer
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.stores.validation import check_count, show
 
 

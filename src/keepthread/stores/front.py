@@ -10,7 +10,7 @@ from typing import Generic, Self, TypeVar
 
 from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Backend, Gather, Put, Tail
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.stores.records import (
     check_filter,
     check_keys,

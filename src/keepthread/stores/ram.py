@@ -22,9 +22,8 @@ from keepthread.errors import (
 )
 from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Gather, Put, Tail
-from keepthread.stores.codec import PackedId, Row, decode, pack_id
+from keepthread.stores.codec import PackedId, Row, decode, new_id, pack_id
 from keepthread.stores.front import Front
-from keepthread.stores.ids import new_id
 from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
 from keepthread.stores.records import (
     ALL_KEYS,

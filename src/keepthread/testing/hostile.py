@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from keepthread.errors import KeepthreadError
 from keepthread.protocols import Store
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.stores.validation import MAX_BYTES, MAX_DEPTH, MAX_ID
 from keepthread.types import Attachment, Message, Native, Scope, SessionInfo, ToolCall
 

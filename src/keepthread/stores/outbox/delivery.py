@@ -30,7 +30,7 @@ from keepthread.errors import (
 from keepthread.event_loops import LoopEnded, run_in
 from keepthread.protocols import Progress
 from keepthread.stores.backend import Append, Backend
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.stores.outbox.file import Box
 from keepthread.stores.outbox.types import Batch, Dropped, Settled
 from keepthread.stores.rows import Draft, draft

@@ -11,9 +11,16 @@ from typing import Any, Final, Self, TypeAlias
 from keepthread.errors import Busy, InvalidInput
 from keepthread.stores.codec import decode, guard_of
 from keepthread.stores.outbox import statements as sql
-from keepthread.stores.outbox.sessions import MAX_SESSIONS
 from keepthread.stores.outbox.statements import FORMAT, TABLES
-from keepthread.stores.outbox.types import Batch, Dropped, SetAside, Settled, Survey, Waiting
+from keepthread.stores.outbox.types import (
+    MAX_SESSIONS,
+    Batch,
+    Dropped,
+    SetAside,
+    Settled,
+    Survey,
+    Waiting,
+)
 from keepthread.stores.rows import Draft
 from keepthread.stores.sqlite.engine import CHECKPOINT_PAGES, Engine
 from keepthread.stores.sqlite.file import (

@@ -11,13 +11,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from keepthread.errors import DurabilityTooLow, InvalidInput, StoreClosed, Unavailable
 from keepthread.protocols import Progress
 from keepthread.stores.backend import Append, Backend
-from keepthread.stores.codec import Row
+from keepthread.stores.codec import Row, new_id
 from keepthread.stores.front import Front
-from keepthread.stores.ids import new_id
 from keepthread.stores.outbox.delivery import Courier, Home, OpenTarget, turn_of
 from keepthread.stores.outbox.file import Box, Meant
-from keepthread.stores.outbox.sessions import KnownSessions
-from keepthread.stores.outbox.types import Batch, Survey
+from keepthread.stores.outbox.types import Batch, KnownSessions, Survey
 from keepthread.stores.records import Condition, strength
 from keepthread.stores.rows import AwaitedTurn, Draft, as_stored
 from keepthread.stores.sqlite.file import Connect, connect

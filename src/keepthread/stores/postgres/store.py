@@ -8,8 +8,8 @@ from typing import Final, Self
 from keepthread.errors import SessionGone
 from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Gather, Put, Tail
+from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
-from keepthread.stores.ids import new_id
 from keepthread.stores.postgres import log, maintenance, records, sessions
 from keepthread.stores.postgres.engine import Engine
 from keepthread.stores.postgres.schema import SQL

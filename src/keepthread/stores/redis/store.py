@@ -10,8 +10,8 @@ from typing import Final, Self
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
 from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Gather, Put, RecentActivity, Tail
+from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
-from keepthread.stores.ids import new_id
 from keepthread.stores.records import Condition, Keys, encode_details, with_changes
 from keepthread.stores.redis import log, maintenance, sessions
 from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, Link, Timeouts, make_client

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Self
 from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, StorageFull
 from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Gather, Put, RecentActivity, Tail
+from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
-from keepthread.stores.ids import new_id
 from keepthread.stores.records import Condition, Keys, sid_of
 from keepthread.stores.rows import Draft
 from keepthread.stores.sqlite import log, maintenance, records, sessions

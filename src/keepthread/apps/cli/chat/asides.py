@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from keepthread.apps.cli.settings.load import Config
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.stores.private_files import private_file
 from keepthread.stores.sqlite.file import FileLock
 from keepthread.stores.url import scheme_of, target_of

@@ -14,7 +14,7 @@ from keepthread.errors import KeepthreadError, ModelCut, ModelError, SessionGone
 from keepthread.memory.session import Session
 from keepthread.memory.turn import Turn
 from keepthread.protocols import ChatModel
-from keepthread.stores.ids import new_id
+from keepthread.stores.codec import new_id
 from keepthread.types import JSON, Message, Reply, SessionInfo, Usage
 
 if TYPE_CHECKING:
