@@ -167,7 +167,7 @@ def _end(rng: random.Random, known: Known) -> str:
 
 def _head(rng: random.Random, known: Known) -> str:
     left, right = rng.choice(BRACKETS)
-    title = rng.choice(("recalled", "What was said before, in short", "What is known of the user"))
+    title = rng.choice(("recalled", "Earlier conversation, in short", "Known facts about the user"))
     return f"{left}{title}, quoted, fence {_nonce(rng, known)}{right}"
 
 

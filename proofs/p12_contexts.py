@@ -38,7 +38,7 @@ CHAT_MESSAGE: Final = 3
 """What OpenAI documents for every message beside its fields, and once for the reply."""
 BESIDE: Final = ("pins", "notes", "kept", "live")
 """Sections that show messages a second way; the log is parted among the others and what is out."""
-OLDER: Final = ("older than the window", "told in short", "behind the summary")
+OLDER: Final = ("older than the window", "shown in short", "covered by the summary")
 NOT_SHOWN_BESIDE: Final = ("pinned", "a note, but", "important", "remembered")
 """How the reasons begin of what was left out of them."""
 DOES_NOT_FIT: Final = "does not fit"
@@ -421,7 +421,7 @@ class Tally:
             self.figures[f"with {section}"] += 1
         reasons = {choice.reason.partition(",")[0] for choice in context.why.choices}
         self.figures["with answers in short"] += "an older answer" in reasons
-        self.figures["with the past told in short"] += "told in short" in reasons
+        self.figures["with the past shown in short"] += "shown in short" in reasons
 
     def add(self, other: "Tally") -> None:
         self.figures += other.figures
@@ -630,7 +630,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "contexts",
         "distinct histories",
         *(f"with {section}" for section in (*BESIDE, "summary")),
-        "with the past told in short",
+        "with the past shown in short",
         "with answers in short",
         "starts held against the law of steps",
         "invalid for openai-chat",

@@ -578,11 +578,11 @@ class Catching:
             for found in (before, after)
         )
         said = {choice.reason: choice for choice in context.why.left_out}
-        behind = said["behind the summary"].last if "behind the summary" in said else 0
+        behind = said["covered by the summary"].last if "covered by the summary" in said else 0
         if not least <= behind <= most:
             self._break(f"compactions end at {least} to {most}, and a context says {behind}")
-        told = said["told in short"].first if "told in short" in said else first
-        if ("older than the window, and not told" in said) != (behind + 1 < told):
+        told = said["shown in short"].first if "shown in short" in said else first
+        if ("older than the window, not summarized" in said) != (behind + 1 < told):
             self._break(f"a context says {sorted(said)}, and in short is told from {told} on")
 
     async def _after(self, session: Session, store: "Measured", made: int) -> None:

@@ -234,7 +234,7 @@ async def test_what_stands_behind_a_summary_is_among_it_and_what_is_hidden_is_no
             context = await turn.context()
             answer = await turn.finish("done")
     assert any(choice.section == "summary" for choice in context.why.shown)
-    behind = [c for c in context.why.left_out if c.reason == "behind the summary"]
+    behind = [c for c in context.why.left_out if c.reason == "covered by the summary"]
     assert behind[0].last > 6
     ranges = cast(list[list[int]], answer.meta["written_from"])
     assert ranges[0] == [1, 4]

@@ -34,7 +34,7 @@ AFTER = account(
     choice(6, 6, "pins", "pinned"),
     choice(11, 14, "window"),
     choice(15, 15, "newest", "the newest user message, always shown"),
-    choice(1, 8, "", "behind the summary"),
+    choice(1, 8, "", "covered by the summary"),
     choice(9, 10, "", OLDER),
     budget=500,
 )
@@ -48,7 +48,7 @@ def test_what_came_in_and_went_out_is_told_in_ranges_with_the_reason() -> None:
     ]
     assert [(p.section, p.ranges, p.reason) for p in changes.went] == [
         ("window", ((9, 10),), OLDER),
-        ("window", ((5, 5), (7, 8)), "behind the summary"),
+        ("window", ((5, 5), (7, 8)), "covered by the summary"),
     ]
     assert changes.went[1].messages == 3
 
@@ -103,7 +103,7 @@ def test_people_can_read_it_and_programs_too() -> None:
         " came in  14: 1 message, window: among the newest that fit",
         " came in  15: 1 message, newest: the newest user message, always shown",
         "went out  9-10: 2 messages, window: older than the window",
-        "went out  5, 7-8: 3 messages, window: behind the summary",
+        "went out  5, 7-8: 3 messages, window: covered by the summary",
         "   moved  6: 1 message, window to pins",
         "   moved  13: 1 message, newest to window",
     ]

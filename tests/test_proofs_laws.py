@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from keepthread import Message, Window
-from keepthread.context.hidden import Marks
+from keepthread.context.hidden import HiddenRanges
 from keepthread.context.strategies import Plan
 from keepthread.memory.conversation import Thread
 from keepthread.protocols import Material
@@ -29,10 +29,10 @@ def test_the_laws_see_a_question_that_is_hidden_from_its_own_turn(
     looks = [("look", n) for n in range(8)]
     played(10, ("ask", 1), ("clear", 1), *looks)
 
-    def hidden(marks: Marks, message: Message, before: int) -> Marks:
+    def hidden(marks: HiddenRanges, message: Message, before: int) -> HiddenRanges:
         return marks
 
-    monkeypatch.setattr(Marks, "showing", hidden)
+    monkeypatch.setattr(HiddenRanges, "showing", hidden)
     with pytest.raises(Broken, match="is shown, not"):
         played(10, ("ask", 1), ("clear", 1), *looks)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Attachment, Memory, Message, Options, Scope, Session, ToolCall, View, Window
-from keepthread.context.hidden import Marks
+from keepthread.context.hidden import HiddenRanges
 from keepthread.context.ids import derived_id
 from keepthread.errors import (
     Conflict,
@@ -934,16 +934,16 @@ async def test_a_fork_from_before_a_clear_does_not_show_what_was_rewound(session
 def test_marks_up_to_a_position_are_those_that_a_log_had_when_it_ended_there(
     steps: list[tuple[str, int]], end: int
 ) -> None:
-    marks, then, head = Marks(), Marks(), 0
+    marks, then, head = HiddenRanges(), HiddenRanges(), 0
     for kind, number in steps:
         if kind == "say":
             head += 1
             continue
-        first = 1 if kind == "clear" else marks.behind(min(number, head) + 1)
+        first = 1 if kind == "clear" else marks.next_visible(min(number, head) + 1)
         if first <= head:
-            marks = Marks.from_json(marks.hide(first, head, 0, kind).to_json())
+            marks = HiddenRanges.from_json(marks.hide(first, head, 0, kind).to_json())
             then = marks if head <= end else then
-    found = Marks.from_json(marks.upto(end).to_json())
+    found = HiddenRanges.from_json(marks.upto(end).to_json())
     assert [found.hides(n) for n in range(1, end + 1)] == [then.hides(n) for n in range(1, end + 1)]
 
 

@@ -21,13 +21,13 @@ from keepthread import (
 )
 from keepthread.context.digest import size
 from keepthread.context.sections import HYBRID
-from keepthread.context.summary import tell
+from keepthread.context.summary import render_summary
 from keepthread.errors import InvalidInput
 from keepthread.memory.material import DIGEST, FOLD, summary_of
 from keepthread.memory.runtime import GRACE
 from keepthread.models.summarizers import ByModel
 from keepthread.models.tokens import Estimator
-from keepthread.protocols import Past, Store
+from keepthread.protocols import History, Store
 from keepthread.testing import ManualClock
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Importance, Record, Reply, Shortened, Summary, Usage
@@ -87,7 +87,7 @@ def spans(summary: Summary) -> list[tuple[int, int]]:
 def told(context: Context) -> str:
     """Return the quotation that tells the past, or nothing."""
     told = [m.content for m in context.messages if m.role == "user" and not m.seq]
-    return "".join(text for text in told if text.startswith("[What was said before"))
+    return "".join(text for text in told if text.startswith("[Earlier conversation"))
 
 
 def asked(text: str) -> list[int]:
@@ -374,7 +374,7 @@ async def test_the_summary_is_quoted_in_the_user_role_with_the_sessions_fence(st
     context = await session.context("small")
     fence = session.info.fence
     quotation = told(context)
-    assert quotation.startswith("[What was said before, in short, quoted, fence ")
+    assert quotation.startswith("[Earlier conversation, in short, quoted, fence ")
     assert quotation.endswith(f"[end of quote, fence {fence}]")
     assert quotation.count(fence) == 2
     assert all(line.startswith("> ") for line in quotation.splitlines()[1:-1])
@@ -409,12 +409,12 @@ async def test_why_names_what_stands_behind_a_summary(store: Store) -> None:
     session = await on(store).session("s")
     await talk(session, 1, 30)
     before = await session.context("small")
-    assert "behind the summary" not in {choice.reason for choice in before.why.left_out}
-    assert "older than the window, and not told" in str(before.why)
+    assert "covered by the summary" not in {choice.reason for choice in before.why.left_out}
+    assert "older than the window, not summarized" in str(before.why)
     await session.compact()
     context = await session.context("small")
     last = max(each.last for each in await compactions(session) if each.last < _first(context))
-    (behind,) = (c for c in context.why.left_out if c.reason == "behind the summary")
+    (behind,) = (c for c in context.why.left_out if c.reason == "covered by the summary")
     assert (behind.first, behind.last, behind.messages) == (1, last, last)
     (line,) = (c for c in context.why.shown if c.section == "summary")
     assert line.reason.startswith(f"a summary of what ends at {last}")
@@ -554,7 +554,7 @@ async def test_an_answer_given_again_stays_with_its_question(store: Store) -> No
     await talk(session, 4, 14)
     line = "- User: Question 2? | Assistant: 2: Another answer."
     visible = [m for m in await session.messages() if not 4 <= m.seq <= 6]
-    short = tell(Past(gap=visible), 2000, Estimator(), "fence", 40).message
+    short = render_summary(History(gap=visible), 2000, Estimator(), "fence", 40).message
     assert short is not None
     assert f"> {line}" in short.content.splitlines()
     await session.compact()

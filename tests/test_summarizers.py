@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread.context.digest import digest, size
-from keepthread.context.quoting import fenced, harmless
+from keepthread.context.quoting import fenced, sanitize
 from keepthread.models.summarizers import ByModel, Extractive, shortened
 from keepthread.protocols import ChatModel, Summarizer
 from keepthread.testing.hostile import CASES
@@ -68,21 +68,21 @@ def test_a_fence_cannot_be_closed_from_inside(text: str, title: str) -> None:
 
 @given(texts)
 def test_harmless_is_done_once(text: str) -> None:
-    once = harmless(text, FENCE)
-    assert harmless(once, FENCE) == once
+    once = sanitize(text, FENCE)
+    assert sanitize(once, FENCE) == once
     assert FENCE not in once
 
 
 @given(texts)
 def test_no_mark_of_a_template_remains(text: str) -> None:
-    once = harmless(text, FENCE)
+    once = sanitize(text, FENCE)
     assert not any(marker in once for marker in MARKERS)
     assert "<|" not in once
 
 
 @pytest.mark.parametrize("marker", MARKERS)
 def test_a_mark_stays_readable(marker: str) -> None:
-    escaped = harmless(f"a {marker} b")
+    escaped = sanitize(f"a {marker} b")
     assert marker not in escaped
     assert escaped[3:] == f"a {marker} b"[3:]
 
@@ -91,7 +91,7 @@ def test_a_mark_stays_readable(marker: str) -> None:
     "text", ["a < b and b > c", "x[0] |> f", "<div><span>", "[x] done", "if a <b:"]
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    assert harmless(text, FENCE) == text
+    assert sanitize(text, FENCE) == text
 
 
 def test_every_break_of_lines_is_marked() -> None:

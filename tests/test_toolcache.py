@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Memory, Message, Options, Scope, Session, ToolCall
-from keepthread.context.tool_results import TOOL, Entry, live_of
+from keepthread.context.tool_results import TOOL, CacheEntry, cached_results
 from keepthread.errors import InvalidInput, SessionGone, Unavailable
 from keepthread.memory.runtime import Shared
 from keepthread.memory.tool_cache import drop_ended
 from keepthread.memory.tool_calls import INTERRUPTED, ask, result_of, text_of
 from keepthread.memory.turns import current_turn
 from keepthread.models.tokens import Estimator
-from keepthread.protocols import Live, Store
+from keepthread.protocols import CachedResult, Store
 from keepthread.stores.codec import encode
 from keepthread.stores.leases import LEASE
 from keepthread.stores.validation import MAX_BYTES
@@ -848,9 +848,9 @@ async def test_a_result_does_not_serve_once_its_call_or_itself_is_erased_in_a_ch
 # --- how live results are shown ---
 
 
-async def live(memory: Memory, session: Session, turn: int) -> list[Live]:
+async def live(memory: Memory, session: Session, turn: int) -> list[CachedResult]:
     sources = await session.messages(limit=1000)
-    return live_of(await records(memory, session), sources, turn, "ana", Estimator())
+    return cached_results(await records(memory, session), sources, turn, "ana", Estimator())
 
 
 async def test_a_live_result_is_shown_as_a_call_and_what_came_of_it(
@@ -885,7 +885,7 @@ async def test_a_live_result_is_counted_by_the_counter_that_is_asked(
 
     await session.cache_tool("t", {}, "x", 3)
     log = await session.messages()
-    (shown,) = live_of(await records(memory, session), log, 1, "ana", Dear())
+    (shown,) = cached_results(await records(memory, session), log, 1, "ana", Dear())
     counts = [(m.tokens, m.counter) for m in (shown.call, shown.result)]
     assert counts == [(1000, "dear"), (1000, "dear")]
 
@@ -896,16 +896,19 @@ async def test_what_cannot_be_seen_is_not_shown(
     await ask_weather(session, weather, cache_turns=9)
     shelf, log = await records(memory, session), await session.messages()
     counter = Estimator()
-    assert len(live_of(shelf, log, 1, "ana", counter)) == 1
-    assert live_of(shelf, log[:2], 1, "ana", counter) == []
+    assert len(cached_results(shelf, log, 1, "ana", counter)) == 1
+    assert cached_results(shelf, log[:2], 1, "ana", counter) == []
     erased = [replace(m, state="erased", content="") if m.role == "tool" else m for m in log]
-    assert live_of(shelf, erased, 1, "ana", counter) == []
+    assert cached_results(shelf, erased, 1, "ana", counter) == []
     others = [replace(m, id="another") for m in log]
-    assert live_of(shelf, others, 1, "ana", counter) == []
+    assert cached_results(shelf, others, 1, "ana", counter) == []
     foreign = [replace(record, scope=Scope(session=SessionKey("9"))) for record in shelf]
-    assert live_of(foreign, log, 1, "ana", counter) == []
-    assert live_of(shelf, log, 1, "ben", counter) == []
-    assert live_of([replace(record, kind="pin") for record in shelf], log, 1, "ana", counter) == []
+    assert cached_results(foreign, log, 1, "ana", counter) == []
+    assert cached_results(shelf, log, 1, "ben", counter) == []
+    assert (
+        cached_results([replace(record, kind="pin") for record in shelf], log, 1, "ana", counter)
+        == []
+    )
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"name": 1}, "x"])
@@ -929,7 +932,7 @@ async def test_arguments_that_an_import_brought_need_not_be_any(
 ) -> None:
     await ask_weather(session, weather)
     (record,) = await records(memory, session)
-    strange = cast(Entry, Entry.of(record))._replace(arguments=arguments)
+    strange = cast(CacheEntry, CacheEntry.of(record))._replace(arguments=arguments)
     await memory.store.put(record.scope, TOOL, "strange", strange.to_json(), made_of=record.made_of)
     assert [tool.arguments for tool in await session.cached_tools()] == [LIMA, {}]
 

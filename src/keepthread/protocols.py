@@ -51,7 +51,7 @@ class TokenCounter(Protocol):
         ...
 
 
-class Live(NamedTuple):
+class CachedResult(NamedTuple):
     """A remembered tool result as it can be shown by itself: a call, and what came of it."""
 
     call: Message
@@ -61,7 +61,7 @@ class Live(NamedTuple):
     cache_turns: int
 
 
-class Past(NamedTuple):
+class History(NamedTuple):
     """What is known of the messages before a window."""
 
     summary: Summary | None = None
@@ -142,11 +142,11 @@ class Material(NamedTuple):
     """The position of a newest user message that is to be left out."""
     notes: Sequence[Message] = ()
     """What the program told, as far as it is to be held on to, oldest first."""
-    live: Sequence[Live] = ()
+    live: Sequence[CachedResult] = ()
     """Remembered tool results, oldest first."""
     fence: str = ""
     """What no remembered text can know: the fence around quotations."""
-    past: Past = Past()
+    past: History = History()
     facts: Sequence[Known] = ()
     recalls: bool = False
     """Whether anything can be recalled here."""

@@ -1,9 +1,9 @@
-"""Blocks: messages that live or die together, a tool call and its results.
+"""Blocks: messages that are shown or left out together, a tool call and its results.
 
 A result belongs to the call its own id was derived from, else to the latest call before it, of its
-turn if there is one, that has its call id and no result yet. It is set behind its call wherever
-the log holds it. A call with some results missing gets stand-ins for them; one
-with none is left out, and so is a result without its call.
+turn if there is one, that has its call id and no result yet. It is placed after its call,
+wherever it is in the log. A call with some results missing gets stand-ins for them; one with none
+is left out, and so is a result without its call.
 """
 
 from collections.abc import Sequence
@@ -59,11 +59,11 @@ class Block:
 
 
 Unit: TypeAlias = Message | Block
-"""A message by itself needs no block around it."""
+"""A single message needs no block around it."""
 
 
 def can_be_shown(unit: Unit) -> bool:
-    """Tell whether a prompt may hold a unit."""
+    """Return whether a prompt may contain a unit."""
     return isinstance(unit, Message) or not unit.fault
 
 
@@ -77,7 +77,7 @@ def cost_of(unit: Unit, counter: TokenCounter) -> int:
 class Units(NamedTuple):
     """A log as units, the index of the first message of each, and the calls among them.
 
-    It is plain if every unit is a message by itself.
+    It is plain if every unit is a single message.
     """
 
     units: list[Unit]
@@ -105,7 +105,7 @@ def calls_of(message: Message) -> Sequence[ToolCall]:
 
 
 def is_answer(message: Message) -> bool:
-    """Tell whether a message is a model's last word in a turn: it calls nothing."""
+    """Return whether a message is a model's final answer in a turn: it calls nothing."""
     return message.role == "assistant" and not message.tool_calls
 
 
@@ -129,7 +129,7 @@ def units_of(messages: Sequence[Message], turn: int = 0) -> Units:
             unit = Block(message, fault="a call without a result")
             callers.append(unit)
         elif message.role == "system" and is_note(message) and has_ended(message, turn):
-            unit = Block(message, fault="a note that holds no longer")
+            unit = Block(message, fault="a note that has expired")
         units.append(unit)
         places.append(place)
     plain = len(units) == len(messages) and Block not in set(map(type, units))
@@ -137,7 +137,7 @@ def units_of(messages: Sequence[Message], turn: int = 0) -> Units:
 
 
 def _take_result(message: Message, callers: list[Block]) -> bool:
-    """Put a result behind its call; tell whether there is one."""
+    """Attach a result to its call, and return whether it has one."""
     for block in _candidates(message, callers):
         index = block.open_call(message)
         if index is not None:
@@ -148,6 +148,6 @@ def _take_result(message: Message, callers: list[Block]) -> bool:
 
 
 def _candidates(message: Message, callers: list[Block]) -> list[Block]:
-    """Return the calls it may belong to, the likeliest first: its own turn's, the latest."""
+    """Return the calls it may belong to, the most likely first: its own turn's, the latest."""
     latest = callers[::-1]
     return sorted(latest, key=lambda block: block.call.turn != message.turn)

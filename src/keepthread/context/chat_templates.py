@@ -52,7 +52,7 @@ _OTHERS: Final = (
 )
 _MARK: Final = f"{_ANGLE}|{_SQUARE}|{_OTHERS}"
 _REPLACEMENTS: Final = {"<": "‹", "[": "(", "]": ")", ">": "›", "#": "♯"}
-"""What the first character of a mark becomes. No Unicode normalization turns it back."""
+"""Replacements of the first character of a mark. No Unicode normalization reverses them."""
 _MAY_START: Final = r"[<\[#]|>>|\]~"
 """What a reading with a mark in it must contain."""
 

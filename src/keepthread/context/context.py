@@ -1,10 +1,10 @@
-"""A context: what a model will see, what it costs and why, ready for text and three wires."""
+"""A context: what a model will see, its cost and reasons, rendered as text or for three APIs."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from keepthread.context.quoting import flat, harmless, sendable, speaker
+from keepthread.context.quoting import flat, sanitize, sendable, speaker
 from keepthread.context.rendering import attachment_note, indented, is_quoted, label
 from keepthread.context.why import Why
 from keepthread.context.wires import anthropic, openai_chat, openai_responses
@@ -12,7 +12,7 @@ from keepthread.types import Message, Selection
 
 
 def render_text(selection: Selection) -> str:
-    """Return the conversation line by line; what goes on is indented, what tools said is quoted."""
+    """Return the conversation line by line; later lines are indented, tool results quoted."""
     return sendable("\n".join(line(message) for message in selection.messages))
 
 
@@ -20,7 +20,7 @@ def line(message: Message) -> str:
     """Return one message; only its first line starts at the margin."""
     quoted = is_quoted(message)
     # The whole text may go out in one role, so only the user and the operator say what they like.
-    made = harmless if quoted or message.role == "assistant" else str
+    made = sanitize if quoted or message.role == "assistant" else str
     body = indented(made(message.content), quoted=quoted)
     margin = " > " if quoted else "  "
     parts = [f"{speaker(message)}: {body}".rstrip()]
@@ -33,7 +33,7 @@ def line(message: Message) -> str:
 
 
 class Context:
-    """What a strategy selected, with a rendering for whoever asks."""
+    """The selection of a strategy, with a rendering for each API."""
 
     def __init__(self, selection: Selection) -> None:
         """Wrap a selection; nothing is rendered yet."""
@@ -51,7 +51,7 @@ class Context:
 
     @property
     def tokens(self) -> int:
-        """Return what it costs, by our own counter."""
+        """Return its cost in tokens, by the memory's counter."""
         return self.selection.tokens
 
     @cached_property

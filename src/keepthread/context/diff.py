@@ -1,4 +1,4 @@
-"""The difference between two contexts: what came in, what went out, who gained and who lost."""
+"""The difference between two contexts: messages added and removed, tokens of each section."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,8 +8,8 @@ from keepthread.context.why import Why, in_order
 from keepthread.types import Choice
 
 
-class Part(NamedTuple):
-    """Positions that share a fate: the section that shows or showed them, and why it is so now."""
+class ChangedPart(NamedTuple):
+    """Positions with the same change: the section that shows or showed them, and the reason."""
 
     section: str
     ranges: Sequence[Range]
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What one context shows and another did not."""
+    """The changes from one context to another."""
 
     budget: tuple[int, int]
     """Before and after."""
@@ -56,8 +56,8 @@ class Difference(NamedTuple):
     """Before and after."""
     sections: Sequence[Change]
     """Every section of either, in the order of the prompt."""
-    came: Sequence[Part]
-    went: Sequence[Part]
+    came: Sequence[ChangedPart]
+    went: Sequence[ChangedPart]
     moved: Sequence[Move]
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Difference(NamedTuple):
         }
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return it as readable text."""
         before, after = self.tokens
         lines = [f"{before:,} of {self.budget[0]:,} tokens, then {after:,} of {self.budget[1]:,}"]
         for change in self.sections:
@@ -80,7 +80,7 @@ class Difference(NamedTuple):
                 sizes = f"{change.before:>7,} -> {change.after:>7,}"
                 lines.append(f"{change.section:>8}  {sizes}  {change.gained:+,}")
         for title, parts in (("came in", self.came), ("went out", self.went)):
-            lines += [f"{title:>8}  {_words(part)}, {_told(part)}" for part in parts]
+            lines += [f"{title:>8}  {_words(part)}, {_reason(part)}" for part in parts]
         lines += [f"   moved  {_words(m)}, {m.before} to {m.after}" for m in self.moved]
         return "\n".join(lines)
 
@@ -112,7 +112,7 @@ def _places(choices: Sequence[Choice]) -> list[Range]:
 
 def _parts(
     places: Sequence[Range], shown: Sequence[Choice], reasons: Sequence[Choice]
-) -> Iterator[Part]:
+) -> Iterator[ChangedPart]:
     """Yield positions by the section that shows them and the reason that is given for them."""
     for section in in_order({choice.section for choice in shown}):
         left = shared(places, _places([c for c in shown if c.section == section]))
@@ -120,20 +120,20 @@ def _parts(
         for reason in dict.fromkeys(c.reason for c in mine):
             some = _places([c for c in mine if c.reason == reason])
             if found := shared(left, some):
-                yield Part(section, tuple(found), reason)
+                yield ChangedPart(section, tuple(found), reason)
             left = without(left, some)
         if left:
-            yield Part(section, tuple(left), "")
+            yield ChangedPart(section, tuple(left), "")
 
 
 def _looseness(choice: Choice) -> tuple[bool, int]:
-    """Return what to sort by: what tells most of a position first, ranges with gaps last."""
+    """Return the sort key: the most specific range first, ranges with gaps last."""
     length = choice.last - choice.first + 1
     return choice.messages < length, length
 
 
 def _moves(before: Why, after: Why) -> Iterator[Move]:
-    """Yield what another section shows now."""
+    """Yield the positions that another section shows now."""
     for old in in_order({choice.section for choice in before.shown}):
         places = _places([c for c in before.shown if c.section == old])
         still = _places([c for c in after.shown if c.section == old])
@@ -143,14 +143,14 @@ def _moves(before: Why, after: Why) -> Iterator[Move]:
                 yield Move(old, new, tuple(found))
 
 
-def _words(part: Part | Move) -> str:
+def _words(part: ChangedPart | Move) -> str:
     noun = "message" if part.messages == 1 else "messages"
     return f"{written(part.ranges)}: {part.messages:,} {noun}"
 
 
-def _told(part: Part) -> str:
+def _reason(part: ChangedPart) -> str:
     return f"{part.section}: {part.reason}" if part.reason else part.section
 
 
-def _plain(part: Part | Move) -> dict[str, Any]:
+def _plain(part: ChangedPart | Move) -> dict[str, Any]:
     return {**part._asdict(), "ranges": [list(each) for each in part.ranges]}

@@ -11,21 +11,21 @@ from keepthread.context.quoting import flat, speaker
 from keepthread.types import Message
 
 GAP: Final = " … "
-"""Stands where something was left out."""
+"""Marks where text was left out."""
 
 _GAP_SIZE: Final = 5
 _LEAST: Final = 60
-"""Bytes below which a piece of a text tells nothing."""
+"""A shorter piece of a text, in bytes, is not worth showing."""
 _LINE: Final = 150
-"""Bytes below which the account of a turn tells too little."""
+"""A shorter line for a turn, in bytes, is not worth showing."""
 _NEAR: Final = 24
-"""Characters that may go, lest a word be cut."""
+"""Characters that may be dropped to avoid cutting a word."""
 _BEGINNING: Final = 40
-"""Characters by which a line is known again after it was cut."""
+"""Characters that identify a line after it was cut."""
 _SHORT: Final = 12
-"""Characters of a sentence that goes with the next one: `Yes.`, `2. `, `e.g. `."""
+"""A sentence of fewer characters is joined to the next one: `Yes.`, `2. `, `e.g. `."""
 _WEIGHED: Final = 50_000
-"""Sentences above which not each is weighed, for the sake of time."""
+"""With more sentences than this only some are weighed, to limit the time."""
 _TOOLS: Final = 5
 """Tools that are named before the others are only counted."""
 _NAME_SIZE: Final = 60
@@ -33,7 +33,7 @@ _BULLET: Final = "- "
 _BAR: Final = " | "
 _JOINER: Final = "\u200d"
 _CLUSTER: Final = 16
-"""Signs that may make up one character; a longer heap of accents is cut."""
+"""Code points that may form one character; longer sequences of accents are cut."""
 
 # Compiled when first used. After a title or before lower case, no sentence ends. No part of it
 # repeats, so that a text takes time in proportion to its length.
@@ -118,11 +118,11 @@ def _ends(pieces: Sequence[str], limit: int) -> tuple[dict[int, str], int]:
 
 
 def _middle(pieces: Sequence[str], room: int) -> dict[int, str]:
-    """Return the weightiest pieces between the ends that fit; a long one is cut to what is left."""
+    """Return the most important pieces between the ends that fit; one is cut to fill the rest."""
     kept: dict[int, str] = {}
     step = 1 + len(pieces) // _WEIGHED
-    telling = [n for n in range(1, len(pieces) - 1, step) if pieces[n].strip(_BULLETS)]
-    order = sorted(telling, key=lambda n: -_weight(pieces[n]))
+    content = [n for n in range(1, len(pieces) - 1, step) if pieces[n].strip(_BULLETS)]
+    order = sorted(content, key=lambda n: -_weight(pieces[n]))
     for n in order:
         needed = len(pieces[n]) + _GAP_SIZE
         if needed <= room and (needed := size(pieces[n]) + _GAP_SIZE) <= room:
@@ -190,7 +190,7 @@ def _head(text: str, room: int) -> str:
 
 
 def _tail(text: str, room: int) -> str:
-    """Return the end of a text, from behind a space if one is near."""
+    """Return the end of a text, from after a space if one is near."""
     raw = text[-room:].encode("utf-8", "surrogatepass")
     start = len(raw) - room
     while raw[start] & 0xC0 == 0x80:
@@ -203,7 +203,7 @@ def _tail(text: str, room: int) -> str:
 
 
 def _clings(text: str, at: int) -> bool:
-    """Tell whether a sign belongs to the one before it: an accent, a joiner, a shade of skin."""
+    """Return whether a code point belongs to the one before: an accent, a joiner, a skin tone."""
     sign, before = text[at], text[at - 1]
     return (
         sign == _JOINER
@@ -226,7 +226,7 @@ def turn_line(
     """Return one turn in one line: what was asked, what was answered, which tools were used.
 
     The questions take `user` bytes together, the answer `answer`; of an answer in `digests`, by
-    its position, the digest stands. A turn with nothing to say gives an empty line.
+    its position, the digest is used. A turn without text gives an empty line.
     """
     live = [message for message in messages if message.state == "live"]
     asked = [message for message in live if message.role == "user" and message.content.strip()]
@@ -287,29 +287,29 @@ def _shorter(line: str, limit: int) -> str:
 
 
 def _thinned(lines: Sequence[str], limit: int) -> Sequence[str]:
-    """Return the ends, and as many lines between as can still tell something.
+    """Return the ends, and as many lines between them as can still be useful.
 
-    The lightest go, but never two neighbours at once: so a summary thinned again and again still
-    has lines from all of its length, the more the younger.
+    The least important lines are dropped, but never two neighbors at once: a summary that is
+    thinned repeatedly keeps lines from all of its length, and more of the newer ones.
     """
     needed = sum(min(size(line), _LINE) + 1 for line in lines)
     most = max(len(lines) * limit // needed, 3)
     while len(lines) > most:
         gone: set[int] = set()
-        for n in sorted(range(1, len(lines) - 1), key=lambda n: _standing(lines[n])):
+        for n in sorted(range(1, len(lines) - 1), key=lambda n: _line_rank(lines[n])):
             if len(lines) - len(gone) > most and n - 1 not in gone and n + 1 not in gone:
                 gone.add(n)
         lines = [line for n, line in enumerate(lines) if n not in gone]
     return lines
 
 
-def _standing(line: str) -> tuple[int, int]:
-    """Return how firmly a line stands: its weight, then a lot drawn once, by how it begins."""
+def _line_rank(line: str) -> tuple[int, int]:
+    """Return the sort key of a line: its weight, then a checksum of its beginning as tie-break."""
     return _weight(line), crc32(line[:_BEGINNING].encode("utf-8", "surrogatepass"))
 
 
 def _level(sizes: Sequence[int], room: int) -> int:
-    """Return the size to cut to, so that all fit together; what is smaller leaves its room."""
+    """Return the size to cut to so that all fit together; smaller ones leave their share."""
     left = len(sizes)
     for each in sorted(sizes):
         if each * left > room:

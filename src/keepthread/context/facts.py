@@ -1,4 +1,4 @@
-"""What is known: the profile of facts, as one quotation that stands before the conversation."""
+"""Facts: the profile of the user, quoted before the conversation."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,12 +9,12 @@ from keepthread.context.why import Account
 from keepthread.protocols import Known, Material
 from keepthread.types import Message
 
-_TITLE: Final = "What is known of the user"
+_TITLE: Final = "Known facts about the user"
 _USED_UP: Final = "facts of the profile: the facts' share of the budget is used up"
 
 
 def profile_that_fits(material: Material, room: int, account: Account) -> Message | None:
-    """Return the profile in at most so many tokens, what matters most first; None if none fits."""
+    """Return the profile in up to `room` tokens, the most important first; None if none fits."""
     profile = [fact for fact in material.facts if fact.always]
     shown, message = len(profile), None
     while shown and message is None:

@@ -1,4 +1,7 @@
-"""Marks: what `clear` and `rewind` hide, kept in one small record so that both cost the same."""
+"""Hidden ranges: messages that `clear` and `rewind` hide.
+
+They are stored in one small record, so that both take constant time.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +13,7 @@ CLEARED = "cleared"
 REWOUND = "rewound"
 
 
-class Marks(NamedTuple):
+class HiddenRanges(NamedTuple):
     """The hidden ranges of a session, in order, none touching another's positions."""
 
     hidden: Sequence[Hidden] = ()
@@ -18,8 +21,8 @@ class Marks(NamedTuple):
     """Ranges that were hidden before a later one covered them; a fork from between needs them."""
 
     @classmethod
-    def from_json(cls, value: Any) -> "Marks":
-        """Return the marks of a record's value."""
+    def from_json(cls, value: Any) -> "HiddenRanges":
+        """Return the hidden ranges of a record's value."""
         spans = [(Hidden(*(span[name] for name in Hidden._fields)), span) for span in value]
         return cls(
             hidden=tuple(hidden for hidden, span in spans if not span.get("inner")),
@@ -31,18 +34,18 @@ class Marks(NamedTuple):
         outer: list[JSON] = [span._asdict() for span in self.hidden]
         return outer + [{**span._asdict(), "inner": True} for span in self.inner]
 
-    def hide(self, first: int, last: int, tokens: int, reason: str) -> "Marks":
-        """Return these marks with one more range up to the log's end, which covers others."""
+    def hide(self, first: int, last: int, tokens: int, reason: str) -> "HiddenRanges":
+        """Return the ranges plus one more up to the end of the log, which covers others."""
         kept = [span for span in self.hidden if span.last < first]
         new = Hidden(first=first, last=last, tokens=tokens, reason=reason)
         # Hidden again though nothing was added, a range takes the place of its equal.
         later = [span for span in self.hidden if span.last >= first]
         covered = [span for span in later if span[:2] != new[:2]]
         hidden = sorted([*kept, new], key=lambda span: span.first)
-        return Marks(hidden, [*self.inner, *covered])
+        return HiddenRanges(hidden, [*self.inner, *covered])
 
-    def showing(self, message: Message, before: int) -> "Marks":
-        """Return these marks without one message, which its own turn shows though it is hidden.
+    def showing(self, message: Message, before: int) -> "HiddenRanges":
+        """Return the ranges without one message, which its own turn shows though it is hidden.
 
         `before` is the running total where the range begins that hides it.
         """
@@ -57,26 +60,26 @@ class Marks(NamedTuple):
         ]
         others = [each for each in self.hidden if each != span]
         kept = [*others, *(part for part in parts if part.first <= part.last)]
-        return Marks(sorted(kept, key=lambda each: each.first))
+        return HiddenRanges(sorted(kept, key=lambda each: each.first))
 
     def hiding(self, seq: int) -> Hidden | None:
         """Return the range that hides a position."""
         span = self._before(seq)
         return span if span is not None and seq <= span.last else None
 
-    def upto(self, seq: int) -> "Marks":
-        """Return the marks as they were for a log that ended at a position."""
+    def upto(self, seq: int) -> "HiddenRanges":
+        """Return the ranges as they were for a log that ended at a position."""
         spans = [span for span in (*self.hidden, *self.inner) if span.last <= seq]
         inner = [s for s in spans if any(_covers(other, s) for other in spans if other is not s)]
         hidden = [span for span in spans if span not in inner]
-        return Marks(sorted(hidden, key=lambda span: span.first), inner)
+        return HiddenRanges(sorted(hidden, key=lambda span: span.first), inner)
 
     def hides(self, seq: int) -> bool:
-        """Tell whether a position is hidden."""
-        return self.behind(seq) != seq
+        """Return whether a position is hidden."""
+        return self.next_visible(seq) != seq
 
-    def behind(self, seq: int) -> int:
-        """Return a position, or the first one behind the range that hides it."""
+    def next_visible(self, seq: int) -> int:
+        """Return the position, or the first one after the range that hides it."""
         span = self._before(seq)
         return span.last + 1 if span is not None and seq <= span.last else seq
 
@@ -110,15 +113,15 @@ def _covers(outer: Hidden, inner: Hidden) -> bool:
 
 
 def opens_turn(message: Message) -> bool:
-    """Tell whether a message is the question of a turn."""
+    """Return whether a message is the question of a turn."""
     return message.role == "user" and message.turn > 0
 
 
-class Questions:
-    """The questions of a log that could be seen so far; give it all messages in order."""
+class QuestionTracker:
+    """Tracks the visible questions of a log; pass it all messages in order."""
 
-    def __init__(self, marks: Marks | None = None) -> None:
-        """Begin with no question; without marks, give it visible messages only."""
+    def __init__(self, marks: HiddenRanges | None = None) -> None:
+        """Begin with no question; without ranges, pass visible messages only."""
         spans = (*marks.hidden, *marks.inner) if marks else ()
         self._spans = sorted(spans, key=lambda span: span.last, reverse=True)
         self._seen: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """Ids that follow from others: the same parts always give the same id.
 
-They have the shape of our own ids, as a UUID of version 8, so that a tool's result can be told to
-belong to one call and to no other: servers use the same call ids again and again. The last digits
+They have the shape of our own ids, as a UUID of version 8, so that a tool's result can be
+matched to exactly one call: servers reuse call ids. The last digits
 are a checksum of the others: a caller's own id of 32 random digits is not mistaken for one.
 """
 
@@ -20,7 +20,7 @@ _CHECKED: Final = 26
 
 
 def derived_id(*parts: str) -> str:
-    """Return the id that these parts stand for."""
+    """Return the id derived from these parts."""
     seed = "\0".join(parts).encode("utf-8", "surrogatepass")
     digits = hashlib.sha256(seed).hexdigest()
     checked = f"{digits[:12]}8{digits[13:16]}8{digits[17:_CHECKED]}"
@@ -28,19 +28,19 @@ def derived_id(*parts: str) -> str:
 
 
 def derived_ids(*parts: str) -> Callable[[], str]:
-    """Return what gives one id after another, the same ones for the same parts."""
+    """Return a function that yields one id after another, the same for the same parts."""
     numbers = count()
     return lambda: derived_id(*parts, str(next(numbers)))
 
 
 def derived_call_id(*parts: str) -> str:
-    """Return the id of a tool call that these parts stand for: digits take the fewest tokens."""
+    """Return the id of a tool call derived from these parts: digits take the fewest tokens."""
     seed = "\0".join(parts).encode("utf-8", "surrogatepass")
     return f"call_{int.from_bytes(hashlib.sha256(seed).digest()[:8]) % 10**12:012}"
 
 
 def is_derived(id: str) -> bool:
-    """Tell whether an id was made by `derived_id`: one of 2**32 random ids passes for one."""
+    """Return whether an id was made by `derived_id`; one of 2**32 random ids passes too."""
     shaped = len(id) == _LENGTH and id[12] == "8" and id[16] == "8"
     return shaped and id[_CHECKED:] == _checksum(id[:_CHECKED])
 

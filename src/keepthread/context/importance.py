@@ -1,4 +1,4 @@
-"""What is worth keeping word for word: decisions, constraints, preferences, told by their cues."""
+"""Importance: decisions, constraints and preferences to keep verbatim, found by cue words."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from keepthread.types import Importance, Message
 
 
 class Cue(NamedTuple):
-    """Words that tell what a sentence is; `pattern` is a regular expression, whatever the case."""
+    """Words that classify a sentence; `pattern` is a regular expression, case-insensitive."""
 
     kind: str
     weight: float
@@ -24,7 +24,7 @@ _RULE: Final = "a constraint"
 _TASTE: Final = "a preference"
 _KEEP: Final = "a request to remember"
 
-# Strings, compiled when first used: whoever imports keepthread need not score anything.
+# Strings, compiled when first used: importing keepthread must stay fast.
 # Every pattern asks for a person or an order: "must" alone is in every manual, and "I love it" in
 # every chat. `^` is the start of a sentence.
 CUES: Final = (
@@ -35,7 +35,7 @@ CUES: Final = (
     Cue(_KEEP, 0.9, r"\b(?:keep|bear) in mind that\b|\b(?:make a note|don['’]t forget) that\b"),
     Cue(_KEEP, 0.9, r"^(?:please |and |so )*(?:remember|note)(?::| that| (?:my|our|i|we)\b)"),
     Cue(_KEEP, 0.9, r"\b(?:from now on|going forward|henceforth)\b"),
-    # An order begins the sentence; "always happy to help" and "never done it" are none.
+    # An order begins the sentence; "always happy to help" and "never done it" are not orders.
     Cue(
         _RULE,
         0.9,
@@ -93,7 +93,7 @@ CUES: Final = (
         r"我(?:更|比较|不)?(?:喜欢|喜歡|讨厌)|の?(?:方|ほう)が(?:好き|いい)|が(?:好き|嫌い)(?:です|だ)",
     ),
 )
-"""What `Cues` looks for unless it is told otherwise."""
+"""The default cues of `Cues`."""
 
 _LONG: Final = 2000
 _LONG_WEIGHT: Final = 0.3
@@ -101,13 +101,13 @@ _ANSWER_WEIGHT: Final = 0.6
 _EACH_MORE: Final = 0.05
 _QUOTE: Final = 60
 
-# Where the asking begins in "I prefer tea, can you find some?": what stands before it is said.
+# Where the asking begins in "I prefer tea, can you find some?": the part before it is a statement.
 _ASKING: Final = (
     r"(?:^|[,;:–-] ?|\b(?:so|and|but) )(?:can|could|would|will|should|shall|may|do|does|did|have"
     r"|has|is|are|am|was|were|what|how|why|which|when|where|who|any)(?:['’]\w+)? \w"
     r"|\bi(?:['’]m| am)? (?:wonder|wondering|curious|not sure)\b"
 )
-# What takes a cue back: "if we decided", "not sure I prefer".
+# Words before a cue that cancel it: "if we decided", "not sure I prefer".
 _DOUBT: Final = r"\b(?:if|whether|unless|suppose|not sure|wonder(?:ing)?|wenn|falls|si|ob)\b[^,;]*$"
 
 
@@ -151,7 +151,7 @@ def _words(cue: Cue, said: str) -> str:
 
 
 def _may_matter(message: Message) -> bool:
-    """Tell whether a person or the model speaks; what a tool or the web says cannot ask to stay."""
+    """Return whether a person or the model speaks; text of tools or the web cannot be important."""
     return (
         message.state == "live"
         and message.role in ("user", "assistant")

@@ -1,4 +1,7 @@
-"""The fence: a text from elsewhere, quoted so that it can neither close the quotation nor pose."""
+"""Quoting: untrusted text between random delimiters, to contain prompt injection.
+
+The text can neither close the quotation nor pass for another speaker.
+"""
 
 import re
 from dataclasses import replace
@@ -12,27 +15,27 @@ from keepthread.types import Message
 
 CUT: Final = "…"
 _FENCE_LINE: Final = r"[(\[{](?=[^\n(\[{]{0,200}?\bquoted?\W{1,4}fence\b)"
-"""The start of a line around a quotation, in a reading: only we write those."""
+"""The start of a delimiter line, as `read` returns it: only we write those."""
 _AS_DIGITS: Final = str.maketrans("li|oszgq", "11105299")
-"""Letters and signs that pass for digits; none of them is a hexadecimal digit itself."""
+"""Characters that look like digits; none of them is a hexadecimal digit itself."""
 
 
-def harmless(text: str, fence: str = "") -> str:
-    """Return a text without the fence, and with no mark that a chat template would obey.
+def sanitize(text: str, fence: str = "") -> str:
+    """Return a text without the delimiter, and without marks that a chat template would obey.
 
-    The first sign of such a mark is replaced by one that looks like it: `‹|im_start|>`.
+    The first character of such a mark is replaced by one that looks like it: `‹|im_start|>`.
     """
-    text = sendable(text)  # whatever no wire carries may part what would be whole again
+    text = sendable(text)  # dropped characters could split a mark
     return escaped(_without(text, fence) if fence else text)
 
 
-# --- the fence, in whichever letters ---
+# --- the delimiter, also in look-alike letters ---
 
 
 def _without(text: str, fence: str) -> str:
-    """Return a text without the fence, and without lines that look like those around a quotation.
+    """Return a text without the delimiter, and without lines that look like delimiter lines.
 
-    A model may have said the fence to somebody, and it may take `０ａ`, or the Cyrillic `а`, for
+    A model may have revealed the delimiter, and it may read `０ａ`, or the Cyrillic `а`, as
     `0a`.
     """
     text, fence = text.replace(fence, CUT), read(fence).translate(_AS_DIGITS)
@@ -48,7 +51,7 @@ def _without(text: str, fence: str) -> str:
 
 
 def _cut(text: str, fence: str) -> str:
-    """Return a text without the fence, also where it is written in other letters."""
+    """Return a text without the delimiter, also where it is written in look-alike letters."""
     signs = list(reading(text))
     seen = "".join(each for each, _ in signs).translate(_AS_DIGITS)
     parts: list[str] = []
@@ -72,8 +75,8 @@ def speaker(message: Message) -> str:
     if message.role == "tool":
         who, author = f"Tool {label(message.name)}" if message.name else "Tool", None
     details = [named_origin(message), label(author) if author else None]
-    told = ", ".join(filter(None, details))
-    return f"{who} ({told})" if told else who
+    text = ", ".join(filter(None, details))
+    return f"{who} ({text})" if text else who
 
 
 def flat(text: str) -> str:
@@ -82,23 +85,23 @@ def flat(text: str) -> str:
 
 
 def is_order(message: Message) -> bool:
-    """Tell whether a message of the system role may speak with the operator's voice."""
+    """Return whether a message of the system role comes from the operator."""
     return message.role == "system" and message.origin in ("operator", None)
 
 
 def quotation(message: Message) -> str:
     """Return a message as quoted text, each line marked."""
-    lines = [f"> {line}" for line in harmless(message.content).splitlines()] or [">"]
+    lines = [f"> {line}" for line in sanitize(message.content).splitlines()] or [">"]
     calls = [
-        f"> (called {label(c.name)} with {harmless(flat(c.arguments))})" for c in message.tool_calls
+        f"> (called {label(c.name)} with {sanitize(flat(c.arguments))})" for c in message.tool_calls
     ]
     attached = [f"> {attachment_note(a)}" for a in message.attachments]
     return "\n".join([f"{speaker(message)} said:", *lines, *calls, *attached])
 
 
 def in_short(text: str) -> str:
-    """Return what a model made of an answer as a quotation: nobody said it in these words."""
-    return "\n".join(["In short:", *(f"> {line}" for line in harmless(text).splitlines())])
+    """Return a model's digest of an answer as a quotation: nobody wrote it in these words."""
+    return "\n".join(["In short:", *(f"> {line}" for line in sanitize(text).splitlines())])
 
 
 def as_quotation(message: Message) -> Message:
@@ -111,7 +114,7 @@ def as_quotation(message: Message) -> Message:
         tool_call_id=None,
         name=None,
         author=None,
-        origin="user",  # it is our own word that somebody said this
+        origin="user",  # the quotation itself is our own text
         meta={**message.meta, LOWEST_ORIGIN: trust_in(message)},
         native=None,
         attachments=(),
@@ -119,16 +122,16 @@ def as_quotation(message: Message) -> Message:
 
 
 def quoted(message: Message, counter: TokenCounter) -> Message:
-    """Return a message of the user role that quotes another, counted anew."""
+    """Return a message of the user role that quotes another, with its tokens counted."""
     quote = as_quotation(message)
     return replace(quote, tokens=counter.count(quote))
 
 
 def fenced(text: str, fence: str, title: str) -> str:
-    """Return a text as a quotation, each line marked, between two lines that only we can write.
+    """Return a text as a quotation, each line marked, between two delimiter lines.
 
-    `fence` is what the text cannot know: letters and digits drawn by chance.
+    `fence` is the delimiter: random letters and digits that the text cannot know.
     """
-    lines = [f"> {line}" for line in harmless(text, fence).splitlines()] or [">"]
-    head = f"[{flat(harmless(title, fence))}, quoted, fence {fence}]"
+    lines = [f"> {line}" for line in sanitize(text, fence).splitlines()] or [">"]
+    head = f"[{flat(sanitize(title, fence))}, quoted, fence {fence}]"
     return "\n".join([head, *lines, f"[end of quote, fence {fence}]"])

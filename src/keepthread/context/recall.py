@@ -1,7 +1,7 @@
-"""What was recalled, as one quotation: old messages in the order of time, under their days.
+"""Recalled messages as one quotation, in order of time, under their days.
 
-Inside the fence a line is who said it and what; a line that goes on is indented, so that nobody's
-words can pose as another's. Pieces that the same message lost on the way are dots.
+Between the delimiters each line is a speaker and a text; continuation lines are indented, so that
+no text can pass for another speaker. Omitted pieces of a message are dots.
 """
 
 from collections.abc import Sequence, Set
@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
-from keepthread.context.quoting import CUT, flat, harmless, speaker
+from keepthread.context.quoting import CUT, flat, sanitize, speaker
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
 from keepthread.context.why import Account
 from keepthread.protocols import Known, Recalled, Recollection, TokenCounter
@@ -20,19 +20,19 @@ from keepthread.types import Choice, Message, Origin
 _HEAD: Final = "[recalled, quoted, fence {}]"
 _END: Final = "[end of quote, fence {}]"
 _NEAR: Final = 3
-"""How many of those that just missed are named."""
+"""Number of pieces that just did not fit to mention in `why`."""
 _LETTER: Final = 0.22
-"""Tokens that a letter takes at least, unless a piece was counted whose letters took less."""
+"""Minimum tokens per letter, until a piece with fewer is counted."""
 _SURELY: Final = 0.75
-"""How much of that a piece is sure to take: one that is too long even so need not be counted."""
+"""Share of that estimate used as a lower bound: a piece above the room is not counted."""
 _LABEL: Final = 5
 """Tokens of a line that are not of the piece itself."""
 _NO_DAY: Final = "unknown day"
 _NO_ROOM: Final = "recalled, but its share of the budget is used up"
 
 
-class _Line(NamedTuple):
-    """One piece as it will stand in the quotation."""
+class _RecallLine(NamedTuple):
+    """One piece as the quotation shows it."""
 
     hit: Recollection
     day: str
@@ -50,15 +50,15 @@ def recollect(
     *,
     seen: Set[str],
 ) -> Message | None:
-    """Return what was recalled in at most so many tokens, the best of it, each once.
+    """Return the best recalled messages in up to `room` tokens, each once.
 
     `seen` are the ids of messages that are shown elsewhere in the context.
     """
-    writer = _Writer(counter, fence, facts, _each_once(recalled.hits, seen))
+    writer = _RecallWriter(counter, fence, facts, _each_once(recalled.hits, seen))
     left = room - writer.frame
     chosen = pack(writer.days, left, _day_tokens(counter), writer.cost) if left > 0 else []
     message = writer.message(chosen)
-    while message.tokens > room and chosen:  # pieces side by side may cost more than by themselves
+    while message.tokens > room and chosen:  # joined pieces may cost more than the sum
         chosen = chosen[:-1]
         message = writer.message(chosen)
     _explain_misses(writer, chosen, account)
@@ -70,7 +70,7 @@ def recollect(
 
 
 def _each_once(hits: Sequence[Recollection], seen: Set[str]) -> list[Recollection]:
-    """Return what is shown nowhere else; copies in forks are one."""
+    """Return the pieces that are not shown elsewhere; copies in forks count as one."""
     found: dict[tuple[str, bytes, int], Recollection] = {}
     for hit in hits:
         if hit.message.id not in seen:
@@ -78,8 +78,8 @@ def _each_once(hits: Sequence[Recollection], seen: Set[str]) -> list[Recollectio
     return list(found.values())
 
 
-class _Writer:
-    """Writes pieces, and knows what each costs."""
+class _RecallWriter:
+    """Renders pieces and caches their costs."""
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class _Writer:
     ) -> None:
         self.counter = counter
         self.fence = fence
-        self.facts = [f"Known: {flat(harmless(fact.text, fence))}" for fact in facts]
+        self.facts = [f"Known: {flat(sanitize(fact.text, fence))}" for fact in facts]
         self._known = facts
         self.hits = hits
         self.frame = self.message(()).tokens
         self.days = self._days()
         self._labels: dict[str, str] = {}
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, _RecallLine] = {}
         self._cheapest = 0.0
-        """The fewest tokens that a letter took so far."""
+        """The fewest tokens per letter so far."""
 
     def _days(self) -> list[str]:
         days = {at: _day(at) for at in {hit.sitting for hit in self.hits}}
@@ -110,20 +110,20 @@ class _Writer:
             return room + 1
         return self.line(number).tokens
 
-    def line(self, number: int) -> _Line:
-        """Return a piece as it will stand there."""
+    def line(self, number: int) -> _RecallLine:
+        """Return a piece as the quotation shows it."""
         if (line := self._lines.get(number)) is None:
             line = self._lines[number] = self._line(number)
             rate = (line.tokens - _LABEL) / max(1, len(line.hit.text))
             self._cheapest = min(rate, self._cheapest or _LETTER)
         return line
 
-    def _line(self, number: int) -> _Line:
+    def _line(self, number: int) -> _RecallLine:
         hit = self.hits[number]
-        body = harmless(hit.text, self.fence).splitlines()
+        body = sanitize(hit.text, self.fence).splitlines()
         label = f"{CUT} " if hit.part else self._label(speaker(hit.message))
         text = label + "\n  ".join(body)
-        return _Line(hit, self.days[number], text, _cost(self.counter, f"{text}\n"))
+        return _RecallLine(hit, self.days[number], text, _cost(self.counter, f"{text}\n"))
 
     def message(self, numbers: Sequence[int]) -> Message:
         """Return the quotation of these pieces."""
@@ -152,7 +152,7 @@ class _Writer:
 
     def _label(self, who: str) -> str:
         if who not in self._labels:
-            self._labels[who] = f"{flat(harmless(who, self.fence))}: "
+            self._labels[who] = f"{flat(sanitize(who, self.fence))}: "
         return self._labels[who]
 
 
@@ -178,15 +178,15 @@ def _day_tokens(counter: TokenCounter) -> int:
     return _cost(counter, "2026-11-15\n")
 
 
-def _in_time(line: _Line) -> tuple[str, float, str, int, int]:
+def _in_time(line: _RecallLine) -> tuple[str, float, str, int, int]:
     hit = line.hit
     return line.day, hit.sitting, hit.id, hit.message.seq, hit.part
 
 
 def _explain(
-    message: Message, lines: Sequence[_Line], notes: Sequence[str], account: Account
+    message: Message, lines: Sequence[_RecallLine], notes: Sequence[str], account: Account
 ) -> None:
-    """Note what is shown, each piece by itself, and what the quotation around it takes."""
+    """Record each shown piece, and the tokens of the quotation around them."""
     left = message.tokens
     for line in lines:
         tokens = min(left, line.tokens)
@@ -196,14 +196,14 @@ def _explain(
     account.add_range(0, 0, 1, left, "recalled", around)
 
 
-def _explain_misses(writer: _Writer, chosen: Sequence[int], account: Account) -> None:
-    """Name those that would have been next."""
+def _explain_misses(writer: _RecallWriter, chosen: Sequence[int], account: Account) -> None:
+    """Record the pieces that would have been next."""
     taken = set(chosen)
     missed = islice((n for n in range(len(writer.hits)) if n not in taken), _NEAR)
     for line in map(writer.line, missed):
         account.choices.append(_choice(line, line.tokens, "", f"{_NO_ROOM}; {line.hit.reason}"))
 
 
-def _choice(line: _Line, tokens: int, section: str, reason: str) -> Choice:
+def _choice(line: _RecallLine, tokens: int, section: str, reason: str) -> Choice:
     seq = line.hit.message.seq
     return Choice(seq, seq, 1, tokens, section, reason, line.hit.id)

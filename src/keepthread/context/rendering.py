@@ -1,4 +1,4 @@
-"""What a message costs, whatever measures its text.
+"""The cost of a message in tokens, for any function that measures text.
 
 The sum over messages is never below what the text form or any wire carries: every text that may be
 shown is measured, and frames stand for what wraps it.
@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from keepthread.context.chat_templates import marks
 from keepthread.types import JSON, Attachment, Message, Origin, ToolCall
 
-# Compiled when first used: whoever imports keepthread need not render anything.
+# Compiled when first used: importing keepthread must stay fast.
 _IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _WEB: Final = r"https://[a-zA-Z0-9.-]+(?::[0-9]{1,5})?(?:[/?#][^\s\"<>\\]*)?"
 _DATA: Final = r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})"
@@ -52,7 +52,7 @@ _BAD_IN_NAME: Final = r"[^a-zA-Z0-9_-]"  # compiled when first used
 _BAD_IN_LABEL: Final = r"(?:[^\w.:/@+-]|[\u115f\u1160\u3164\uffa0])+"  # some letters are blank
 _LONGEST_LABEL: Final = 64
 _FOREIGN: Final = ("tool", "web", "import")
-"""Origins of what nobody said here."""
+"""Origins outside the conversation."""
 
 _OWN_ORIGINS: Final = {
     "system": ("operator",),
@@ -86,7 +86,7 @@ def count_message(message: Message, measure: Measure) -> int:
         total += MARK_COST * sum(len(marks(text)) for text in shown)
     if quoted and message.role != "tool":
         total += QUOTE_FRAME + 3 * _breaks(message.content)
-        if message.tool_calls:  # they stand apart from the quotation
+        if message.tool_calls:  # they are separate from the quotation
             total += MESSAGE_FRAME
     for call in message.tool_calls:
         total += _count_call(call, measure)
@@ -97,7 +97,7 @@ def count_message(message: Message, measure: Measure) -> int:
 
 
 def is_quoted(message: Message) -> bool:
-    """Tell whether a message is shown as a quotation: what tools, the web and imports say.
+    """Return whether a message is quoted: text of tools, the web and imports.
 
     In the system's role all are quoted but the operator.
     """
@@ -107,7 +107,7 @@ def is_quoted(message: Message) -> bool:
 
 
 def is_shown(message: Message, attachment: Attachment) -> bool:
-    """Tell whether an attachment is an image that goes along with its message; else it is named.
+    """Return whether an attachment is an image that is sent with its message; else it is named.
 
     No wire takes images from an assistant, and what is quoted is shown as text alone.
     """
@@ -127,7 +127,7 @@ def named_origin(message: Message) -> Origin | None:
 
 
 def indented(text: str, *, quoted: bool) -> str:
-    """Return a text as the text form has it: behind a label, and no later line at the margin."""
+    """Return a text as the text form shows it: after a label, with later lines indented."""
     lines = text.splitlines()
     if not lines:
         return ""
@@ -146,7 +146,7 @@ def _count_text(text: str, measure: Measure, *, quoted: bool) -> int:
 
 
 def _is_plain_line(text: str) -> bool:
-    """Tell whether a text with one break ends with it, behind a word or one sign behind a word.
+    """Return whether a text with one break ends with it, after a word or one sign after a word.
 
     The text form drops that break, which leaves no more tokens than there were.
     """
@@ -187,7 +187,7 @@ def label(name: str) -> str:
 def arguments_as_json(arguments: str) -> str:
     """Return arguments as the JSON object that some wires demand.
 
-    What the model wrote may be no object, or no JSON at all; it then stands inside one.
+    If the model wrote anything else, or no JSON at all, the text is wrapped in an object.
     """
     try:
         value: JSON = json.loads(arguments)

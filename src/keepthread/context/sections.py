@@ -1,4 +1,4 @@
-"""Sections: what may stand in a context beside the window, and how much of it each may take."""
+"""Sections: the parts of a context beside the window, and the share of tokens of each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.context.why import Account
 from keepthread.errors import InvalidInput
-from keepthread.protocols import Live, Material
+from keepthread.protocols import CachedResult, Material
 from keepthread.types import Message
 
 SectionName: TypeAlias = Literal["pins", "notes", "facts", "summary", "kept", "live", "recalled"]
@@ -72,11 +72,11 @@ RECALL: Final = (_FACTS, _ALL_RECALLED)
 """The sections of the four strategies, in the order in which they are given tokens."""
 
 PAST: Final = frozenset({"summary", "kept"})
-"""Sections that stand for what is before the window; if nothing is, they claim nothing."""
+"""Sections about messages before the window; without such messages they claim nothing."""
 
 
 class Share(NamedTuple):
-    """What a section may take of a room, in tokens."""
+    """The tokens that a section may take."""
 
     name: str
     least: int
@@ -86,14 +86,14 @@ class Share(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What the sections of a context may take, in tokens, in the order of who comes first."""
+    """The tokens that the sections of a context may take, in order of priority."""
 
     room: int
     shares: Sequence[Share]
 
     @classmethod
     def of(cls, sections: Sequence[Section], material: Material, room: int) -> "Shares":
-        """Return the shares of the sections that have something to say."""
+        """Return the shares of the sections that may have content."""
         return cls(
             room,
             [
@@ -120,19 +120,19 @@ class Shares(NamedTuple):
     def given(self, left: int) -> dict[str, int]:
         """Return what each may take of what the window leaves.
 
-        Nobody takes what is the least of those behind.
+        The minimum of the sections after it is reserved.
         """
         given: dict[str, int] = {}
-        behind = sum([each.least for each in self.shares])
+        reserved = sum([each.least for each in self.shares])
         for name, least, most, _ in self.shares:
-            behind -= least
-            given[name] = max(0, min(most, max(left - behind, min(left, least))))
+            reserved -= least
+            given[name] = max(0, min(most, max(left - reserved, min(left, least))))
             left -= given[name]
         return given
 
 
 def _speaks(name: SectionName, material: Material) -> bool:
-    """Tell whether a section may have something to say in this session."""
+    """Return whether a section may have content in this session."""
     if name == "pins":
         return bool(material.pins)
     if name == "notes":
@@ -147,7 +147,7 @@ def newest_that_fit(
 ) -> list[Message]:
     """Return the newest messages that fit; the oldest go first, and the account says so.
 
-    One that is too large makes way for older ones that are not.
+    One that is too large is skipped for older ones that fit.
     """
     left = room
     shown: list[Message] = []
@@ -163,12 +163,12 @@ def newest_that_fit(
     return shown
 
 
-def live_that_fit(
-    live: Sequence[Live], room: int, account: Account, seen: set[int]
+def cached_that_fit(
+    live: Sequence[CachedResult], room: int, account: Account, seen: set[int]
 ) -> Iterator[Message]:
     """Yield calls and results that the window does not show, as many as fit, oldest first."""
     left = room
-    fitting: list[Live] = []
+    fitting: list[CachedResult] = []
     for each in reversed([each for each in live if each.result.seq not in seen]):
         tokens = each.call.tokens + each.result.tokens
         reason = f"remembered, {each.left} of {each.cache_turns} turns left"

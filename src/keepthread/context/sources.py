@@ -1,4 +1,4 @@
-"""What an answer was written from: positions that a context showed, told in short or recalled."""
+"""Sources of an answer: positions that its context showed, summarized or recalled."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from keepthread.context.hidden import CLEARED, REWOUND
 from keepthread.context.ranges import Range, merged, without
-from keepthread.context.summary import BEHIND, IN_SHORT
+from keepthread.context.summary import COVERED, IN_SHORT
 from keepthread.context.trust import lowest, trust_in
 from keepthread.types import Origin, Selection
 
@@ -17,7 +17,7 @@ RECALLED_FROM: Final = "recalled_from"
 
 
 class Shown(NamedTuple):
-    """What a context showed: how far it can be trusted, and the messages behind it."""
+    """The content of a context: its trust, and the messages it came from."""
 
     trust: Origin
     """The least trusted origin of anything in it."""
@@ -35,24 +35,24 @@ def shown_by(selection: Selection, session: str) -> Shown:
     """Return what a context of a session showed."""
     recalled = recalled_sources(selection)
     own = merged([*sources(selection), *recalled.pop(session, ())])
-    behind = [c.last for c in selection.choices if not c.section and c.reason == BEHIND]
+    covered = [c.last for c in selection.choices if not c.section and c.reason == COVERED]
     return Shown(
         trust=lowest(map(trust_in, selection.messages)),
         own=own,
-        summarized=max(behind, default=0),
+        summarized=max(covered, default=0),
         recalled=recalled,
         facts=selection.facts,
     )
 
 
 def sources(selection: Selection) -> list[Range]:
-    """Return the ranges of positions that a context stands on, hidden ones left out."""
-    told, hidden = (
+    """Return the ranges of positions that a context was made from, without hidden ones."""
+    summarized, hidden = (
         [(c.first, c.last) for c in selection.choices if not c.section and c.reason in reasons]
-        for reasons in ((BEHIND, IN_SHORT), (CLEARED, REWOUND))
+        for reasons in ((COVERED, IN_SHORT), (CLEARED, REWOUND))
     )
     shown = [(message.seq, message.seq) for message in selection.messages if message.seq]
-    return merged([*without(told, hidden), *shown])
+    return merged([*without(summarized, hidden), *shown])
 
 
 def recalled_sources(selection: Selection) -> dict[str, list[Range]]:

@@ -1,8 +1,8 @@
 """Where a window starts: the newest units that fit, less what shares a step with one that does not.
 
 A unit has a place, the running total before it, which never changes, and a size, what it takes to
-show it now. What cannot be shown any more has a place and no size. Places are divided into steps
-of equal length; a step is left out as a whole once one of its units does not fit.
+show it now. A unit that cannot be shown any more has a place and no size. Places are divided
+into steps of equal length; a step is left out as a whole once one of its units does not fit.
 """
 
 from bisect import bisect_left
@@ -29,7 +29,7 @@ class Extent:
 
     def slide(self, room: int) -> int:
         """Return the first unit from which on all fit."""
-        # Negated, for bisection wants what ascends.
+        # Negated, because bisection needs ascending values.
         return min(bisect_left(self.after, -room, key=int.__neg__), len(self.places))
 
     def start(self, room: int, step: int) -> Start:
@@ -44,6 +44,6 @@ class Extent:
         """Return the unit with which all from a place on became more than fits."""
         unread = max(0, self.places[0] - edge)
         first = self.after[bisect_left(self.places, edge)]
-        # The first unit behind which less is left than what has to be.
-        behind = bisect_left(self.after, room - unread - first + 1, key=int.__neg__)
-        return max(0, min(behind, len(self.places)) - 1)
+        # The first unit after which less is left than required.
+        after = bisect_left(self.after, room - unread - first + 1, key=int.__neg__)
+        return max(0, min(after, len(self.places)) - 1)

@@ -1,8 +1,8 @@
 """Strategies: lists of sections around a window, chosen by one pure pipeline.
 
 Two orders, not one. Who gets tokens first: the system prompt, the newest user message, the turn
-in hand, then the sections in their order, then the window. Where it stands: what rarely changes
-first (system prompt, pins, facts, the told past, kept messages, notes older than the window), then
+in hand, then the sections in their order, then the window. Where it is placed: what rarely changes
+first (system prompt, pins, facts, the summary, kept messages, notes older than the window), then
 the window, then what changes with each turn (remembered results, what was recalled), then the
 newest user message and what came after it.
 """
@@ -21,15 +21,15 @@ from keepthread.context.sections import (
     SUMMARIZED,
     Section,
     Shares,
-    live_that_fit,
+    cached_that_fit,
     newest_that_fit,
 )
-from keepthread.context.summary import BEHIND, IN_SHORT, Told, tell
+from keepthread.context.summary import COVERED, IN_SHORT, SummarySection, render_summary
 from keepthread.context.trim import shorten
 from keepthread.context.why import Account
-from keepthread.context.window import CONTEXT_FRAME, OLDER, Pane, Reach
+from keepthread.context.window import CONTEXT_FRAME, OLDER, WindowLayout, WindowStart
 from keepthread.errors import BudgetTooSmall, InvalidInput
-from keepthread.protocols import Material, Past, Recalled, Strategy
+from keepthread.protocols import History, Material, Recalled, Strategy
 from keepthread.types import Digest, Message, Selection
 
 Overflow: TypeAlias = Literal["trim", "keep", "raise"]
@@ -37,10 +37,10 @@ RecallScope: TypeAlias = Literal["owner", "session"]
 
 LEAST_STEP: Final = 2048
 STEP_SHARE: Final = 0.3
-UNTOLD: Final = f"{OLDER}, and not told"
-_NOTCHES: Final = 8
-"""In so many parts of the room a turn in hand may push the sections aside: not in each call
-by a little, for then the prompt would begin anew each time."""
+NOT_SUMMARIZED: Final = f"{OLDER}, not summarized"
+_INCREMENTS: Final = 8
+"""The current turn displaces sections in steps of this fraction of the room: with every call
+by a little would change the beginning of the prompt each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Window:
     """The most of the window that a step may take: the rest is in use right after it."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that mean nothing."""
+        """Check the settings."""
         if self.overflow not in ("trim", "keep", "raise"):
             raise InvalidInput(f"overflow must be trim, keep or raise, not {self.overflow!r}")
         if self.recall not in ("owner", "session"):
@@ -84,11 +84,11 @@ class Window:
 
     @property
     def compactions(self) -> bool:
-        """Tell whether it wants old turns to be summarised."""
+        """Return whether it needs summaries of old turns."""
         return any(section.name in PAST for section in self.sections)
 
     def step_for(self, room: int) -> int:
-        """Return the step for a room of so many tokens; 0 slides."""
+        """Return the step for a window of `room` tokens; 0 slides."""
         if self.step is not None:
             return min(self.step, room)
         return min(max(LEAST_STEP, int(room * STEP_SHARE)), int(room * self.most_step))
@@ -96,7 +96,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summarized(Window):
-    """A window that tells what came before it: a running summary, and older answers in short.
+    """A window after a running summary of earlier messages; older answers are shown in short.
 
     The newest `verbatim_messages` messages at the last step are shown in full; older answers are
     replaced by their digest. Up to `brief_turns` turns that no summary covers yet are abridged.
@@ -113,7 +113,8 @@ class Summarized(Window):
 class Hybrid(Summarized):
     """As `Summarized`, and important messages stay word for word.
 
-    What bears on the newest user message is recalled, from the owner's other conversations too.
+    Messages related to the newest user message are recalled, also from other conversations of the
+    owner.
     """
 
     sections: Sequence[Section] = HYBRID
@@ -121,13 +122,13 @@ class Hybrid(Summarized):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall(Window):
-    """Shows what bears on the newest user message, or on a query, and the turn in hand."""
+    """Shows messages related to the newest user message or a query, and the current turn."""
 
     sections: Sequence[Section] = RECALL
 
 
 class Plan:
-    """One choice being made: first the window's place, then all that stands around it."""
+    """One selection in progress: first the place of the window, then all sections around it."""
 
     def __init__(self, strategy: Window, material: Material, budget: int) -> None:
         """Place the window; it depends on what the sections may take, not on what they use."""
@@ -139,23 +140,23 @@ class Plan:
         """How many tokens of messages may be shown that are older than those that were read."""
         self.room = budget - CONTEXT_FRAME - material.system_tokens
         self.shares = Shares.of(strategy.sections, material, self.room)
-        self.pane = Pane(material, self.account)
-        self.pane.show_newest(self._fit_newest())
+        self.layout = WindowLayout(material, self.account)
+        self.layout.show_newest(self._fit_newest())
         compactions = strategy.compactions
         near = self.shares.without_past() if compactions else self.shares
         self._place(near)
-        self.missing = self.pane.missing
-        self.tells_past = compactions and not self.pane.shows_all
-        if self.tells_past:
+        self.missing = self.layout.missing
+        self.shows_past = compactions and not self.layout.shows_all
+        if self.shows_past:
             self._place(self.shares)
-            self.missing = max(self.missing, self.pane.missing)
+            self.missing = max(self.missing, self.layout.missing)
         else:
             self.shares = near
 
     @property
-    def reach(self) -> Reach | None:
-        """Return where the window starts if what is before it is to be told."""
-        return self.pane.reach if self.tells_past else None
+    def window_start(self) -> WindowStart | None:
+        """Return where the window starts if earlier messages are to be summarized."""
+        return self.layout.window_start if self.shows_past else None
 
     @property
     def recall_room(self) -> int:
@@ -165,22 +166,22 @@ class Plan:
     @property
     def first(self) -> int:
         """Return the first position that the window shows."""
-        return self.pane.reach.first if self.pane.units else 0
+        return self.layout.window_start.first if self.layout.units else 0
 
     @property
     def turns(self) -> int:
-        """Return how many turns before the window may be told in short."""
+        """Return how many turns before the window may be shown in short."""
         return self.strategy.brief_turns if isinstance(self.strategy, Summarized) else 0
 
     def _place(self, shares: Shares) -> None:
         room = shares.for_window()
-        needed = self.pane.in_hand()
+        needed = self.layout.in_hand()
         if needed > room:
-            notch = max(1, self.room // _NOTCHES)
-            room = min(shares.beside_least(), -(-needed // notch) * notch)
-            newest = self.pane.newest
+            increment = max(1, self.room // _INCREMENTS)
+            room = min(shares.beside_least(), -(-needed // increment) * increment)
+            newest = self.layout.newest
             room = max(room, min(self.room, newest.tokens if newest else 0))
-        self.pane.place(room, self.strategy.step_for(room), self.strategy.max_messages)
+        self.layout.place(room, self.strategy.step_for(room), self.strategy.max_messages)
 
     # --- the newest user message ---
 
@@ -210,28 +211,28 @@ class Plan:
 
     def _room_for(self, newest: Message) -> int:
         """Return the room for the newest user message: all, but half of it if more came after."""
-        after = self.pane.cost_behind(newest.seq)
+        after = self.layout.cost_after(newest.seq)
         if newest.tokens + after <= self.room:
             return self.room
         room = self.shares.beside_least()
         return max(room - after, room // 2) if after else room
 
-    # --- what stands around the window ---
+    # --- around the window ---
 
-    def finish(self, past: Past, recalled: Recalled | None = None) -> Selection:
+    def finish(self, past: History, recalled: Recalled | None = None) -> Selection:
         """Return what to show, now that it is known what was before the window."""
-        material, account, pane = self.material, self.account, self.pane
+        material, account, layout = self.material, self.account, self.layout
         recalled = recalled or Recalled()
         if material.system_prompt:
             account.add_range(0, 0, 1, material.system_tokens, "system", "the system prompt")
-        window = pane.fill(self._digests(past)) if self.tells_past else pane.fill({})
-        if self.tells_past or self._anything_beside(recalled):
-            messages, told = self._around(window, past, recalled)
+        window = layout.fill(self._digests(past)) if self.shows_past else layout.fill({})
+        if self.shows_past or self._anything_beside(recalled):
+            messages, summary_section = self._around(window, past, recalled)
         else:
-            messages, told = window, Told()
-        pane.explain(window)
-        self._explain_older(past, told)
-        pane.explain_late()
+            messages, summary_section = window, SummarySection()
+        layout.explain(window)
+        self._explain_older(past, summary_section)
+        layout.explain_late()
         account.add_hidden(material.hidden)
         return Selection(
             budget=self.budget,
@@ -243,37 +244,37 @@ class Plan:
         )
 
     def _anything_beside(self, recalled: Recalled) -> bool:
-        """Tell whether anything stands beside the window that is not the past."""
+        """Return whether anything but the past is shown beside the window."""
         material = self.material
         beside = material.pins or material.notes or material.live or material.facts
         return bool(beside or recalled.hits or recalled.notes)
 
     def _around(
-        self, window: list[Message], past: Past, recalled: Recalled
-    ) -> tuple[list[Message], Told]:
-        """Return the whole prompt: what stands before the window, the window, what changes."""
+        self, window: list[Message], past: History, recalled: Recalled
+    ) -> tuple[list[Message], SummarySection]:
+        """Return the whole prompt: sections before the window, the window, sections that change."""
         material, account = self.material, self.account
-        given = self.shares.given(self.room - self.pane.room)
+        given = self.shares.given(self.room - self.layout.room)
         seen = {m.seq for m in window}
         pins = [pin for pin in material.pins if pin.seq not in seen]
         pins = newest_that_fit(pins, given.get("pins", 0), account, section="pins", reason="pinned")
         seen |= {m.seq for m in pins}
         notes = self._notes(given.get("notes", 0), seen)
-        told = self._told(given.get("summary", 0), past)
+        summary_section = self._summary(given.get("summary", 0), past)
         beside = seen | {m.seq for m in notes}
         kept = self._kept(given["kept"], past, beside) if "kept" in given else []
-        live = list(live_that_fit(material.live, given.get("live", 0), account, seen))
+        live = list(cached_that_fit(material.live, given.get("live", 0), account, seen))
         facts = profile_that_fits(material, given.get("facts", 0), account)
         older = sorted([*kept, *notes], key=lambda m: m.seq)
-        before = [*pins, *_only(facts), *_only(told.message), *older]
+        before = [*pins, *_only(facts), *_only(summary_section.message), *older]
         shown = [*before, *window, *live]
         fresh = [*live, *_only(self._recalled(recalled, shown))]
-        seq = self.pane.newest.seq if self.pane.newest else -1
+        seq = self.layout.newest.seq if self.layout.newest else -1
         at = next((n for n, m in enumerate(window) if m.seq == seq), len(window)) if fresh else 0
-        return [*before, *window[:at], *fresh, *window[at:]], told
+        return [*before, *window[:at], *fresh, *window[at:]], summary_section
 
     def _recalled(self, recalled: Recalled, shown: Sequence[Message]) -> Message | None:
-        """Return what was recalled and stands nowhere else, in a quotation.
+        """Return recalled messages that are not shown elsewhere, in a quotation.
 
         It comes last and changes with every turn, so it may have what the others left.
         """
@@ -299,22 +300,24 @@ class Plan:
         held = [note for note in self.material.notes if note.seq not in seen]
         return newest_that_fit(held, room, self.account, section="notes", reason="a note")
 
-    def _told(self, room: int, past: Past) -> Told:
+    def _summary(self, room: int, past: History) -> SummarySection:
         """Return the past in a quotation."""
-        if not self.tells_past or not (past.summary or past.gap):
-            return Told()
+        if not self.shows_past or not (past.summary or past.gap):
+            return SummarySection()
         counter, fence = self.material.counter, self.material.fence
-        told = tell(past, room, counter, fence, self.turns)
-        if told.message is not None:
-            summary = past.summary if told.summarized else None
+        summary_section = render_summary(past, room, counter, fence, self.turns)
+        if summary_section.message is not None:
+            summary = past.summary if summary_section.summarized else None
             reason = f"a summary of what ends at {summary.last}" if summary else "what came before"
-            reason += f", then in short from {told.since} on" if told.since else ""
-            self.account.add_range(0, 0, 1, told.message.tokens, "summary", reason)
-        return told
+            reason += (
+                f", then in short from {summary_section.since} on" if summary_section.since else ""
+            )
+            self.account.add_range(0, 0, 1, summary_section.message.tokens, "summary", reason)
+        return summary_section
 
-    def _kept(self, room: int, past: Past, seen: set[int]) -> list[Message]:
+    def _kept(self, room: int, past: History, seen: set[int]) -> list[Message]:
         """Return the most important messages that nothing else shows, oldest first."""
-        found = [each for each in past.kept if self.tells_past and each[0].seq not in seen]
+        found = [each for each in past.kept if self.shows_past and each[0].seq not in seen]
         shown: list[Message] = []
         lacking: list[Message] = []
         for message, mark in sorted(found, key=lambda each: (-each[1].score, -each[0].seq)):
@@ -331,11 +334,11 @@ class Plan:
             self.account.add_range(min(seqs), max(seqs), len(seqs), tokens, "", reason)
         return sorted(shown, key=lambda m: m.seq)
 
-    def _digests(self, past: Past) -> dict[int, Digest]:
-        """Return the digests that were there at the last step, of what was old at that time."""
+    def _digests(self, past: History) -> dict[int, Digest]:
+        """Return the digests that existed at the last step, of messages that were old then."""
         if not isinstance(self.strategy, Summarized) or not past.digests:
             return {}
-        messages, stepped = self.material.messages, self.pane.stepped
+        messages, stepped = self.material.messages, self.layout.stepped
         upto = [m.seq for m in messages if m.seq <= stepped]
         recent = self.strategy.verbatim_messages
         old = upto[-recent - 1] if len(upto) > recent else 0
@@ -343,29 +346,29 @@ class Plan:
             seq: each for seq, each in past.digests.items() if seq <= old and each.head <= stepped
         }
 
-    def _explain_older(self, past: Past, told: Told) -> None:
-        """Note what is before the window: behind the summary, told in short, or neither."""
-        last, count, tokens = self.pane.older()
+    def _explain_older(self, past: History, summary_section: SummarySection) -> None:
+        """Record messages before the window: covered by the summary, shown in short, or neither."""
+        last, count, tokens = self.layout.older()
         if count <= 0:
             return
         first = self.material.first
-        if not self.tells_past:
+        if not self.shows_past:
             self._older(first, last, count, tokens, OLDER)
             return
-        summary = past.summary if told.summarized else None
+        summary = past.summary if summary_section.summarized else None
         if summary is not None:
-            behind = self._visible_upto(summary.last)
+            covered = self._visible_upto(summary.last)
             cost = min(tokens, summary.tokens)
-            self._older(first, summary.last, behind, cost, BEHIND)
-            first, count, tokens = summary.last + 1, count - behind, tokens - cost
+            self._older(first, summary.last, covered, cost, COVERED)
+            first, count, tokens = summary.last + 1, count - covered, tokens - cost
         apart = self.material.newest_user
-        short = [m for m in past.gap if told.since and m.seq >= told.since]
+        short = [m for m in past.gap if summary_section.since and m.seq >= summary_section.since]
         short = [m for m in short if m.seq <= last and (apart is None or m.seq != apart.seq)]
         cost = min(tokens, sum(m.tokens for m in short))
-        before = told.since - 1 if short else last
-        self._older(first, before, count - len(short), tokens - cost, UNTOLD)
+        before = summary_section.since - 1 if short else last
+        self._older(first, before, count - len(short), tokens - cost, NOT_SUMMARIZED)
         if short:
-            self._older(told.since, last, len(short), cost, IN_SHORT)
+            self._older(summary_section.since, last, len(short), cost, IN_SHORT)
 
     def _visible_upto(self, seq: int) -> int:
         """Return how many visible messages there are up to a position, the newest left out."""

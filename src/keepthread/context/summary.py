@@ -1,4 +1,4 @@
-"""The past told in one quotation: the running summary, and in short what came after it."""
+"""The summary section: the running summary, then newer turns in short, as one quotation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -6,16 +6,16 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
 from keepthread.context.digest import extract, turn_line
-from keepthread.context.hidden import Questions
+from keepthread.context.hidden import QuestionTracker
 from keepthread.context.quoting import fenced
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
-from keepthread.protocols import Past, TokenCounter
+from keepthread.protocols import History, TokenCounter
 from keepthread.text_caches import register_cache
 from keepthread.types import Message, Origin
 
-BEHIND: Final = "behind the summary"
-IN_SHORT: Final = "told in short"
-_TITLE: Final = "What was said before, in short"
+COVERED: Final = "covered by the summary"
+IN_SHORT: Final = "shown in short"
+_TITLE: Final = "Earlier conversation, in short"
 _SOURCES: Final[Mapping[Origin, str]] = {
     "web": ", partly from the web",
     "import": ", partly imported",
@@ -23,25 +23,27 @@ _SOURCES: Final[Mapping[Origin, str]] = {
 """Added to the title of a summary of such text, because its lines may not name the origin."""
 _SIZES: Final = ((160, 240), (100, 140), (60, 80))
 """Bytes of question and answer in the line of a turn; smaller ones if not all fit."""
-_LEAST_BYTES: Final = 60  # of a summary that are worth a fence
+_LEAST_BYTES: Final = 60  # of a summary that are worth a quotation
 
 
-class Told(NamedTuple):
-    """A message that tells the past, and from which position on it tells more than the summary."""
+class SummarySection(NamedTuple):
+    """The message with the summary, and the first position that is shown in short after it."""
 
     message: Message | None = None
     since: int = 0
     summarized: bool = False
 
 
-def tell(past: Past, room: int, counter: TokenCounter, fence: str, turns: int) -> Told:
-    """Return the past in at most so many tokens; of the gap, the newest turns."""
+def render_summary(
+    past: History, room: int, counter: TokenCounter, fence: str, turns: int
+) -> SummarySection:
+    """Return the past in up to `room` tokens; of the gap, the newest turns."""
     gap = _Gap(past.gap, turns)
     text = past.summary.text if past.summary else ""
     summed_up = past.summary.origin if past.summary else "operator"
     block = _fit(counter, fence, text, gap, room, _SOURCES.get(summed_up, ""))
     if block is None:
-        return Told()
+        return SummarySection()
     shown: list[Origin] = [trust_in(m) for m in past.gap if block.since and m.seq >= block.since]
     message = Message(
         role="user",
@@ -50,14 +52,14 @@ def tell(past: Past, room: int, counter: TokenCounter, fence: str, turns: int) -
         meta={LOWEST_ORIGIN: lowest(shown, summed_up if block.summarized else "operator")},
         tokens=block.tokens,
     )
-    return Told(message, block.since, block.summarized)
+    return SummarySection(message, block.since, block.summarized)
 
 
 class _Gap:
-    """Turns to be told in short; two of the same messages are the same."""
+    """Turns to show in short; equal if their messages are equal."""
 
     def __init__(self, messages: Sequence[Message], turns: int) -> None:
-        groups = [list(group) for _, group in groupby(messages, key=Questions().turn)]
+        groups = [list(group) for _, group in groupby(messages, key=QuestionTracker().turn)]
         self.groups = groups[max(0, len(groups) - turns) :]
         self.key = tuple(m.digest or m.content for group in self.groups for m in group)
 
@@ -68,15 +70,15 @@ class _Gap:
         return hash(self.key)
 
     def lines(self, user: int, answer: int) -> "_Lines":
-        """Return a line for each turn that says something, and where it begins."""
-        told = [(g[0].seq, turn_line(g, user=user, answer=answer)) for g in self.groups]
-        return [(since, line) for since, line in told if line]
+        """Return a line for each turn that has text, and where it begins."""
+        lines = [(g[0].seq, turn_line(g, user=user, answer=answer)) for g in self.groups]
+        return [(since, line) for since, line in lines if line]
 
 
 _Lines: TypeAlias = Sequence[tuple[int, str]]
 
 
-class _Block(NamedTuple):
+class _SummaryBlock(NamedTuple):
     content: str
     tokens: int
     since: int
@@ -86,16 +88,16 @@ class _Block(NamedTuple):
 @lru_cache(maxsize=512)  # between two steps it is the same block, and counting is what it costs
 def _fit(
     counter: TokenCounter, fence: str, text: str, gap: _Gap, room: int, source: str
-) -> _Block | None:
+) -> _SummaryBlock | None:
     """Return the block that fits: lines take half of the room at most, the summary the rest."""
     size = len(text.encode("utf-8", "surrogatepass"))
 
-    def block(lines: _Lines, limit: int) -> _Block:
-        told = [extract(text, limit)] if limit else []
+    def block(lines: _Lines, limit: int) -> _SummaryBlock:
+        summary = [extract(text, limit)] if limit else []
         title = _TITLE + source if limit else _TITLE
-        content = fenced("\n".join([*told, *(line for _, line in lines)]), fence, title)
+        content = fenced("\n".join([*summary, *(line for _, line in lines)]), fence, title)
         tokens = counter.count(Message(role="user", content=content))
-        return _Block(content, tokens, lines[0][0] if lines else 0, bool(limit))
+        return _SummaryBlock(content, tokens, lines[0][0] if lines else 0, bool(limit))
 
     lines = gap.lines(*_SIZES[0])
     whole = block(lines, size)

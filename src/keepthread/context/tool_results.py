@@ -1,4 +1,4 @@
-"""Remembered tool results: which still serve, and how one is shown by itself."""
+"""Cached tool results: which are still valid, and how one is shown without its turn."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.ids import derived_id
-from keepthread.protocols import Live, TokenCounter
+from keepthread.protocols import CachedResult, TokenCounter
 from keepthread.text_caches import register_cache
 from keepthread.types import JSON, Message, Record, Span, ToolCall
 
@@ -25,7 +25,7 @@ _KINDS: Final = {
 }
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """A remembered result: the message that holds it, and the last turn in which it serves.
 
     It names no text but the arguments; `sources` are the call and the result it was first made
@@ -49,8 +49,8 @@ class Entry(NamedTuple):
     sources: Sequence[Span]
 
     @classmethod
-    def of(cls, record: Record) -> "Entry | None":
-        """Return the entry that a record keeps; one that somebody else wrote may be none."""
+    def of(cls, record: Record) -> "CacheEntry | None":
+        """Return the entry that a record keeps; None if the record is not one of ours."""
         value = record.value
         if not isinstance(value, dict) or {f: type(v) for f, v in value.items()} != _KINDS:
             return None
@@ -71,31 +71,31 @@ class Entry(NamedTuple):
             "visible_end": self.visible_end,
         }
 
-    def used(self, turn: int) -> "Entry":
-        """Return the entry after it served in a turn: its life begins anew."""
+    def used(self, turn: int) -> "CacheEntry":
+        """Return the entry after it served in a turn: its lifetime starts again."""
         return self._replace(last=max(self.last, turn + self.cache_turns - 1))
 
-    def upto(self, turn: int) -> "Entry":
+    def upto(self, turn: int) -> "CacheEntry":
         """Return the entry as it could be in a log that ends with a turn."""
         return self._replace(last=min(self.last, turn + self.cache_turns - 1))
 
 
-def live_of(
+def cached_results(
     records: Sequence[Record],
     sources: Sequence[Message],
     turn: int,
     author: str,
     counter: TokenCounter,
-) -> list[Live]:
-    """Return the results on a session's shelf that serve an author in a turn, oldest first.
+) -> list[CachedResult]:
+    """Return the cached results that are valid for an author in a turn, oldest first.
 
     `sources` are the messages of this session that the records are made of, as far as they can be
-    seen; results in the logs of others are passed over.
+    seen; results in other logs are skipped.
     """
     seen = {message.seq: message for message in sources if message.state == "live"}
-    found: list[tuple[int, Live]] = []
+    found: list[tuple[int, CachedResult]] = []
     for record in records:
-        entry = Entry.of(record) if record.kind == TOOL else None
+        entry = CacheEntry.of(record) if record.kind == TOOL else None
         if entry is None or entry.last < turn or not entry.sources or entry.author != author:
             continue
         *_, asked, place = [None, *entry.sources]
@@ -107,7 +107,9 @@ def live_of(
     return [live for _, live in sorted(found, key=lambda pair: pair[0])]
 
 
-def _shown(key: str, entry: Entry, result: Message, turn: int, counter: TokenCounter) -> Live:
+def _shown(
+    key: str, entry: CacheEntry, result: Message, turn: int, counter: TokenCounter
+) -> CachedResult:
     wish = ToolCall(id=entry.call, name=entry.name, arguments=entry.arguments)
     call = Message(
         role="assistant",
@@ -121,7 +123,7 @@ def _shown(key: str, entry: Entry, result: Message, turn: int, counter: TokenCou
         result = replace(result, tool_call_id=entry.call, counter=counter.name)
         result = replace(result, tokens=counter.count(result))
     left = min(entry.last - turn + 1, entry.cache_turns)  # nobody may have asked yet
-    return Live(call, result, left, entry.cache_turns)
+    return CachedResult(call, result, left, entry.cache_turns)
 
 
 @lru_cache(maxsize=1024)  # every context asks, and counting is what it costs

@@ -1,4 +1,4 @@
-"""The account of a choice, kept while it is made: messages that share a fate become one line."""
+"""Why a context is what it is: a line for each range of messages with the same outcome."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -22,7 +22,7 @@ class Account:
         self.facts += [place for fact in facts for place in fact.messages]
 
     def add(self, messages: Sequence[Message], section: str, reason: str) -> None:
-        """Note what became of messages, neighbours on one line."""
+        """Record the outcome of messages, neighbors on one line."""
         start = 0
         while start < len(messages):
             end = _run(messages, start)
@@ -34,18 +34,18 @@ class Account:
     def add_range(
         self, first: int, last: int, messages: int, tokens: int, section: str, reason: str
     ) -> None:
-        """Note what became of a range of positions."""
+        """Record the outcome of a range of positions."""
         self.choices.append(Choice(first, last, messages, tokens, section, reason))
 
     def add_hidden(self, hidden: Sequence[Hidden]) -> None:
-        """Note what the session's marks hide."""
+        """Record the hidden ranges of the session."""
         for span in hidden:
             count = span.last - span.first + 1
             self.add_range(span.first, span.last, count, span.tokens, "", span.reason)
 
 
 def _run(messages: Sequence[Message], start: int) -> int:
-    """Return the end of a run of neighbouring positions; mostly it is all there is."""
+    """Return the end of a run of neighboring positions; usually the run is everything."""
     if messages[-1].seq - messages[start].seq == len(messages) - 1 - start:
         return len(messages)
     end = start + 1
@@ -74,7 +74,7 @@ _SPARE: Final = "·"
 
 
 class Why:
-    """What is in a context and what is out; neighbours that share a fate share a line."""
+    """The messages in a context and those left out; neighbors with one outcome share a line."""
 
     def __init__(self, selection: Selection) -> None:
         """Read a selection."""
@@ -164,7 +164,7 @@ def letters_of(sections: Iterable[str]) -> dict[str, str]:
 
 
 def _place(choice: Choice) -> tuple[bool, bool, int]:
-    """Return what to sort by: what is in first, what was recalled behind what is near."""
+    """Return the sort key: shown before left out, recalled after the rest."""
     return not choice.section, bool(choice.session), choice.first
 
 

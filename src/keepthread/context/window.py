@@ -1,10 +1,10 @@
 """The window: the newest blocks that fit, starting at a step so that its beginning stays the same.
 
-What cannot be shown takes no room, wherever it is: erased messages, notes that ended, calls without
-results. The log is divided into steps by its running totals, and a step is left out as a whole once
-one of its blocks does not fit: a function of the log alone. Between two steps a context begins with
-the bytes of the one before, which is what prompt caches reward. A step never parts the turn
-that is being answered, as long as that fits.
+Messages that cannot be shown take no room, wherever they are: erased messages, notes that
+ended, calls without results. The log is divided into steps by its running totals, and a step is
+left out as a whole once one of its blocks does not fit: a function of the log alone. Between two
+steps a context begins with the bytes of the one before, so prompt caches stay valid. A step never
+splits the turn that is being answered, as long as that fits.
 """
 
 from bisect import bisect_left
@@ -26,14 +26,14 @@ AMONG_NEWEST: Final = "among the newest that fit"
 OLDER: Final = "older than the window"
 
 
-class Reach(NamedTuple):
+class WindowStart(NamedTuple):
     """Where a window starts, and the position whose arrival made it start there."""
 
     first: int
     stepped: int
 
 
-class Pane:
+class WindowLayout:
     """One window over its material: where it starts, and what is in it."""
 
     def __init__(self, material: Material, account: Account) -> None:
@@ -63,16 +63,16 @@ class Pane:
         costs[unit] = newest.tokens
         self._tokens = Extent(self._before, costs)
 
-    def cost_behind(self, seq: int) -> int:
-        """Return what the units cost that begin behind a position."""
+    def cost_after(self, seq: int) -> int:
+        """Return the cost of the units that begin after a position."""
         return self._tokens.after[self._first_unit(seq + 1)]
 
     def in_hand(self) -> int:
-        """Return what the newest user message and all behind it cost."""
-        return self.newest.tokens + self.cost_behind(self.newest.seq) if self.newest else 0
+        """Return the cost of the newest user message and all messages after it."""
+        return self.newest.tokens + self.cost_after(self.newest.seq) if self.newest else 0
 
     def _first_unit(self, seq: int) -> int:
-        """Return the first unit at or behind a position."""
+        """Return the first unit at or after a position."""
         messages = self.material.messages
         return bisect_left(self.places, seq, key=lambda place: messages[place].seq)
 
@@ -86,7 +86,7 @@ class Pane:
     # --- where it starts ---
 
     def place(self, room: int, step: int, most: int | None) -> None:
-        """Find the first unit of a window of so many tokens, and of so many messages at most."""
+        """Find the first unit of a window of `room` tokens, and of up to `most` messages."""
         self.room = room
         self.start = 0
         self.cut = len(self.units) - 1
@@ -95,7 +95,7 @@ class Pane:
         count = self._count() if most is not None else None
         start = self._placed(room, step, count, most)
         left = room
-        if self._stands_apart(start) and self.newest is not None:
+        if self._is_apart(start) and self.newest is not None:
             whole = self._unit_of_newest() or 0
             few = count is None or most is None or count.after[whole] <= most
             if few and self.in_hand() <= room:
@@ -133,15 +133,15 @@ class Pane:
         return self.material.messages[self.places[unit]].seq
 
     def _shows_anything(self, start: int) -> bool:
-        """Tell whether any unit from one on can be shown; a result without its call cannot."""
+        """Return whether any unit from `start` on can be shown; lone results cannot."""
         return any(map(can_be_shown, islice(self.units, start, None)))
 
     def _last_that_can_be_shown(self) -> int | None:
         numbers = range(len(self.units) - 1, -1, -1)
         return next((n for n in numbers if can_be_shown(self.units[n])), None)
 
-    def _stands_apart(self, start: int) -> bool:
-        """Tell whether the newest user message must be shown though the window starts behind it."""
+    def _is_apart(self, start: int) -> bool:
+        """Return whether the newest user message is shown though the window starts after it."""
         if self.newest is None:
             return False
         return start == len(self.units) or self.newest.seq < self._seq(start)
@@ -162,15 +162,15 @@ class Pane:
         return self._seq(self._since) if self.units else 0
 
     @property
-    def reach(self) -> Reach:
+    def window_start(self) -> WindowStart:
         """Return where it starts, and since when."""
         if not self.units:
-            return Reach(1, 0)
-        return Reach(self._seq(min(self.start, self.cut)), self.stepped)
+            return WindowStart(1, 0)
+        return WindowStart(self._seq(min(self.start, self.cut)), self.stepped)
 
     @property
     def shows_all(self) -> bool:
-        """Tell whether nothing is before it."""
+        """Return whether nothing is before the window."""
         return not self.start and not self.material.earlier
 
     # --- what is in it ---
@@ -178,7 +178,7 @@ class Pane:
     def fill(self, digests: Mapping[int, Digest]) -> list[Message]:
         """Return the messages of the window in the order of a prompt."""
         newest, counter = self.newest, self.material.counter
-        apart = self._stands_apart(self.start)
+        apart = self._is_apart(self.start)
         whole = newest is self.material.newest_user and self.start < len(self.units)
         if self.plain and whole and not apart and not digests:
             return list(self.material.messages[self.start :])
@@ -279,7 +279,7 @@ class Pane:
         unread = 0 if material.messages[0].seq <= material.recounted else self._before[0]
         tokens = unread + sum([m.tokens for m in material.messages[:place]])
         newest = material.newest_user
-        if newest is not None and newest.seq < first.seq:  # shown, though it stands apart
+        if newest is not None and newest.seq < first.seq:  # shown apart from the window
             count -= 1
             tokens -= newest.tokens
         last = material.messages[place - 1].seq if place else first.seq - 1
@@ -289,7 +289,7 @@ class Pane:
         """Note results in the window whose call is before it."""
         if not self.callers:
             return
-        first = self.reach.first
+        first = self.window_start.first
         for block in self.callers:
             if block.call.seq < first and not block.fault:
                 late = [m for m in block.members() if m.seq > first]

@@ -12,14 +12,14 @@ from keepthread.context.trust import trust_in
 from keepthread.errors import InvalidInput
 from keepthread.memory.debug_log import log_context
 from keepthread.memory.facts.profile import known_of
-from keepthread.memory.material import FACT, asked_of, gather, gather_older, look_back
+from keepthread.memory.material import FACT, asked_of, gather, gather_older, load_history
 from keepthread.memory.runtime import Ignorance, Shared, Upkeep
 from keepthread.memory.search.search import Asker, Filters, Searching
 from keepthread.memory.tool_cache import ToolCache
 from keepthread.memory.tracing import RECORDS
 from keepthread.memory.turns import current_turn
 from keepthread.memory.why_log import Accounts
-from keepthread.protocols import Known, Material, Past, Recalled, Store, Strategy, TokenCounter
+from keepthread.protocols import History, Known, Material, Recalled, Store, Strategy, TokenCounter
 from keepthread.stores.codec import encode
 from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Scope, Selection, SessionKey
@@ -144,17 +144,17 @@ class Thread(NamedTuple):
 
     async def _select(
         self, strategy: Strategy, material: Material, budget: int
-    ) -> tuple[Selection, Past]:
+    ) -> tuple[Selection, History]:
         """Let a strategy choose; one of ours looks back only once it knows where it starts."""
         if not isinstance(strategy, Window):
             return strategy.select(material, budget), material.past
         plan = await self._planned(strategy, material, budget)
         material = plan.material
-        past, recalled = Past(), None
-        if plan.reach is not None:
+        past, recalled = History(), None
+        if plan.window_start is not None:
             size = self.upkeep.compactor.compaction.digest_bytes
-            past = await look_back(
-                self.store, self.key, material, plan.reach, budget=budget, digest_from=size
+            past = await load_history(
+                self.store, self.key, material, plan.window_start, budget=budget, digest_from=size
             )
         if plan.recall_room:
             recalled = await self._recall(strategy, material, plan)

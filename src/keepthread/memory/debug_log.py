@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-from keepthread.protocols import Live, Material, Past
+from keepthread.protocols import CachedResult, History, Material
 from keepthread.types import Message, Selection
 
 _log: Final = logging.getLogger("keepthread.context")
@@ -18,7 +18,7 @@ _MOST: Final = 200
 
 
 def log_context(
-    session: str, view: str, material: Material, past: Past, selection: Selection
+    session: str, view: str, material: Material, past: History, selection: Selection
 ) -> None:
     """Log a context that was built; costs nothing where nobody listens."""
     with_text = _text.isEnabledFor(logging.DEBUG)
@@ -35,7 +35,7 @@ def _memory(
     session: str,
     view: str,
     material: Material,
-    past: Past,
+    past: History,
     selection: Selection,
 ) -> None:
     summary = past.summary
@@ -60,7 +60,9 @@ def _memory(
     log.debug(message, *shown, extra={"keepthread": data})
 
 
-def _cache(log: logging.Logger, session: str, live: Sequence[Live], with_text: bool) -> None:
+def _cache(
+    log: logging.Logger, session: str, live: Sequence[CachedResult], with_text: bool
+) -> None:
     results = [_result(each, with_text) for each in live]
     lines = [f"Cached functions: {len(results)}"]
     for each in results:
@@ -71,7 +73,7 @@ def _cache(log: logging.Logger, session: str, live: Sequence[Live], with_text: b
     log.debug("=== FUNCTION CACHE STATE ===\n%s", "\n".join(lines), extra={"keepthread": data})
 
 
-def _result(live: Live, with_text: bool) -> dict[str, Any]:
+def _result(live: CachedResult, with_text: bool) -> dict[str, Any]:
     (call,) = live.call.tool_calls
     data: dict[str, Any] = {
         "name": call.name,

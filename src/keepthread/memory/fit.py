@@ -8,7 +8,7 @@ from keepthread.context.context import Context
 from keepthread.context.ids import derived_id
 from keepthread.context.strategies import Window
 from keepthread.models.tokens import counter as best_counter
-from keepthread.protocols import Material, Past, Strategy, TokenCounter
+from keepthread.protocols import History, Material, Strategy, TokenCounter
 from keepthread.types import Message
 
 
@@ -51,5 +51,6 @@ def fit(
     if not isinstance(chosen, Window):
         return Context(chosen.select(material, budget))
     plan = chosen.plan(material, budget)
-    before = [message for message in placed if plan.reach and message.seq < plan.reach.first]
-    return Context(plan.finish(Past(gap=before)))
+    start = plan.window_start
+    before = [message for message in placed if start and message.seq < start.first]
+    return Context(plan.finish(History(gap=before)))

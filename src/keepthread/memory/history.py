@@ -3,8 +3,8 @@
 from contextlib import suppress
 from dataclasses import replace
 
-from keepthread.context.hidden import CLEARED, REWOUND, Marks
-from keepthread.context.tool_results import TOOL, Entry
+from keepthread.context.hidden import CLEARED, REWOUND, HiddenRanges
+from keepthread.context.tool_results import TOOL, CacheEntry
 from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
 from keepthread.memory.material import MARKS, PIN
 from keepthread.memory.tool_cache import made_after
@@ -34,7 +34,7 @@ async def _hide(store: Store, session: SessionKey, first: int, reason: str) -> N
     while True:
         marks, version, head = await _read_marks(store, session)
         if reason == REWOUND:
-            first = marks.behind(first)
+            first = marks.next_visible(first)
         if first > head.messages:
             return
         before = await store.find(session, seqs=[first - 1])
@@ -47,12 +47,12 @@ async def _hide(store: Store, session: SessionKey, first: int, reason: str) -> N
         return
 
 
-async def _read_marks(store: Store, session: SessionKey) -> tuple[Marks, int, SessionInfo]:
+async def _read_marks(store: Store, session: SessionKey) -> tuple[HiddenRanges, int, SessionInfo]:
     head = await store.describe(session)
     record = await store.get(Scope(session=session), MARKS, MARKS)
     if record is None:
-        return Marks(), 0, head
-    return Marks.from_json(record.value), record.version, head
+        return HiddenRanges(), 0, head
+    return HiddenRanges.from_json(record.value), record.version, head
 
 
 async def recount(
@@ -70,7 +70,7 @@ async def recount(
         inner = [s._replace(tokens=await _tokens_of(store, session, s)) for s in marks.inner]
         if (hidden, inner) == (list(marks.hidden), list(marks.inner)):
             return counted
-        marks = Marks(hidden, inner)
+        marks = HiddenRanges(hidden, inner)
         try:
             await store.put(Scope(session=session), MARKS, MARKS, marks.to_json(), version=version)
         except Stale:
@@ -160,12 +160,12 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
         if record.kind == LEASE:  # somebody is at something over there
             continue
         value = record.value
-        if entry := Entry.of(record) if record.kind == TOOL else None:
+        if entry := CacheEntry.of(record) if record.kind == TOOL else None:
             if made_after(entry, source, end):
                 continue
             value = entry.upto(turn).to_json()
         if record.kind == MARKS:
-            value = Marks.from_json(value).upto(end).to_json()
+            value = HiddenRanges.from_json(value).upto(end).to_json()
         elif any(span.session == source and span.last > end for span in record.made_of):
             continue
         spans = [

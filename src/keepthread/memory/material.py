@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from keepthread.context.hidden import Marks
+from keepthread.context.hidden import HiddenRanges
 from keepthread.context.ids import derived_id
 from keepthread.context.quoting import quoted
 from keepthread.context.rendering import is_quoted
-from keepthread.context.tool_results import TOOL, live_of
+from keepthread.context.tool_results import TOOL, cached_results
 from keepthread.context.trust import has_ended
-from keepthread.context.window import Reach
-from keepthread.protocols import Live, Material, Past, Store, TokenCounter
+from keepthread.context.window import WindowStart
+from keepthread.protocols import CachedResult, History, Material, Store, TokenCounter
 from keepthread.text_caches import register_cache
 from keepthread.types import (
     Digest,
@@ -77,7 +77,7 @@ async def gather(
         system_tokens=_system_tokens(counter, found.system_prompt or ""),
         messages=messages,
         totals=marks.totals(messages),
-        first=marks.behind(1),
+        first=marks.next_visible(1),
         earlier=_earlier(marks, messages, passed),
         newest_user=user and _counted(user, counter),
         pins=[standing_alone(pin, counter) for pin in shelf.named_by(PIN)],
@@ -100,7 +100,7 @@ async def gather_older(
 
     One of them may be the message that is to be left out, so `least` is at least 2.
     """
-    marks = Marks(material.hidden)
+    marks = HiddenRanges(material.hidden)
     before = material.messages[0].seq
     read = await _read_back(store, session, marks, before, tokens=tokens, least=least, limit=_PAGE)
     older = [message for message in read if message.seq != material.passed]
@@ -123,12 +123,12 @@ def asked_of(material: Material) -> str:
     return material.newest_user.content if material.newest_user else ""
 
 
-def marks_of(records: Sequence[Record]) -> Marks:
+def marks_of(records: Sequence[Record]) -> HiddenRanges:
     """Return a session's marks."""
     for record in records:
         if record.kind == MARKS:
-            return Marks.from_json(record.value)
-    return Marks()
+            return HiddenRanges.from_json(record.value)
+    return HiddenRanges()
 
 
 @lru_cache(maxsize=256)
@@ -136,7 +136,9 @@ def _system_tokens(counter: TokenCounter, prompt: str) -> int:
     return counter.count(Message(role="system", content=prompt)) if prompt else 0
 
 
-async def _with_own(store: Store, session: SessionKey, marks: Marks, seq: int) -> Marks:
+async def _with_own(
+    store: Store, session: SessionKey, marks: HiddenRanges, seq: int
+) -> HiddenRanges:
     """Return marks that do not hide the user message of the turn that is being answered."""
     span = marks.hiding(seq) if seq else None
     if span is None:
@@ -149,7 +151,7 @@ async def _with_own(store: Store, session: SessionKey, marks: Marks, seq: int) -
 
 
 async def _visible(
-    store: Store, session: SessionKey, marks: Marks, messages: Sequence[Message], tokens: int
+    store: Store, session: SessionKey, marks: HiddenRanges, messages: Sequence[Message], tokens: int
 ) -> list[Message]:
     """Return the newest visible messages: those read already, and older ones in their stead."""
     shown = [message for message in messages if not marks.hides(message.seq)]
@@ -162,7 +164,7 @@ async def _visible(
 async def _read_back(
     store: Store,
     session: SessionKey,
-    marks: Marks,
+    marks: HiddenRanges,
     before: int,
     *,
     tokens: int,
@@ -189,7 +191,7 @@ async def _read_back(
     return found
 
 
-def _earlier(marks: Marks, messages: Sequence[Message], passed: int) -> int:
+def _earlier(marks: HiddenRanges, messages: Sequence[Message], passed: int) -> int:
     """Return how many visible messages are older, the one that was passed over not among them."""
     if not messages:
         return 0
@@ -198,7 +200,7 @@ def _earlier(marks: Marks, messages: Sequence[Message], passed: int) -> int:
 
 
 async def _newest_user(
-    store: Store, session: SessionKey, marks: Marks, messages: Sequence[Message], seq: int
+    store: Store, session: SessionKey, marks: HiddenRanges, messages: Sequence[Message], seq: int
 ) -> Message | None:
     """Return the user message to answer, be it older than what was read."""
     if seq and not marks.hides(seq):
@@ -229,7 +231,7 @@ def _is_users(message: Message) -> bool:
 class _Shelf:
     """The records of a context, and the messages they name."""
 
-    def __init__(self, found: Gathered, marks: Marks, passed: int) -> None:
+    def __init__(self, found: Gathered, marks: HiddenRanges, passed: int) -> None:
         self.found = found
         self.visible = [
             message
@@ -246,11 +248,11 @@ class _Shelf:
         named = {seq for span in spans for seq in range(span.first, span.last + 1)}
         return [message for message in self.visible if message.seq in named]
 
-    def live(self, turn: int, author: str, counter: TokenCounter) -> list[Live]:
+    def live(self, turn: int, author: str, counter: TokenCounter) -> list[CachedResult]:
         """Return the tool results that are remembered in a turn for its author."""
         if not self.visible:
             return []
-        return live_of(self.found.records, self.visible, turn, author, counter)
+        return cached_results(self.found.records, self.visible, turn, author, counter)
 
 
 def _recounted(material: Material) -> Material:
@@ -296,15 +298,15 @@ _MOST_GAP: Final = 120
 """Messages between summary and window that are looked at."""
 
 
-async def look_back(
+async def load_history(
     store: Store,
     session: SessionKey,
     material: Material,
-    reach: Reach,
+    reach: WindowStart,
     *,
     budget: int,
     digest_from: int,
-) -> Past:
+) -> History:
     """Return what is known of the messages before a window.
 
     Nothing that was made after the window's last step is taken, if there is something older, so
@@ -318,7 +320,7 @@ async def look_back(
         _kept(store, session, material, summary),
         _digests(store, session, material, reach.first, digest_from),
     )
-    return Past(summary, gap, digests, kept)
+    return History(summary, gap, digests, kept)
 
 
 def position_key(seq: int) -> str:
@@ -414,7 +416,7 @@ async def _gap(
     read = [m for m in material.messages if after < m.seq < first][-_MOST_GAP:]
     upto = read[0].seq if read else first
     left = budget - sum(m.tokens for m in read)
-    marks = Marks(hidden=material.hidden)
+    marks = HiddenRanges(hidden=material.hidden)
     while left > 0 and len(read) < _MOST_GAP:
         span = marks.visible_before(upto)
         if span is None or span[1] <= after:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
-from keepthread.context.hidden import Marks
+from keepthread.context.hidden import HiddenRanges
 from keepthread.context.ids import derived_id, derived_ids
 from keepthread.context.trust import NOTE as SOURCE
 from keepthread.context.trust import UNTIL, has_ended
@@ -71,7 +71,7 @@ class _Newest(NamedTuple):
     claimed: bool
     """False if only those named it who wanted to put in another text."""
     version: int
-    marks: Marks
+    marks: HiddenRanges
 
 
 class _Injection:
@@ -117,7 +117,7 @@ class _Injection:
         claimed = not isinstance(record.value, Mapping) or record.value.get("claimed") is not False
         return _Newest(held[-1] if held else None, claimed, record.version, seen)
 
-    def _holds(self, message: Message, marks: Marks) -> bool:
+    def _holds(self, message: Message, marks: HiddenRanges) -> bool:
         """Tell whether a message is a note of this key that contexts may show."""
         mine = message.state == "live" and message.source == self.note.source
         return mine and not marks.hides(message.seq) and not has_ended(message, self.turn)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 
 from keepthread.context.blocks import is_answer
 from keepthread.context.digest import size, turn_line
-from keepthread.context.hidden import Marks, Questions
+from keepthread.context.hidden import HiddenRanges, QuestionTracker
 from keepthread.context.importance import Cues
 from keepthread.context.quoting import in_short
 from keepthread.context.trust import lowest, trust_in
@@ -174,7 +174,7 @@ class Compactor:
         after = due.previous.last if due.previous else 0
         opened = 0
         while page := await self.store.read(
-            session, after=due.marks.behind(after + 1) - 1, limit=_PAGE
+            session, after=due.marks.next_visible(after + 1) - 1, limit=_PAGE
         ):
             for message in page:
                 if due.marks.hides(message.seq):
@@ -314,7 +314,7 @@ class _Due:
     """A range that is to be compacted: what came before it, and its messages."""
 
     def __init__(
-        self, previous: Summary | None, marks: Marks, session: SessionInfo, closed: int
+        self, previous: Summary | None, marks: HiddenRanges, session: SessionInfo, closed: int
     ) -> None:
         self.previous = previous
         self.marks = marks
@@ -361,7 +361,7 @@ def _lines(
 ) -> list[str]:
     """Return a line for each turn, in the order in which they began."""
     groups: dict[int, list[Message]] = {}
-    questions = Questions()
+    questions = QuestionTracker()
     for message in messages:
         groups.setdefault(questions.turn(message), []).append(message)
     limits = {"user": _QUESTION_BYTES, "answer": compaction.answer_bytes}

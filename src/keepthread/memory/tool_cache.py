@@ -10,8 +10,8 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple, cast
 
-from keepthread.context.hidden import Marks
-from keepthread.context.tool_results import TOOL, Entry
+from keepthread.context.hidden import HiddenRanges
+from keepthread.context.tool_results import TOOL, CacheEntry
 from keepthread.errors import SessionGone, Stale
 from keepthread.memory.material import MARKS, marks_of
 from keepthread.memory.tool_calls import Asked
@@ -35,14 +35,14 @@ class Log(NamedTuple):
     """What a session's log holds at some places, and what of it is hidden."""
 
     messages: Mapping[int, Message]
-    marks: Marks
+    marks: HiddenRanges
 
 
 class Hit(NamedTuple):
     """A remembered result that serves."""
 
     record: Record
-    entry: Entry
+    entry: CacheEntry
     result: Message
 
 
@@ -107,7 +107,7 @@ class ToolCache(NamedTuple):
     ) -> None:
         """Remember a result for so many turns, the given one the first of them."""
         result = recorded.result
-        entry = Entry(
+        entry = CacheEntry(
             name=asked.name,
             arguments=asked.arguments,
             author=self.owner if author is None else author,
@@ -198,7 +198,7 @@ class ToolCache(NamedTuple):
             else:
                 return
 
-    async def _repointed(self, entry: Entry, repeated: Recorded) -> Entry:
+    async def _repointed(self, entry: CacheEntry, repeated: Recorded) -> CacheEntry:
         """Return an entry that stands for another result; what it was first made of stays."""
         return entry._replace(
             call=repeated.result.tool_call_id or "",
@@ -208,7 +208,7 @@ class ToolCache(NamedTuple):
             sources=[*entry.sources[:2], *await self._spans(repeated)],
         )
 
-    async def _keep(self, key: str, entry: Entry, version: int | None = None) -> None:
+    async def _keep(self, key: str, entry: CacheEntry, version: int | None = None) -> None:
         """Put an entry with new sources, unless one of them is gone."""
         sessions = {span.session for span in entry.sources}
         with suppress(SessionGone):
@@ -220,7 +220,7 @@ class ToolCache(NamedTuple):
     async def _put(
         self,
         key: str,
-        entry: Entry,
+        entry: CacheEntry,
         version: int | None,
         epochs: Mapping[SessionKey, int] | None = None,
     ) -> None:
@@ -231,13 +231,13 @@ class ToolCache(NamedTuple):
 
     async def _serving(self, records: Sequence[Record], turn: int) -> list[Hit]:
         """Return those records that serve in a turn."""
-        entries = [(record, Entry.of(record)) for record in records]
+        entries = [(record, CacheEntry.of(record)) for record in records]
         alive = [(record, entry) for record, entry in entries if entry and entry.last >= turn]
         logs = await self._logs([entry for _, entry in alive])
         found = [(record, entry, self._served(entry, logs)) for record, entry in alive]
         return [Hit(record, entry, result) for record, entry, result in found if result]
 
-    async def _logs(self, entries: Sequence[Entry]) -> dict[SessionKey, Log]:
+    async def _logs(self, entries: Sequence[CacheEntry]) -> dict[SessionKey, Log]:
         """Return what the logs hold at the places that entries are made of."""
         seqs: dict[SessionKey, set[int]] = {}
         for span in (span for entry in entries for span in entry.sources):
@@ -246,7 +246,7 @@ class ToolCache(NamedTuple):
             seqs.setdefault(self.shelf, set())
         return {session: await self._log(session, places) for session, places in seqs.items()}
 
-    def _served(self, entry: Entry, logs: Mapping[SessionKey, Log]) -> Message | None:
+    def _served(self, entry: CacheEntry, logs: Mapping[SessionKey, Log]) -> Message | None:
         """Return the result that an entry stands for, if it can still be seen.
 
         It can if nothing that the entry is made of was erased or damaged, and nobody hid the result
@@ -273,12 +273,12 @@ class ToolCache(NamedTuple):
         return Log({message.seq: message for message in found}, marks_of([marks] if marks else []))
 
 
-def _is_foreign(entry: Entry, shelf: SessionKey) -> bool:
+def _is_foreign(entry: CacheEntry, shelf: SessionKey) -> bool:
     """Tell whether the result is in the log of another session than the one that keeps it."""
     return bool(entry.sources) and entry.sources[-1].session != shelf
 
 
-def made_after(entry: Entry, shelf: SessionKey, position: int) -> bool:
+def made_after(entry: CacheEntry, shelf: SessionKey, position: int) -> bool:
     """Tell whether a result in another's log was recorded when the shelf's log was beyond this.
 
     At the position itself counts as beyond: the message there was stored before the result.
@@ -299,7 +299,7 @@ async def drop_ended(store: Store, session: SessionKey, turn: int) -> int:
     """Take off a session's shelf what ended with a turn; return how many results are left."""
     scope, left = Scope(session=session), 0
     for record in await store.scan(scope, TOOL):
-        entry = Entry.of(record)
+        entry = CacheEntry.of(record)
         if entry and entry.last > turn:
             left += 1
             continue

@@ -3,7 +3,7 @@
 from typing import Final
 
 from keepthread.context.blocks import is_answer
-from keepthread.context.hidden import Marks
+from keepthread.context.hidden import HiddenRanges
 from keepthread.protocols import Store
 from keepthread.types import Message, SessionKey
 
@@ -30,7 +30,7 @@ async def current_turn(store: Store, session: SessionKey) -> int:
     return max(latest, 1)
 
 
-async def closed_turn(store: Store, session: SessionKey, marks: Marks) -> int:
+async def closed_turn(store: Store, session: SessionKey, marks: HiddenRanges) -> int:
     """Return the highest turn with an answer that can be seen; those below are closed too."""
     before: int | None = None
     for _ in range(_MOST_PAGES):

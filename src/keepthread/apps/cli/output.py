@@ -14,7 +14,7 @@ from rich.text import Text
 
 from keepthread.apps.cli.reports import ContextReport, Finding
 from keepthread.apps.cli.sanitize import harmless
-from keepthread.context.diff import Difference, Move, Part
+from keepthread.context.diff import ChangedPart, Difference, Move
 from keepthread.context.ranges import written
 from keepthread.context.why import Why, letters_of
 from keepthread.protocols import Progress as Tell
@@ -237,7 +237,7 @@ class Screen:
         if not (changes.came or changes.went or changes.moved):
             self._line("\nBoth show the same messages", "dim")
 
-    def _parts(self, title: str, parts: Sequence[Part | Move], names: Sequence[str]) -> None:
+    def _parts(self, title: str, parts: Sequence[ChangedPart | Move], names: Sequence[str]) -> None:
         if not parts:
             return
         self._out.print()
@@ -245,7 +245,7 @@ class Screen:
         for part in parts:
             section, reason = (
                 (part.section, part.reason)
-                if isinstance(part, Part)
+                if isinstance(part, ChangedPart)
                 else (part.after, f"{part.before} before")
             )
             name = Text(harmless(section), _colours(names).get(section, ""))

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from keepthread.context.wires.common import EMPTY, Call, Image, Turn, system_text, turns
+from keepthread.context.wires.common import EMPTY, Image, WireCall, WireTurn, system_text, turns
 from keepthread.types import Selection
 
 OPENING: Final = "(continued)"
@@ -33,7 +33,7 @@ def _say(messages: list[dict[str, Any]], role: str, content: list[Any]) -> None:
         messages.append({"role": role, "content": content})
 
 
-def _speech(turn: Turn) -> tuple[str, list[Any]]:
+def _speech(turn: WireTurn) -> tuple[str, list[Any]]:
     message = turn.message
     if turn.native and message.native:
         return message.role, [i for i in message.native.items if not _blank(i)] or [_text("")]
@@ -53,7 +53,7 @@ def _speech(turn: Turn) -> tuple[str, list[Any]]:
 
 
 def _blank(item: Any) -> bool:
-    """Tell whether an item is a text that models write and the provider will not take back."""
+    """Return whether an item is a text that models write and the provider will not take back."""
     return item.get("type") == "text" and not str(item.get("text") or "").strip()
 
 
@@ -61,7 +61,7 @@ def _text(text: str) -> dict[str, str]:
     return {"type": "text", "text": text if text.strip() else EMPTY}
 
 
-def _result(call: Call) -> dict[str, Any]:
+def _result(call: WireCall) -> dict[str, Any]:
     text = _text(call.result)
     content = [text, *map(_image, call.images)] if call.images else text["text"]
     return {"type": "tool_result", "tool_use_id": call.id, "content": content}

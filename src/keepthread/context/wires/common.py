@@ -1,4 +1,4 @@
-"""What the three wires share: who speaks, in what order, under which call ids.
+"""Shared by the three wire formats: who speaks, in what order, under which call ids.
 
 A provider refuses a call id or a tool name it does not like, and a call id used twice; ids and
 names that would be refused are replaced by ones derived from the message, the same each time.
@@ -27,7 +27,7 @@ from keepthread.types import JSON, Message, Native, Selection, Wire
 EMPTY: Final = "(empty)"
 """Stands for a text that a provider would refuse for being blank."""
 
-# Compiled when first used: whoever imports keepthread need not render anything.
+# Compiled when first used: importing keepthread must stay fast.
 _GOOD_ID: Final = r"[a-zA-Z0-9_-]{1,40}"
 
 
@@ -43,7 +43,7 @@ class Image(NamedTuple):
     note: str
 
 
-class Call(NamedTuple):
+class WireCall(NamedTuple):
     """A tool call as a wire takes it, its arguments an object in JSON, and its result."""
 
     id: str
@@ -55,12 +55,12 @@ class Call(NamedTuple):
     """The images that the result came with."""
 
 
-class Turn(NamedTuple):
-    """What one message says on a wire; an assistant's calls come with their results."""
+class WireTurn(NamedTuple):
+    """One message on a wire; an assistant's calls come with their results."""
 
     message: Message
     text: str
-    calls: Sequence[Call] = ()
+    calls: Sequence[WireCall] = ()
     native: bool = False
     images: Sequence[Image] = ()
 
@@ -79,14 +79,14 @@ def system_text(selection: Selection) -> str:
     return sendable("\n\n".join(part for part in (selection.system, *orders) if part.strip()))
 
 
-def turns(selection: Selection, wire: Wire, provider: str = "") -> list[Turn]:
+def turns(selection: Selection, wire: Wire, provider: str = "") -> list[WireTurn]:
     """Return what is said, results compacted into their calls.
 
     `provider` is the host that it is for, empty if that is not known.
     """
     messages = selection.messages
     to = _Receiver(wire, provider, set())
-    found: list[Turn] = []
+    found: list[WireTurn] = []
     index = 0
     while index < len(messages):
         message = messages[index]
@@ -110,20 +110,20 @@ def _quoted(message: Message) -> list[Message]:
     return [as_quotation(text), calls] if text.content or text.attachments else [calls]
 
 
-def _turn(message: Message, results: Sequence[Message], to: _Receiver) -> Turn:
+def _turn(message: Message, results: Sequence[Message], to: _Receiver) -> WireTurn:
     native = _as_given(message, to)
-    calls: list[Call] = []
+    calls: list[WireCall] = []
     for n, (call, result) in enumerate(zip(calls_of(message), results, strict=True)):
         id = call.id if native else _call_id(message.id, n, call.id, to.used)
         to.used.add(id)
         arguments = sendable(arguments_as_json(call.arguments))
         text = sendable(said(result))
-        calls.append(Call(id, wire_name(call.name), arguments, text, images_of(result)))
-    return Turn(message, sendable(said(message)), calls, native, images_of(message))
+        calls.append(WireCall(id, wire_name(call.name), arguments, text, images_of(result)))
+    return WireTurn(message, sendable(said(message)), calls, native, images_of(message))
 
 
 def _as_given(message: Message, to: _Receiver) -> bool:
-    """Tell whether a provider's own items can go back as they are: no id of theirs is taken."""
+    """Return whether a provider's own items can go back as they are: no id of theirs is taken."""
     native = message.native
     if native is None or message.role != "assistant" or not _takes(native, to):
         return False
@@ -138,7 +138,7 @@ def _as_given(message: Message, to: _Receiver) -> bool:
 
 
 def _takes(native: Native, to: _Receiver) -> bool:
-    """Tell whether a provider takes these items: they are its own, or may be.
+    """Return whether a provider takes these items: they are its own, or may be.
 
     Many servers speak the wire of OpenAI's chat completions, and each has fields of its own that
     others answer with an error. There, items go back only to the host that is known to have given

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keepthread.context.wires.common import EMPTY, Call, Image, Turn, system_text, turns
+from keepthread.context.wires.common import EMPTY, Image, WireCall, WireTurn, system_text, turns
 from keepthread.types import Selection
 
 
@@ -17,7 +17,7 @@ def render(selection: Selection, provider: str = "") -> dict[str, Any]:
     return {"messages": messages}
 
 
-def _messages(turn: Turn) -> list[Any]:
+def _messages(turn: WireTurn) -> list[Any]:
     message = turn.message
     results = _results(turn.calls)
     if turn.native and message.native:
@@ -37,7 +37,7 @@ def _messages(turn: Turn) -> list[Any]:
     return [{"role": "assistant", "content": turn.text or None, "tool_calls": calls}, *results]
 
 
-def _results(calls: Sequence[Call]) -> list[Any]:
+def _results(calls: Sequence[WireCall]) -> list[Any]:
     """Return the results of calls; their images follow in a user's message, as no other has any."""
     results: list[Any] = []
     shown: list[Any] = []
@@ -50,7 +50,7 @@ def _results(calls: Sequence[Call]) -> list[Any]:
     return [*results, {"role": "user", "content": shown}] if shown else results
 
 
-def _content(turn: Turn) -> str | list[Any]:
+def _content(turn: WireTurn) -> str | list[Any]:
     if not turn.images:
         return turn.text
     return [{"type": "text", "text": turn.text or EMPTY}, *map(_image, turn.images)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keepthread.context.wires.common import EMPTY, Image, Turn, system_text, turns
+from keepthread.context.wires.common import EMPTY, Image, WireTurn, system_text, turns
 from keepthread.types import Selection
 
 
@@ -16,7 +16,7 @@ def render(selection: Selection, provider: str = "") -> dict[str, Any]:
     return {"instructions": system, "input": items} if system else {"input": items}
 
 
-def _items(turn: Turn) -> list[Any]:
+def _items(turn: WireTurn) -> list[Any]:
     message = turn.message
     outputs = [
         {

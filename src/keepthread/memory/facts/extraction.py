@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.digest import size
-from keepthread.context.hidden import Marks, opens_turn
+from keepthread.context.hidden import HiddenRanges, opens_turn
 from keepthread.context.ids import derived_id
 from keepthread.context.trust import lowest, origin_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound, Stale
@@ -89,7 +89,7 @@ class _Batch(NamedTuple):
     session: SessionInfo
     mark: _Mark
     messages: Sequence[Message]
-    marks: Marks
+    marks: HiddenRanges
 
 
 class Extractor:

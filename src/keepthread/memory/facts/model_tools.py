@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
-from keepthread.context.quoting import harmless
+from keepthread.context.quoting import sanitize
 from keepthread.context.sources import Shown
 from keepthread.context.trust import lowest, origin_of
 from keepthread.errors import InvalidInput, Stale
@@ -112,12 +112,12 @@ class MemoryTools:
         """Run a tool and return what to tell the model, also of what it did wrong."""
         tool = next((tool for tool in TOOLS if tool.name == name), None)
         if tool is None:
-            return f"error: there is no tool {harmless(name)[:60]!r}"
+            return f"error: there is no tool {sanitize(name)[:60]!r}"
         try:
             given = _arguments(arguments, tool)
             return await (self._remember if name == REMEMBER else self._find)(given)
         except InvalidInput as error:
-            return f"error: {harmless(str(error))}"
+            return f"error: {sanitize(str(error))}"
 
     async def _remember(self, given: Mapping[str, Any]) -> str:
         """Note a fact as the user's word if the user's message states it; any other waits."""
@@ -162,7 +162,7 @@ class MemoryTools:
 
     async def _find(self, given: Mapping[str, Any]) -> str:
         hits = await self._search(given["query"], given.get("limit", _USUAL_HITS))
-        return harmless(dumps(list(hits[:MOST_HITS]), "what was found").decode())
+        return sanitize(dumps(list(hits[:MOST_HITS]), "what was found").decode())
 
 
 def _arguments(arguments: str | Mapping[str, JSON], tool: Tool) -> Mapping[str, Any]:

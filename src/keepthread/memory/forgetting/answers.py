@@ -7,9 +7,9 @@ which an account was kept that shows it.
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from keepthread.context.hidden import Questions
+from keepthread.context.hidden import QuestionTracker
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
-from keepthread.context.summary import BEHIND, IN_SHORT
+from keepthread.context.summary import COVERED, IN_SHORT
 from keepthread.errors import SessionGone
 from keepthread.memory.forgetting.plan import Plan
 from keepthread.memory.material import MARKS, marks_of
@@ -54,7 +54,7 @@ class _Session:
         shown = await self._shown()
         begun: set[int] = set()  # turns in which something goes
         marks = await self._store.scan(Scope(session=self._key), MARKS)
-        questions = Questions(marks_of(marks))
+        questions = QuestionTracker(marks_of(marks))
         found: list[int] = []
         after = 0
         gone = self._plan.reasons(self._key)
@@ -100,7 +100,7 @@ class _Session:
     def _is_in(self, choice: Mapping[str, Any]) -> bool:
         named = choice.get("session")
         session = self._names.get(named) if named else self._key
-        held = choice.get("section") or choice.get("reason") in (BEHIND, IN_SHORT)
+        held = choice.get("section") or choice.get("reason") in (COVERED, IN_SHORT)
         if not held or session is None:
             return False
         return self._plan.covers(session, choice["first"], choice["last"])

@@ -10,7 +10,7 @@ from contextlib import suppress
 from math import inf
 from typing import Final, NamedTuple, TypeVar
 
-from keepthread.context.hidden import Marks
+from keepthread.context.hidden import HiddenRanges
 from keepthread.errors import (
     InvalidInput,
     ReadOnly,
@@ -296,7 +296,7 @@ class Searching:
         others = {hit.message.id for hit in hits if hit.session != session}
         if not others:
             return hits
-        marks = Marks(hidden=tuple(hidden))
+        marks = HiddenRanges(hidden=tuple(hidden))
         own = await self.store.find(session, ids=others)
         gone = {
             message.id
@@ -362,7 +362,7 @@ class Searching:
 
 def _shown(placed: Sequence[Placed], records: Sequence[Record]) -> list[Placed]:
     """Return the messages that their own sessions do not hide, by the marks of these."""
-    marks = {record.scope.session: Marks.from_json(record.value) for record in records}
+    marks = {record.scope.session: HiddenRanges.from_json(record.value) for record in records}
     return [
         each
         for each in placed

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from keepthread.context.quoting import harmless
+from keepthread.context.quoting import sanitize
 from keepthread.context.rendering import label, wire_name
 from keepthread.errors import InvalidInput
 from keepthread.orchestrator.mcp.types import Rule, Server
@@ -100,7 +100,7 @@ def _tamed(value: Any) -> Any:
 
 
 def _shortened(text: str) -> str:
-    text = harmless(text.strip())
+    text = sanitize(text.strip())
     return text if len(text) <= _LONGEST_ABOUT else f"{text[:_LONGEST_ABOUT]}…"
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.sanitize import harmless
 from keepthread.apps.cli.stores import place_of
-from keepthread.context.hidden import Marks
+from keepthread.context.hidden import HiddenRanges
 from keepthread.memory.material import MARKS, marks_of
 from keepthread.memory.session import Session
 from keepthread.types import Message, Scope
@@ -15,7 +15,7 @@ _PAGE: Final = 50
 _BRIEF: Final = 60
 
 
-async def marks(chat: Chat, session: Session) -> Marks:
+async def marks(chat: Chat, session: Session) -> HiddenRanges:
     """Return what is hidden in a session."""
     store = chat.talk.keeping.memory.store
     return marks_of(await store.scan(Scope(session=session.key), MARKS))
