@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from keepthread import Memory, Message
-from keepthread.apps.cli.chat.asides import Asides
 from keepthread.apps.cli.chat.delivery import bring_home
+from keepthread.apps.cli.chat.offline_files import OfflineFiles
 from keepthread.memory.forgetting.follow import every_session
 from keepthread.memory.forgetting.repeats import details_of
 from keepthread.models.tokens import Estimator
@@ -50,7 +50,7 @@ async def _one_aside(
     ground: Ground, tally: "Tally", rng: random.Random, wish: dict[str, Any], *, running: bool
 ) -> list[Marker]:
     markers = new_markers(rng, 3)
-    files = Asides(ground.folders[0] / "asides", ground.url, "default")
+    files = OfflineFiles(ground.folders[0] / "asides", ground.url, "default")
     aside = files.new()
     said = [
         Message(role="user", content=m.text, author="lee", created_at=_ASIDE + 1) for m in markers

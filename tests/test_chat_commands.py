@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from keepthread import Memory, Message
-from keepthread.apps.cli.chat.asides import Asides
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands import COMMANDS, is_command, run, table
-from keepthread.apps.cli.chat.commands.knowing import tell_waiting
-from keepthread.apps.cli.chat.keeping import Keeping
+from keepthread.apps.cli.chat.commands.facts import tell_waiting
+from keepthread.apps.cli.chat.offline_files import OfflineFiles
+from keepthread.apps.cli.chat.persistence import Persistence
 from keepthread.apps.cli.chat.signals import Signals
-from keepthread.apps.cli.chat.starting import Wanted, begin
+from keepthread.apps.cli.chat.startup import Wanted, begin
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.chat.terminal import Terminal
 from keepthread.apps.cli.invocation import Call
@@ -94,11 +94,13 @@ class Desk:
         def opened(address: str) -> Opening:
             return Memory.open(address, patience=0.05, counter=Letters(), **given)
 
-        asides = Asides(folder / "asides", str(self.store), "default")
+        offline_files = OfflineFiles(folder / "asides", str(self.store), "default")
         enabled = config.settings.memory.enabled
         address = config.settings.address
-        self.keeping = Keeping(address, opened, asides if enabled else None, tell=self.person.say)
-        self.talk = Talk(self.keeping, self.model, owner=OWNER, id="first")
+        self.persistence = Persistence(
+            address, opened, offline_files if enabled else None, tell=self.person.say
+        )
+        self.talk = Talk(self.persistence, self.model, owner=OWNER, id="first")
         self.chat = Chat(
             call=Call(flags={"memory.url": address}),
             config=config,
@@ -125,7 +127,7 @@ class Desk:
 
     async def log(self, id: str = "") -> list[str]:
         """Return all that is stored of a session, where it is kept now."""
-        session = await self.keeping.memory.get_session(id or self.talk.id)
+        session = await self.persistence.memory.get_session(id or self.talk.id)
         return [message.content for message in await session.messages()]
 
     @asynccontextmanager
@@ -134,7 +136,7 @@ class Desk:
         with closing(sqlite3.connect(self.store, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             await self.ask("Are you there?")
-            assert self.keeping.away
+            assert self.persistence.away
             yield
             other.execute("ROLLBACK")
 
@@ -143,11 +145,11 @@ class Desk:
 async def desk(folder: Path, *script: Line, **settings: Any) -> AsyncIterator[Desk]:
     """Give a chat; settings have two underscores for a dot."""
     made = Desk(folder, script, {k.replace("__", "."): v for k, v in settings.items()})
-    await made.keeping.begin()
+    await made.persistence.begin()
     try:
         yield made
     finally:
-        await made.keeping.close()
+        await made.persistence.close()
 
 
 # --- names ---
@@ -221,7 +223,9 @@ async def test_where_nothing_was_said_it_says_so(tmp_path: Path, line: str) -> N
         with pytest.raises(InvalidInput, match="ask something first"):
             await it.do(line)
         assert "none yet" in await it.do("/status")
-        assert await it.keeping.memory.store.get_session("first") is None  # looking makes nothing
+        assert (
+            await it.persistence.memory.store.get_session("first") is None
+        )  # looking makes nothing
 
 
 async def test_help_lists_all_commands_and_tells_more_of_one(tmp_path: Path) -> None:
@@ -247,7 +251,7 @@ async def test_sessions_are_listed_and_resumed_by_number_or_id(tmp_path: Path) -
         await it.ask("How is Jakarta?")
         it.talk.move("second")
         await it.ask("How is Tokyo?")
-        await it.keeping.memory.session("secret", owner="bea")
+        await it.persistence.memory.session("secret", owner="bea")
         shown = await it.do("/sessions")
         assert "secret" not in shown
         assert [line.split()[:3] for line in shown.splitlines()[1:]] == [
@@ -286,7 +290,7 @@ async def test_a_session_that_was_resumed_is_not_pruned(tmp_path: Path) -> None:
         assert await another_program.prune(30) == 1
     assert await it.log("old") == ["precious words of old"]
     assert await it.log("older") == ["precious words of older"]
-    await it.keeping.close()
+    await it.persistence.close()
 
 
 async def test_however_slowly_a_store_opens_a_chat_does_not_prune_its_own_session(
@@ -294,7 +298,7 @@ async def test_however_slowly_a_store_opens_a_chat_does_not_prune_its_own_sessio
 ) -> None:
     await aged(tmp_path, "first", "idle")
     it = Desk(tmp_path, [], {"memory.auto_prune_days": 30})
-    opened = it.keeping._opened
+    opened = it.persistence._opened
     gate = asyncio.Event()
 
     class Slowly:
@@ -307,7 +311,7 @@ async def test_however_slowly_a_store_opens_a_chat_does_not_prune_its_own_sessio
             yield from gate.wait().__await__()
             return (yield from self.opening.__await__())
 
-    it.keeping._opened = cast(Any, Slowly)
+    it.persistence._opened = cast(Any, Slowly)
     terminal = Terminal({"TERM": "dumb"}, Signals())
     wanted = Wanted(resume="first")
     terminal._chat = it.chat
@@ -316,8 +320,8 @@ async def test_however_slowly_a_store_opens_a_chat_does_not_prune_its_own_sessio
     gate.set()
     await behind
     assert await it.log("first") == ["precious words of first"]
-    assert [info.id for info in await it.keeping.memory.list_sessions()] == ["first"]
-    await it.keeping.close()
+    assert [info.id for info in await it.persistence.memory.list_sessions()] == ["first"]
+    await it.persistence.close()
 
 
 async def test_a_session_that_another_program_deleted_begins_again(tmp_path: Path) -> None:
@@ -335,7 +339,7 @@ async def test_a_session_that_another_program_deleted_begins_again(tmp_path: Pat
 async def test_an_unknown_id_names_near_ones_of_the_same_owner(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.") as it:
         await it.ask("Jakarta?")
-        await it.keeping.memory.session("firsts", owner="bea")
+        await it.persistence.memory.session("firsts", owner="bea")
         for line in ("/resume frist", "/load firsts"):
             with pytest.raises(SessionNotFound, match=r"there is first$"):
                 await it.do(line)
@@ -347,7 +351,7 @@ async def test_an_unknown_id_names_near_ones_of_the_same_owner(tmp_path: Path) -
 async def test_a_session_whose_id_is_a_number_is_meant_by_it(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.") as it:
         await it.ask("Jakarta?")
-        await it.keeping.memory.session("2", owner=OWNER)
+        await it.persistence.memory.session("2", owner=OWNER)
         await it.do("/sessions")
         assert it.chat.listed == ["2", "first"]
         await it.do("/resume 2")
@@ -379,7 +383,7 @@ async def test_save_waits_for_what_follows_an_answer_and_says_where_it_is(tmp_pa
         assert "2 messages of session first" in shown
         assert str(it.store) in shown
         end = asyncio.Event()
-        it.keeping.memory._shared.background.soon("work", end.wait)
+        it.persistence.memory._shared.background.soon("work", end.wait)
         saving = asyncio.ensure_future(it.do("/save"))
         assert not (await asyncio.wait({saving}, timeout=0.2))[0]
         end.set()
@@ -529,7 +533,7 @@ async def test_without_accounts_why_tells_of_the_next_context(tmp_path: Path) ->
 async def test_search_finds_in_all_sessions_of_the_owner(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny in Jakarta.", "Rainy.") as it:
         await it.ask("How is Jakarta?")
-        other = await it.keeping.memory.session("theirs", owner="bea")
+        other = await it.persistence.memory.session("theirs", owner="bea")
         await other.append(Message(role="user", content="Jakarta is mine"))
         it.talk.move("second")
         await it.ask("How is Tokyo?")
@@ -544,7 +548,7 @@ async def test_facts_are_noted_listed_and_known_to_other_sessions(tmp_path: Path
     async with desk(tmp_path, "Hello.") as it:
         assert "/remember TEXT" in await it.do("/facts")
         assert "Lives in Oslo." in await it.do("/remember Lives in Oslo.")
-        (fact,) = await it.keeping.memory.facts(OWNER).list()
+        (fact,) = await it.persistence.memory.facts(OWNER).list()
         assert fact.text == "Lives in Oslo."
         shown = await it.do("/facts")
         assert fact.key[-8:] in shown
@@ -560,7 +564,7 @@ async def test_a_fact_that_waits_says_how_to_let_it_out(tmp_path: Path) -> None:
         await it.ask("Jakarta?")
         session = await it.chat.session()
         (told,) = await session.append(Message(role="tool", tool_call_id="1", content="A boat."))
-        facts = it.keeping.memory.facts(OWNER)
+        facts = it.persistence.memory.facts(OWNER)
         await facts.remember("Has a boat.", session="first", messages=[told])
         assert "1 waiting for you: /facts confirm N" in await it.do("/facts")
         assert "Confirmed: Has a boat." in await it.do("/facts confirm 1")
@@ -571,7 +575,7 @@ async def test_a_number_of_a_waiting_fact_never_comes_to_mean_another(tmp_path: 
     async with desk(tmp_path, "Sunny.") as it:
         await it.ask("Jakarta?")
         session = await it.chat.session()
-        facts = it.keeping.memory.facts(OWNER)
+        facts = it.persistence.memory.facts(OWNER)
         news: list[str] = []
         for text in ("Has a boat.", "Has a car."):
             (told,) = await session.append(Message(role="tool", tool_call_id="1", content=text))
@@ -630,7 +634,7 @@ async def test_cost_tells_what_summaries_took(tmp_path: Path) -> None:
     answers = ["Sunny. " * 200] * 12
     async with desk(tmp_path, *answers, *["In short: sunny."] * 20, summarizer__by="model") as it:
         await it.ask(*(f"How is town {number}?" for number in range(12)))
-        await it.keeping.memory.idle()
+        await it.persistence.memory.idle()
         assert (await (await it.chat.session()).status()).costs.calls
         assert "its summaries" in await it.do("/cost")
 
@@ -658,7 +662,7 @@ async def test_a_session_is_written_as_markdown_or_lines_and_read_back(
         assert "/sessions lists them" in shown
         assert await it.log("first") == ["Jakarta?", "Sunny."]
         await it.do("/import talk.md")
-        assert {s.owner for s in await it.keeping.memory.list_sessions()} == {OWNER}
+        assert {s.owner for s in await it.persistence.memory.list_sessions()} == {OWNER}
 
 
 async def test_conversations_of_other_programs_become_the_owners(tmp_path: Path) -> None:
@@ -672,7 +676,7 @@ async def test_conversations_of_other_programs_become_the_owners(tmp_path: Path)
     file.write_text(json.dumps([{"uuid": "c", "name": "Trip", "chat_messages": [said]}]))
     async with desk(tmp_path) as it:
         assert "Imported 1 sessions, 1 messages" in await it.do(f"/import {file}")
-        (found,) = await it.keeping.memory.list_sessions()
+        (found,) = await it.persistence.memory.list_sessions()
         assert found.owner == OWNER
         assert await it.log(found.id) == ["Jakarta?"]
 
@@ -698,7 +702,7 @@ async def test_what_is_no_conversation_is_refused_by_import(tmp_path: Path) -> N
             await it.do(f"/import {tmp_path / 'notes.txt'}")
         with pytest.raises(InvalidInput, match="name another file"):
             await it.do(f"/import {tmp_path}")
-        assert not await it.keeping.memory.list_sessions()
+        assert not await it.persistence.memory.list_sessions()
 
 
 # --- asking ---
@@ -779,7 +783,7 @@ async def test_what_another_program_keeps_from_being_erased_is_told(tmp_path: Pa
 
 async def test_what_another_chat_said_in_between_is_not_forgotten_with_it(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
-        session = await it.keeping.memory.session("first", owner=OWNER)
+        session = await it.persistence.memory.session("first", owner=OWNER)
         async with session.turn("Jakarta?") as theirs, session.turn("Tokyo?") as ours:
             await ours.finish("Rainy.")
             await theirs.finish("Sunny.")
@@ -793,7 +797,7 @@ async def test_the_memory_stays_where_it_is_while_a_command_runs(tmp_path: Path)
         waiting: set[asyncio.Future[int]] = set()
 
         async def come_back() -> None:
-            waiting.add(asyncio.ensure_future(it.keeping.come_back()))
+            waiting.add(asyncio.ensure_future(it.persistence.come_back()))
             assert not (await asyncio.wait(waiting, timeout=0.1))[0]
 
         it.person.meanwhile = come_back
@@ -842,7 +846,7 @@ async def test_while_the_store_is_away_what_this_chat_said_is_still_there(tmp_pa
         shown = await it.do("/save")
         assert "4 messages of session first" in shown
         assert str(it.store) in shown
-        assert not it.keeping.away
+        assert not it.persistence.away
         assert await it.log() == ["Jakarta?", "Sunny.", "Are you there?", "Here."]
 
 
@@ -870,7 +874,7 @@ async def test_nothing_stored_reaches_the_screen_raw(
     monkeypatch.chdir(tmp_path)
     async with desk(tmp_path, NASTY, NASTY, NASTY, model__base_url="http://localhost:1/v1") as it:
         await it.ask(f"Jakarta {NASTY}", f"Tokyo {NASTY}")
-        await it.keeping.memory.facts(OWNER).remember(f"Has {NASTY}")
+        await it.persistence.memory.facts(OWNER).remember(f"Has {NASTY}")
         await (await it.chat.session()).update(title=NASTY)
         for line in (
             *("/sessions", "/resume first", f"/rename {NASTY}", "/history", "/search Jakarta"),

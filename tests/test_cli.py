@@ -43,7 +43,7 @@ from keepthread.apps.cli.chat.terminal import Terminal
 from keepthread.apps.cli.commands import doctor
 from keepthread.apps.cli.output import Screen
 from keepthread.apps.cli.reports import ContextReport
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.context.why import Why
 from keepthread.errors import Unavailable
 from keepthread.memory.search.search import Hit
@@ -816,7 +816,7 @@ def test_an_estimate_is_named_as_such(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_harmless_text_keeps_what_people_write() -> None:
     family = "👩\u200d👩\u200d👧 日本語 naïve\u00a0x"
-    assert harmless(family) == family
-    assert harmless("a\nb\tc\r\n", lines=True) == "a\nb\tc\n"
-    assert harmless("a\nb\rc\u2028") == "a\\nb\\rc\\u2028"
-    assert harmless(NASTY).isascii()
+    assert sanitize(family) == family
+    assert sanitize("a\nb\tc\r\n", lines=True) == "a\nb\tc\n"
+    assert sanitize("a\nb\rc\u2028") == "a\\nb\\rc\\u2028"
+    assert sanitize(NASTY).isascii()

@@ -60,7 +60,7 @@ from tests.conftest import started
 SOURCE = Path(keepthread.__file__).parent
 WITHOUT_TEXT = {
     "apps/cli/app.py:_loaded",
-    "apps/cli/chat/starting.py:arguments",
+    "apps/cli/chat/startup.py:arguments",
     "context/recall.py:_bare",
     "context/recall.py:_day_tokens",
     "models/embedders/http.py:_opener",

@@ -52,7 +52,11 @@ async def nothing(*_: object, **__: object) -> None:
     ("part", "planted", "bug"),
     [
         (everything, "keepthread.memory.forgetting.execute.Work._blank", nothing),
-        (beside.asides, "keepthread.apps.cli.chat.asides.Aside.requests", lambda _: ()),
+        (
+            beside.asides,
+            "keepthread.apps.cli.chat.offline_files.OfflineFile.requests",
+            lambda _: (),
+        ),
         (beside.process, "keepthread.memory.forgetting.forget.clear_text_caches", lambda: None),
     ],
     ids=["titles stay", "a running chat is not asked", "caches stay"],

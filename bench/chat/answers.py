@@ -107,7 +107,7 @@ class Asking:
     async def close(self) -> None:
         await self._client.close()
         await cast(RemoteModel, self._talk.model).close()
-        await self._talk.keeping.close()
+        await self._talk.persistence.close()
 
     async def _bare(self) -> Spent:
         return await _first(self._wire.ask(self._client, self._request))
@@ -120,7 +120,7 @@ class Asking:
         spent = await _first(self._talk.ask(next(self._questions)))
         assert self._talk.last
         assert self._talk.last.answer
-        await self._talk.keeping.memory.idle()  # as a person's next question finds it
+        await self._talk.persistence.memory.idle()  # as a person's next question finds it
         return spent
 
     async def _by_hand(self) -> tuple[Spent, Spent]:
@@ -133,7 +133,7 @@ class Asking:
             chosen = _now()
             reply = await self._talk.model.complete(context.messages, system=context.system)
             await turn.finish(reply.content)
-        await self._talk.keeping.memory.idle()
+        await self._talk.persistence.memory.idle()
         return stored.less(begun), chosen.less(stored)
 
 

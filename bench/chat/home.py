@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bench.recall.corpora import locomo
 from bench.search import Language
 from keepthread import Memory, Message
-from keepthread.apps.cli.chat.starting import Wanted, begin, talk_of
+from keepthread.apps.cli.chat.startup import Wanted, begin, talk_of
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.load import read_config
@@ -27,7 +27,7 @@ _QUESTIONS = 500
 _PAGE = 20
 _ROLES: Sequence[Role] = ("user", "assistant")
 _STRANGE = ("KEEPTHREAD_", "OPENAI_", "ANTHROPIC_", "COVERAGE_", "PYTHON")
-"""What would set something else, or keep Python from keeping what it compiled."""
+"""What would set something else, or keep Python from persistence what it compiled."""
 _APART = 600.0
 
 

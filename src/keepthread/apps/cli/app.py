@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import keepthread
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import KeepthreadError
 
 if TYPE_CHECKING:
@@ -272,5 +272,5 @@ def _fail(kind: str, message: str) -> int:
     if "--json" in sys.argv:
         typer.echo(json.dumps({"error": kind, "message": message}), err=True)
     else:
-        typer.secho(f"error: {harmless(message)}", err=True, fg="red")
+        typer.secho(f"error: {sanitize(message)}", err=True, fg="red")
     return 2

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import typer
 
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import is_server, opened, place_of
 from keepthread.context.strategies import View
 from keepthread.errors import InvalidInput, SessionNotFound
@@ -131,21 +131,21 @@ class Call:
     def say(self, text: str) -> None:
         """Tell a person how it went; stdout may be carrying data."""
         if not self.json:
-            typer.echo(harmless(text), err=True)
+            typer.echo(sanitize(text), err=True)
 
     def announce(self, text: str) -> None:
         """Show what applies to this call without having been asked for, to programs too."""
         if self.json:
             typer.echo(json.dumps({"note": text}), err=True)
         else:
-            typer.secho(harmless(text), err=True, dim=True)
+            typer.secho(sanitize(text), err=True, dim=True)
 
     def warn(self, text: str) -> None:
         """Tell what to look at, beside the answer."""
         if self.json:
             typer.echo(json.dumps({"warning": text}), err=True)
         else:
-            typer.secho(f"warning: {harmless(text)}", err=True, fg="yellow")
+            typer.secho(f"warning: {sanitize(text)}", err=True, fg="yellow")
 
     @property
     def screen(self) -> "Screen":

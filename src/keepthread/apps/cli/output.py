@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keepthread.apps.cli.reports import ContextReport, Finding
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.context.diff import ChangedPart, Difference, Move
 from keepthread.context.ranges import written
 from keepthread.context.why import Why, letters_of
@@ -45,7 +45,7 @@ _WIDTH_OF_A_FILE: Final = 1000  # nothing is wrapped for programs that read line
 
 
 class Screen:
-    """Draws on the terminal; everything stored comes through `harmless` first."""
+    """Draws on the terminal; everything stored comes through `sanitize` first."""
 
     def __init__(self, out: Console | None = None) -> None:
         """Find out what the terminal can do, or draw where one says."""
@@ -90,10 +90,10 @@ class Screen:
 
         `more` is what shows those behind them.
         """
-        head = Text.assemble((harmless(session.id), "bold"), f" · {harmless(session.owner)}")
+        head = Text.assemble((sanitize(session.id), "bold"), f" · {sanitize(session.owner)}")
         head.append(f" · {session.messages:,} messages · {session.tokens:,} tokens", "dim")
         if session.title:
-            head.append(f" · {harmless(session.title)}")
+            head.append(f" · {sanitize(session.title)}")
         self._out.print(head, soft_wrap=True)
         width = len(f"{messages[-1].seq:,}") if messages else 1
         for message in messages:
@@ -107,11 +107,11 @@ class Screen:
         head = Text.assemble((f"{message.seq:>{width},}  ", "dim"))
         head.append(message.role, f"bold {_ROLES[message.role]}")
         for name in (message.name, message.author):
-            head.append(f" {harmless(name)}" if name else "", "bold")
+            head.append(f" {sanitize(name)}" if name else "", "bold")
         if message.state != "live":
             head.append(f"  {message.state}", "bold red" if message.state == "damaged" else "red")
         elif message.origin not in (message.role, "operator"):
-            head.append(f"  from {harmless(message.source or str(message.origin))}", "yellow")
+            head.append(f"  from {sanitize(message.source or str(message.origin))}", "yellow")
         if message.created_at:
             head.append("  ").append(_when(message.created_at))
         head.append(f"  {message.tokens:,} tokens" if message.tokens else "", "dim")
@@ -128,20 +128,20 @@ class Screen:
             self._line("Nothing was found", "dim")
         for number, hit in enumerate(hits):
             message = hit.message
-            head = Text.assemble((harmless(hit.session), "bold"), (f" {message.seq:,}  ", "dim"))
+            head = Text.assemble((sanitize(hit.session), "bold"), (f" {message.seq:,}  ", "dim"))
             head.append(message.role, _ROLES[message.role])
-            head.append(f" {harmless(message.author)}" if message.author else "", "bold")
+            head.append(f" {sanitize(message.author)}" if message.author else "", "bold")
             head.append("  ").append(_when(message.created_at))
             self._out.print(head if not number else Text("\n").append(head), soft_wrap=True)
             self._out.print(Padding(_text(hit.snippet), (0, 0, 0, 2), expand=False))
-            self._line(f"  {harmless(hit.reason)}", "dim")
+            self._line(f"  {sanitize(hit.reason)}", "dim")
 
     # --- why ---
 
     def why(self, session: str, drawn: ContextReport) -> None:
         """Draw the budget as a bar, then name what is in and what is out."""
         why = drawn.why
-        head = Text.assemble((harmless(session), "bold"), " · ").append(_named(drawn))
+        head = Text.assemble((sanitize(session), "bold"), " · ").append(_named(drawn))
         head.append("\n" if drawn.number else " · ").append(_used(why))
         self._out.print(head, soft_wrap=True)
         self._out.print()
@@ -155,7 +155,7 @@ class Screen:
     def context(self, session: str, drawn: ContextReport) -> None:
         """Draw the budget as a bar, and under it each section with its tokens and its share."""
         why = drawn.why
-        head = Text.assemble((harmless(session), "bold"), " · ").append(_named(drawn))
+        head = Text.assemble((sanitize(session), "bold"), " · ").append(_named(drawn))
         self._out.print(head.append(f" · {_used(why)}"), soft_wrap=True)
         self._out.print()
         self._out.print(self._bar(why))
@@ -197,7 +197,7 @@ class Screen:
         """Return a section's name behind the sign that the bar has for it."""
         names = list(sections)
         sign = "■" if self._coloured else letters_of(names)[section]
-        return Text.assemble((sign, _colours(names)[section]), f" {harmless(section)}")
+        return Text.assemble((sign, _colours(names)[section]), f" {sanitize(section)}")
 
     def _choices(self, title: str, choices: Sequence[Choice]) -> None:
         table = _table(title, ">tokens", "positions", ">messages", "why")
@@ -207,8 +207,8 @@ class Screen:
             if c.last != c.first:
                 where += f"-{c.last:,}"
             if c.session:
-                where = f"{harmless(c.session)} {where}"
-            section = Text(harmless(c.section), colours.get(c.section, "")) if c.section else Text()
+                where = f"{sanitize(c.session)} {where}"
+            section = Text(sanitize(c.section), colours.get(c.section, "")) if c.section else Text()
             count = f"{c.messages:,}" if c.first else ""
             table.add_row(section, f"{c.tokens:,}", where, count, _text(c.reason))
         self._out.print(table)
@@ -248,7 +248,7 @@ class Screen:
                 if isinstance(part, ChangedPart)
                 else (part.after, f"{part.before} before")
             )
-            name = Text(harmless(section), _colours(names).get(section, ""))
+            name = Text(sanitize(section), _colours(names).get(section, ""))
             table.add_row(name, f"{part.messages:,}", written(part.ranges), _text(reason))
         self._out.print(table)
 
@@ -287,7 +287,7 @@ class Screen:
             mark = Text("ok", "green") if finding.ok else Text("warning", "bold yellow")
             said = _text(finding.found)
             if finding.advice:
-                said.append(f"\n{harmless(finding.advice)}", "yellow")
+                said.append(f"\n{sanitize(finding.advice)}", "yellow")
             table.add_row(mark, _text(finding.what, "bold"), said)
         self._out.print(table)
 
@@ -339,13 +339,13 @@ class Screen:
 
 def _body(message: Message) -> list[Text]:
     """Return what a message says, calls and attachments included."""
-    parts = [Text(harmless(message.content, lines=True))] if message.content else []
+    parts = [Text(sanitize(message.content, lines=True))] if message.content else []
     for call in message.tool_calls:
-        called = f"→ {harmless(call.name)} {harmless(call.arguments)}"
+        called = f"→ {sanitize(call.name)} {sanitize(call.arguments)}"
         parts.append(Text(called, "yellow"))
     for attachment in message.attachments:
         name = f"{attachment.media_type} {attachment.name} {attachment.uri}"
-        parts.append(Text(f"+ {harmless(name)}", "blue"))
+        parts.append(Text(f"+ {sanitize(name)}", "blue"))
     return parts
 
 
@@ -371,9 +371,9 @@ def _colours(sections: Sequence[str] | dict[str, int]) -> dict[str, str]:
 def _named(drawn: ContextReport) -> Text:
     """Return which context it is: the next by a view, or one that was kept."""
     if drawn.number is None:
-        return Text(harmless(drawn.view), "dim")
+        return Text(sanitize(drawn.view), "dim")
     place = f" · turn {drawn.turn:,}" if drawn.turn else ""
-    named = Text(f"kept {drawn.number:,} · {harmless(drawn.view)}{place} · ", "dim")
+    named = Text(f"kept {drawn.number:,} · {sanitize(drawn.view)}{place} · ", "dim")
     return named.append(_when(drawn.at))
 
 
@@ -387,7 +387,7 @@ def _used(why: Why) -> str:
 
 
 def _text(text: str, style: str = "") -> Text:
-    return Text(harmless(text), style)
+    return Text(sanitize(text), style)
 
 
 def _when(seconds: float) -> Text:

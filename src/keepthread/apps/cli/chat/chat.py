@@ -12,7 +12,7 @@ from keepthread.memory.session import Session
 from keepthread.types import Message
 
 if TYPE_CHECKING:
-    from keepthread.apps.cli.chat.orchestrating import Orchestrating
+    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
     from keepthread.apps.cli.output import Screen
     from keepthread.apps.cli.settings.load import Config
 
@@ -49,7 +49,7 @@ class Chat:
     """A stored question that is to be asked again, next."""
     offer: str = ""
     """A text to put into the next prompt, for the person to change and send."""
-    orchestrating: "Orchestrating | None" = None
+    orchestrator: "ChatOrchestrator | None" = None
     """How requests are planned and carried out, if they are."""
     listed: Sequence[str] = ()
     """The sessions that were listed last, by which a number means one."""
@@ -58,9 +58,9 @@ class Chat:
 
     def here(self) -> None:
         """Raise while the store is away: what is changed meanwhile would not come home."""
-        if self.talk.keeping.away:
+        if self.talk.persistence.away:
             raise Unavailable(
-                f"memory is away: {self.talk.keeping.away}; try again when it is back"
+                f"memory is away: {self.talk.persistence.away}; try again when it is back"
             )
 
     def at_home(self) -> None:

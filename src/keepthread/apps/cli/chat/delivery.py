@@ -14,7 +14,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from keepthread.apps.cli.chat.asides import Aside, Asides
+from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
 from keepthread.context.blocks import is_answer
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
 from keepthread.errors import (
@@ -58,7 +58,7 @@ class _Undeliverable(Exception):
 
 
 async def bring_home(
-    asides: Asides,
+    offline_files: OfflineFiles,
     opened: Open,
     store: Memory,
     tell: Tell,
@@ -75,46 +75,46 @@ async def bring_home(
     request: dict[str, Any] | None = None
     if forget is not None:
         request = {**forget, "until": min(time(), forget.get("until") or MAX_COUNT)}
-    for path in await asyncio.to_thread(asides.left):
-        if await _brought_home(path, asides, opened, store, tell):
+    for path in await asyncio.to_thread(offline_files.left):
+        if await _brought_home(path, offline_files, opened, store, tell):
             continue
         if path.exists():
             stayed.append(path)
             if request is not None:
-                await asyncio.to_thread(asides.request, path, request)
+                await asyncio.to_thread(offline_files.request, path, request)
     return stayed
 
 
 async def _brought_home(
-    path: Path, asides: Asides, opened: Open, store: Memory, tell: Tell
+    path: Path, offline_files: OfflineFiles, opened: Open, store: Memory, tell: Tell
 ) -> bool:
     """Deliver one file, and return whether it is gone."""
-    aside = await asyncio.to_thread(asides.take, path)
-    if aside is None:
+    offline_file = await asyncio.to_thread(offline_files.take, path)
+    if offline_file is None:
         return False
     try:
-        done = await deliver_file(aside, opened, store)
+        done = await deliver_file(offline_file, opened, store)
     except BaseException:
-        aside.leave()
+        offline_file.leave()
         raise
     if done.messages:
         tell(f"{done.messages:,} messages of an earlier chat were brought home")
     if done.failed:
-        aside.leave()
+        offline_file.leave()
         tell(f"{path} cannot be delivered: {done.failed}; the earlier chat in it is kept there")
         return False
-    aside.remove()
+    offline_file.remove()
     return True
 
 
-async def deliver_file(aside: Aside, opened: Open, store: Memory) -> Delivered:
+async def deliver_file(offline_file: OfflineFile, opened: Open, store: Memory) -> Delivered:
     """Deliver a file that this process owns; what is delivered of one that stays is removed."""
     try:
-        memory = await opened(aside.address)
+        memory = await opened(offline_file.address)
     except (KeepthreadError, OSError) as error:
         return Delivered(failed=_reason(error))
     async with memory:
-        done = await deliver(memory, store, aside)
+        done = await deliver(memory, store, offline_file)
         if done.failed:
             # Else a session that is deleted from the store would be delivered again.
             for id in done.sessions:
@@ -123,14 +123,16 @@ async def deliver_file(aside: Aside, opened: Open, store: Memory) -> Delivered:
     return done
 
 
-async def deliver(memory: Memory, store: Memory, aside: Aside | None = None) -> Delivered:
+async def deliver(
+    memory: Memory, store: Memory, offline_file: OfflineFile | None = None
+) -> Delivered:
     """Bring what was said elsewhere into its store, each message once.
 
     Then forget what others asked for while the file was owned.
     """
     try:
         # First of all: nothing arrives that could not be forgotten again.
-        requests = await asyncio.to_thread(_requests_of, aside)
+        requests = await asyncio.to_thread(_requests_of, offline_file)
         sessions = [info async for info in _sessions(memory)]
     except _Undeliverable as error:
         return Delivered(failed=str(error))
@@ -178,9 +180,9 @@ async def _sessions(memory: Memory) -> AsyncIterator[SessionInfo]:
         after = page[-1].key
 
 
-def _requests_of(aside: Aside | None) -> Sequence[Mapping[str, Any]]:
+def _requests_of(offline_file: OfflineFile | None) -> Sequence[Mapping[str, Any]]:
     try:
-        return aside.requests() if aside else ()
+        return offline_file.requests() if offline_file else ()
     except (OSError, json.JSONDecodeError) as error:
         raise _Undeliverable(f"a request to forget cannot be read: {_reason(error)}") from error
 

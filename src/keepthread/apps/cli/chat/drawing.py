@@ -12,8 +12,8 @@ from rich.segment import ControlType, Segment, Segments
 from rich.style import Style
 
 from keepthread.apps.cli.chat.blocks import THEME, Blocks, blocks_of
-from keepthread.apps.cli.chat.plain import Harmless
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.chat.plain import StreamSanitizer
+from keepthread.apps.cli.sanitize import sanitize
 
 Line: TypeAlias = list[Segment]
 
@@ -45,7 +45,7 @@ class Drawn:
         """Find out what the terminal can do; `every` is the least time between two drawings."""
         self._console = Console(highlight=False, markup=False, emoji=False, theme=THEME)
         self._reflows = any(name in environ for name in _REFLOWING)
-        self._pieces = Harmless()
+        self._pieces = StreamSanitizer()
         self._text = ""
         """What may still change."""
         self._frame: list[int] = []
@@ -209,7 +209,7 @@ def _letters(line: Line) -> int:
 
 def _trimmed(line: Line) -> Line:
     """Return a line without blanks at its end, and harmless: entities may have hidden something."""
-    made = [segment._replace(text=harmless(segment.text)) for segment in line]
+    made = [segment._replace(text=sanitize(segment.text)) for segment in line]
     while made and not made[-1].text.strip() and not (made[-1].style and made[-1].style.bgcolor):
         made.pop()
     if made:

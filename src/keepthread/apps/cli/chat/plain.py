@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Final, Protocol, Self
 
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import StreamSanitizer
 
 DRAWN: Final = "keepthread.apps.cli.chat.drawing"
 """Where answers are drawn as Markdown; it loads rich, and so is loaded late."""
@@ -31,31 +31,13 @@ class Drawing(Protocol):
         ...
 
 
-class Harmless:
-    """Makes pieces harmless one by one, also where a line break comes in two of them."""
-
-    def __init__(self) -> None:
-        """Begin with nothing held back."""
-        self._held = ""
-
-    def add(self, piece: str) -> str:
-        """Return what may be shown now."""
-        text = self._held + piece
-        self._held = "\r" if text.endswith("\r") else ""
-        return harmless(text.removesuffix("\r"), lines=True)
-
-    def rest(self) -> str:
-        """Return what was held back."""
-        return harmless(self._held, lines=True)
-
-
 class Plain:
     """Writes an answer as it comes."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         """Take what writes a text and lets it be seen."""
         self._write = write
-        self._pieces = Harmless()
+        self._pieces = StreamSanitizer()
         self._open = False
 
     async def __aenter__(self) -> Self:

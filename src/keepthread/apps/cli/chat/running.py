@@ -7,17 +7,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keepthread.apps.cli.chat.once import answer_once
+from keepthread.apps.cli.chat.notices import show_warnings
+from keepthread.apps.cli.chat.one_shot import answer_once
 from keepthread.apps.cli.chat.plain import Plain, drawing_of
 from keepthread.apps.cli.chat.signals import HUNG_UP, INTERRUPTED, Signals
-from keepthread.apps.cli.chat.starting import Wanted, begin, talk_of
+from keepthread.apps.cli.chat.startup import Wanted, begin, talk_of
 from keepthread.apps.cli.chat.talk import Talk
-from keepthread.apps.cli.chat.warned import warned
 from keepthread.apps.cli.invocation import Call
 from keepthread.errors import KeepthreadError
 
 if TYPE_CHECKING:
-    from keepthread.apps.cli.chat.orchestrating import Orchestrating
+    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
 
 
 async def run(call: Call, wanted: Wanted, asked: str | None, environ: Mapping[str, str]) -> int:
@@ -27,18 +27,18 @@ async def run(call: Call, wanted: Wanted, asked: str | None, environ: Mapping[st
     if asked is None:
         return await _at_terminal(call, wanted, environ, signals)
     talk = talk_of(call.config, wanted, environ, call.warn)
-    orchestrating = _orchestrating(call, talk, environ, call.warn)
+    orchestrator = _orchestrator(call, talk, environ, call.warn)
     opening = asyncio.create_task(begin(call, talk, wanted, call.warn))
     markdown = call.config.settings.chat.markdown
     try:
-        with warned(call.warn), signals.during(opening.cancel):
+        with show_warnings(call.warn), signals.during(opening.cancel):
             await opening
             drawing = Plain(_nothing) if call.json else drawing_of(environ, markdown=markdown)
             return await answer_once(call, talk, asked, drawing, signals)
     except asyncio.CancelledError:
         return signals.status or INTERRUPTED
     finally:
-        await _close(talk, opening, signals, orchestrating)
+        await _close(talk, opening, signals, orchestrator)
 
 
 def _nothing(_: str) -> None:
@@ -53,55 +53,55 @@ async def _at_terminal(
 
     person = Terminal(environ, signals)
     talk = talk_of(call.config, wanted, environ, person.tell)
-    orchestrating = _orchestrating(call, talk, environ, person.tell)
+    orchestrator = _orchestrator(call, talk, environ, person.tell)
     chat = Chat(
         call=call,
         config=call.config,
         talk=talk,
         person=person,
         environ=environ,
-        orchestrating=orchestrating,
+        orchestrator=orchestrator,
     )
     opening = asyncio.create_task(begin(call, talk, wanted, person.tell))
     try:
-        with warned(person.tell):
+        with show_warnings(person.tell):
             return await person.chat(chat, opening)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
         return signals.status or HUNG_UP  # the terminal is gone, and nobody is left to tell
     finally:
-        await _close(talk, opening, signals, orchestrating)
+        await _close(talk, opening, signals, orchestrator)
 
 
-def _orchestrating(
+def _orchestrator(
     call: Call, talk: Talk, environ: Mapping[str, str], tell: Callable[[str], object]
-) -> "Orchestrating | None":
+) -> "ChatOrchestrator | None":
     """Let the orchestrator answer, if that is wanted; its tools are made ready meanwhile."""
     if not call.config.settings.chat.orchestrate:
         return None
-    from keepthread.apps.cli.chat.orchestrating import Orchestrating  # noqa: PLC0415 - if wanted
+    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator  # noqa: PLC0415 - if wanted
     from keepthread.apps.cli.chat.tools import Tools  # noqa: PLC0415 - as above
     from keepthread.apps.cli.settings.mcp import read_servers  # noqa: PLC0415 - as above
 
     found = read_servers(environ, Path.cwd())
     for note in found.notes:
         tell(note)
-    return Orchestrating(talk, Tools(found.servers, tell))
+    return ChatOrchestrator(talk, Tools(found.servers, tell))
 
 
 async def _close(
     talk: Talk,
     opening: "asyncio.Task[None]",
     signals: Signals,
-    orchestrating: "Orchestrating | None",
+    orchestrator: "ChatOrchestrator | None",
 ) -> None:
     """Close what is open, which takes a few seconds at most: no signal breaks that off."""
     opening.cancel()
     with signals.during(_wait), suppress(KeepthreadError):
         await asyncio.shield(asyncio.create_task(_closed(talk, opening)))
-        if orchestrating:
-            await orchestrating.tools.close()
+        if orchestrator:
+            await orchestrator.tools.close()
 
 
 def _wait() -> None:
@@ -110,6 +110,6 @@ def _wait() -> None:
 
 async def _closed(talk: Talk, opening: "asyncio.Task[None]") -> None:
     await asyncio.wait([opening])
-    await talk.keeping.close()
+    await talk.persistence.close()
     if close := getattr(talk.model, "close", None):
         await close()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.orchestrator.types import Began, Ended, Event, Planned, Result, Routed, Used
 
 _LONGEST: Final = 60
@@ -55,10 +55,10 @@ class Steps:
         steps = self._planned.plan.subtasks
         for number, step in enumerate(steps, 1):
             last = number == len(steps)
-            needs = f" (needs {', '.join(map(harmless, step.needs))})" if step.needs else ""
+            needs = f" (needs {', '.join(map(sanitize, step.needs))})" if step.needs else ""
             state = self._state(step.id)
             branch = "└" if last else "├"
-            found.append(f"{branch} {state} {harmless(step.id)}: {_short(step.task)}{needs}")
+            found.append(f"{branch} {state} {sanitize(step.id)}: {_short(step.task)}{needs}")
             found += [f"{' ' if last else '│'}     {line}" for line in self._below(step.id)]
         return found
 
@@ -84,9 +84,9 @@ def _used(used: Used, left: str) -> str:
         how = f"  failed: {_short(used.failed)}"
     elif used.remembered:
         how = f"  from memory{left}"
-    return f"{harmless(used.tool)} {_short(json.dumps(used.arguments, ensure_ascii=False))}{how}"
+    return f"{sanitize(used.tool)} {_short(json.dumps(used.arguments, ensure_ascii=False))}{how}"
 
 
 def _short(text: str, longest: int = _LONGEST) -> str:
-    line = harmless(" ".join(text.split()))
+    line = sanitize(" ".join(text.split()))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from keepthread.apps.cli.chat.keeping import AWAY, Keeping
+from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.context.context import Context
 from keepthread.errors import KeepthreadError, ModelCut, ModelError, SessionGone
 from keepthread.memory.session import Session
@@ -53,7 +53,7 @@ class Talk:
 
     def __init__(
         self,
-        keeping: Keeping,
+        persistence: Persistence,
         model: ChatModel,
         *,
         owner: str = "default",
@@ -61,7 +61,7 @@ class Talk:
         id: str = "",
     ) -> None:
         """Begin a new session, or with an id that one; it is made when something is said."""
-        self.keeping = keeping
+        self.persistence = persistence
         self.model = model
         self.owner = owner
         self.system = system
@@ -83,7 +83,7 @@ class Talk:
 
     async def session(self) -> Session:
         """Return the session where it is kept now, made if it is not there."""
-        memory = self.keeping.memory
+        memory = self.persistence.memory
         if self._session is None or self._home is not memory:
             self._session = await memory.session(
                 self.id, owner=self.owner, system_prompt=self.system or None
@@ -93,7 +93,7 @@ class Talk:
 
     async def known_session(self) -> Session | None:
         """Return the session if it is there already."""
-        found = await self.keeping.memory.store.get_session(self.id)
+        found = await self.persistence.memory.store.get_session(self.id)
         return None if found is None else await self.session()
 
     def move(self, id: str) -> None:
@@ -133,7 +133,7 @@ class Talk:
         """
         self._stopped.clear()
         id = again.id if again else new_id()
-        async with self.keeping.using(), AsyncExitStack() as stack:
+        async with self.persistence.using(), AsyncExitStack() as stack:
             turn, context = await self._begun(stack, text, id)
             self.unanswered = turn.user
             answered = self.last = Answered(question=turn.user, context=context)
@@ -157,17 +157,17 @@ class Talk:
                 turn = await stack.enter_async_context(session.turn(text, id=id))
                 return turn, await turn.context(VIEW)
             except SessionGone:
-                self.keeping.tell(f"session {self.id} was deleted elsewhere; it begins again")
+                self.persistence.tell(f"session {self.id} was deleted elsewhere; it begins again")
                 self._session = None
                 self.unsay()
             except AWAY as error:
                 await self._leave(error)
 
     async def _leave(self, error: Exception) -> None:
-        if not self.keeping.kept and self.keeping.away:
+        if not self.persistence.kept and self.persistence.away:
             raise error  # it is kept in this process already
         info = self._session.info if self._session else self._info()
-        await self.keeping.leave(error, info, self._said)
+        await self.persistence.leave(error, info, self._said)
         self._session = None
 
     def _info(self) -> SessionInfo:

@@ -9,18 +9,18 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
 import keepthread
-from keepthread.apps.cli.chat import advice
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands import is_command, run
-from keepthread.apps.cli.chat.commands.knowing import tell_waiting
-from keepthread.apps.cli.chat.completing import Completing
+from keepthread.apps.cli.chat.commands.facts import tell_waiting
+from keepthread.apps.cli.chat.completion import Completing
+from keepthread.apps.cli.chat.input_history import InputHistory
 from keepthread.apps.cli.chat.lines import Lines
+from keepthread.apps.cli.chat.notices import chat_hint
 from keepthread.apps.cli.chat.plain import DRAWN, drawing_of, draws, is_dumb
 from keepthread.apps.cli.chat.prompt import Prompt, show, unheard
-from keepthread.apps.cli.chat.said import Said
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import KeepthreadError, ModelCut, ModelError
 from keepthread.memory.memory import DAY
 from keepthread.types import Message, SessionInfo
@@ -49,7 +49,7 @@ class Terminal:
         self._answering = False
         self._chat: Chat
         self._opening: asyncio.Task[None]
-        self._said: Said
+        self._history: InputHistory
         self._seeing: asyncio.Task[None]
         self._info: SessionInfo | None = None
         """The session as it was seen last."""
@@ -63,26 +63,26 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Tell one thing."""
-        show(harmless(text, lines=True))
+        show(sanitize(text, lines=True))
 
     async def agrees(self, question: str) -> bool:
         """Ask before something that cannot be undone."""
         assert self._prompt is not None, "nobody was asked yet"
-        return await self._prompt.agrees(harmless(question))
+        return await self._prompt.agrees(sanitize(question))
 
     def tell(self, text: str) -> None:
         """Tell what happened meanwhile: above the line that is typed, or behind an answer."""
         if self._prompt is None or self._answering:
             self._news.append(text)
         elif self._prompt.asking:
-            self._prompt.above(harmless(text))
+            self._prompt.above(sanitize(text))
         else:
-            show(harmless(text), _DIM)
+            show(sanitize(text), _DIM)
 
     def _tell_news(self) -> None:
         news, self._news = self._news, []
         for text in news:
-            show(harmless(text), _DIM)
+            show(sanitize(text), _DIM)
 
     # --- from the first line to the last ---
 
@@ -98,8 +98,10 @@ class Terminal:
         return self._signals.status
 
     async def _talk(self) -> None:
-        self._said = Said(self._chat.talk.keeping, self._chat.talk.owner, self._opened)
-        self._said.read()
+        self._history = InputHistory(
+            self._chat.talk.persistence, self._chat.talk.owner, self._opened
+        )
+        self._history.read()
         await self._look()
         self._greet()
         prompt = self._prompt = self._line()
@@ -113,13 +115,13 @@ class Terminal:
         finally:
             behind.cancel()
         talk = self._chat.talk
-        if self._chat.over and talk.last and talk.keeping.kept and not talk.keeping.away:
+        if self._chat.over and talk.last and talk.persistence.kept and not talk.persistence.away:
             show("keepthread chat -c goes on here", _DIM)
 
     def _line(self) -> Prompt | Lines:
         if is_dumb(self._environ):
             return Lines()
-        return Prompt(Completing(self._chat, self._opened), self._said, self._below)
+        return Prompt(Completing(self._chat, self._opened), self._history, self._below)
 
     async def _turn(self, prompt: Prompt | Lines) -> None:
         """Ask for a line, and do what it says."""
@@ -142,7 +144,7 @@ class Terminal:
         if is_command(line):
             await self._do(run(self._chat, line))
             show("")
-            self._said.read()
+            self._history.read()
         else:
             await self._ask(line)
         while (again := self._chat.again) is not None:
@@ -162,7 +164,7 @@ class Terminal:
             except asyncio.CancelledError:
                 show("stopped", _DIM)
             except (KeepthreadError, OSError) as error:
-                show(f"error: {harmless(str(error))}", _BAD)
+                show(f"error: {sanitize(str(error))}", _BAD)
             else:
                 return True
         return False
@@ -187,8 +189,8 @@ class Terminal:
         talk = self._chat.talk
         drawing = drawing_of(self._environ, markdown=self._markdown)
         show("")
-        if self._chat.orchestrating:
-            self._chat.orchestrating.show = drawing.status
+        if self._chat.orchestrator:
+            self._chat.orchestrator.show = drawing.status
         async with drawing:
             await asyncio.to_thread(self._load_counter)
             if self._signals.presses or self._signals.status:
@@ -203,7 +205,7 @@ class Terminal:
 
     def _load_counter(self) -> None:
         """Have tokens counted from now on without a wait; elsewhere than in the loop."""
-        _ = self._chat.talk.keeping.memory.counter.name
+        _ = self._chat.talk.persistence.memory.counter.name
 
     @property
     def _markdown(self) -> bool:
@@ -213,10 +215,10 @@ class Terminal:
         """Say what the answer itself does not."""
         failure = answered.failure
         if isinstance(failure, ModelCut) or (failure and answered.text):
-            show(f"cut short: {harmless(str(failure))}", _BAD)
+            show(f"cut short: {sanitize(str(failure))}", _BAD)
         elif failure:
-            show(f"error: {harmless(str(failure))}", _BAD)
-            show(advice.inside(failure, self._chat.config.settings.model), _DIM)
+            show(f"error: {sanitize(str(failure))}", _BAD)
+            show(chat_hint(failure, self._chat.config.settings.model), _DIM)
         elif answered.cut and not answered.text:
             show("stopped before anything arrived; /retry asks again", _DIM)
         elif answered.cut:
@@ -234,22 +236,22 @@ class Terminal:
             parts.append("a new session" if self._opening.done() else "memory is being opened")
         else:
             parts.append(_named(self._info))
-        show(f"{' · '.join(map(harmless, parts))} · /help", _DIM)
+        show(f"{' · '.join(map(sanitize, parts))} · /help", _DIM)
 
     def _below(self) -> str:
-        talk, keeping = self._chat.talk, self._chat.talk.keeping
+        talk, persistence = self._chat.talk, self._chat.talk.persistence
         parts = [talk.model.name]
         if talk.last is not None:
             context = talk.last.context
             parts.append(f"{context.tokens:,} of {context.selection.budget:,} tokens")
-        if keeping.away:
+        if persistence.away:
             parts.append("memory away")
-        if not keeping.kept:
+        if not persistence.kept:
             parts.append("not kept")
-        rest = harmless("".join(f" · {part}" for part in parts))
+        rest = sanitize("".join(f" · {part}" for part in parts))
         title = self._info.title if self._info and self._info.title else talk.id
         room = max(_SHORTEST_TITLE, get_terminal_size().columns - len(rest))
-        return f"{_shortened(harmless(title), room)}{rest}"
+        return f"{_shortened(sanitize(title), room)}{rest}"
 
     async def _look(self) -> None:
         """See what the session is called now."""
@@ -298,25 +300,25 @@ class Terminal:
             with suppress(KeepthreadError, OSError):
                 await self._prune()
                 # The first context of a process is slow; what it needs is loaded by a search.
-                await talk.keeping.memory.search(talk.id, owner=talk.owner, limit=1)
+                await talk.persistence.memory.search(talk.id, owner=talk.owner, limit=1)
             await self._tell_waiting()
 
     async def _tell_waiting(self) -> None:
         """Say which facts wait for the person: models draw them from what they were shown."""
-        keeping = self._chat.talk.keeping
-        if self._opening.done() and keeping.kept and not keeping.away:
+        persistence = self._chat.talk.persistence
+        if self._opening.done() and persistence.kept and not persistence.away:
             with suppress(KeepthreadError, OSError):
                 await tell_waiting(self._chat, self.tell)
 
     async def _prune(self) -> None:
         days = self._chat.config.settings.memory.auto_prune_days
-        keeping = self._chat.talk.keeping
-        if days is None or keeping.away or not keeping.kept:
+        persistence = self._chat.talk.persistence
+        if days is None or persistence.away or not persistence.kept:
             return
         session = await self._chat.talk.known_session()
         if session and session.info.updated_at < time.time() - days * DAY:
             return  # it could not be marked as used, and would be among them
-        if pruned := await keeping.memory.prune(days):
+        if pruned := await persistence.memory.prune(days):
             many = "1 session" if pruned == 1 else f"{pruned:,} sessions"
             self.tell(f"deleted {many} without activity for {days} days")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keepthread.apps.cli.chat import once, running, starting
+from keepthread.apps.cli.chat import one_shot, running, startup
 from keepthread.apps.cli.invocation import Call
 from keepthread.errors import InvalidInput
 
@@ -52,10 +52,10 @@ async def chat(
     """
     if sum((latest, resume is not None, session is not None)) > 1:
         raise InvalidInput("--continue, --resume and --session exclude each other; give one")
-    asked = once.question_of(question)
+    asked = one_shot.question_of(question)
     if asked is None and call.json:
         raise InvalidInput("--json answers one question: give it as -p, or pipe it in")
     flags = {"model.name": model, "chat.system": system, "chat.orchestrate": orchestrate or None}
     call = call.with_flags(flags | {"memory.enabled": False if no_memory else None})
-    wanted = starting.Wanted(latest, resume, session, system)
+    wanted = startup.Wanted(latest, resume, session, system)
     return await running.run(call, wanted, asked, os.environ)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import typer
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.settings.fields import NAME, WEB, whole
 from keepthread.apps.cli.settings.load import Config, config_file, text_of, write_private
 from keepthread.apps.cli.settings.settings import ModelSettings, default_path
@@ -204,7 +204,7 @@ class Questions:
         if self._ask and given is None:
             key = self._environ.get(service.settings().key_variable)
             if names := [name for name in models_at(service, key) if NAME.fits(name)]:
-                typer.echo(f"It offers {harmless(', '.join(names))}", err=True)
+                typer.echo(f"It offers {sanitize(', '.join(names))}", err=True)
                 default = default if default in names else names[0]
         return self._answer("Model", given, default, _name)
 
@@ -222,7 +222,7 @@ class Questions:
             try:
                 return read(answer.strip())
             except InvalidInput as error:
-                typer.secho(harmless(str(error)), err=True, fg="yellow")
+                typer.secho(sanitize(str(error)), err=True, fg="yellow")
 
 
 def _name(answer: str) -> str:

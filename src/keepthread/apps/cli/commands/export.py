@@ -11,7 +11,7 @@ import typer
 
 from keepthread.apps.cli.commands.maintenance import behind
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
 from keepthread.interchange.export import Exported, every_session, id_of
@@ -159,7 +159,7 @@ def writing(output: Path | None) -> Generator[Callable[[bytes], object]]:
 
 
 def _show(line: bytes) -> None:
-    typer.echo(harmless(line.decode(), lines=True), nl=False)
+    typer.echo(sanitize(line.decode(), lines=True), nl=False)
 
 
 async def backup(

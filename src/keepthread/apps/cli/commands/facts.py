@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.memory.memory import Memory
 from keepthread.stores.private_files import private_file
@@ -158,7 +158,7 @@ class _Run(NamedTuple):
             _save(text, given.output)
             self.call.say(f"Wrote what is known of {self.book.owner} to {given.output}")
         elif sys.stdout.isatty():
-            typer.echo(harmless(text, lines=True), nl=False)
+            typer.echo(sanitize(text, lines=True), nl=False)
         else:
             sys.stdout.buffer.write(text.encode())
 
@@ -227,8 +227,8 @@ def _draw(fact: "Fact") -> None:
     }
     key, told, details = told_of(fact)
     typer.secho(key, dim=True, nl=False)
-    typer.secho(f"  {harmless(told)}", nl=False, **styles.get(fact.state, {"dim": True}))
-    typer.secho(f"  {harmless(details)}", dim=True)
+    typer.secho(f"  {sanitize(told)}", nl=False, **styles.get(fact.state, {"dim": True}))
+    typer.secho(f"  {sanitize(details)}", dim=True)
 
 
 def told_of(fact: "Fact") -> tuple[str, str, str]:

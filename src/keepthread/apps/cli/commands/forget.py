@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keepthread.apps.cli.chat.asides import asides_of
 from keepthread.apps.cli.chat.delivery import bring_home
+from keepthread.apps.cli.chat.offline_files import offline_files_of
 from keepthread.apps.cli.commands.search import seconds
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.memory.memory import Memory, Opening
 from keepthread.models.tokens import Estimator
@@ -104,10 +104,10 @@ async def _bring_home(
     call: Call, memory: Memory, *, forget: Mapping[str, Any] | None = None
 ) -> list[Path]:
     """Bring home what chats kept in files while the store was away; return the files that stay."""
-    asides = asides_of(call.config, os.environ)
-    if asides is None:
+    offline_files = offline_files_of(call.config, os.environ)
+    if offline_files is None:
         return []
-    return await bring_home(asides, _opened, memory, call.say, forget=forget)
+    return await bring_home(offline_files, _opened, memory, call.say, forget=forget)
 
 
 def _opened(address: str) -> Opening:
@@ -127,9 +127,9 @@ def _told(call: Call, receipt: "Receipt") -> int:
 
 def _show(receipt: "Receipt") -> None:
     first, *lines = str(receipt).splitlines()
-    typer.secho(harmless(first), bold=True)
+    typer.secho(sanitize(first), bold=True)
     for line in lines:
-        typer.echo(harmless(line))
+        typer.echo(sanitize(line))
 
 
 def _agreed(call: Call, planned: "Receipt") -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.interchange.schema import message_to_json
 from keepthread.stores.outbox.file import Box, look
@@ -84,7 +84,7 @@ def _show(call: Call, found: Survey) -> None:
         ids = ", ".join(message.id for message in each.messages)
         lines.append(f"  {each.session}: {ids}: {each.reason}")
     for line in lines:
-        typer.echo(harmless(line))
+        typer.echo(sanitize(line))
 
 
 def _as_json(found: Survey) -> dict[str, Any]:

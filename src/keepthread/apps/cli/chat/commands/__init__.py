@@ -7,16 +7,7 @@ from inspect import getdoc
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands import (
-    asking,
-    changing,
-    costs,
-    files,
-    knowing,
-    looking,
-    planning,
-    sessions,
-)
+from keepthread.apps.cli.chat.commands import context, costs, facts, files, history, model, sessions
 from keepthread.errors import InvalidInput
 
 Run: TypeAlias = Callable[[Chat, str], Awaitable[None]]
@@ -59,29 +50,29 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "/rename": Command(sessions.rename, "TITLE"),
     "/fork": Command(sessions.fork, "[ID]"),
     "/save": Command(sessions.save, stays=False),
-    "/history": Command(looking.history, "[N]"),
-    "/search": Command(knowing.search, "WORDS"),
-    "/remember": Command(knowing.remember, "TEXT"),
-    "/facts": Command(knowing.facts, "[confirm N]"),
-    "/context": Command(looking.context),
-    "/why": Command(looking.why, "[N]"),
-    "/status": Command(looking.status),
-    "memory:status": Command(looking.status),
+    "/history": Command(history.history, "[N]"),
+    "/search": Command(facts.search, "WORDS"),
+    "/remember": Command(facts.remember, "TEXT"),
+    "/facts": Command(facts.facts, "[confirm N]"),
+    "/context": Command(context.context),
+    "/why": Command(context.why, "[N]"),
+    "/status": Command(history.status),
+    "memory:status": Command(history.status),
     "/cost": Command(costs.cost),
-    "/plan": Command(planning.plan),
-    "/tools": Command(planning.tools),
-    "/pin": Command(changing.pin, "[N]"),
-    "/rewind": Command(changing.rewind, "[N]"),
-    "/compact": Command(changing.compact),
-    "/clear": Command(changing.clear),
-    "memory:clear": Command(changing.clear),
+    "/plan": Command(model.plan),
+    "/tools": Command(model.tools),
+    "/pin": Command(context.pin, "[N]"),
+    "/rewind": Command(context.rewind, "[N]"),
+    "/compact": Command(context.compact),
+    "/clear": Command(context.clear),
+    "memory:clear": Command(context.clear),
     "/forget": Command(sessions.forget, "[last]"),
     "/export": Command(files.export, "[FILE]", "file"),
     "/import": Command(files.import_file, "FILE", "file"),
-    "/model": Command(asking.model, "[NAME]", "model"),
-    "/retry": Command(asking.retry),
-    "/quit": Command(asking.quit),
-    "/exit": Command(asking.quit),
+    "/model": Command(model.model, "[NAME]", "model"),
+    "/retry": Command(model.retry),
+    "/quit": Command(model.quit),
+    "/exit": Command(model.quit),
 }
 
 
@@ -112,7 +103,7 @@ async def run(chat: Chat, line: str) -> None:
         raise InvalidInput(f"something is missing: write {word} {command.usage}")
     async with AsyncExitStack() as stack:
         if command.stays:
-            await stack.enter_async_context(chat.talk.keeping.using())
+            await stack.enter_async_context(chat.talk.persistence.using())
         await command.run(chat, rest)
 
 

@@ -5,7 +5,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.log import counted
+from keepthread.apps.cli.chat.commands.common import counted
 from keepthread.apps.cli.chat.talk import Answered
 from keepthread.apps.cli.wiring import cost_of
 from keepthread.memory.session import Session
@@ -51,7 +51,7 @@ async def cost(chat: Chat, _: str) -> None:
     others = sum(each.model != settings.name for each in parts["this session"])
     if known and others:
         chat.person.say(f"Without {counted(others, 'answer')} of other models than {settings.name}")
-    if chat.talk.keeping.away:
+    if chat.talk.persistence.away:
         chat.person.say("Memory is away: the session is counted as far as it is here")
 
 

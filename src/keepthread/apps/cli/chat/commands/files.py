@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands import arguments
-from keepthread.apps.cli.chat.commands.log import counted, place
+from keepthread.apps.cli.chat.commands.common import counted, parse_path, place
 from keepthread.apps.cli.commands.export import writing
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.interchange.export import export as export_lines
 from keepthread.interchange.files import JSONL, format_of
@@ -26,15 +25,15 @@ async def export(chat: Chat, rest: str) -> None:
     chat.here()
     session = await chat.session()
     info = await session.refresh()
-    file = arguments.path(rest or ".")
+    file = parse_path(rest or ".")
     with _named(file):
         file = file / transcript_name(info) if file.is_dir() else file
         there = file.exists()
-    asked = f"{harmless(str(file))} is there already: write over it?"
+    asked = f"{sanitize(str(file))} is there already: write over it?"
     if there and not await chat.person.agrees(asked):
         chat.person.say("Nothing was written")
         return
-    store = chat.talk.keeping.memory.store
+    store = chat.talk.persistence.memory.store
     with (
         _named(file),
         writing(file) as write,
@@ -45,8 +44,8 @@ async def export(chat: Chat, rest: str) -> None:
         else:
             done = await write_transcript(store, info, write, progress=progress)
     for what in done.damaged:
-        chat.person.say(f"Damaged: {harmless(what)}")
-    chat.person.say(f"Wrote {counted(done.messages, 'message')} to {harmless(str(file))}")
+        chat.person.say(f"Damaged: {sanitize(what)}")
+    chat.person.say(f"Wrote {counted(done.messages, 'message')} to {sanitize(str(file))}")
 
 
 async def import_file(chat: Chat, rest: str) -> None:
@@ -58,8 +57,8 @@ async def import_file(chat: Chat, rest: str) -> None:
     from keepthread.apps.cli.commands.import_ import Wanted, look_into, told  # noqa: PLC0415
 
     chat.at_home()
-    file = arguments.path(rest)
-    memory = chat.talk.keeping.memory
+    file = parse_path(rest)
+    memory = chat.talk.persistence.memory
     with _named(file), file.open("rb") as opened:
         form = format_of(opened.peek(1))
         owner = None if form == JSONL else chat.talk.owner
@@ -67,7 +66,7 @@ async def import_file(chat: Chat, rest: str) -> None:
         with chat.call.progress("Importing", arrival.unit) as progress:
             done = await arrival.read(memory.store, memory.counter, progress)
     for line in (line for lines in told(done, place(chat)) for line in lines):
-        chat.person.say(harmless(line))
+        chat.person.say(sanitize(line))
     chat.person.say("/sessions lists them")
 
 

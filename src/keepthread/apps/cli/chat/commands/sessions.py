@@ -3,11 +3,17 @@
 from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands import arguments
-from keepthread.apps.cli.chat.commands.log import brief, counted, newest, place, unanswered
-from keepthread.apps.cli.chat.keeping import AWAY
+from keepthread.apps.cli.chat.commands.common import (
+    brief,
+    counted,
+    newest,
+    parse_number,
+    place,
+    unanswered,
+)
+from keepthread.apps.cli.chat.persistence import AWAY
 from keepthread.apps.cli.chat.talk import new_session_id
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
 
 if TYPE_CHECKING:
@@ -23,12 +29,12 @@ _LONGEST: Final = 200
 
 async def sessions(chat: Chat, rest: str) -> None:
     """List your sessions, the latest first; 20 of them, or N."""
-    await _list(chat, arguments.number(rest, _LISTED, what="a number of sessions"))
+    await _list(chat, parse_number(rest, _LISTED, what="a number of sessions"))
 
 
 async def _list(chat: Chat, limit: int) -> None:
     chat.at_home()
-    memory = chat.talk.keeping.memory
+    memory = chat.talk.persistence.memory
     found = await memory.list_sessions(owner=chat.talk.owner, limit=limit)
     chat.listed = [session.id for session in found]
     chat.person.screen.sessions(found, current=chat.talk.id)
@@ -44,7 +50,7 @@ async def resume(chat: Chat, rest: str) -> None:
         chat.person.say("/resume N or /resume ID goes on in one of them")
         return
     chat.at_home()
-    memory = chat.talk.keeping.memory
+    memory = chat.talk.persistence.memory
     id = await _meant(chat, rest)
     session = await chat.call.session(memory, id, owner=chat.talk.owner, lists="/sessions")
     chat.talk.move(session.id)
@@ -57,13 +63,13 @@ async def resume(chat: Chat, rest: str) -> None:
 
 async def _meant(chat: Chat, word: str) -> str:
     """Return the id that is meant; a number is one of the list unless it is an id itself."""
-    store = chat.talk.keeping.memory.store
+    store = chat.talk.persistence.memory.store
     if not word.isdigit() or await store.get_session(word) is not None:
         return word
     listed = chat.listed or [
         session.id for session in await store.list_sessions(owner=chat.talk.owner, limit=_LATEST)
     ]
-    place = arguments.number(word, 1)
+    place = parse_number(word, 1)
     if place > len(listed):
         raise InvalidInput(
             f"{counted(len(listed), 'session')} listed, and {place} is none of them;"
@@ -99,7 +105,7 @@ async def fork(chat: Chat, rest: str) -> None:
         ) from None
     chat.talk.move(copy.id)
     chat.person.say(
-        f"This is {harmless(copy.id)} now, a copy; /resume {harmless(session.id)} goes back"
+        f"This is {sanitize(copy.id)} now, a copy; /resume {sanitize(session.id)} goes back"
     )
 
 
@@ -108,21 +114,21 @@ async def save(chat: Chat, _: str) -> None:
 
     If the store was away, what waits is brought home first.
     """
-    keeping = chat.talk.keeping
-    if keeping.away:
+    persistence = chat.talk.persistence
+    if persistence.away:
         try:
-            await keeping.come_back()
+            await persistence.come_back()
         except AWAY as error:
             raise Unavailable(
                 f"memory is still away: {' '.join(str(error).split())};"
                 f" what is said is kept {place(chat)}"
             ) from error
     chat.at_home()
-    await keeping.memory.idle()
+    await persistence.memory.idle()
     session = await chat.session()
     info = await session.refresh()
     chat.person.say(
-        f"Saved: {counted(info.messages, 'message')} of session {harmless(info.id)} in"
+        f"Saved: {counted(info.messages, 'message')} of session {sanitize(info.id)} in"
         f" {place(chat)}; everything is saved as it is said"
     )
 
@@ -143,14 +149,14 @@ async def forget(chat: Chat, rest: str) -> None:
 
 
 async def _forget_all(chat: Chat) -> None:
-    memory = chat.talk.keeping.memory
+    memory = chat.talk.persistence.memory
     session = await chat.session()
     planned = await memory.forget(session=session.id, dry_run=True)
     if not await chat.person.agrees(f"Forget this session for good, {_what([planned])}?"):
         chat.person.say("Nothing was forgotten")
         return
     chat.talk.unsay()  # also if it is broken off
-    await chat.talk.keeping.before_forget(session=session.id)
+    await chat.talk.persistence.before_forget(session=session.id)
     with chat.call.progress("Forgetting", "messages") as progress:
         done = await memory.forget(session=session.id, progress=progress)
     chat.talk.move(new_session_id())
@@ -159,7 +165,7 @@ async def _forget_all(chat: Chat) -> None:
 
 
 async def _forget_last(chat: Chat) -> None:
-    memory = chat.talk.keeping.memory
+    memory = chat.talk.persistence.memory
     session = await chat.session()
     found = await newest(chat, session, lambda message: message.role == "user")
     if not found or found[0].role != "user":
@@ -171,7 +177,7 @@ async def _forget_last(chat: Chat) -> None:
         return
     chat.talk.unsay(ids)  # also if it is broken off
     for id in ids:
-        await chat.talk.keeping.before_forget(session=session.id, message=id)
+        await chat.talk.persistence.before_forget(session=session.id, message=id)
     with chat.call.progress("Forgetting", "messages") as progress:
         done = [
             await memory.forget(session=session.id, message=id, progress=progress) for id in ids
@@ -198,10 +204,10 @@ def _tell(chat: Chat, receipts: "Sequence[Receipt]") -> None:
         places = ", ".join(f"{session} {seq:,}" for session, seq in kept[:_SHOWN])
         more = ", …" if len(kept) > _SHOWN else ""
         chat.person.say(
-            f"{counted(len(kept), 'answer')} written from it stayed, at {harmless(places)}{more}"
+            f"{counted(len(kept), 'answer')} written from it stayed, at {sanitize(places)}{more}"
         )
     residues = {residue for receipt in receipts for residue in receipt.residues}
     for where, why, until in sorted(residues):
-        chat.person.say(harmless(f"Bytes of it may be left in {where}: {why}; until {until}"))
+        chat.person.say(sanitize(f"Bytes of it may be left in {where}: {why}; until {until}"))
     if any(receipt.found for receipt in receipts):
         chat.person.say("Some of it was still found there just now")

@@ -25,7 +25,7 @@ _BESIDE: Final = ("-wal", "-shm", "-lock", "-owner", "")
 _REQUEST: Final = "-forget-"
 
 
-class Aside:
+class OfflineFile:
     """One such file, owned by this process."""
 
     def __init__(self, path: Path, lock: FileLock) -> None:
@@ -54,7 +54,7 @@ class Aside:
         self._lock.release()
 
 
-class Asides:
+class OfflineFiles:
     """The files of one store and tenant."""
 
     def __init__(self, folder: Path, target: str, tenant: str) -> None:
@@ -62,27 +62,27 @@ class Asides:
         name = hashlib.sha256(f"{target}\n{tenant}".encode()).hexdigest()[:16]
         self._folder = folder / name
 
-    def new(self) -> Aside:
+    def new(self) -> OfflineFile:
         """Return a file that is not there yet; `OSError` if there is no place for it."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / f"{new_id()}{_SUFFIX}"
         lock = FileLock(_beside(path, "-owner"))
         lock.take()
-        return Aside(path, lock)
+        return OfflineFile(path, lock)
 
     def left(self) -> list[Path]:
         """Return all that are there, oldest first: what chats could not deliver yet."""
         return sorted(self._folder.glob(f"*{_SUFFIX}"))
 
-    def take(self, path: Path) -> Aside | None:
+    def take(self, path: Path) -> OfflineFile | None:
         """Own one of them, unless another process does or it is gone."""
         lock = FileLock(_beside(path, "-owner"))
         with suppress(OSError):
             if lock.take():
-                aside = Aside(path, lock)
+                offline_file = OfflineFile(path, lock)
                 if path.exists():
-                    return aside
-                aside.remove()  # its owner delivered it at this moment
+                    return offline_file
+                offline_file.remove()  # its owner delivered it at this moment
         return None
 
     def request(self, path: Path, forget: Mapping[str, Any]) -> None:
@@ -100,12 +100,14 @@ def _requests(path: Path) -> list[Path]:
     return sorted(each for each in found if each.suffix != ".part")
 
 
-def asides_of(config: Config, environ: Mapping[str, str]) -> Asides | None:
+def offline_files_of(config: Config, environ: Mapping[str, str]) -> OfflineFiles | None:
     """Return the files that help out while the store is away; none for a store in memory."""
     settings = config.settings
     if scheme_of(settings.address) == "ram":
         return None
-    return Asides(_state(environ) / "asides", target_of(settings.address), settings.memory.tenant)
+    return OfflineFiles(
+        _state(environ) / "asides", target_of(settings.address), settings.memory.tenant
+    )
 
 
 def _state(environ: Mapping[str, str]) -> Path:

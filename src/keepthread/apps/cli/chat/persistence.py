@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from keepthread.apps.cli.chat.asides import Aside, Asides
 from keepthread.apps.cli.chat.delivery import Delivered, Open, bring_home, deliver, deliver_file
+from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
 from keepthread.errors import Damaged, KeepthreadError, StoreClosed, Unavailable, WrongFormat
 from keepthread.memory.memory import Memory
 from keepthread.types import Message, SessionInfo
@@ -22,31 +22,31 @@ _LONGEST_PAUSE: Final = 30.0
 _LAST_TRY: Final = 2.0
 
 
-class Keeping:
+class Persistence:
     """A chat's memory; `memory` is the one to use now."""
 
     def __init__(
         self,
         address: str,
         opened: Open,
-        asides: Asides | None,
+        offline_files: OfflineFiles | None,
         *,
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
         """Know the store and the files beside it; without such files nothing is kept at all."""
         self._address = address
         self._opened = opened
-        self._asides = asides
+        self._offline_files = offline_files
         self.tell = tell
         """Shows a notice to the user."""
         self._memory: Memory | None = None
-        self._aside: Aside | None = None
+        self._offline_file: OfflineFile | None = None
         self._watching: asyncio.Task[None] | None = None
         self._using = asyncio.Lock()
         self._reason = ""
         self.away = ""
         """Why the store cannot be used now; nothing if it can."""
-        self.kept = asides is not None
+        self.kept = offline_files is not None
         """Whether what is said survives the end of this process."""
 
     @property
@@ -57,7 +57,7 @@ class Keeping:
 
     async def begin(self) -> None:
         """Open the store, and bring home what earlier chats left; or say why that cannot be."""
-        if self._asides is None:
+        if self._offline_files is None:
             self._memory = await self._opened("ram://")
             return
         try:
@@ -66,7 +66,7 @@ class Keeping:
             await self._go_aside(error)
             return
         with suppress(*AWAY):
-            await bring_home(self._asides, self._opened, self._memory, self.tell)
+            await bring_home(self._offline_files, self._opened, self._memory, self.tell)
 
     async def close(self) -> None:
         """Bring home what can be brought, and close."""
@@ -78,8 +78,8 @@ class Keeping:
                     await self.come_back()
         if self._memory is not None:
             await self._memory.close()
-        if self._aside:
-            self._aside.leave()
+        if self._offline_file:
+            self._offline_file.leave()
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[None]:
@@ -122,7 +122,7 @@ class Keeping:
         if self._memory is not None:
             with suppress(*AWAY):
                 await self._memory.close()
-        self._memory = None if self._aside else await self._in_file()
+        self._memory = None if self._offline_file else await self._in_file()
         self.kept = self._memory is not None
         if self._memory is None:
             self._memory = await self._opened("ram://")
@@ -132,18 +132,18 @@ class Keeping:
             self._watching = asyncio.create_task(self._watch())
 
     async def _in_file(self) -> Memory | None:
-        if self._asides is None:
+        if self._offline_files is None:
             return None
         try:
-            aside = await asyncio.to_thread(self._asides.new)
+            offline_file = await asyncio.to_thread(self._offline_files.new)
         except OSError:
             return None
         try:
-            memory = await self._opened(aside.address)
+            memory = await self._opened(offline_file.address)
         except AWAY:
-            aside.remove()
+            offline_file.remove()
             return None
-        self._aside = aside
+        self._offline_file = offline_file
         return memory
 
     # --- back ---
@@ -163,11 +163,11 @@ class Keeping:
         If the store refuses it, the chat continues in its file and says so once.
         """
         async with self._using:
-            if not self.away or self._asides is None:
+            if not self.away or self._offline_files is None:
                 return 0
             store = await self._opened(self._address)
             try:
-                await bring_home(self._asides, self._opened, store, self.tell)
+                await bring_home(self._offline_files, self._opened, store, self.tell)
                 done = await self._deliver(store)
             except BaseException:
                 await store.close()
@@ -177,31 +177,39 @@ class Keeping:
                 self._refused(done.failed)
                 return done.messages
             await self.memory.close()
-            if self._aside:
-                self._aside.remove()
-            self._memory, self._aside, self.away, self.kept = store, None, "", True
+            if self._offline_file:
+                self._offline_file.remove()
+            self._memory, self._offline_file, self.away, self.kept = store, None, "", True
         self.tell(f"memory is back: {done.messages:,} messages were brought home")
         return done.messages
 
     async def _deliver(self, store: Memory) -> Delivered:
         """Deliver the file of this chat, and what is kept in this process since it failed."""
-        if self.kept or self._aside is None:
-            return await deliver(self.memory, store, self._aside)
-        file = await deliver_file(self._aside, self._opened, store)
+        if self.kept or self._offline_file is None:
+            return await deliver(self.memory, store, self._offline_file)
+        file = await deliver_file(self._offline_file, self._opened, store)
         rest = await deliver(self.memory, store)
         if file.failed and not rest.failed:  # the chat itself is home; a later one tries the file
-            self.tell(f"{self._aside.path} cannot be delivered: {file.failed}; it is kept there")
-            self._aside.leave()
-            self._aside = None
+            self.tell(
+                f"{self._offline_file.path} cannot be delivered: {file.failed}; it is kept there"
+            )
+            self._offline_file.leave()
+            self._offline_file = None
         return rest._replace(messages=file.messages + rest.messages)
 
     def _refused(self, reason: str) -> None:
         if reason != self._reason:
-            where = str(self._aside.path) if self.kept and self._aside else "this program alone"
+            where = (
+                str(self._offline_file.path)
+                if self.kept and self._offline_file
+                else "this program alone"
+            )
             self.tell(f"memory is back, but refuses this chat: {reason}; it is kept in {where}")
         self._reason = reason
 
     async def before_forget(self, **forget: Any) -> None:
         """Bring home what other chats keep in files, or ask them to forget it too."""
-        if self._asides is not None:
-            await bring_home(self._asides, self._opened, self.memory, self.tell, forget=forget)
+        if self._offline_files is not None:
+            await bring_home(
+                self._offline_files, self._opened, self.memory, self.tell, forget=forget
+            )

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepthread import Memory, Message
-from keepthread.apps.cli.chat.asides import Asides
-from keepthread.apps.cli.chat.keeping import Keeping
-from keepthread.apps.cli.chat.orchestrating import Orchestrating
+from keepthread.apps.cli.chat.offline_files import OfflineFiles
+from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
+from keepthread.apps.cli.chat.persistence import Persistence
 from keepthread.apps.cli.chat.talk import Answering, Talk, new_session_id
 from keepthread.context.context import Context
 from keepthread.errors import ModelCut, ModelUnavailable, StorageFull, Unavailable
@@ -52,13 +52,13 @@ class Place:
         self.address = f"sqlite:///{folder}/chat.db"
         self.path = folder / "chat.db"
         self.state = folder
-        self.asides = Asides(folder / "asides", self.address, "default")
+        self.offline_files = OfflineFiles(folder / "asides", self.address, "default")
         self.open = Outage()
         self.told: list[str] = []
 
-    def keeping(self, *, kept: bool = True) -> Keeping:
-        asides = self.asides if kept else None
-        return Keeping(self.address, self.open, asides, tell=self.told.append)
+    def persistence(self, *, kept: bool = True) -> Persistence:
+        offline_files = self.offline_files if kept else None
+        return Persistence(self.address, self.open, offline_files, tell=self.told.append)
 
     def holds(self, text: str) -> bool:
         files = [path for path in self.path.parent.rglob("*") if path.is_file()]
@@ -93,32 +93,32 @@ def break_it(path: Path) -> bytes:
 
 
 async def test_a_question_and_its_answer_are_in_the_store(place: Place) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
+    persistence = place.persistence()
+    await persistence.begin()
     usage = Usage(input=40, output=4, cached=32)
-    talk = Talk(keeping, ScriptedModel([Reply(content="32 °C and sunny.", usage=usage)]))
+    talk = Talk(persistence, ScriptedModel([Reply(content="32 °C and sunny.", usage=usage)]))
     assert await say(talk, "What is the weather in Jakarta?") == "32 °C and sunny."
     assert talk.last is not None
     assert talk.last.answer is not None
     assert talk.last.answer.meta["usage"] == {"input": 40, "output": 4, "cached": 32}
     assert (await talk.session()).info.title == "What is the weather in Jakarta?"
-    await keeping.close()
+    await persistence.close()
     said = [("user", "What is the weather in Jakarta?"), ("assistant", "32 °C and sunny.")]
     assert await place.contents(talk.id) == said
     assert place.told == []
 
 
 async def test_a_follow_up_is_asked_with_what_was_said_before(place: Place) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
+    persistence = place.persistence()
+    await persistence.begin()
     model = ScriptedModel(["Sunny.", "Cloudy."])
-    talk = Talk(keeping, model, system="You know the weather.")
+    talk = Talk(persistence, model, system="You know the weather.")
     await say(talk, "What is the weather in Jakarta?")
     await say(talk, "How about Tokyo?")
     seen = [message.content for message in model.calls[1].messages]
     assert seen == ["What is the weather in Jakarta?", "Sunny.", "How about Tokyo?"]
     assert model.calls[1].system == "You know the weather."
-    await keeping.close()
+    await persistence.close()
 
 
 class Held(ScriptedModel):
@@ -131,9 +131,9 @@ class Held(ScriptedModel):
 
 
 async def test_what_arrived_before_a_stop_is_kept_as_cut_short(place: Place) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, Held())
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, Held())
     arrived = ""
     async for piece in talk.ask("Why?"):
         arrived += piece
@@ -143,15 +143,15 @@ async def test_what_arrived_before_a_stop_is_kept_as_cut_short(place: Place) -> 
     assert talk.last.cut
     assert talk.last.answer is not None
     assert talk.last.answer.meta["cut"] is True
-    await keeping.close()
+    await persistence.close()
     assert await place.contents(talk.id) == [("user", "Why?"), ("assistant", "Well, let me see")]
 
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_what_arrived_before_a_cancel_is_kept_as_cut_short(place: Place, times: int) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, Held())
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, Held())
     both = asyncio.Event()
 
     async def asking() -> None:
@@ -171,7 +171,7 @@ async def test_what_arrived_before_a_cancel_is_kept_as_cut_short(place: Place, t
     assert talk.last.cut
     assert talk.last.answer is not None
     assert talk.last.answer.meta["cut"] is True
-    await keeping.close()
+    await persistence.close()
     assert await place.contents(talk.id) == [("user", "Why?"), ("assistant", "Well, let me see")]
 
 
@@ -198,10 +198,10 @@ class Failing(ScriptedModel):
 async def test_a_model_that_is_down_costs_the_answer_alone_and_can_be_asked_again(
     place: Place,
 ) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
+    persistence = place.persistence()
+    await persistence.begin()
     model = Failing()
-    talk = Talk(keeping, model)
+    talk = Talk(persistence, model)
     assert await say(talk, "Are you there?") == ""
     assert talk.last is not None
     assert isinstance(talk.last.failure, ModelUnavailable)
@@ -211,20 +211,20 @@ async def test_a_model_that_is_down_costs_the_answer_alone_and_can_be_asked_agai
     again = talk.ask(question.content, again=question)
     assert "".join([piece async for piece in again]) == "It works now."
     assert talk.unanswered is None
-    await keeping.close()
+    await persistence.close()
     expected = [("user", "Are you there?"), ("assistant", "It works now.")]
     assert await place.contents(talk.id) == expected
 
 
 async def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(place: Place) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, Failing("Half an ", "answer"))
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, Failing("Half an ", "answer"))
     assert await say(talk, "Go on") == "Half an answer"
     assert talk.last is not None
     assert talk.last.cut
     assert talk.unanswered is None
-    await keeping.close()
+    await persistence.close()
     assert await place.contents(talk.id) == [("user", "Go on"), ("assistant", "Half an answer")]
 
 
@@ -233,21 +233,21 @@ async def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(place: Place)
 
 async def test_a_store_that_is_away_at_the_start_gets_everything_later(place: Place) -> None:
     place.open.away.add(place.address)
-    keeping = place.keeping()
-    await keeping.begin()
-    assert keeping.away
-    assert keeping.kept
+    persistence = place.persistence()
+    await persistence.begin()
+    assert persistence.away
+    assert persistence.kept
     model = ScriptedModel(["One.", "Two.", "Three."])
-    talk = Talk(keeping, model)
+    talk = Talk(persistence, model)
     await say(talk, "first")
     await say(talk, "second")
     assert [m.content for m in model.calls[1].messages] == ["first", "One.", "second"]
     place.open.away.clear()
-    assert await keeping.come_back() == 4
-    assert not keeping.away
+    assert await persistence.come_back() == 4
+    assert not persistence.away
     await say(talk, "third")
     assert len(model.calls[2].messages) == 5
-    await keeping.close()
+    await persistence.close()
     words = [content for _, content in await place.contents(talk.id)]
     assert words == ["first", "One.", "second", "Two.", "third", "Three."]
     assert place.files() == []
@@ -257,14 +257,14 @@ async def test_a_store_that_is_away_at_the_start_gets_everything_later(place: Pl
 
 async def test_what_a_chat_could_not_deliver_the_next_one_does(place: Place) -> None:
     place.open.away.add(place.address)
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, ScriptedModel(["Noted."]))
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, ScriptedModel(["Noted."]))
     await say(talk, "Remember me")
-    await keeping.close()
+    await persistence.close()
     assert place.files()
     place.open.away.clear()
-    other = place.keeping()
+    other = place.persistence()
     await other.begin()
     await other.close()
     assert await place.contents(talk.id) == [("user", "Remember me"), ("assistant", "Noted.")]
@@ -273,12 +273,12 @@ async def test_what_a_chat_could_not_deliver_the_next_one_does(place: Place) -> 
 
 async def test_a_file_that_another_chat_still_writes_is_left_alone(place: Place) -> None:
     place.open.away.add(place.address)
-    first = place.keeping()
+    first = place.persistence()
     await first.begin()
     talk = Talk(first, ScriptedModel(["Still here."]))
     await say(talk, "Hello")
     place.open.away.clear()
-    second = place.keeping()
+    second = place.persistence()
     await second.begin()
     assert await second.memory.list_sessions() == []
     await second.close()
@@ -289,20 +289,20 @@ async def test_a_file_that_another_chat_still_writes_is_left_alone(place: Place)
 async def test_a_locked_store_is_left_in_mid_conversation_and_nothing_is_twice(
     place: Place,
 ) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
+    persistence = place.persistence()
+    await persistence.begin()
     model = ScriptedModel(["One.", "Two.", "Three."])
-    talk = Talk(keeping, model)
+    talk = Talk(persistence, model)
     await say(talk, "first")
     with closing(sqlite3.connect(place.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         await say(talk, "second")
         other.execute("ROLLBACK")
-    assert keeping.away
+    assert persistence.away
     assert [m.content for m in model.calls[1].messages] == ["first", "One.", "second"]
-    await keeping.come_back()
+    await persistence.come_back()
     await say(talk, "third")
-    await keeping.close()
+    await persistence.close()
     words = [content for _, content in await place.contents(talk.id)]
     assert words == ["first", "One.", "second", "Two.", "third", "Three."]
 
@@ -323,70 +323,70 @@ class Locking(ScriptedModel):
 async def test_a_store_that_goes_between_question_and_answer_gets_the_answer_later(
     place: Place,
 ) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
+    persistence = place.persistence()
+    await persistence.begin()
     model = Locking(place.path)
-    talk = Talk(keeping, model)
+    talk = Talk(persistence, model)
     assert await say(talk, "Quick!") == "Answered."
-    assert keeping.away
+    assert persistence.away
     model.other.close()
-    await keeping.close()
+    await persistence.close()
     assert await place.contents(talk.id) == [("user", "Quick!"), ("assistant", "Answered.")]
 
 
 async def test_a_broken_file_is_named_and_the_chat_goes_on_beside_it(place: Place) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
-    await say(Talk(keeping, ScriptedModel(["Fine."]), id="old"), "How are you?")
-    await keeping.close()
+    persistence = place.persistence()
+    await persistence.begin()
+    await say(Talk(persistence, ScriptedModel(["Fine."]), id="old"), "How are you?")
+    await persistence.close()
     whole = break_it(place.path)
     broken = place.path.read_bytes()
-    keeping = place.keeping()
-    await keeping.begin()
-    assert "chat.db" in keeping.away
-    talk = Talk(keeping, ScriptedModel(["Yes."]))
+    persistence = place.persistence()
+    await persistence.begin()
+    assert "chat.db" in persistence.away
+    talk = Talk(persistence, ScriptedModel(["Yes."]))
     assert await say(talk, "Do you still work?") == "Yes."
-    await keeping.close()
+    await persistence.close()
     assert place.path.read_bytes() == broken, "what is broken must not be touched"
     place.path.write_bytes(whole)
-    keeping = place.keeping()
-    await keeping.begin()
-    await keeping.close()
+    persistence = place.persistence()
+    await persistence.begin()
+    await persistence.close()
     assert [c for _, c in await place.contents(talk.id)] == ["Do you still work?", "Yes."]
     assert [c for _, c in await place.contents("old")] == ["How are you?", "Fine."]
 
 
 async def test_without_any_disk_a_chat_goes_on_and_says_that_nothing_is_kept(place: Place) -> None:
     place.open.away |= {place.address, "sqlite"}
-    keeping = place.keeping()
-    await keeping.begin()
-    assert not keeping.kept
+    persistence = place.persistence()
+    await persistence.begin()
+    assert not persistence.kept
     assert "nowhere but in this program" in place.told[0]
     model = ScriptedModel(["One.", "Two."])
-    talk = Talk(keeping, model)
+    talk = Talk(persistence, model)
     await say(talk, "first")
     await say(talk, "second")
     assert [m.content for m in model.calls[1].messages] == ["first", "One.", "second"]
     place.open.away.clear()
-    await keeping.close()
+    await persistence.close()
     assert [c for _, c in await place.contents(talk.id)] == ["first", "One.", "second", "Two."]
 
 
 async def test_without_memory_nothing_is_written_anywhere(place: Place) -> None:
-    keeping = place.keeping(kept=False)
-    await keeping.begin()
+    persistence = place.persistence(kept=False)
+    await persistence.begin()
     model = ScriptedModel(["One.", "Two."])
-    talk = Talk(keeping, model)
+    talk = Talk(persistence, model)
     await say(talk, "first")
     await say(talk, "second")
     assert len(model.calls[1].messages) == 3
-    await keeping.close()
+    await persistence.close()
     assert not place.path.exists()
     assert place.files() == []
 
 
 async def test_two_chats_on_one_session_keep_question_and_answer_together(place: Place) -> None:
-    one, two = place.keeping(), place.keeping()
+    one, two = place.persistence(), place.persistence()
     await one.begin()
     await two.begin()
     ana = Talk(one, ScriptedModel([f"to ana {n}" for n in range(10)]), id="shared")
@@ -442,17 +442,17 @@ async def test_a_plan_made_while_the_store_was_away_comes_home_with_all_of_its_s
     place: Place,
 ) -> None:
     place.open.away.add(place.address)
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, Planning(["It is 42."]), id="planned")
-    Orchestrating(talk, cast(Any, Looking()))
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, Planning(["It is 42."]), id="planned")
+    ChatOrchestrator(talk, cast(Any, Looking()))
     assert await say(talk, "What is it?") == "It is 42."
-    await keeping.close()
+    await persistence.close()
     place.open.away.clear()
     for _ in range(2):  # the second chat finds nothing more to deliver
-        keeping = place.keeping()
-        await keeping.begin()
-        await keeping.close()
+        persistence = place.persistence()
+        await persistence.begin()
+        await persistence.close()
     assert place.files() == []
     async with Memory.open(place.address) as memory:
         session = await memory.get_session("planned")
@@ -506,41 +506,41 @@ async def test_a_file_that_cannot_be_delivered_is_reported_kept_and_passed_over(
     place: Place, spoil: Callable[[Place, Path], Awaitable[None]]
 ) -> None:
     await (await left_aside(place, "the first", id="bad")).close()
-    (bad,) = place.asides.left()
+    (bad,) = place.offline_files.left()
     await (await left_aside(place, "the second", id="good")).close()
     place.open.away.clear()
     await spoil(place, bad)
     for start in range(2):
         place.told.clear()
-        keeping = place.keeping()
-        await keeping.begin()
-        assert not keeping.away
-        talk = Talk(keeping, ScriptedModel(["Yes."]), id=f"later {start}")
+        persistence = place.persistence()
+        await persistence.begin()
+        assert not persistence.away
+        talk = Talk(persistence, ScriptedModel(["Yes."]), id=f"later {start}")
         assert await say(talk, "Does it start?") == "Yes."
-        await keeping.close()
+        await persistence.close()
         (reported,) = [told for told in place.told if "cannot be delivered" in told]
         assert str(bad) in reported
-        assert place.asides.left() == [bad]
+        assert place.offline_files.left() == [bad]
     assert [content for _, content in await place.contents("good")] == ["the second", "I see."]
 
 
 async def test_a_session_of_a_kept_file_is_delivered_once_and_can_then_be_deleted(
     place: Place,
 ) -> None:
-    keeping = await left_aside(place, "the first", id="bad")
-    await say(Talk(keeping, ScriptedModel(["I see."]), id="good"), "the second")
-    await keeping.close()
+    persistence = await left_aside(place, "the first", id="bad")
+    await say(Talk(persistence, ScriptedModel(["I see."]), id="good"), "the second")
+    await persistence.close()
     place.open.away.clear()
     await belongs_to_another(place, Path())
     for _ in range(2):
-        keeping = place.keeping()
-        await keeping.begin()
-        found = {info.id for info in await keeping.memory.list_sessions()}
+        persistence = place.persistence()
+        await persistence.begin()
+        found = {info.id for info in await persistence.memory.list_sessions()}
         if "good" in found:
-            await keeping.memory.delete_session("good")
-        await keeping.close()
+            await persistence.memory.delete_session("good")
+        await persistence.close()
     assert found == {"bad"}
-    assert len(place.asides.left()) == 1
+    assert len(place.offline_files.left()) == 1
     assert place.holds("the first")
     assert not place.holds("the second")
 
@@ -549,19 +549,19 @@ async def test_the_steps_of_a_plan_stay_in_the_file_with_the_session_they_belong
     place: Place,
 ) -> None:
     place.open.away.add(place.address)
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, Planning(["It is 42."]), id="bad")
-    Orchestrating(talk, cast(Any, Looking()))
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, Planning(["It is 42."]), id="bad")
+    ChatOrchestrator(talk, cast(Any, Looking()))
     await say(talk, "What is it?")
-    await keeping.close()
+    await persistence.close()
     place.open.away.clear()
     await belongs_to_another(place, Path())
-    keeping = place.keeping()
-    await keeping.begin()
-    assert {info.id for info in await keeping.memory.store.scan_sessions()} == {"bad"}
-    await keeping.close()
-    (path,) = place.asides.left()
+    persistence = place.persistence()
+    await persistence.begin()
+    assert {info.id for info in await persistence.memory.store.scan_sessions()} == {"bad"}
+    await persistence.close()
+    (path,) = place.offline_files.left()
     async with Memory.open(f"sqlite:///{path}") as memory:
         result = (await (await memory.get_session("bad")).messages())[2]
         child = await memory.get_session(cast(str, result.meta["session"]))
@@ -569,18 +569,18 @@ async def test_the_steps_of_a_plan_stay_in_the_file_with_the_session_they_belong
 
 
 async def test_a_chat_that_its_store_refuses_goes_on_in_its_file(place: Place) -> None:
-    keeping = await left_aside(place, "the first", id="bad")
+    persistence = await left_aside(place, "the first", id="bad")
     place.open.away.clear()
     await belongs_to_another(place, Path())
     place.told.clear()
-    await keeping.come_back()
-    await keeping.come_back()
+    await persistence.come_back()
+    await persistence.come_back()
     (told,) = place.told
     assert told.startswith("memory is back, but refuses this chat")
-    assert (bool(keeping.away), keeping.kept) == (True, True)
-    await say(Talk(keeping, ScriptedModel(["Yes."]), id="bad"), "Does it go on?")
-    await keeping.close()
-    (path,) = place.asides.left()
+    assert (bool(persistence.away), persistence.kept) == (True, True)
+    await say(Talk(persistence, ScriptedModel(["Yes."]), id="bad"), "Does it go on?")
+    await persistence.close()
+    (path,) = place.offline_files.left()
     assert str(path) in told
     async with Memory.open(f"sqlite:///{path}") as memory:
         messages = await (await memory.get_session("bad")).messages()
@@ -590,15 +590,15 @@ async def test_a_chat_that_its_store_refuses_goes_on_in_its_file(place: Place) -
 async def test_a_file_that_fails_in_mid_chat_is_delivered_with_what_came_after(
     place: Place,
 ) -> None:
-    keeping = await left_aside(place, "the first", id="before")
-    talk = Talk(keeping, ScriptedModel(["One.", "Two."]), id="after")
+    persistence = await left_aside(place, "the first", id="before")
+    talk = Talk(persistence, ScriptedModel(["One.", "Two."]), id="after")
     await say(talk, "the second")
     await talk._leave(StorageFull("the disk of the file is full"))
     await say(talk, "the third")
-    assert not keeping.kept
+    assert not persistence.kept
     place.open.away.clear()
-    assert await keeping.come_back() == 6
-    await keeping.close()
+    assert await persistence.come_back() == 6
+    await persistence.close()
     assert [c for _, c in await place.contents("before")] == ["the first", "I see."]
     said = ["the second", "One.", "the third", "Two."]
     assert [c for _, c in await place.contents("after")] == said
@@ -608,12 +608,12 @@ async def test_a_file_that_fails_in_mid_chat_is_delivered_with_what_came_after(
 # --- as a law ---
 
 
-async def all_home(place: Place, keeping: Keeping) -> None:
+async def all_home(place: Place, persistence: Persistence) -> None:
     """End a chat, and begin and end two more while everything is there."""
     place.open.away.clear()
-    await keeping.close()
+    await persistence.close()
     for _ in range(2):
-        last = place.keeping()
+        last = place.persistence()
         await last.begin()
         await last.close()
 
@@ -639,11 +639,11 @@ async def spoken(talk: Talk, number: int, *, plan: bool) -> list[str]:
     return [f"question {number}", *[result] * plan, answer]
 
 
-async def go_away(step: str, place: Place, keeping: Keeping, talk: Talk) -> None:
+async def go_away(step: str, place: Place, persistence: Persistence, talk: Talk) -> None:
     """Let the store go away, or the disk of the file that takes its place be full."""
     if step == "away":
         place.open.away.add(place.address)
-    if keeping.kept and bool(keeping.away) == (step == "file full"):
+    if persistence.kept and bool(persistence.away) == (step == "file full"):
         await talk._leave(StorageFull("told to be full"))
 
 
@@ -658,30 +658,30 @@ async def test_whatever_goes_and_comes_back_all_is_there_once_and_in_order(
 ) -> None:
     place = Place(tmp_path_factory.mktemp("law"))
     script = ScriptedModel([f"answer {n}" for n in range(len(steps))])
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, script, id="law")
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, script, id="law")
     said: list[str] = []
     lost_at_restart: list[str] = []
     for number, step in enumerate(steps):
         if step in ("say", "plan"):
             said += await spoken(talk, number, plan=step == "plan")
         elif step in ("away", "file full"):
-            await go_away(step, place, keeping, talk)
+            await go_away(step, place, persistence, talk)
         elif step == "file away":
             place.open.away.add("sqlite")
         elif step == "all back":
             place.open.away.clear()
         elif step == "come back" and not place.open.away:
-            await keeping.come_back()
+            await persistence.come_back()
         elif step == "restart":
-            await keeping.close()
-            if keeping.away and not keeping.kept:
+            await persistence.close()
+            if persistence.away and not persistence.kept:
                 lost_at_restart = list(said)
-            keeping = place.keeping()
-            await keeping.begin()
-            talk = Talk(keeping, script, id="law")
-    await all_home(place, keeping)
+            persistence = place.persistence()
+            await persistence.begin()
+            talk = Talk(persistence, script, id="law")
+    await all_home(place, persistence)
     kept = [each for each in said if each not in lost_at_restart]
     contents = await place.contents("law") if kept else []
     found = [content for _, content in contents if content]  # a call has no text
@@ -700,30 +700,30 @@ def test_session_ids_can_be_typed_and_do_not_meet() -> None:
 
 
 async def test_a_chat_names_the_message_that_its_title_is_made_from(place: Place) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, ScriptedModel(["I see.", "Sure."]))
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, ScriptedModel(["I see.", "Sure."]))
     await say(talk, SECRET)
     assert (await talk.session()).info.title == SECRET
     question = (await (await talk.session()).messages())[0]
-    told = await keeping.memory.forget(session=talk.id, message=question.id, answers=True)
+    told = await persistence.memory.forget(session=talk.id, message=question.id, answers=True)
     assert (told.titles, told.found, told.repeated) == (1, 0, [])
     assert (await (await talk.session()).refresh()).title == ""
     await say(talk, "Something else")
     assert (await (await talk.session()).refresh()).title == "Something else"
-    await keeping.close()
+    await persistence.close()
     assert not place.holds(SECRET)
 
 
 async def test_a_title_given_by_hand_in_the_meantime_stays(place: Place) -> None:
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, ScriptedModel(["I see."]), id="s")
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, ScriptedModel(["I see."]), id="s")
     await talk.session()
-    await (await keeping.memory.get_session("s")).update(title="By hand")
+    await (await persistence.memory.get_session("s")).update(title="By hand")
     await say(talk, "A question")
     assert (await (await talk.session()).refresh()).title == "By hand"
-    await keeping.close()
+    await persistence.close()
 
 
 @pytest.mark.parametrize("begun", ["at home", "away"])
@@ -732,36 +732,36 @@ async def test_a_title_comes_home_as_one_that_is_made_from_a_message(
 ) -> None:
     if begun == "away":
         place.open.away.add(place.address)
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, ScriptedModel(["I see.", "Yes."]))
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, ScriptedModel(["I see.", "Yes."]))
     if begun == "at home":
         await say(talk, SECRET)
         place.open.away.add(place.address)
-        await keeping.leave(Unavailable("gone"), (await talk.session()).info, talk._said)
+        await persistence.leave(Unavailable("gone"), (await talk.session()).info, talk._said)
         assert (await talk.session()).info.title == SECRET
         assert (await talk.session()).info.title_seq == 1
     else:
         await say(talk, SECRET)
     place.open.away.clear()
-    await keeping.come_back()
+    await persistence.come_back()
     info = await (await talk.session()).refresh()
     assert (info.title, info.title_seq) == (SECRET, 1)
-    await keeping.close()
+    await persistence.close()
 
 
-# --- forgetting what is aside ---
+# --- forgetting what is offline_file ---
 
 
-async def left_aside(place: Place, *questions: str, id: str = "s") -> Keeping:
+async def left_aside(place: Place, *questions: str, id: str = "s") -> Persistence:
     """Have a chat say something while the store is away; the chat still runs."""
     place.open.away.add(place.address)
-    keeping = place.keeping()
-    await keeping.begin()
-    talk = Talk(keeping, ScriptedModel(["I see."] * len(questions)), id=id)
+    persistence = place.persistence()
+    await persistence.begin()
+    talk = Talk(persistence, ScriptedModel(["I see."] * len(questions)), id=id)
     for question in questions:
         await say(talk, question)
-    return keeping
+    return persistence
 
 
 @pytest.mark.parametrize(
@@ -779,11 +779,13 @@ async def test_forget_reaches_what_a_chat_that_ended_kept_aside(
     assert (code, told["found"], told["residues"][1:]) == (0, 0, [])
     assert place.files() == []
     assert not place.holds(SECRET)
-    keeping = place.keeping()
-    await keeping.begin()
-    states = {message.state for message in await (await keeping.memory.get_session("s")).messages()}
+    persistence = place.persistence()
+    await persistence.begin()
+    states = {
+        message.state for message in await (await persistence.memory.get_session("s")).messages()
+    }
     assert states == {"erased"}
-    await keeping.close()
+    await persistence.close()
     assert not place.holds(SECRET)
 
 
@@ -809,7 +811,7 @@ async def test_a_running_chat_forgets_what_it_kept_aside_once_it_is_home(
 
 async def test_forget_in_a_chat_reaches_what_another_chat_kept_aside(place: Place) -> None:
     running = await left_aside(place, SECRET)  # the store stays away, for this chat
-    here = Keeping(place.address, Outage(), place.asides)
+    here = Persistence(place.address, Outage(), place.offline_files)
     await here.begin()
     await here.memory.session("s")
     await here.before_forget(session="s")

@@ -13,7 +13,7 @@ from keepthread.orchestrator import Event, Models, Said, Used, pursue
 from keepthread.types import Reply
 
 
-class Orchestrating:
+class ChatOrchestrator:
     """Answers by a route, a plan and its steps; set it as what answers in a talk."""
 
     def __init__(self, talk: Talk, tools: Tools) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.commands.facts import told_of
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,16 +21,18 @@ async def search(chat: Chat, rest: str) -> None:
     """Find the messages that bear most on some words, in all your sessions."""
     chat.at_home()
     with chat.call.progress("Reading", "messages") as progress:
-        hits = await chat.talk.keeping.memory.search(rest, owner=chat.talk.owner, progress=progress)
+        hits = await chat.talk.persistence.memory.search(
+            rest, owner=chat.talk.owner, progress=progress
+        )
     chat.person.screen.hits(hits)
 
 
 async def remember(chat: Chat, rest: str) -> None:
     """Note a fact about you that all your sessions know from now on."""
     chat.at_home()
-    fact = await chat.talk.keeping.memory.facts(chat.talk.owner).remember(rest)
+    fact = await chat.talk.persistence.memory.facts(chat.talk.owner).remember(rest)
     key, told, _ = told_of(fact)
-    chat.person.say(harmless(f"Remembered: {told} (`keepthread facts forget {key}` undoes it)"))
+    chat.person.say(sanitize(f"Remembered: {told} (`keepthread facts forget {key}` undoes it)"))
 
 
 async def facts(chat: Chat, rest: str) -> None:
@@ -50,7 +52,7 @@ async def facts(chat: Chat, rest: str) -> None:
 
 
 async def _list(chat: Chat) -> None:
-    found = await chat.talk.keeping.memory.facts(chat.talk.owner).list()
+    found = await chat.talk.persistence.memory.facts(chat.talk.owner).list()
     if not found:
         chat.person.say("Nothing is known yet; /remember TEXT notes something")
         return
@@ -61,7 +63,7 @@ async def _list(chat: Chat) -> None:
 
 
 async def _confirm(chat: Chat, which: str) -> None:
-    book = chat.talk.keeping.memory.facts(chat.talk.owner)
+    book = chat.talk.persistence.memory.facts(chat.talk.owner)
     waiting = [fact for fact in await book.list() if fact.state == "quarantined"]
     if not which and len(waiting) == 1:
         which = waiting[0].key
@@ -70,7 +72,7 @@ async def _confirm(chat: Chat, which: str) -> None:
     if len(found) != 1:
         raise InvalidInput(f"no waiting fact is {which!r}; /facts lists them with their numbers")
     fact = await book.confirm(found[0].key)
-    chat.person.say(harmless(f"Confirmed: {told_of(fact)[1]}"))
+    chat.person.say(sanitize(f"Confirmed: {told_of(fact)[1]}"))
 
 
 def _is_number(chat: Chat, word: str) -> bool:
@@ -88,7 +90,7 @@ def _number(chat: Chat, fact: "Fact") -> str:
 
 async def tell_waiting(chat: Chat, tell: Callable[[str], object]) -> None:
     """Say which facts began to wait for confirmation since this was last looked at."""
-    found = await chat.talk.keeping.memory.facts(chat.talk.owner).list()
+    found = await chat.talk.persistence.memory.facts(chat.talk.owner).list()
     new = [f for f in found if f.state == "quarantined" and f.key not in chat.waiting]
     for fact in new[:_TOLD]:
         number, told = _number(chat, fact), told_of(fact)[1]

@@ -1,12 +1,14 @@
-"""Looking back into the session's log, and what to call what is there."""
+"""Helpers of the commands: parse an argument, read back in the log, name things briefly."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.context.hidden import HiddenRanges
+from keepthread.errors import InvalidInput
 from keepthread.memory.material import MARKS, marks_of
 from keepthread.memory.session import Session
 from keepthread.types import Message, Scope
@@ -15,15 +17,32 @@ _PAGE: Final = 50
 _BRIEF: Final = 60
 
 
+def parse_number(rest: str, default: int, *, what: str = "a number") -> int:
+    """Return the argument as a number from 1 on, or the default if it is empty."""
+    if not rest:
+        return default
+    if not rest.isascii() or not rest.isdigit() or not 0 < int(rest[:10]) < 10**9:
+        raise InvalidInput(f"{rest!r} is not {what}: write 1, 2, 3 …, or nothing")
+    return int(rest)
+
+
+def parse_path(rest: str) -> Path:
+    """Return the argument as a path; quotes around it are optional."""
+    quoted = len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "'\""
+    if not rest.isprintable():
+        raise InvalidInput(f"{rest!r} is no name of a file: write one without control characters")
+    return Path(rest[1:-1] if quoted else rest).expanduser()
+
+
 async def marks(chat: Chat, session: Session) -> HiddenRanges:
     """Return what is hidden in a session."""
-    store = chat.talk.keeping.memory.store
+    store = chat.talk.persistence.memory.store
     return marks_of(await store.scan(Scope(session=session.key), MARKS))
 
 
 async def newest(chat: Chat, session: Session, until: Callable[[Message], bool]) -> list[Message]:
     """Return the visible messages from the latest one of a kind on, or all; oldest first."""
-    store = chat.talk.keeping.memory.store
+    store = chat.talk.persistence.memory.store
     hidden = await marks(chat, session)
     before = (await session.refresh()).messages + 1
     found: list[Message] = []
@@ -48,7 +67,7 @@ async def unanswered(chat: Chat, session: Session) -> Message | None:
 def brief(text: str) -> str:
     """Return the beginning of a text in quotation marks, on one line."""
     line = " ".join(text[: 4 * _BRIEF].split())
-    return harmless(f"“{line}”" if len(line) <= _BRIEF else f"“{line[:_BRIEF].rstrip()}…”")
+    return sanitize(f"“{line}”" if len(line) <= _BRIEF else f"“{line[:_BRIEF].rstrip()}…”")
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -58,9 +77,9 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 def place(chat: Chat) -> str:
     """Say where the chat is kept now."""
-    keeping = chat.talk.keeping
-    if not keeping.kept:
+    persistence = chat.talk.persistence
+    if not persistence.kept:
         return "nowhere but in this program"
-    if keeping.away:
+    if persistence.away:
         return "in a file of its own, until the store is back"
-    return harmless(place_of(chat.config.settings.address))
+    return sanitize(place_of(chat.config.settings.address))

@@ -1,14 +1,65 @@
-"""Commands that change what the model is shown of a session; its log keeps all of it."""
+"""Commands that show, explain and change what the model sees of a session; the log keeps it all."""
 
 from itertools import count
+from typing import TYPE_CHECKING
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands import arguments
-from keepthread.apps.cli.chat.commands.log import brief, counted, marks, newest
+from keepthread.apps.cli.chat.commands.common import brief, counted, marks, newest, parse_number
+from keepthread.apps.cli.chat.talk import VIEW
+from keepthread.apps.cli.reports import ContextReport
 from keepthread.errors import InvalidInput, MessageNotFound
 from keepthread.memory.material import newest_summary
 from keepthread.memory.session import Session
 from keepthread.types import Message, Summary
+
+if TYPE_CHECKING:
+    from keepthread.memory.why_log import Explanation
+
+
+async def context(chat: Chat, _: str) -> None:
+    """Draw what the model would be shown now, by section, in tokens and percent."""
+    session = await chat.session()
+    chat.person.screen.context(session.id, await _next(session))
+
+
+async def why(chat: Chat, rest: str) -> None:
+    """Tell what the model was shown for the latest answer, what not, and why.
+
+    `/why 2` is about the answer before that, as far as accounts are kept.
+    """
+    number = parse_number(rest, 1, what="the number of an answer")
+    session = await chat.session()
+    last = chat.talk.last
+    if number == 1 and last is not None:
+        drawn = ContextReport(view=VIEW, why=last.context.why)
+    else:
+        drawn = await _kept(chat, session, number)
+    chat.person.screen.why(session.id, drawn)
+
+
+async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
+    """Return the account of an earlier answer, 1 the latest; of the next one if none is kept."""
+    keep = chat.config.settings.memory.keep_why
+    kept: dict[int, Explanation] = {}
+    for account in await session.explanations(max(1, keep)):
+        if account.turn:
+            kept[account.turn] = account  # the first of a turn is the one that was asked
+    if not kept and number == 1:
+        return await _next(session)
+    if number > len(kept):
+        hint = "" if keep else "; set memory.keep_why to 20 to keep the newest 20"
+        raise InvalidInput(
+            f"accounts of {len(kept):,} answers are kept here, and {number} is none of"
+            f" them{hint or '; 1 is the latest'}"
+        )
+    found = list(kept.values())[number - 1]
+    return ContextReport(
+        view=found.view, why=found.why, number=number, turn=found.turn, at=found.at
+    )
+
+
+async def _next(session: Session) -> ContextReport:
+    return ContextReport(view=VIEW, why=(await session.context(VIEW)).why)
 
 
 async def clear(chat: Chat, _: str) -> None:
@@ -23,7 +74,7 @@ async def clear(chat: Chat, _: str) -> None:
 async def rewind(chat: Chat, rest: str) -> None:
     """Hide the latest turn, or N of them, and offer the question again."""
     chat.here()
-    wanted = arguments.number(rest, 1, what="a number of turns")
+    wanted = parse_number(rest, 1, what="a number of turns")
     session = await chat.session()
     questions = count(1)
     gone = await newest(chat, session, lambda m: m.role == "user" and next(questions) == wanted)
@@ -47,7 +98,7 @@ async def pin(chat: Chat, rest: str) -> None:
     """
     chat.here()
     lets_go = rest.startswith("-")
-    seq = arguments.number(rest.removeprefix("-"), 0, what="a position")
+    seq = parse_number(rest.removeprefix("-"), 0, what="a position")
     session = await chat.session()
     if lets_go and not seq:
         raise InvalidInput("which one? write /pin -N; /history shows the positions")
@@ -63,7 +114,7 @@ async def pin(chat: Chat, rest: str) -> None:
 
 
 async def _at(chat: Chat, session: Session, seq: int) -> Message:
-    found = await chat.talk.keeping.memory.store.find(session.key, seqs=[seq])
+    found = await chat.talk.persistence.memory.store.find(session.key, seqs=[seq])
     if not found or found[0].state != "live":
         raise MessageNotFound(
             f"there is no message at position {seq}; /history shows the positions"
@@ -89,12 +140,12 @@ async def compact(chat: Chat, _: str) -> None:
     with chat.call.progress("Compaction", "turns") as progress:
         compactions = await session.compact(progress=progress)
     summary = await _summary(chat, session)
-    stay = chat.talk.keeping.memory.compaction.turns
+    stay = chat.talk.persistence.memory.compaction.turns
     due = "" if compactions else f"Nothing is due: the newest {stay} turns stay as they are. "
     if summary is None:
         chat.person.say(f"{due}There is no summary yet")
         return
-    counter = chat.talk.keeping.memory.counter
+    counter = chat.talk.persistence.memory.counter
     short = counter.count(Message(role="user", content=summary.text))
     less = f", {1 - short / summary.tokens:.0%} shorter" if short < summary.tokens else ""
     chat.person.say(
@@ -104,7 +155,7 @@ async def compact(chat: Chat, _: str) -> None:
 
 
 async def _summary(chat: Chat, session: Session) -> Summary | None:
-    store = chat.talk.keeping.memory.store
+    store = chat.talk.persistence.memory.store
     hidden = (await marks(chat, session)).hidden
     end = (await session.refresh()).messages + 1
     return await newest_summary(store, session.key, hidden, before=end)

@@ -8,8 +8,8 @@ from prompt_toolkit.document import Document
 
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands import COMMANDS
-from keepthread.apps.cli.chat.keeping import AWAY
-from keepthread.apps.cli.sanitize import harmless
+from keepthread.apps.cli.chat.persistence import AWAY
+from keepthread.apps.cli.sanitize import sanitize
 
 _SESSIONS: Final = 100
 _COMMANDS: Final = tuple((name, command.about) for name, command in COMMANDS.items())
@@ -59,7 +59,7 @@ class Completing(Completer):
         if not await self._opened():
             return []
         try:
-            memory = talk.keeping.memory
+            memory = talk.persistence.memory
             found = await memory.list_sessions(owner=talk.owner, limit=_SESSIONS)
         except AWAY:
             return []
@@ -81,5 +81,5 @@ def _begun_with(begun: str, known: Iterable[tuple[str, str]]) -> Iterator[Comple
     for text, meaning in known:
         if text.startswith(begun):
             yield Completion(
-                text, -len(begun), display=harmless(text), display_meta=harmless(meaning)
+                text, -len(begun), display=sanitize(text), display_meta=sanitize(meaning)
             )

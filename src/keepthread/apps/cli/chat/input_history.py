@@ -8,7 +8,7 @@ from typing import Final
 from prompt_toolkit.history import History
 
 from keepthread.apps.cli.chat.commands import is_command
-from keepthread.apps.cli.chat.keeping import AWAY, Keeping
+from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 
 _SESSIONS: Final = 20
 _MESSAGES: Final = 400
@@ -16,13 +16,15 @@ _MESSAGES: Final = 400
 _MOST: Final = 500
 
 
-class Said(History):
+class InputHistory(History):
     """The owner's latest messages, newest first, and the commands of this run."""
 
-    def __init__(self, keeping: Keeping, owner: str, opened: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, persistence: Persistence, owner: str, opened: Callable[[], Awaitable[bool]]
+    ) -> None:
         """Know where to look, once it was opened."""
         super().__init__()
-        self._keeping = keeping
+        self._keeping = persistence
         self._owner = owner
         self._opened = opened
         self._reading: asyncio.Task[None] | None = None

@@ -6,7 +6,7 @@ import sys
 from contextlib import aclosing
 from typing import Any, Final
 
-from keepthread.apps.cli.chat import advice
+from keepthread.apps.cli.chat.notices import one_shot_hint
 from keepthread.apps.cli.chat.plain import Drawing
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered, Talk
@@ -63,7 +63,7 @@ async def answer_once(
     answered = talk.last
     assert answered is not None, "it was asked"
     if answered.failure and not answered.text:
-        answered.failure.add_note(advice.outside(answered.failure, call.config.settings.model))
+        answered.failure.add_note(one_shot_hint(answered.failure, call.config.settings.model))
         raise answered.failure
     if call.json:
         call.write(_record(talk, answered))
@@ -93,7 +93,7 @@ def _record(talk: Talk, answered: Answered) -> dict[str, Any]:
             "budget": context.selection.budget,
             "sections": context.why.sections,
         },
-        "kept": talk.keeping.kept,
+        "kept": talk.persistence.kept,
         "seconds": round(answered.seconds, 3),
         "first": round(answered.first, 3),
     }

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from keepthread.apps.cli.chat.asides import asides_of
 from keepthread.apps.cli.chat.counter import chat_counter
-from keepthread.apps.cli.chat.keeping import AWAY, Keeping
+from keepthread.apps.cli.chat.offline_files import offline_files_of
+from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.load import Config
@@ -43,9 +43,9 @@ def talk_of(
             config.make_room()
         return Memory.open(address, patience=PATIENCE, counter=counter, **arguments())
 
-    asides = asides_of(config, environ) if settings.memory.enabled else None
+    offline_files = offline_files_of(config, environ) if settings.memory.enabled else None
     return Talk(
-        Keeping(settings.address, opened, asides, tell=tell),
+        Persistence(settings.address, opened, offline_files, tell=tell),
         model,
         owner=settings.memory.owner,
         system=settings.chat.system or "",
@@ -55,7 +55,7 @@ def talk_of(
 
 async def begin(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], object]) -> None:
     """Open the memory, find the session that is wanted, and say what differs from it."""
-    await talk.keeping.begin()
+    await talk.persistence.begin()
     try:
         await _find(call, talk, wanted, tell)
         found = await talk.known_session()
@@ -67,7 +67,7 @@ async def begin(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], ob
 
 
 async def _find(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], object]) -> None:
-    memory, away = talk.keeping.memory, talk.keeping.away
+    memory, away = talk.persistence.memory, talk.persistence.away
     if wanted.latest:
         found = [] if away else await memory.list_sessions(owner=talk.owner, limit=1)
         if found:

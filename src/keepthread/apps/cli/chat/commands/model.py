@@ -1,0 +1,72 @@
+"""Commands about answers: the model, asking again, the orchestrator's plan and tools, the end."""
+
+from typing import TYPE_CHECKING
+
+from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.chat.commands.common import brief, unanswered
+from keepthread.apps.cli.sanitize import sanitize
+from keepthread.apps.cli.wiring import model_of
+from keepthread.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
+
+
+async def model(chat: Chat, rest: str) -> None:
+    """Tell which model answers, or let another of the same service answer."""
+    settings = chat.config.settings.model
+    if not rest:
+        chat.person.say(
+            f"{sanitize(chat.talk.model.name)} answers ({settings.provider});"
+            " /model NAME lets another answer"
+        )
+        return
+    # The one before stays open: it may be the one that writes the summaries.
+    chat.talk.model = model_of(settings, chat.environ, name=rest)
+    chat.person.say(f"{sanitize(rest)} answers from now on, in this chat")
+
+
+async def retry(chat: Chat, _: str) -> None:
+    """Ask the latest question again, if nothing came of it."""
+    question = chat.talk.unanswered or await unanswered(chat, await chat.session())
+    if question is None:
+        raise InvalidInput(
+            "the latest question has an answer; /rewind hides both, and offers the question again"
+        )
+    chat.again = question
+    chat.person.say(f"Asking again: {brief(question.content)}")
+
+
+async def quit(chat: Chat, _: str) -> None:  # noqa: A001 - what people write
+    """End the chat; there is nothing to save by hand."""
+    chat.over = True
+
+
+async def plan(chat: Chat, _: str) -> None:
+    """Show how the latest request was handled: the route, the plan and its steps."""
+    lines = _orchestrator(chat).steps.lines()
+    chat.person.say("\n".join(lines) if lines else "nothing was asked yet")
+
+
+async def tools(chat: Chat, _: str) -> None:
+    """List the tools there are, and how their servers are."""
+    found = _orchestrator(chat).tools
+    runnable = await found.ready()
+    rows = [(each.tool.name, _kept(each.cache_turns, each.side_effects)) for each in runnable]
+    rows += [(state.name, state.problem) for state in found.states if state.problem]
+    if rows:
+        chat.person.screen.rows(rows, "", "")
+    else:
+        chat.person.say("There are no tools: name servers in mcp.json beside your settings")
+
+
+def _kept(cache_turns: int, side_effects: bool) -> str:
+    if cache_turns and not side_effects:
+        return f"remembered for {cache_turns} turns"
+    return "has side_effects" if side_effects else "run each time"
+
+
+def _orchestrator(chat: Chat) -> "ChatOrchestrator":
+    if chat.orchestrator is None:
+        raise InvalidInput("nothing is planned here: start with `keepthread chat --orchestrate`")
+    return chat.orchestrator
