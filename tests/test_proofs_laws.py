@@ -7,7 +7,7 @@ import pytest
 
 from keepthread import Message, Window
 from keepthread.context.hidden import HiddenRanges
-from keepthread.context.strategies import Plan
+from keepthread.context.strategies import WindowPlan
 from keepthread.memory.conversation import Thread
 from keepthread.protocols import Material
 from proofs.p30_laws import PROOF, play
@@ -42,8 +42,10 @@ def test_the_laws_see_a_budget_that_is_not_used(monkeypatch: pytest.MonkeyPatch)
     steps = [*turns, *[("look", n) for n in range(8)]]
     played(90, *steps)
 
-    async def once(self: Thread, strategy: Window, material: Material, budget: int) -> Plan:
-        return strategy.plan(material, budget)
+    async def once(
+        self: Thread, strategy: Window, material: Material, budget: int
+    ) -> tuple[WindowPlan, Material]:
+        return strategy.plan(material, budget), material
 
     monkeypatch.setattr(Thread, "_planned", once)
     with pytest.raises(Broken):

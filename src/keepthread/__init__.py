@@ -7,7 +7,15 @@ if typing.TYPE_CHECKING:
     from keepthread.context.context import Context
     from keepthread.context.diff import Difference, difference
     from keepthread.context.sections import Section
-    from keepthread.context.strategies import Hybrid, Recall, Summarized, View, Window
+    from keepthread.context.strategies import (
+        Hybrid,
+        Recall,
+        Summarized,
+        Window,
+        WindowPlan,
+        WindowRules,
+    )
+    from keepthread.context.views import View
     from keepthread.context.why import Why
     from keepthread.errors import KeepthreadError
     from keepthread.memory.facts.extraction import Extraction
@@ -82,6 +90,8 @@ __all__ = [
     "View",
     "Why",
     "Window",
+    "WindowPlan",
+    "WindowRules",
     "difference",
     "fit",
 ]
@@ -127,9 +137,11 @@ _LATER: typing.Final = {
     "ToolCall": "keepthread.types",
     "Turn": "keepthread.memory.turn",
     "Verification": "keepthread.types",
-    "View": "keepthread.context.strategies",
+    "View": "keepthread.context.views",
     "Why": "keepthread.context.why",
     "Window": "keepthread.context.strategies",
+    "WindowPlan": "keepthread.context.strategies",
+    "WindowRules": "keepthread.context.strategies",
     "difference": "keepthread.context.diff",
     "fit": "keepthread.memory.fit",
 }

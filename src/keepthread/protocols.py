@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from keepthread.types import (
     JSON,
@@ -36,6 +36,9 @@ from keepthread.types import (
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called now and then, in another thread, with how much is done and how much there is in all."""
+
+Need: TypeAlias = Literal["facts", "summaries", "recall"]
+"""Material that is read only for strategies that need it."""
 
 
 class TokenCounter(Protocol):
@@ -153,11 +156,79 @@ class Material(NamedTuple):
     recalled: Recalled = Recalled()
 
 
+class WindowStart(NamedTuple):
+    """Where a window starts, and the position whose arrival made it start there."""
+
+    first: int
+    stepped: int
+
+
+class RecallRequest(NamedTuple):
+    """What a context asks of recall."""
+
+    room: int
+    """The tokens that recalled messages may take."""
+    before: int = 0
+    """The first position of this session that the context shows anyway; 0 if it shows none."""
+    everywhere: bool = True
+    """Whether to recall from all sessions of the owner, or from this one only."""
+    relevant_only: bool = True
+    """Whether to leave room empty rather than fill it with messages of little relevance."""
+
+
+class ContextPlan(Protocol):
+    """The first half of a selection: it says what to read before `finish` selects."""
+
+    @property
+    def missing(self) -> int:
+        """Return the tokens of older messages that would also fit; 0 if none.
+
+        If it is not 0, older messages are read and the strategy plans again, a few times.
+        """
+        ...
+
+    @property
+    def window_start(self) -> WindowStart | None:
+        """Return where the window starts; None if nothing before it is to be read."""
+        ...
+
+    @property
+    def recall(self) -> RecallRequest | None:
+        """Return what to recall; None if nothing is."""
+        ...
+
+    def finish(self, past: History, recalled: Recalled | None = None) -> Selection:
+        """Return what to show within the budget, and the reason for each choice."""
+        ...
+
+
 class Strategy(Protocol):
-    """Decides what a model sees; pure: no clock, no disk, no chance."""
+    """Decides what a model sees; pure: no clock, no disk, no randomness.
+
+    `select` is all that a strategy must have. It may also have the members of `PlannedStrategy`:
+    without `needs`, it needs nothing beyond the messages, pins, notes and cached tool results;
+    without `plan`, its window is all messages that were read.
+    """
 
     def select(self, material: Material, budget: int) -> Selection:
         """Return what to show within the budget, and the reason for each choice."""
+        ...
+
+
+class PlannedStrategy(Strategy, Protocol):
+    """A strategy that says what it needs, and where its window starts before it selects."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Return what to read for it.
+
+        "facts": facts about the owner. "summaries": what is before the window; old turns are
+        compacted in the background. "recall": messages related to the newest user message.
+        """
+        ...
+
+    def plan(self, material: Material, budget: int) -> ContextPlan:
+        """Return where the window starts and what to recall; `finish` then selects."""
         ...
 
 

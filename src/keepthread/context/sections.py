@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.context.why import Account
 from keepthread.errors import InvalidInput
-from keepthread.protocols import CachedResult, Material
+from keepthread.protocols import CachedResult, Material, Need
 from keepthread.types import Message
 
 SectionName: TypeAlias = Literal["pins", "notes", "facts", "summary", "kept", "live", "recalled"]
@@ -73,6 +73,17 @@ RECALL: Final = (_FACTS, _ALL_RECALLED)
 
 PAST: Final = frozenset({"summary", "kept"})
 """Sections about messages before the window; without such messages they claim nothing."""
+
+_NEEDS: Final[dict[str, Need]] = {
+    "facts": "facts",
+    **dict.fromkeys(PAST, "summaries"),
+    "recalled": "recall",
+}
+
+
+def needs_of(sections: Sequence[Section]) -> frozenset[Need]:
+    """Return what must be read to fill sections."""
+    return frozenset([_NEEDS[each.name] for each in sections if each.name in _NEEDS])
 
 
 class Share(NamedTuple):

@@ -9,7 +9,7 @@ newest user message and what came after it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.context.facts import profile_that_fits
 from keepthread.context.recall import recollect
@@ -22,14 +22,22 @@ from keepthread.context.sections import (
     Section,
     Shares,
     cached_that_fit,
+    needs_of,
     newest_that_fit,
 )
 from keepthread.context.summary import COVERED, IN_SHORT, SummarySection, render_summary
 from keepthread.context.trim import shorten
 from keepthread.context.why import Account
-from keepthread.context.window import CONTEXT_FRAME, OLDER, WindowLayout, WindowStart
+from keepthread.context.window import CONTEXT_FRAME, OLDER, WindowLayout
 from keepthread.errors import BudgetTooSmall, InvalidInput
-from keepthread.protocols import History, Material, Recalled, Strategy
+from keepthread.protocols import (
+    History,
+    Material,
+    Need,
+    Recalled,
+    RecallRequest,
+    WindowStart,
+)
 from keepthread.types import Digest, Message, Selection
 
 Overflow: TypeAlias = Literal["trim", "keep", "raise"]
@@ -78,20 +86,18 @@ class Window:
         """Return what to show within the budget, and the reason for each choice."""
         return self.plan(material, budget).finish(material.past, material.recalled)
 
-    def plan(self, material: Material, budget: int) -> "Plan":
+    def plan(self, material: Material, budget: int) -> "WindowPlan":
         """Return where the window starts; what is before it can then be looked up."""
-        return Plan(self, material, budget)
+        return WindowPlan(_rules_of(self), material, budget)
 
     @property
-    def compactions(self) -> bool:
-        """Return whether it needs summaries of old turns."""
-        return any(section.name in PAST for section in self.sections)
+    def needs(self) -> frozenset[Need]:
+        """Return what must be read to fill its sections."""
+        return needs_of(self.sections)
 
     def step_for(self, room: int) -> int:
         """Return the step for a window of `room` tokens; 0 slides."""
-        if self.step is not None:
-            return min(self.step, room)
-        return min(max(LEAST_STEP, int(room * STEP_SHARE)), int(room * self.most_step))
+        return _rules_of(self).step_for(room)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +113,13 @@ class Summarized(Window):
     brief_turns: int = 20
 
     most_step: ClassVar[float] = 0.62
+
+    def plan(self, material: Material, budget: int) -> "WindowPlan":
+        """Return where the window starts; what is before it can then be looked up."""
+        rules = _rules_of(self)._replace(
+            brief_turns=self.brief_turns, verbatim_messages=self.verbatim_messages
+        )
+        return WindowPlan(rules, material, budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,23 +139,64 @@ class Recall(Window):
 
     sections: Sequence[Section] = RECALL
 
+    def plan(self, material: Material, budget: int) -> "WindowPlan":
+        """Return where the current turn starts, and recall as much as there is room for."""
+        return WindowPlan(_rules_of(self)._replace(relevant_only=False), material, budget)
 
-class Plan:
-    """One selection in progress: first the place of the window, then all sections around it."""
 
-    def __init__(self, strategy: Window, material: Material, budget: int) -> None:
+class WindowRules(NamedTuple):
+    """The settings of a `WindowPlan`: those of `Window`, and what its subclasses add."""
+
+    sections: Sequence[Section]
+    step: int | None = None
+    max_step: float = Window.most_step
+    """The largest share of the window that a step may take."""
+    overflow: Overflow = "trim"
+    max_messages: int | None = None
+    recall: RecallScope = "owner"
+    relevant_only: bool = True
+    """Whether recall leaves room empty rather than fill it with messages of little relevance."""
+    brief_turns: int = 0
+    verbatim_messages: int | None = None
+    """None shows every answer in full."""
+
+    def step_for(self, room: int) -> int:
+        """Return the step for a window of `room` tokens; 0 slides."""
+        if self.step is not None:
+            return min(self.step, room)
+        return min(max(LEAST_STEP, int(room * STEP_SHARE)), int(room * self.max_step))
+
+
+def _rules_of(strategy: Window) -> WindowRules:
+    return WindowRules(
+        strategy.sections,
+        step=strategy.step,
+        max_step=strategy.most_step,
+        overflow=strategy.overflow,
+        max_messages=strategy.max_messages,
+        recall=strategy.recall,
+    )
+
+
+class WindowPlan:
+    """One selection in progress: first the place of the window, then all sections around it.
+
+    Every strategy here is this plan with other settings; a strategy of your own can use it too.
+    """
+
+    def __init__(self, rules: WindowRules, material: Material, budget: int) -> None:
         """Place the window; it depends on what the sections may take, not on what they use."""
-        self.strategy = strategy
+        self.rules = rules
         self.material = material
         self.budget = budget
         self.account = Account()
         self.missing = 0
         """How many tokens of messages may be shown that are older than those that were read."""
         self.room = budget - CONTEXT_FRAME - material.system_tokens
-        self.shares = Shares.of(strategy.sections, material, self.room)
+        self.shares = Shares.of(rules.sections, material, self.room)
         self.layout = WindowLayout(material, self.account)
         self.layout.show_newest(self._fit_newest())
-        compactions = strategy.compactions
+        compactions = any(section.name in PAST for section in rules.sections)
         near = self.shares.without_past() if compactions else self.shares
         self._place(near)
         self.missing = self.layout.missing
@@ -164,14 +218,16 @@ class Plan:
         return next((s.with_spare for s in self.shares.shares if s.name == "recalled"), 0)
 
     @property
-    def first(self) -> int:
-        """Return the first position that the window shows."""
-        return self.layout.window_start.first if self.layout.units else 0
-
-    @property
-    def turns(self) -> int:
-        """Return how many turns before the window may be shown in short."""
-        return self.strategy.brief_turns if isinstance(self.strategy, Summarized) else 0
+    def recall(self) -> RecallRequest | None:
+        """Return what to recall: nothing that the window shows."""
+        if not self.recall_room:
+            return None
+        return RecallRequest(
+            room=self.recall_room,
+            before=self.layout.window_start.first if self.layout.units else 0,
+            everywhere=self.rules.recall == "owner",
+            relevant_only=self.rules.relevant_only,
+        )
 
     def _place(self, shares: Shares) -> None:
         room = shares.for_window()
@@ -181,7 +237,7 @@ class Plan:
             room = min(shares.beside_least(), -(-needed // increment) * increment)
             newest = self.layout.newest
             room = max(room, min(self.room, newest.tokens if newest else 0))
-        self.layout.place(room, self.strategy.step_for(room), self.strategy.max_messages)
+        self.layout.place(room, self.rules.step_for(room), self.rules.max_messages)
 
     # --- the newest user message ---
 
@@ -193,9 +249,9 @@ class Plan:
                 f"the system prompt needs {self.material.system_tokens} tokens and what a wire"
                 f" adds {CONTEXT_FRAME}; the budget is {self.budget}"
             )
-        if newest is None or newest.tokens <= self.room // 2 or self.strategy.overflow == "keep":
+        if newest is None or newest.tokens <= self.room // 2 or self.rules.overflow == "keep":
             return newest
-        if self.strategy.overflow == "raise":
+        if self.rules.overflow == "raise":
             cut = newest if newest.tokens <= self.room else None
         else:
             counter = self.material.counter
@@ -305,7 +361,7 @@ class Plan:
         if not self.shows_past or not (past.summary or past.gap):
             return SummarySection()
         counter, fence = self.material.counter, self.material.fence
-        summary_section = render_summary(past, room, counter, fence, self.turns)
+        summary_section = render_summary(past, room, counter, fence, self.rules.brief_turns)
         if summary_section.message is not None:
             summary = past.summary if summary_section.summarized else None
             reason = f"a summary of what ends at {summary.last}" if summary else "what came before"
@@ -336,11 +392,11 @@ class Plan:
 
     def _digests(self, past: History) -> dict[int, Digest]:
         """Return the digests that existed at the last step, of messages that were old then."""
-        if not isinstance(self.strategy, Summarized) or not past.digests:
+        recent = self.rules.verbatim_messages
+        if recent is None or not past.digests:
             return {}
         messages, stepped = self.material.messages, self.layout.stepped
         upto = [m.seq for m in messages if m.seq <= stepped]
-        recent = self.strategy.verbatim_messages
         old = upto[-recent - 1] if len(upto) > recent else 0
         return {
             seq: each for seq, each in past.digests.items() if seq <= old and each.head <= stepped
@@ -385,29 +441,6 @@ class Plan:
 def _only(message: Message | None) -> list[Message]:
     return [] if message is None else [message]
 
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A budget in tokens, and the strategy that chooses what fits into it."""
-
-    budget: int
-    strategy: Strategy = Window()
-
-    def __post_init__(self) -> None:
-        """Refuse a class in place of its instance, and what is not a strategy."""
-        strategy: object = self.strategy
-        if isinstance(strategy, type):
-            name = strategy.__name__
-            raise InvalidInput(
-                f"a view needs a strategy, not the class {name}; did you mean {name}()?"
-            )
-        if not callable(getattr(strategy, "select", None)):
-            raise InvalidInput(
-                f"a view needs a strategy, such as Window() or Hybrid(), not {strategy!a:.60}"
-            )
-
-
-DEFAULT_VIEWS: Final = {"router": View(500), "planner": View(1000), "chat": View(4096)}
 
 STRATEGIES: Final = {
     "simple": Window,

@@ -11,26 +11,19 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
 from keepthread.context.steps import Extent
 from keepthread.context.trim import cut_block, shorten
 from keepthread.context.why import Account
-from keepthread.protocols import Material
+from keepthread.protocols import Material, WindowStart
 from keepthread.types import Digest, Message
 
 CONTEXT_FRAME: Final = 16
 """Tokens set aside in every context for what a wire may demand around the messages."""
 AMONG_NEWEST: Final = "among the newest that fit"
 OLDER: Final = "older than the window"
-
-
-class WindowStart(NamedTuple):
-    """Where a window starts, and the position whose arrival made it start there."""
-
-    first: int
-    stepped: int
 
 
 class WindowLayout:

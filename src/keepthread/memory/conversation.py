@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from keepthread.context.context import Context
 from keepthread.context.quoting import speaker
-from keepthread.context.strategies import Plan, Recall, View, Window
 from keepthread.context.trust import trust_in
+from keepthread.context.views import View, plan_of, strategy_needs
 from keepthread.errors import InvalidInput
 from keepthread.memory.debug_log import log_context
 from keepthread.memory.facts.profile import known_of
@@ -19,7 +19,17 @@ from keepthread.memory.tool_cache import ToolCache
 from keepthread.memory.tracing import RECORDS
 from keepthread.memory.turns import current_turn
 from keepthread.memory.why_log import Accounts
-from keepthread.protocols import History, Known, Material, Recalled, Store, Strategy, TokenCounter
+from keepthread.protocols import (
+    ContextPlan,
+    History,
+    Known,
+    Material,
+    Recalled,
+    RecallRequest,
+    Store,
+    Strategy,
+    TokenCounter,
+)
 from keepthread.stores.codec import encode
 from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Scope, Selection, SessionKey
@@ -117,7 +127,8 @@ class Thread(NamedTuple):
         chosen = self._view(name)
         tokens = chosen.budget if budget is None else check_count(budget, "budget")
         with self.shared.spans.open("search_memory", self.id) as span:
-            recalls = not self.isolated and _shows(chosen.strategy, "recalled")
+            needs = strategy_needs(chosen.strategy)
+            recalls = not self.isolated and "recall" in needs
             material = await gather(
                 self.store,
                 self.key,
@@ -129,7 +140,7 @@ class Thread(NamedTuple):
                 query=query,
                 recalls=recalls and await self.store.finder() is not None,
             )
-            if self.knows and _shows(chosen.strategy, "facts"):
+            if self.knows and "facts" in needs:
                 material = material._replace(facts=await self._facts(material))
             selection, past = await self._select(chosen.strategy, material, tokens)
             span.set_attribute(RECORDS, len(selection.messages))
@@ -145,35 +156,37 @@ class Thread(NamedTuple):
     async def _select(
         self, strategy: Strategy, material: Material, budget: int
     ) -> tuple[Selection, History]:
-        """Let a strategy choose; one of ours looks back only once it knows where it starts."""
-        if not isinstance(strategy, Window):
-            return strategy.select(material, budget), material.past
-        plan = await self._planned(strategy, material, budget)
-        material = plan.material
+        """Let a strategy plan, read what the plan asks for and `needs` names, and let it finish."""
+        plan, material = await self._planned(strategy, material, budget)
         past, recalled = History(), None
-        if plan.window_start is not None:
+        start = plan.window_start if "summaries" in strategy_needs(strategy) else None
+        if start is not None:
             size = self.upkeep.compactor.compaction.digest_bytes
             past = await load_history(
-                self.store, self.key, material, plan.window_start, budget=budget, digest_from=size
+                self.store, self.key, material, start, budget=budget, digest_from=size
             )
-        if plan.recall_room:
-            recalled = await self._recall(strategy, material, plan)
+        # An isolated session recalls nothing, whatever a plan asks for.
+        request = plan.recall if material.recalls else None
+        if request is not None and request.room > 0:
+            recalled = await self._recall(material, request)
         return plan.finish(past, recalled), past
 
-    async def _planned(self, strategy: Window, material: Material, budget: int) -> Plan:
+    async def _planned(
+        self, strategy: Strategy, material: Material, budget: int
+    ) -> tuple[ContextPlan, Material]:
         """Place the window; if what was read does not fill it, read more, though not without end.
 
         That is so where much of it cannot be shown, or another counter counted more for it.
         """
-        plan = strategy.plan(material, budget)
+        plan = plan_of(strategy, material, budget)
         for trial in range(_MOST_READS):
             if not plan.missing:
                 break
             material = await gather_older(
                 self.store, self.key, material, tokens=plan.missing << trial, least=2 << trial
             )
-            plan = strategy.plan(material, budget)
-        return plan
+            plan = plan_of(strategy, material, budget)
+        return plan, material
 
     async def search(self, query: str, limit: int, turn: int | None = None) -> list[JSON]:
         """Return what bears on a question, for a model that asks; a delegate sees its own log.
@@ -209,17 +222,17 @@ class Thread(NamedTuple):
             return ()
         return known_of(records, asked_of(material), now=self.shared.clock())
 
-    async def _recall(self, strategy: Window, material: Material, plan: Plan) -> Recalled:
-        """Return what bears on what is asked, of what the window does not show."""
+    async def _recall(self, material: Material, request: RecallRequest) -> Recalled:
+        """Return messages related to the question that the window does not show."""
         return await self.searching().recall(
             asked_of(material),
             owner=self.owner,
             session=self.key,
-            everywhere=strategy.recall == "owner",
-            before=plan.first,
+            everywhere=request.everywhere,
+            before=request.before,
             hidden=material.hidden,
-            room=plan.recall_room,
-            telling=not isinstance(strategy, Recall),
+            room=request.room,
+            telling=request.relevant_only,
         )
 
     def _view(self, name: str) -> View:
@@ -228,8 +241,3 @@ class Thread(NamedTuple):
             known = ", ".join(sorted(self.views))
             raise InvalidInput(f"there is no view {name!r}; there are {known}")
         return found
-
-
-def _shows(strategy: Strategy, name: str) -> bool:
-    """Tell whether a strategy of ours has a section."""
-    return isinstance(strategy, Window) and any(each.name == name for each in strategy.sections)

@@ -7,6 +7,7 @@ from itertools import accumulate
 from keepthread.context.context import Context
 from keepthread.context.ids import derived_id
 from keepthread.context.strategies import Window
+from keepthread.context.views import plan_of
 from keepthread.models.tokens import counter as best_counter
 from keepthread.protocols import History, Material, Strategy, TokenCounter
 from keepthread.types import Message
@@ -47,10 +48,7 @@ def fit(
         newest_user=users[-1] if users else None,
         fence=derived_id("fence", *(message.content for message in placed[:1]))[:12],
     )
-    chosen = strategy or Window()
-    if not isinstance(chosen, Window):
-        return Context(chosen.select(material, budget))
-    plan = chosen.plan(material, budget)
+    plan = plan_of(strategy or Window(), material, budget)
     start = plan.window_start
     before = [message for message in placed if start and message.seq < start.first]
     return Context(plan.finish(History(gap=before)))

@@ -12,8 +12,7 @@ from keepthread.context.quoting import quoted
 from keepthread.context.rendering import is_quoted
 from keepthread.context.tool_results import TOOL, cached_results
 from keepthread.context.trust import has_ended
-from keepthread.context.window import WindowStart
-from keepthread.protocols import CachedResult, History, Material, Store, TokenCounter
+from keepthread.protocols import CachedResult, History, Material, Store, TokenCounter, WindowStart
 from keepthread.text_caches import register_cache
 from keepthread.types import (
     Digest,

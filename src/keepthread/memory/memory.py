@@ -14,7 +14,7 @@ from collections.abc import (
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from keepthread.context.strategies import View
+from keepthread.context.views import View
 from keepthread.errors import (
     SessionExists,
     SessionGone,

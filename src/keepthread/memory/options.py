@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from keepthread.context.strategies import View
+from keepthread.context.views import View
 from keepthread.errors import InvalidInput
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.summaries import Compaction

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
-from keepthread.context.strategies import DEFAULT_VIEWS, Window
+from keepthread.context.views import DEFAULT_VIEWS, strategy_needs
 from keepthread.errors import KeepthreadError, Unavailable
 from keepthread.memory.conversation import Thread
 from keepthread.memory.facts.extraction import Extractor
@@ -90,7 +90,7 @@ class Services:
                 leases=self.shared.leases(store),
                 spans=self.shared.spans,
             ),
-            compactions=any(isinstance(each, Window) and each.compactions for each in strategies),
+            compactions=any("summaries" in strategy_needs(each) for each in strategies),
             background=self.shared.background,
             extractor=self._extractor(),
         )

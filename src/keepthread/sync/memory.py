@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Self
 
-from keepthread.context.strategies import View
+from keepthread.context.views import View
 from keepthread.errors import StoreClosed
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.memory import Memory as AsyncMemory

@@ -15,7 +15,7 @@ import typer
 
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import is_server, opened, place_of
-from keepthread.context.strategies import View
+from keepthread.context.views import View
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.interchange.export import every_session
 from keepthread.memory.memory import Memory

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from keepthread import models
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.settings import EmbedderSettings, ModelSettings, Price, Settings
-from keepthread.context.strategies import STRATEGIES, View
+from keepthread.context.strategies import STRATEGIES
+from keepthread.context.views import View
 from keepthread.errors import InvalidInput, ModelDenied, Unavailable
 from keepthread.memory.summaries import Compaction
 from keepthread.models import embedders

@@ -9,7 +9,8 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.reports import ContextReport
 from keepthread.apps.cli.wiring import current_counter
 from keepthread.context.diff import difference
-from keepthread.context.strategies import DEFAULT_VIEWS, STRATEGIES, View
+from keepthread.context.strategies import STRATEGIES
+from keepthread.context.views import DEFAULT_VIEWS, View
 from keepthread.errors import InvalidInput
 from keepthread.memory.session import Session
 

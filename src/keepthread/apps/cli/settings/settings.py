@@ -22,7 +22,8 @@ from keepthread.apps.cli.settings.fields import (
     optional,
     whole,
 )
-from keepthread.context.strategies import DEFAULT_VIEWS, STRATEGIES
+from keepthread.context.strategies import STRATEGIES
+from keepthread.context.views import DEFAULT_VIEWS
 
 KEY_VARIABLES: Final = MappingProxyType(
     {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
