@@ -379,7 +379,7 @@ class History:
         if self.rng.random() < 0.2:
             await self.answer_natively(turn)
         elif self.rng.random() < 0.9:
-            await turn.finish(self.text(), cut=self.rng.random() < 0.1)
+            await turn.finish(self.text(), truncated=self.rng.random() < 0.1)
 
     def result(self, id: str, name: str) -> Message:
         name_too = self.rng.choice((name, None))

@@ -219,7 +219,7 @@ async def stream_faults(
     said, data = _short_stream(rng, adapter)
     whole = await adapter.decoded(data)
     reply = whole.reply
-    for problem in problems_with(said, reply.content, reply.tool_calls, cut=reply.cut):
+    for problem in problems_with(said, reply.content, reply.tool_calls, cut=reply.truncated):
         yield "misread", problem
     if "".join(whole.pieces) != said.text:
         yield "misread", f"the pieces are {whole.pieces}"

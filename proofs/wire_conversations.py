@@ -152,7 +152,7 @@ class Conversation:
             heard.take(event)
         reply = heard.reply()
         if end == len(events):
-            calls, cut = reply.tool_calls, reply.cut
+            calls, cut = reply.tool_calls, reply.truncated
             self.misread += problems_with(said, reply.content, calls, cut=cut)
         return reply, heard.ended
 

@@ -72,7 +72,7 @@ async def ask(
                 times.append(time.monotonic() - began)
             *pieces, reply = said
             usage = reply.usage._asdict() if reply.usage else None
-            await turn.finish(reply.content, usage=usage, cut=reply.cut)
+            await turn.finish(reply.content, usage=usage, truncated=reply.truncated)
     read = await asyncio.to_thread(server.read)
     return Asked(question, context, read, pieces, reply, times[0], times[-1])
 
@@ -86,7 +86,7 @@ def show(asked: Asked) -> None:
     print(
         f"  came: {len(asked.pieces)} pieces, {asked.first:.2f} to {asked.seconds:.2f} s, ", end=""
     )
-    print(f"{said.usage}, cut={said.cut}")
+    print(f"{said.usage}, cut={said.truncated}")
     print("\n".join(f"  | {line}" for line in said.content.splitlines()))
 
 
@@ -104,7 +104,7 @@ async def talk(
         check("the pieces add up to the answer", "".join(asked.pieces) == asked.reply.content)
         check("usage was told", usage and usage.input > 0 and usage.output > 0)
         limit = usage and usage.output >= LONGEST
-        check(f"it is marked as cut only at its limit: {limit}", asked.reply.cut is limit)
+        check(f"it is marked as cut only at its limit: {limit}", asked.reply.truncated is limit)
         check("the model read the system prompt", f"{SYSTEM}<|im_end|>" in asked.read)
     told = [first.question, first.reply.content.strip(), second.question]
     places = [second.read.find(words) for words in told]
@@ -119,7 +119,7 @@ async def talk(
 async def limits(model: OpenAIModel | AnthropicModel, check: Checks) -> None:
     """Try what ends an answer early, what shapes it, and what is refused."""
     reply = await model.complete(STORY, max_tokens=5)
-    check(f"an answer at its limit is marked as cut: {reply.content!r}", reply.cut)
+    check(f"an answer at its limit is marked as cut: {reply.content!r}", reply.truncated)
     if isinstance(model, OpenAIModel):  # on the other wire this server knows of no schema
         reply = await model.complete(PLACE, schema=SCHEMA, max_tokens=LONGEST)
         obeyed = set(json.loads(reply.content)) == set(SCHEMA["required"])

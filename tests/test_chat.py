@@ -210,7 +210,7 @@ async def test_ctrl_c_stops_an_answer_and_keeps_what_arrived(place: Places) -> N
             assert "Traceback" not in terminal.transcript
         _, cut, *rest = await here.messages()
         assert cut.content.strip() == "One two"
-        assert cut.meta["cut"] is True
+        assert cut.meta["truncated"] is True
         assert [m.content for m in rest] == ["Go on?", "Yes."]
 
 
@@ -232,7 +232,7 @@ async def test_a_signal_in_the_middle_of_an_answer_keeps_it(
         question, answer = await here.messages()
         assert question.content == "Count"
         assert answer.content.strip() == "One two"
-        assert answer.meta["cut"] is True
+        assert answer.meta["truncated"] is True
 
 
 async def test_a_terminal_that_is_closed_in_the_middle_of_an_answer_loses_nothing(
@@ -553,9 +553,19 @@ async def test_one_answer_in_json_says_what_it_took(place: Places) -> None:
         assert (asked.returncode, asked.stderr) == (0, "")
         told = json.loads(asked.stdout)
         assert set(told) == {
-            *("session", "answer", "model", "cut", "usage", "context", "kept", "seconds", "first")
+            *(
+                "session",
+                "answer",
+                "model",
+                "truncated",
+                "usage",
+                "context",
+                "kept",
+                "seconds",
+                "first",
+            )
         }
-        assert (told["session"], told["answer"], told["cut"]) == ("s", "Sunny.", False)
+        assert (told["session"], told["answer"], told["truncated"]) == ("s", "Sunny.", False)
         assert told["context"]["budget"] == 4096
         assert sum(told["context"]["sections"].values()) == told["context"]["tokens"]
         assert told["kept"] is True
@@ -585,7 +595,7 @@ async def test_an_answer_that_breaks_off_in_a_pipe_is_kept_and_marked(place: Pla
             "All of it",
             "Again",
         ]
-        assert [bool(m.meta.get("cut")) for m in said] == [False, True, False, True, False]
+        assert [bool(m.meta.get("truncated")) for m in said] == [False, True, False, True, False]
 
 
 async def test_an_empty_answer_in_a_pipe_is_reported_and_fails(place: Places) -> None:
@@ -628,7 +638,7 @@ async def test_a_signal_ends_one_answer_and_keeps_it(
         question, answer = await here.messages()
         assert question.content == "Count"
         assert answer.content.startswith("One")
-        assert answer.meta["cut"] is True
+        assert answer.meta["truncated"] is True
 
 
 def test_a_locked_store_holds_up_nobody(place: Places) -> None:

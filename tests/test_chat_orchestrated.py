@@ -109,7 +109,7 @@ def test_a_step_that_was_cut_off_is_not_drawn_as_done() -> None:
     steps = Steps()
     steps.take(Routed(Route(direct=False)))
     steps.take(Planned(Plan([look])))
-    steps.take(Ended(Result(look, "half an ans", cut=True)))
+    steps.take(Ended(Result(look, "half an ans", truncated=True)))
     assert steps.lines()[1:] == [
         "└ ✗ look: Look around",
         "      it was cut off: only the beginning of its result arrived",

@@ -368,7 +368,7 @@ async def test_sessions_go_on_from_the_command_line_and_pipes(tmp_path: Path) ->
         await here.fill("beta", 1)
         done = here.run("chat", "-r", "alpha", "--json", "-p", "one", said="piped\nlines\n")
         told = json.loads(done.stdout)
-        assert (told["session"], told["cut"], done.stderr) == ("alpha", False, b"")
+        assert (told["session"], told["truncated"], done.stderr) == ("alpha", False, b"")
         assert told["answer"] == "Heard one\n\npiped\nlines."
         assert "Answer 0: " in server.requests[0].context
         with here.chat("-c") as chat:

@@ -96,14 +96,14 @@ async def test_an_answer_of_a_child_that_was_cut_off_is_known_as_such_when_it_is
     session: Session,
 ) -> None:
     async with session.turn("hello", id="q") as turn, turn.delegate("Look") as child:
-        stored = await child.finish("half an ans", cut=True)
-        assert (stored.content, stored.meta["cut"]) == ("half an ans", True)
+        stored = await child.finish("half an ans", truncated=True)
+        assert (stored.content, stored.meta["truncated"]) == ("half an ans", True)
     async with session.turn("hello", id="q") as turn, turn.delegate("Look") as child:
         assert child.answer is not None
-        assert child.answer.meta["cut"] is True
+        assert child.answer.meta["truncated"] is True
     (result,) = [m for m in await session.messages() if m.role == "tool"]
     assert result.content == "half an ans\n\n[cut off here: this is only the beginning]"
-    assert result.meta["cut"] is True
+    assert result.meta["truncated"] is True
 
 
 async def test_a_snippet_goes_before_the_task_as_a_quotation(session: Session) -> None:

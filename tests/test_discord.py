@@ -440,7 +440,7 @@ async def test_an_answer_that_breaks_off_is_kept_and_posted_as_far_as_it_came(
         (posted,) = await stage.answers(1)
     assert posted == "The boat leaves\n-# (the answer broke off)"
     _, answer = await stage.log()
-    assert (answer.content, answer.meta["cut"]) == ("The boat leaves", True)
+    assert (answer.content, answer.meta["truncated"]) == ("The boat leaves", True)
 
 
 async def test_a_post_whose_connection_breaks_is_made_once(stage: Stage) -> None:

@@ -439,7 +439,7 @@ def test_an_answer_proposes_so_many_facts_and_no_more() -> None:
 async def test_an_answer_that_makes_no_sense_is_tried_again_and_passed_over_at_last(
     store: Store, clock: ManualClock
 ) -> None:
-    cut = Reply(content=answer(proposed()), cut=True)
+    cut = Reply(content=answer(proposed()), truncated=True)
     model = ScriptedModel(["Sure!", cut, "{", cities])
     memory = reading(store, model, clock)
     session = await memory.session("s", owner=OWNER)

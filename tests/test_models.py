@@ -129,7 +129,7 @@ async def test_an_answer_that_was_broken_off_is_marked_as_cut(bench: Bench, fini
     model, _, _ = bench.connect(Say("It is", finish=finish))
     reply = await model.complete(ASKED, max_tokens=2)
     assert reply.content == "It is"
-    assert reply.cut
+    assert reply.truncated
 
 
 async def test_a_tool_is_called_and_its_result_goes_back(bench: Bench) -> None:
@@ -888,7 +888,7 @@ def test_a_refusal_is_what_was_said_and_cut() -> None:
     heard = OpenAIHeard()
     assert heard.take(chunk(refusal="I cannot.")) == "I cannot."
     heard.take(chunk("stop"))
-    assert heard.reply() == Reply("I cannot.", [], cut=True)
+    assert heard.reply() == Reply("I cannot.", [], truncated=True)
 
 
 def test_what_other_servers_think_before_a_call_goes_back_too() -> None:

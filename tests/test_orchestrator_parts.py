@@ -493,12 +493,12 @@ async def test_a_step_that_was_cut_off_says_so_to_the_next_step_and_to_the_synth
 ) -> None:
     given = step("a"), step("b", needs=["a"])
     synthesizer = ScriptedModel(["Done."])
-    specialist = ScriptedModel([Reply("half an ans", cut=True), "a whole answer"])
+    specialist = ScriptedModel([Reply("half an ans", truncated=True), "a whole answer"])
     models = Models(ScriptedModel([PLAN]), ScriptedModel([steps(*given)]), specialist, synthesizer)
     answer = await orchestrate("Go", session, (), models)
     half, whole = answer.results
-    assert (half.text, half.failed, half.cut) == ("half an ans", "", True)
-    assert (whole.text, whole.cut, answer.cut) == ("a whole answer", False, False)
+    assert (half.text, half.failed, half.truncated) == ("half an ans", "", True)
+    assert (whole.text, whole.truncated, answer.truncated) == ("a whole answer", False, False)
     (note,) = [m for m in specialist.calls[1].messages if m.name == "snippet"]
     assert "Result of a (cut off: only the beginning):\nhalf an ans" in note.content
     results = [m for m in synthesizer.calls[0].messages if m.role == "tool"]
@@ -506,7 +506,7 @@ async def test_a_step_that_was_cut_off_says_so_to_the_next_step_and_to_the_synth
         "half an ans\n\n[cut off here: this is only the beginning]",
         "a whole answer",
     ]
-    assert [m.meta.get("cut") for m in results] == [True, None]
+    assert [m.meta.get("truncated") for m in results] == [True, None]
 
 
 async def test_a_model_that_never_stops_calling_fails_its_step(session: Session) -> None:

@@ -140,9 +140,9 @@ async def test_what_arrived_before_a_stop_is_kept_as_cut_short(place: Place) -> 
         if arrived.endswith("see"):
             talk.stop()
     assert talk.last is not None
-    assert talk.last.cut
+    assert talk.last.truncated
     assert talk.last.answer is not None
-    assert talk.last.answer.meta["cut"] is True
+    assert talk.last.answer.meta["truncated"] is True
     await persistence.close()
     assert await place.contents(talk.id) == [("user", "Why?"), ("assistant", "Well, let me see")]
 
@@ -168,9 +168,9 @@ async def test_what_arrived_before_a_cancel_is_kept_as_cut_short(place: Place, t
     with pytest.raises(asyncio.CancelledError):
         await task
     assert talk.last is not None
-    assert talk.last.cut
+    assert talk.last.truncated
     assert talk.last.answer is not None
-    assert talk.last.answer.meta["cut"] is True
+    assert talk.last.answer.meta["truncated"] is True
     await persistence.close()
     assert await place.contents(talk.id) == [("user", "Why?"), ("assistant", "Well, let me see")]
 
@@ -222,7 +222,7 @@ async def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(place: Place)
     talk = Talk(persistence, Failing("Half an ", "answer"))
     assert await say(talk, "Go on") == "Half an answer"
     assert talk.last is not None
-    assert talk.last.cut
+    assert talk.last.truncated
     assert talk.unanswered is None
     await persistence.close()
     assert await place.contents(talk.id) == [("user", "Go on"), ("assistant", "Half an answer")]

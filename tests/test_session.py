@@ -493,10 +493,10 @@ async def test_what_is_no_answer_is_refused(session: Session, answer: Any) -> No
 
 async def test_usage_and_cut_are_kept_beside_the_answer(memory: Memory, session: Session) -> None:
     async with session.turn("hello") as turn:
-        answer = await turn.finish("hi", usage={"input": 3, "output": 1}, cut=True)
+        answer = await turn.finish("hi", usage={"input": 3, "output": 1}, truncated=True)
     assert not answer.meta
     note = await note_of(memory, session, turn)
-    assert note == {"id": answer.id, "usage": {"input": 3, "output": 1}, "cut": True}
+    assert note == {"id": answer.id, "usage": {"input": 3, "output": 1}, "truncated": True}
 
 
 async def test_a_retry_with_other_usage_is_no_conflict(memory: Memory, session: Session) -> None:
@@ -514,9 +514,9 @@ async def test_a_second_finisher_does_not_change_what_is_kept_beside_the_answer(
     """Both deliveries of a request are answered at once; the second to finish has other usage."""
     async with session.turn("hello", id="q") as one, session.turn("hello", id="q") as two:
         answer = await one.finish("hi", usage={"input": 3})
-        assert await two.finish("hey", usage={"input": 4}, cut=True) == answer
+        assert await two.finish("hey", usage={"input": 4}, truncated=True) == answer
     note = await note_of(memory, session, one)
-    assert note == {"id": answer.id, "usage": {"input": 3}, "cut": False}
+    assert note == {"id": answer.id, "usage": {"input": 3}, "truncated": False}
 
 
 async def test_an_answer_under_anothers_id_is_a_conflict_and_can_be_mended(
@@ -551,7 +551,7 @@ async def test_a_request_delivered_twice_goes_on_under_its_number(session: Sessi
     assert await texts(session) == ["hello", "something else", "fine", "hi"]
 
 
-@pytest.mark.parametrize("details", [{}, {"id": "a"}, {"usage": {"n": 1}}, {"cut": True}])
+@pytest.mark.parametrize("details", [{}, {"id": "a"}, {"usage": {"n": 1}}, {"truncated": True}])
 async def test_a_finished_request_returns_the_stored_answer(
     session: Session, details: dict[str, Any]
 ) -> None:
@@ -595,13 +595,17 @@ async def test_a_death_between_note_and_answer_leaves_the_turn_open(
 ) -> None:
     async with session.turn("hello", id="q") as lost:
         key = derived_id("finished", lost.user.id)
-        note = {"id": "a", "usage": {"n": 1}, "cut": True}
+        note = {"id": "a", "usage": {"n": 1}, "truncated": True}
         await memory.store.put(Scope(session=session.key), FINISHED, key, note)
     async with session.turn("hello", id="q") as turn:
         assert turn.answer is None
         answer = await turn.finish("hi", usage={"n": 2})
     assert answer.id == "a"
-    assert await note_of(memory, session, turn) == {"id": "a", "usage": {"n": 2}, "cut": False}
+    assert await note_of(memory, session, turn) == {
+        "id": "a",
+        "usage": {"n": 2},
+        "truncated": False,
+    }
 
 
 # --- tools ---

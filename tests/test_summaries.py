@@ -295,7 +295,8 @@ async def test_the_sizes_of_summaries_are_settings(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["", " \n", "x" * 61, LONG, Reply(content="half of", cut=True), TimeoutError("slow")]
+    "said",
+    ["", " \n", "x" * 61, LONG, Reply(content="half of", truncated=True), TimeoutError("slow")],
 )
 async def test_an_answer_that_cannot_be_taken_is_counted_and_the_digest_serves(
     store: Store, said: str | Reply | Exception

@@ -166,7 +166,7 @@ async def test_a_good_answer_serves() -> None:
     ("reply", "text", "reason"),
     [
         (" \n", LONG, "empty"),
-        (Reply(content="They met in", cut=True), LONG, "empty"),
+        (Reply(content="They met in", truncated=True), LONG, "empty"),
         ("x" * 60, "y" * 50, "longer than the text"),
         ("é" * 51, LONG, "over the limit of 100 bytes: 102"),
     ],

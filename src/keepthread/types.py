@@ -388,7 +388,7 @@ class Reply(NamedTuple):
     content: str = ""
     tool_calls: Sequence[ToolCall] = ()
     usage: Usage | None = None
-    cut: bool = False
+    truncated: bool = False
     """True if it was broken off, by a limit or by the provider."""
     native: Native | None = None
 

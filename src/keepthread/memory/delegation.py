@@ -21,7 +21,7 @@ DELEGATE: Final = "delegate"
 DELEGATED: Final = "delegated"
 """The kind of the record on a child's shelf that says where it comes from."""
 SNIPPET: Final = "snippet"
-CUT: Final = "cut"
+CUT: Final = "truncated"
 """In the meta of a child's answer, and of its result: whether the answer was cut off."""
 _CUT_OFF: Final = "[cut off here: this is only the beginning]"
 
@@ -103,15 +103,15 @@ class Errand:
 
     async def report_answer(self, answer: Message) -> None:
         """Record what the child answered, and whether it was cut off."""
-        cut = answer.meta.get(CUT) is True
-        text = f"{answer.content}\n\n{_CUT_OFF}" if cut else answer.content
-        await self.report(text, cut=cut)
+        truncated = answer.meta.get(CUT) is True
+        text = f"{answer.content}\n\n{_CUT_OFF}" if truncated else answer.content
+        await self.report(text, truncated=truncated)
 
-    async def report(self, text: str, *, failed: bool = False, cut: bool = False) -> None:
+    async def report(self, text: str, *, failed: bool = False, truncated: bool = False) -> None:
         """Record the call and its result in the parent's turn; the first result stays."""
         if self._reported or not self._task.recorded:
             return
-        call, result = self._pair(self._id, text, failed=failed, cut=cut)
+        call, result = self._pair(self._id, text, failed=failed, truncated=truncated)
         try:
             await self._parent.append([call, result], turn=self._user.turn)
         except Conflict:
@@ -140,13 +140,13 @@ class Errand:
         return found[0] if found else None
 
     def _pair(
-        self, id: str, text: str = "", *, failed: bool = False, cut: bool = False
+        self, id: str, text: str = "", *, failed: bool = False, truncated: bool = False
     ) -> tuple[Message, Message]:
         """Return what the parent records of a child."""
         meta: dict[str, JSON] = {"session": id}
         if failed:
             meta["failed"] = True
-        if cut:
+        if truncated:
             meta[CUT] = True
         return pair(self._asked, text, derived_ids(DELEGATE, id), meta=meta)
 

@@ -218,16 +218,16 @@ class Turn:
         *,
         id: str | None = None,
         usage: Mapping[str, JSON] | None = None,
-        cut: bool = False,
+        truncated: bool = False,
     ) -> Message:
         """Store the answer, close the turn, and return the answer that is stored.
 
         If the turn has an answer already, that one is returned. `usage` is what the model
-        reported, `cut` that it was broken off; both are kept beside the answer. Its meta says
+        reported, `truncated` that it was cut off; both are kept beside the answer. Its meta says
         under `written_from` which positions the turn's last context showed, or told in short,
         under `recalled_from` which it recalled from other sessions, and under `lowest_origin` the
         least trusted origin of all that; without a context, none of it is known.
-        In an outbox, `usage` and `cut` go into the answer's meta.
+        In an outbox, `usage` and `truncated` go into the answer's meta.
         """
         if self.answer is None:
             message = Message(role="assistant", content=answer) if type(answer) is str else answer
@@ -237,15 +237,15 @@ class Turn:
                 raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
             message = replace(message, id=id or message.id or self._answer_id())
             message = self._with_sources(message)
-            if cut and self._errand:  # the parent must know, also when it takes this up again
+            if truncated and self._errand:  # the parent must know, also when it takes this up again
                 message = replace(message, meta={**message.meta, CUT: True})
             with suppress(Unavailable):
                 await self._arrived()
-            plain = usage is None and not cut and message.id == self._answer_id()
+            plain = usage is None and not truncated and message.id == self._answer_id()
             if plain and not self._may_be_known:  # nobody else can finish it under another id
                 self.answer = await self._first(message)
             else:
-                note: dict[str, JSON] = {"usage": dict(usage or {}), "cut": cut}
+                note: dict[str, JSON] = {"usage": dict(usage or {}), "truncated": truncated}
                 self.answer = await self._agreed_or_queued(message, note)
             if self.answer.state != "queued" and not self._errand:  # a child is done with
                 self._thread.upkeep.after(self._thread.key, self.number)

@@ -67,7 +67,7 @@ class ByModel(NamedTuple):
             max_tokens=limit + _ROOM_TO_THINK,
         )
         # Half a summary would pass for a whole one.
-        return Shortened(text="" if reply.cut else reply.content.strip(), usage=reply.usage)
+        return Shortened(text="" if reply.truncated else reply.content.strip(), usage=reply.usage)
 
 
 async def shortened(summarizer: Summarizer, text: str, limit: int) -> tuple[str, Usage | None, str]:

@@ -48,7 +48,7 @@ async def execute(
             try:
                 async with asyncio.timeout(limits.subtask_seconds):
                     answer = await carried_out(subtask, needed)
-                result = Result(subtask, answer.content, cut=answer.meta.get(CUT) is True)
+                result = Result(subtask, answer.content, truncated=answer.meta.get(CUT) is True)
             except TimeoutError:
                 late = f"it took longer than {limits.subtask_seconds:g} seconds"
                 result = Result(subtask, failed=late)
@@ -77,7 +77,7 @@ def _snippet(subtask: Subtask, needed: Sequence[Result]) -> str | None:
     """Return what a step is shown beside its task: of the conversation, and of earlier steps."""
     parts = [subtask.snippet] if subtask.snippet else []
     parts += [
-        f"Result of {each.subtask.id}{_CUT_OFF if each.cut else ''}:\n{each.text}"
+        f"Result of {each.subtask.id}{_CUT_OFF if each.truncated else ''}:\n{each.text}"
         for each in needed
         if each.text
     ]

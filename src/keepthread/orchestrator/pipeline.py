@@ -63,7 +63,7 @@ async def orchestrate(
             return Answer(answer.content, message=answer)
         found = await pursue(turn, request, tools, models, limits=limits, tell=tell)
         usage = found.usage._asdict() if found.usage else None
-        message = await turn.finish(found.text, usage=usage, cut=found.cut)
+        message = await turn.finish(found.text, usage=usage, truncated=found.truncated)
         return found._replace(text=message.content, message=message)
 
 
@@ -102,7 +102,7 @@ class _Work(NamedTuple):
             model = self.models.specialist
             results = await execute(plan, self.turn, self.tools, model, self.limits, self.tell)
         reply = await self.said()
-        return Answer(reply.content, route, plan, results, cut=reply.cut)
+        return Answer(reply.content, route, plan, results, truncated=reply.truncated)
 
     async def route(self) -> Route:
         """Return a route; one that cannot be written is a plan, which may not be written either."""
@@ -161,7 +161,7 @@ class _Work(NamedTuple):
         except (ModelCut, ModelUnavailable):
             if not said:
                 raise
-        reply = reply or Reply(content=said, cut=True)
+        reply = reply or Reply(content=said, truncated=True)
         if not reply.content.strip():
             raise ModelRefused("the model said nothing")
         return reply

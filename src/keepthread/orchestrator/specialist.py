@@ -40,7 +40,7 @@ class Specialist(NamedTuple):
             reply = await self._asked(tools=left > 0)
         if not reply.content.strip():
             raise ModelRefused(_NOTHING)
-        return await finish(reply.content, cut=reply.cut)
+        return await finish(reply.content, truncated=reply.truncated)
 
     async def _asked(self, *, tools: bool) -> Reply:
         context = await self.child.context(budget=self.limits.prompt_tokens)

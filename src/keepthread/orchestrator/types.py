@@ -48,7 +48,7 @@ class Result(NamedTuple):
     subtask: Subtask
     text: str = ""
     failed: str = ""
-    cut: bool = False
+    truncated: bool = False
     """Whether the model was cut off or refused to continue: the text is only a beginning."""
 
 
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
     """The answer as stored."""
     usage: Usage | None = None
     """What all models took together; None if none of them told."""
-    cut: bool = False
+    truncated: bool = False
     """Whether it was broken off."""
 
 

@@ -244,7 +244,7 @@ class Extractor:
             schema=SCHEMA,
             max_tokens=_MOST_TOKENS,
         )
-        taken = None if reply.cut else proposals(reply.content, messages, session.owner)
+        taken = None if reply.truncated else proposals(reply.content, messages, session.owner)
         usage = reply.usage or Usage()
         await add_costs(
             self.store,

@@ -67,11 +67,11 @@ async def answer_once(
         raise answered.failure
     if call.json:
         call.write(_record(talk, answered))
-    if answered.cut:
+    if answered.truncated:
         call.warn(f"the answer was cut short: {answered.failure or 'it was stopped'}")
     elif not answered.text.strip():
         call.warn("the model said nothing; the question is kept")
-    whole = answered.text.strip() and not answered.cut
+    whole = answered.text.strip() and not answered.truncated
     return signals.status or stopped or (0 if whole else CUT)
 
 
@@ -86,7 +86,7 @@ def _record(talk: Talk, answered: Answered) -> dict[str, Any]:
         "session": talk.id,
         "answer": answered.text,
         "model": talk.model.name,
-        "cut": answered.cut,
+        "truncated": answered.truncated,
         "usage": answered.usage._asdict() if answered.usage else None,
         "context": {
             "tokens": context.tokens,

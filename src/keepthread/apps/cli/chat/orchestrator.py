@@ -44,7 +44,7 @@ class ChatOrchestrator:
                 else:
                     await self._note(event)
             answer = await work
-            yield Reply(content=answer.text, usage=answer.usage, cut=answer.cut)
+            yield Reply(content=answer.text, usage=answer.usage, truncated=answer.truncated)
         finally:
             work.cancel()
             with suppress(asyncio.CancelledError):

@@ -65,14 +65,14 @@ class Steps:
     def _state(self, id: str) -> str:
         ended = self._ended.get(id)
         if ended is not None:
-            return "✗" if ended.failed or ended.cut else "✓"
+            return "✗" if ended.failed or ended.truncated else "✓"
         return "…" if id in self._began else "·"
 
     def _below(self, id: str) -> Sequence[str]:
         """Return the tools that a step used, and why it failed."""
         lines = self._used.get(id, [])
         ended = self._ended.get(id)
-        if ended is None or not (ended.failed or ended.cut):
+        if ended is None or not (ended.failed or ended.truncated):
             return lines
         why = ended.failed or "it was cut off: only the beginning of its result arrived"
         return [*lines, _short(why, _LONGEST_REASON)]

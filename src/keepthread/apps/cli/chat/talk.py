@@ -39,7 +39,7 @@ class Answered:
     answer: Message | None = None
     """The answer as stored; None if nothing arrived."""
     usage: Usage | None = None
-    cut: bool = False
+    truncated: bool = False
     """Whether it was broken off: by hand, by a limit, or by a failure."""
     failure: ModelError | None = None
     began: float = field(default_factory=time.monotonic)
@@ -183,17 +183,17 @@ class Talk:
             async for piece in _until(self._stopped, stream):
                 if isinstance(piece, Reply):
                     answered.usage = piece.usage
-                    answered.cut = piece.cut
+                    answered.truncated = piece.truncated
                     return
                 answered.first = answered.first or time.monotonic() - answered.began
                 answered.text += piece
                 yield piece
-            answered.cut = True
+            answered.truncated = True
         except ModelError as error:
             answered.failure = error
-            answered.cut = isinstance(error, ModelCut)
+            answered.truncated = isinstance(error, ModelCut)
         except (GeneratorExit, asyncio.CancelledError):  # nobody wants the rest
-            answered.cut = True
+            answered.truncated = True
             raise
         finally:
             answered.seconds = time.monotonic() - answered.began
@@ -204,7 +204,7 @@ class Talk:
         if not answered.text:
             return
         self.unanswered = None
-        meta = meta_of(self.model.name, answered.usage, cut=answered.cut)
+        meta = meta_of(self.model.name, answered.usage, truncated=answered.truncated)
         message = Message(role="assistant", content=answered.text, meta=meta)
         try:
             answered.answer = await turn.finish(message)
@@ -247,13 +247,13 @@ def _title(text: str) -> str:
     return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1].rstrip()}…"
 
 
-def meta_of(model: str, usage: Usage | None, *, cut: bool) -> Mapping[str, JSON]:
+def meta_of(model: str, usage: Usage | None, *, truncated: bool) -> Mapping[str, JSON]:
     """Return what is kept with an answer: who gave it, what it took, whether it is whole."""
     meta: dict[str, JSON] = {"model": model}
     if usage:
         meta["usage"] = cast(JSON, usage._asdict())
-    if cut:
-        meta["cut"] = True
+    if truncated:
+        meta["truncated"] = True
     return meta
 
 

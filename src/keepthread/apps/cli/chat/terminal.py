@@ -219,9 +219,9 @@ class Terminal:
         elif failure:
             show(f"error: {sanitize(str(failure))}", _BAD)
             show(chat_hint(failure, self._chat.config.settings.model), _DIM)
-        elif answered.cut and not answered.text:
+        elif answered.truncated and not answered.text:
             show("stopped before anything arrived; /retry asks again", _DIM)
-        elif answered.cut:
+        elif answered.truncated:
             stopped = self._signals.presses or self._signals.status
             show(f"cut short: {'stopped' if stopped else 'by a limit, or by the provider'}", _DIM)
         elif not answered.text:

@@ -49,7 +49,7 @@ def chatting(model: ChatModel) -> Answer:
             stored = turn.answer or await _said(turn, model)
         if stored is None:
             return ""
-        return stored.content + (_BROKEN_OFF if stored.meta.get("cut") else "")
+        return stored.content + (_BROKEN_OFF if stored.meta.get("truncated") else "")
 
     return answer
 
@@ -57,7 +57,7 @@ def chatting(model: ChatModel) -> Answer:
 async def _said(turn: Turn, model: ChatModel) -> Message | None:
     """Return what a model says, as stored; None if it says nothing."""
     context = await turn.context(VIEW)
-    text, reply = "", Reply(cut=True)
+    text, reply = "", Reply(truncated=True)
     stream = model.stream(context.messages, system=context.system)
     try:
         async for piece in stream:
@@ -73,7 +73,7 @@ async def _said(turn: Turn, model: ChatModel) -> Message | None:
             await stream.aclose()
     if not text.strip():
         return None
-    meta = meta_of(model.name, reply.usage, cut=reply.cut)
+    meta = meta_of(model.name, reply.usage, truncated=reply.truncated)
     return await turn.finish(Message(role="assistant", content=text, meta=meta))
 
 
