@@ -116,7 +116,7 @@ class _Shell:
             ("Service [", address),
             ("Model [", ""),
             ("Keep conversations in [", ""),
-            ("Delete them by themselves", ""),
+            ("Delete them automatically", ""),
         ):
             self._terminal.wait_until(partial(self._is_asked, question), what=question)
             self._terminal.type(answer)

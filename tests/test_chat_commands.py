@@ -196,13 +196,13 @@ def test_a_path_is_no_command_and_a_misspelt_one_is() -> None:
         ("/pin -", "write /pin -N"),
         ("/pin 9", "there is no message at position 9"),
         ("/forget everything", "write /forget, or /forget last"),
-        ("/why 2", "2 is none of them; 1 is the latest"),
-        ("/resume 7", "1 session listed, and 7 is none of them"),
+        ("/why 2", "2 is not one of them; 1 is the latest"),
+        ("/resume 7", "1 session listed, and 7 is not one of them"),
         ("/help sessoins", "did you mean /sessions"),
         ("/import nowhere.md", "nowhere.md: No such file"),
         ("/export nowhere/a.md", "nowhere/a.md: No such file"),
         (f"/export {'x' * 300}", "File name too long"),
-        ("/import a\0b", "is no name of a file"),
+        ("/import a\0b", "is not a file name"),
         (f"/rename {'x' * 300}", "at most 200 characters"),
         (f"/fork {'x' * 300}", "1 to 255 printable characters"),
         ("/fork first", "give another id"),
@@ -233,7 +233,7 @@ async def test_help_lists_all_commands_and_tells_more_of_one(tmp_path: Path) -> 
         shown = await it.do("/help")
         assert all(name in shown for name in COMMANDS)
         assert "`/pin -N` lets go of it" in await it.do("/help pin")
-        assert "Start afresh" in await it.do("/help memory:clear")
+        assert "Start over" in await it.do("/help memory:clear")
 
 
 async def test_quit_and_exit_end_the_chat(tmp_path: Path) -> None:

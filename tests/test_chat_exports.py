@@ -341,7 +341,7 @@ def test_the_command_takes_a_stream_and_says_what_it_passed_over(tmp_path: Path)
         "warning: conversation 3: it is no conversation of ChatGPT or Claude",
         f"Imported 1 sessions, 1 messages into {tmp_path / 'a.db'}",
         "1 conversations were empty",
-        "1 conversations were passed over; all others are there",
+        "1 conversations were passed over; all others were imported",
     ]
 
 

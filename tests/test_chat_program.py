@@ -137,7 +137,7 @@ async def test_commands_change_what_the_model_is_shown(tmp_path: Path) -> None:
             assert "first of all" not in server.requests[-1].context
 
             assert "a copy; /resume long goes back" in chat.say("/fork branch")
-            assert "Starting afresh" in chat.say("/clear")
+            assert "Starting over" in chat.say("/clear")
             chat.say("a new beginning")
             assert "second try" not in server.requests[-1].context
             chat.say("memory:clear")
@@ -202,7 +202,7 @@ async def test_facts_go_from_chat_to_chat_and_files_in_and_out(tmp_path: Path) -
             assert "Wrote 2 messages to notes.md" in chat.say("/export notes.md")
             assert "Heard Who wins?." in (tmp_path / "notes.md").read_text()
             chat.send("/export notes.md")
-            chat.sees("notes.md is there already: write over it? [y/N]")
+            chat.sees("notes.md exists already: overwrite it? [y/N]")
             chat.answer("")
             assert "Nothing was written" in chat.seen
             assert "Wrote 2 messages to lines.jsonl" in chat.say("/export lines.jsonl")
@@ -265,7 +265,7 @@ def test_what_is_typed_wrongly_is_told_and_odd_things_are_said_to_the_model(tmp_
             ("/", "there is no command /; /help lists them"),
             ("memory:stats", "did you mean memory:status?"),
             ("/rename", "something is missing: write /rename TITLE"),
-            ("/clear all", "/clear takes nothing behind its name"),
+            ("/clear all", "/clear takes no argument"),
             ("/history many", "'many' is not a number of messages"),
             ("/forget me", "write /forget, or /forget last"),
         ):

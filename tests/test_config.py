@@ -228,10 +228,16 @@ def test_a_project_s_file_is_found_up_to_home_a_repository_or_where_all_may_writ
         ("memory: {auto_prune_days: 0}", "is 0; it must be a whole number from 1, or null"),
         ("model: {timeout: .inf}", "is inf; it must be a number above 0"),
         ("model: {retries: 11}", "a whole number from 0 to 10"),
-        ("memory: {max_tokens: 1}", "memory.max_tokens is no setting; did you mean memory.max_"),
-        ("memroy: {strategy: simple}", "memroy.strategy is no setting; did you mean memory.strat"),
-        ("memory: {strategy: {simple: 1}}", "memory.strategy.simple is no setting; did you mean"),
-        ("zzz: 1", "zzz is no setting; `keepthread config` lists them all"),
+        ("memory: {max_tokens: 1}", "memory.max_tokens is not a setting; did you mean memory.max_"),
+        (
+            "memroy: {strategy: simple}",
+            "memroy.strategy is not a setting; did you mean memory.strat",
+        ),
+        (
+            "memory: {strategy: {simple: 1}}",
+            "memory.strategy.simple is not a setting; did you mean",
+        ),
+        ("zzz: 1", "zzz is not a setting; `keepthread config` lists them all"),
         ("memory: yes", "memory is a block: write what it holds below it"),
         ("views: {small: 500}", "views.small is a block"),
         ("views: {small: {tokns: 5}}", "a view has views.NAME.tokens and views.NAME.strategy"),
@@ -239,8 +245,8 @@ def test_a_project_s_file_is_found_up_to_home_a_repository_or_where_all_may_writ
         ("views: {a b: {tokens: 5}}", "a view has views.NAME.tokens"),
         ("views: {chat: {tokens: 5}}", "set by memory.max_history_tokens and memory.strategy"),
         ("embedder: {url: 'http://h', folder: x}", "exclude each other"),
-        ("memory: {enabled: true}\nmemory: {enabled: true}", "line 2: memory is there twice"),
-        ("memory:\n  enabled: true\n  enabled: false", "line 3: memory.enabled is there twice"),
+        ("memory: {enabled: true}\nmemory: {enabled: true}", "line 2: memory appears twice"),
+        ("memory:\n  enabled: true\n  enabled: false", "line 3: memory.enabled appears twice"),
         ("memory: {enabled: true", "line 2: it cannot be read as YAML"),
         ("memory:\n\tenabled: true", "line 2: it cannot be read as YAML"),
         ("- memory", "it must be blocks of settings"),
@@ -252,7 +258,7 @@ def test_a_project_s_file_is_found_up_to_home_a_repository_or_where_all_may_writ
         ("chat: {system: !!binary aGk=}", "has a tag"),
         ("a: &x {b: 1}\nc: *x", "has an anchor or alias"),
         ("memory: *nowhere", "has an anchor or alias"),
-        ("memory: {<<: {enabled: false}}", "memory.<<.enabled is no setting"),
+        ("memory: {<<: {enabled: false}}", "memory.<<.enabled is not a setting"),
         ("[" * 200_000, "it must be blocks of settings"),
         ("{a: " * 200_000, "is nested too deeply"),
         ("chat: {system: \x00}", "it cannot be read as YAML"),
@@ -286,11 +292,11 @@ def test_bytes_that_are_no_text_are_refused(folder: Path) -> None:
     [
         ({"KEEPTHREAD_MEMORY_ENABLED": "maybe"}, "MEMORY_ENABLED is 'maybe'; it must be true or"),
         ({"KEEPTHREAD_MODEL_RETRIES": "two"}, "MODEL_RETRIES is 'two'; it must be a whole number"),
-        ({"KEEPTHREAD_MODEL_NMAE": "x"}, "is no setting; there is KEEPTHREAD_MODEL_NAME"),
-        ({"KEEPTHREAD_MEMORY_URL": "x"}, "is no setting; there is KEEPTHREAD_STORE"),
+        ({"KEEPTHREAD_MODEL_NMAE": "x"}, "is not a setting; there is KEEPTHREAD_MODEL_NAME"),
+        ({"KEEPTHREAD_MEMORY_URL": "x"}, "is not a setting; there is KEEPTHREAD_STORE"),
         ({"KEEPTHREAD_VIEWS_SMALL_TOKENS": "no"}, "is 'no'; it must be a whole number"),
         ({"KEEPTHREAD_VIEWS_SMALL": "5"}, "a view has views.NAME.tokens"),
-        ({"KEEPTHREAD_CONFIG": "/no/where.yaml"}, "/no/where.yaml, which is not there"),
+        ({"KEEPTHREAD_CONFIG": "/no/where.yaml"}, "/no/where.yaml, which does not exist"),
     ],
 )
 def test_a_variable_that_is_wrong_says_what_is_expected(
@@ -660,17 +666,17 @@ def test_init_asks_again_after_a_wrong_answer_and_says_why(folder: Path, offerin
     (folder / "plain").touch()
     init = Typed("init")
     init.answer("Service [openai]: ", "bard\n")
-    init.answer("'bard' is no service; there are openai, anthropic, ollama", "4\n")
+    init.answer("'bard' is not a service; there are openai, anthropic, ollama", "4\n")
     init.answer("Its address [", "ftp://x\n")
     init.answer("give an address such as http://localhost:11434/v1", "https://a:b@c/v1\n")
     init.answer("without a name or a password", f"{offering}/\n")
     init.answer("It offers newer, old, m\r\nModel [newer]: ", "mine: 'odd' 日本\n")
     init.answer("Keep conversations in [", "redis://h\n")
     init.answer("an address is named by KEEPTHREAD_STORE", f"{folder}\n")
-    init.answer("is no file; give one", "plain/y.db\n")
+    init.answer("is not a file; give one", "plain/y.db\n")
     init.answer(f"nothing can be written into {folder}/plain", "talks/my: db\n")
     init.answer("activity [never]: ", "0\n")
-    init.answer("'0' is no number of days from 1", "30\n")
+    init.answer("'0' is not a number of days from 1", "30\n")
     assert init.end() == 0, init.seen
     assert "export MODEL_API_KEY=…  if the service asks for a key" in init.seen
     settings = written(folder).settings
@@ -685,18 +691,18 @@ def test_init_overwrites_nothing_without_asking(folder: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("memory: broken [")
     init = Typed("init")
-    init.answer(f"{file} is there already. Write it anew? [y/N]: ", "\n")
+    init.answer(f"{file} exists already. Overwrite it? [y/N]: ", "\n")
     assert init.end() == 0
     assert "Nothing was changed" in init.seen
     init = Typed("init")
-    init.answer("Write it anew? [y/N]: ", "y\n")
+    init.answer("Overwrite it? [y/N]: ", "y\n")
     init.answer("Service [openai]: ", "")
     assert init.interrupt() == 2
     assert "stopped before anything was done" in init.seen
     flags = ("--service", "ollama", "--model", "m", "--path", "x.db", "--prune-days", "never")
     refused = keepthread("init", *flags)
     assert refused.returncode == 2
-    assert f"{file} is there already; say --yes" in refused.stderr
+    assert f"{file} exists already; say --yes" in refused.stderr
     assert file.read_text() == "memory: broken ["
     elsewhere = folder / "dotfiles.yaml"
     file.rename(elsewhere)
@@ -716,10 +722,10 @@ def test_init_needs_no_terminal_if_all_is_given(
     assert refused.returncode == 2
     assert "give --service, --model, --path and --prune-days, or --yes" in refused.stderr
     for wrong, says in (
-        (("--service", "bard"), "'bard' is no service"),
+        (("--service", "bard"), "'bard' is not a service"),
         (("--service", "other"), "give the address itself"),
         (("--service", "http://localhost:9/v1"), "give --model"),
-        (("--prune-days", "soon"), "'soon' is no number of days"),
+        (("--prune-days", "soon"), "'soon' is not a number of days"),
         (("--model", ""), "a model's name is"),
     ):
         refused = keepthread("init", "--yes", *wrong)

@@ -513,7 +513,7 @@ async def test_it_says_where_it_answers_and_how_to_invite_it(stage: Stage) -> No
 @pytest.mark.parametrize(
     ("how", "token", "error", "says"),
     [
-        ({}, "wrong", InvalidInput, "copy the bot's token anew"),
+        ({}, "wrong", InvalidInput, "copy the bot's token again"),
         ({"allowed_intents": (1 << 26) - 1 - (1 << 15)}, TOKEN, InvalidInput, "Message Content"),
     ],
 )
@@ -595,10 +595,10 @@ async def test_a_shared_channel_is_cleared_only_for_those_who_may_manage_message
         await stage.answers(3)
         assert model.calls[-1].messages[0].content.endswith("the code is 1234")
         await stage.server.say(direct, stage.bea, "/clear")
-        assert await stage.answers(1, direct) == ["Done: I start afresh here."]
+        assert await stage.answers(1, direct) == ["Done: I start over here."]
     async with stage.bot(chatting(model), by_person=True):
         await stage.ask("/clear", who=stage.bea)
-        assert (await stage.answers(4))[3] == "Done: I start afresh here."
+        assert (await stage.answers(4))[3] == "Done: I start over here."
 
 
 async def test_forget_and_clear_can_be_written_and_are_carried_out_once(stage: Stage) -> None:
@@ -606,7 +606,7 @@ async def test_forget_and_clear_can_be_written_and_are_carried_out_once(stage: S
     async with stage.bot(chatting(model)):
         await stage.ask("the code is 1234")
         await stage.ask("/clear")
-        assert (await stage.answers(2))[1] == "Done: I start afresh here."
+        assert (await stage.answers(2))[1] == "Done: I start over here."
         await stage.ask("what is the code?")
         await stage.answers(3)
         assert [message.content for message in model.calls[-1].messages] == ["what is the code?"]

@@ -936,7 +936,7 @@ def test_the_command_shows_asks_and_forgets(
     assert command("forget", "--author", "nobody", "--yes") == 0
     assert capsys.readouterr().err == "There is nothing to forget\n"
     assert command("forget", "--since", "soon", "--yes") == 2
-    assert "is no date" in capsys.readouterr().err
+    assert "is not a date" in capsys.readouterr().err
     assert command("forget", "--since", "2026-09-21T14:14", "--author", "bob", "--yes") == 0
     assert capsys.readouterr().out.startswith("Forgotten on ")
     assert command("--json", "forget", "--session", "shared", "--yes") == 0

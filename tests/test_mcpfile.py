@@ -122,7 +122,7 @@ def test_a_server_whose_variable_is_not_set_is_left_out(home: Home) -> None:
             {"command": "x", "tools": {"t": {"cache_turns": -1}}},
             "cache_turns must be a whole number",
         ),
-        ({"command": "x", "tools": {"t": {"life": 1}}}, "did you mean cache_turns?"),
+        ({"command": "x", "tools": {"t": {"cache_turn": 1}}}, "did you mean cache_turns?"),
         ({"command": "x", "tools": {"t": {"cache_turns": 1, "side_effects": True}}}, "set either"),
         ({"command": "x", "tools": [SECRET]}, "one: tools must be an object"),
     ],
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_said_and_nothing_secret(
         ('{"mcpServers": {"a": {"command": "x",}}}', "mcp.json, line 1: no JSON"),
         ("[]", "it must be an object"),
         ('{"mcpServers": {"a": 1}}', "a must be an object"),
-        ('{"mcpServers": {"a": {"command": "x", "command": "y"}}}', "'command' is there twice"),
+        ('{"mcpServers": {"a": {"command": "x", "command": "y"}}}', "'command' appears twice"),
         ('{"mcpServers": ' + "[" * 100_000, "it is nested too deeply"),
         (" " * (1 << 20) + "{}", "is larger than 1 MB"),
     ],
@@ -163,5 +163,5 @@ def test_a_file_that_everybody_may_write_is_refused(home: Home) -> None:
 
 def test_a_file_in_another_encoding_is_refused(home: Home) -> None:
     home.own.write_bytes(b'{"mcpServers": {"\xe4": {}}}')
-    with pytest.raises(InvalidInput, match="no text in UTF-8"):
+    with pytest.raises(InvalidInput, match="it is not UTF-8 text"):
         home.read()

@@ -65,7 +65,7 @@ COMMANDS: Final = {
         "backup",
         "Copy the whole store, every tenant in it, while it stays in use.",
     ),
-    "prune": Listed("maintenance", "prune", "Delete sessions without activity for so many days."),
+    "prune": Listed("maintenance", "prune", "Delete sessions without activity for N days."),
     "forget": Listed(
         "forget",
         "forget",
@@ -81,7 +81,7 @@ COMMANDS: Final = {
     ),
     "verify": Listed("maintenance", "verify", "Check every row, and the file itself."),
     "recount": Listed(
-        "maintenance", "recount", "Count tokens anew where another counter counted them."
+        "maintenance", "recount", "Recompute token counts after changing the tokenizer."
     ),
     "migrate": Listed("copy", "migrate", "Create the tables of a PostgreSQL database."),
     "outbox": Listed(
@@ -184,7 +184,7 @@ app = typer.Typer(
     cls=Program,
     help="Chat with a model that remembers, and look after what was said.\n\n"
     "Begin with `keepthread init`, then `keepthread chat`.",
-    rich_markup_mode=None,  # help in colour would cost as much again as all else at the start
+    rich_markup_mode=None,  # help in color would double the time of the start
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -213,7 +213,7 @@ def options(
 
 @cache
 def _loaded(name: str) -> Any:
-    """Make a function a command that takes these options behind its name as well."""
+    """Make a function a command that takes these options after its name as well."""
     listed = COMMANDS[name]
     function = getattr(
         import_module(f"keepthread.apps.cli.commands.{listed.module}"), listed.function

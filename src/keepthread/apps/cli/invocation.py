@@ -35,10 +35,10 @@ _MOST_COMPARED: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What holds for every command."""
+    """The options of every command."""
 
     flags: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    """What the command line sets, by the dotted keys of the settings."""
+    """Settings from the command line, by their dotted keys."""
     json: bool = False
 
     def with_flags(self, flags: Mapping[str, JSON]) -> "Call":
@@ -79,7 +79,7 @@ class Call:
         counter: TokenCounter | None = None,
         views: Mapping[str, View] | None = None,
     ) -> AsyncGenerator[Memory]:
-        """Open the store; what is not there is made only if `create` says so."""
+        """Open the store; a missing one is created only with `create`."""
         if create and not self.store:
             self.config.make_room()
         # Loading a vocabulary takes longer than most commands: only those that count bring one.
@@ -129,7 +129,7 @@ class Call:
         typer.echo(json.dumps(value).replace("\x7f", "\\u007f"))
 
     def say(self, text: str) -> None:
-        """Tell a person how it went; stdout may be carrying data."""
+        """Show the outcome to a person on stderr; stdout may carry data."""
         if not self.json:
             typer.echo(sanitize(text), err=True)
 
@@ -141,7 +141,7 @@ class Call:
             typer.secho(sanitize(text), err=True, dim=True)
 
     def warn(self, text: str) -> None:
-        """Tell what to look at, beside the answer."""
+        """Show a warning, beside the answer."""
         if self.json:
             typer.echo(json.dumps({"warning": text}), err=True)
         else:

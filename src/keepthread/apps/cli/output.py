@@ -1,4 +1,4 @@
-"""What people see: tables, transcripts, bars. The only module that loads rich."""
+"""Output for people: tables, transcripts, bars. The only module that loads rich."""
 
 import sys
 from collections.abc import Generator, Iterable, Sequence
@@ -88,7 +88,7 @@ class Screen:
     ) -> None:
         """Show messages, each under a line that says whose it is; text cannot forge such a line.
 
-        `more` is what shows those behind them.
+        `more` is the option that shows later messages.
         """
         head = Text.assemble((sanitize(session.id), "bold"), f" · {sanitize(session.owner)}")
         head.append(f" · {session.messages:,} messages · {session.tokens:,} tokens", "dim")
@@ -194,7 +194,7 @@ class Screen:
         return Text("\n").join(lines)
 
     def _mark(self, section: str, sections: Iterable[str]) -> Text:
-        """Return a section's name behind the sign that the bar has for it."""
+        """Return a section's name after the sign that the bar uses for it."""
         names = list(sections)
         sign = "■" if self._coloured else letters_of(names)[section]
         return Text.assemble((sign, _colours(names)[section]), f" {sanitize(section)}")
@@ -305,9 +305,9 @@ class Screen:
 
     @contextmanager
     def progress(self, label: str, unit: str) -> Generator[Tell]:
-        """Draw a bar on stderr while something long goes on; it is gone afterwards.
+        """Draw a progress bar on stderr during a long operation, and remove it afterwards.
 
-        Until it is told how much there is, the bar only shows that something goes on.
+        Until the total is known, the bar only shows activity.
         """
         bar = Progress(
             TextColumn("{task.description}"),
@@ -363,7 +363,7 @@ def _table(*columns: str, header: bool = True) -> Table:
 
 
 def _colours(sections: Sequence[str] | dict[str, int]) -> dict[str, str]:
-    """Return a colour for each section, also for those of other strategies."""
+    """Return a color for each section, also for those of other strategies."""
     others = [name for name in sections if name not in _SECTIONS]
     return {**_SECTIONS, **{n: _OTHERS[i % len(_OTHERS)] for i, n in enumerate(others)}}
 

@@ -1,4 +1,4 @@
-"""What commands compute and `output` draws: checks of the doctor, contexts and their reasons."""
+"""Reports that commands compute and `output` draws: checks of the doctor, explained contexts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ class Finding:
     """The result of one check; `advice` is empty if there is nothing to do."""
 
     what: str
-    """What was checked, for example `durability`."""
+    """The name of the check, for example `durability`."""
     found: str
     advice: str = ""
     """What to do about it."""

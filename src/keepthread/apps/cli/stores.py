@@ -16,7 +16,7 @@ _TO_MAKE: Final = 60.0  # others may be making the same database ready
 
 
 def is_server(url: str) -> bool:
-    """Tell whether an address is a server's."""
+    """Return whether an address is a server's."""
     return scheme_of(url) in SERVERS
 
 
@@ -28,7 +28,7 @@ def place_of(url: str) -> str:
 def file_of(url: str) -> Path:
     """Return the path of a store in a file."""
     if "://" not in url and shown(url) == url:
-        raise InvalidInput(f"{url!r} is no address of a store; write sqlite:///{url}")
+        raise InvalidInput(f"{url!r} is not a store URL; write sqlite:///{url}")
     path = path_of(url)
     if path is None:
         raise InvalidInput("a store in memory ends with its program; name a file: sqlite:///…")
@@ -37,7 +37,7 @@ def file_of(url: str) -> Path:
 
 @asynccontextmanager
 async def opened(url: str, *, tenant: str, create: bool = False) -> AsyncGenerator[Store]:
-    """Open the store at an address; what is not there is made only if `create` says so."""
+    """Open the store at an address; a missing one is created only with `create`."""
     store = await (_reach if is_server(url) else _open)(url, tenant, create)
     try:
         yield store

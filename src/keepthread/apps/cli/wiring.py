@@ -74,7 +74,7 @@ def model_of(
 
 
 def needs_key(settings: ModelSettings) -> bool:
-    """Tell whether nothing is answered without a key: at a provider's own address."""
+    """Return whether a key is required, as at a provider's own address."""
     return urlsplit(settings.base_url or "").hostname in _PROVIDERS
 
 

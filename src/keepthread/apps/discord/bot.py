@@ -37,7 +37,7 @@ class Pace(NamedTuple):
     """How long to wait for what, and how far to look back, in seconds."""
 
     identify: float = 5.0
-    """Before a session is begun anew; Discord allows one in five seconds."""
+    """Before a new session is started; Discord allows one in five seconds."""
     guilds: float = 2.0
     """For guilds to arrive, once a session was begun."""
     silence: float = 60.0
@@ -84,10 +84,10 @@ class DiscordBot(discord.Client):
         self._commands = {FORGET: self._forget, CLEAR: self._clear}
         self._tree = app_commands.CommandTree(self)
         self._offer(FORGET, "Erase all that you ever wrote to me.")
-        self._offer(CLEAR, "Start afresh: what was said here is not looked at any more.")
+        self._offer(CLEAR, "Start over: earlier messages here are no longer used.")
 
     async def serve(self, token: str) -> None:
-        """Be there until it is closed."""
+        """Run until the bot is closed."""
         if self._base_url is not None:
             Route.BASE = self._base_url
         try:
@@ -95,7 +95,7 @@ class DiscordBot(discord.Client):
                 await self._stay(token)
         except discord.LoginFailure:
             raise InvalidInput(
-                "Discord does not take the token: copy the bot's token anew from its page in the"
+                "Discord does not take the token: copy the bot's token again from its page in the"
                 " developer portal"
             ) from None
         except discord.PrivilegedIntentsRequired:
@@ -150,7 +150,7 @@ class DiscordBot(discord.Client):
             self._tell(f"{FORGET} and {CLEAR} could not be offered as commands: {error}")
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        """Wait before a session is begun anew."""
+        """Wait before a new session is started."""
         del shard_id
         if not initial:
             await asyncio.sleep(self._pace.identify)
@@ -162,7 +162,7 @@ class DiscordBot(discord.Client):
         self._known = dict(self._newest)
 
     async def on_ready(self) -> None:
-        """Take what was missed, then go on."""
+        """Read the messages that were missed, then continue."""
         number, self._catching = self._connects, asyncio.current_task()
         if number == 1:
             self._greet()
@@ -188,7 +188,7 @@ class DiscordBot(discord.Client):
             return
         self._newest[heard.channel] = max(heard.id, self._newest.get(heard.channel, 0))
         if heard.guild is None:
-            self._direct.pop(heard.channel, None)  # the latest stand last
+            self._direct.pop(heard.channel, None)  # the latest are last
             self._direct[heard.channel] = message.channel
         dealing = partial(self._talks.keep, heard)
         if verdict == "answer":
@@ -254,14 +254,14 @@ class DiscordBot(discord.Client):
     async def _forget(self, heard: Heard) -> str:
         count = await self._talks.forget(heard.person.id, heard.id)
         messages = "1 message" if count == 1 else f"{count:,} messages"
-        return f"Done: {messages} of yours erased. What you write from now on is kept again."
+        return f"Done: {messages} of yours erased. New messages of yours are kept again."
 
     async def _clear(self, heard: Heard) -> str:
         if not self._rules.allow(heard.guild, heard.channel, heard.parent):
             return "I do not talk here; there is nothing to clear."
         if not await self._talks.clear(heard):
             return "Only people who may manage messages here can clear this channel."
-        return "Done: I start afresh here."
+        return "Done: I start over here."
 
     def _offer(self, name: str, about: str) -> None:
         """Offer a slash command; nobody but who gives it sees what came of it."""

@@ -1,6 +1,6 @@
-"""What becomes of a message: it is stored once, answered once, and all of it can be forgotten.
+"""Handle a message: store it once, answer it once, and forget all of it on request.
 
-Nothing here knows Discord's wire; a message has a number, a place and a person.
+Nothing here depends on Discord's protocol; a message has a number, a place and a person.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Talks:
         """Store a message and return what to post; None if that was posted, or is forgotten."""
         try:
             return await self._asked(heard)
-        except Exception as error:  # noqa: BLE001 - whatever it is, a channel is told nothing of it
+        except Exception as error:  # noqa: BLE001 - a channel must not see details of any error
             _log.warning("message %d was not answered: %s", heard.id, type(error).__name__)
             _log.debug("that was", exc_info=error)
             return Said(_excuse(error), failed=True)
@@ -74,7 +74,7 @@ class Talks:
         return Said(text) if text.strip() else Said(NO_ANSWER, failed=True)
 
     async def is_posted(self, heard: Heard) -> bool:
-        """Tell whether something was posted to a message already."""
+        """Return whether a reply to a message was posted already."""
         info = await self._memory.store.get_session(self._id(heard))
         return info is not None and heard.id in await self._posted(info.key)
 
@@ -146,7 +146,7 @@ class Talks:
 
 
 def _excuse(error: Exception) -> str:
-    """Return a sentence that tells people what to do, and nothing of what happened."""
+    """Return a sentence that says what to do, without details of the error."""
     kinds: tuple[tuple[type[Exception], str], ...] = (
         (ModelBusy, BUSY),
         (ModelError, NO_MODEL),

@@ -19,12 +19,12 @@ _NAMELESS: Final = "someone"
 
 
 class Known(NamedTuple):
-    """What is kept of a person."""
+    """The stored state of a person."""
 
     authors: Sequence[str] = ()
     """Under which authors messages were stored: a name may change."""
     forgotten: int = 0
-    """What was said up to this number is to be forgotten, also what arrives late."""
+    """Messages up to this number are to be forgotten, also those that arrive late."""
 
 
 class People:

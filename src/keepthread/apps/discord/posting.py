@@ -14,7 +14,7 @@ from keepthread.apps.discord.split import parts
 from keepthread.context.quoting import sendable
 
 OUTAGES: Final = (OSError, TimeoutError, aiohttp.ClientError, discord.DiscordServerError)
-"""What says that Discord is away, and nothing about what was asked of it."""
+"""Errors that say that Discord cannot be reached, and nothing about the request."""
 _PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
 _TYPING: Final = 8.0
 """Seconds after which the sign is renewed; it is shown for ten."""

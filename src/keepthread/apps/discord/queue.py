@@ -57,7 +57,7 @@ class Lanes:
                 work = waiting.pop(heappop(order))
                 try:
                     await work()
-                except Exception as error:  # noqa: BLE001 - a lane must go on, whatever happened
+                except Exception as error:  # noqa: BLE001 - a lane must continue after any error
                     _log.warning("a message could not be dealt with: %s", type(error).__name__)
                     _log.debug("that was", exc_info=error)
         finally:

@@ -1,4 +1,4 @@
-"""What Discord says of a message, in our own nouns."""
+"""Convert Discord's messages to our own types."""
 
 import re
 from typing import Final
@@ -15,7 +15,7 @@ _OF_PEOPLE: Final = (discord.MessageType.default, discord.MessageType.reply)
 
 
 def is_of_person(message: discord.Message) -> bool:
-    """Tell whether a person wrote it, and not a bot, a webhook or Discord itself."""
+    """Return whether a person wrote it, and not a bot, a webhook or Discord itself."""
     return message.type in _OF_PEOPLE and not message.author.bot and message.webhook_id is None
 
 

@@ -23,7 +23,7 @@ class Rules(NamedTuple):
     """Whether what is said to others in allowed channels is kept, so that it is known later."""
 
     def allow(self, guild: int | None, channel: int, parent: int | None = None) -> bool:
-        """Tell whether anything may be said in a place."""
+        """Return whether anything may be posted in a place."""
         if guild is None:
             return self.direct
         named = not self.channels or channel in self.channels or parent in self.channels

@@ -12,18 +12,18 @@ _LONG_RUN: Final = re.compile("`{17,}")
 _OPENING: Final = "```"
 _CLOSING: Final = "\n```"
 _TRAILING: Final = "\u0e33\u0eb3\uff9e\uff9f\u200c\u200d"
-"""What belongs to the character before it though it is no mark: vowels, sound marks, joiners."""
+"""Characters that belong to the one before though not marks: vowels, sound marks, joiners."""
 _LEADING: Final = (
     "\u0d4e\U000111c2\U000111c3\U0001193f\U00011941\U00011a84\U00011a85\U00011a86\U00011a87"
     "\U00011a88\U00011a89\U00011d46\U00011f02"
 )
-"""Letters that belong to the character behind them."""
+"""Letters that belong to the character after them."""
 _VIRAMA: Final = 9
 """The combining class of the sign that joins two consonants."""
 
 
 def parts(text: str, limit: int = LIMIT) -> list[str]:
-    """Return a text in parts of at most so many UTF-16 units, none of them blank.
+    """Split a text into parts of at most `limit` UTF-16 units, none of them blank.
 
     A fence of code that is open at a cut is closed there, and opened again after it. Runs of
     more than 16 backticks are shortened to 16: repeated in each part, they would fill it.
@@ -64,7 +64,7 @@ def _open_after(text: str, fence: str) -> str:
 
 
 def _fitting(text: str, room: int) -> int:
-    """Return how many characters fit into so many UTF-16 units."""
+    """Return how many characters fit into a number of UTF-16 units."""
     units = 0
     for at, character in enumerate(text[: room + 1]):
         units += 2 if character > "\uffff" else 1
@@ -87,9 +87,9 @@ def _cut(text: str, end: int) -> int:
 
 
 def _joined(text: str, at: int) -> bool:
-    """Tell whether a cut would part what is read as one character, or a run of backticks.
+    """Return whether a cut would split one visible character or a run of backticks.
 
-    It says so too often rather than too rarely: then a cut is a little earlier.
+    When in doubt it returns True; the cut is then a little earlier.
     """
     before, behind = text[at - 1], text[at]
     kind = unicodedata.category(behind)
@@ -108,7 +108,7 @@ def _joined(text: str, at: int) -> bool:
 
 
 def _is_emoji_part(character: str) -> bool:
-    """Tell whether it colours the emoji before it, or spells a flag behind it."""
+    """Return whether it colors the emoji before it, or spells a flag after it."""
     return "\U0001f3fb" <= character <= "\U0001f3ff" or "\U000e0020" <= character <= "\U000e007f"
 
 
@@ -129,7 +129,7 @@ def _is_flag(character: str) -> bool:
 
 
 def _flags_before(text: str, at: int) -> int:
-    """Return how many letters of flags stand in front of a place: two make a flag."""
+    """Return how many flag letters precede a position: two make a flag."""
     count = 0
     while count < at and _is_flag(text[at - 1 - count]):
         count += 1

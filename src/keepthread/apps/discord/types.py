@@ -15,7 +15,7 @@ class Person(NamedTuple):
 
     @property
     def author(self) -> str:
-        """Return the author of what is stored: two people of one name are told apart."""
+        """Return the stored author; it differs for two people with the same name."""
         return f"{self.name} ({self.id})"
 
 
@@ -43,7 +43,7 @@ class Heard(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What is to be answered; the message is stored already, under this id."""
+    """A message to answer; it is stored already, under this id."""
 
     session: Session
     text: str

@@ -34,7 +34,7 @@ _CODE: Final = "ansi_dark"
 
 
 def _parser() -> MarkdownIt:
-    # What looks like HTML is text: else "the <div> tag" would lose a word.
+    # Text that looks like HTML stays text: else "the <div> tag" would lose a word.
     return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
 
 

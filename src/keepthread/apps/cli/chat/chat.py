@@ -1,4 +1,4 @@
-"""A chat as its commands see it: the conversation, the settings, and somebody to tell."""
+"""A chat as its commands see it: the conversation, the settings, and the person."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class Person(Protocol):
-    """Whoever sits at the other end."""
+    """The person at the other end."""
 
     @property
     def screen(self) -> "Screen":
-        """Return what draws for them."""
+        """Return the screen that draws for them."""
         ...
 
     def say(self, text: str) -> None:
-        """Tell one thing."""
+        """Show a text."""
         ...
 
     async def agrees(self, question: str) -> bool:
@@ -36,7 +36,7 @@ class Person(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Chat:
-    """What a command of a chat is given."""
+    """The chat that a command is given."""
 
     call: Call
     config: "Config"
@@ -57,7 +57,7 @@ class Chat:
     """The keys of facts that wait to be confirmed, in the order of the numbers they were given."""
 
     def here(self) -> None:
-        """Raise while the store is away: what is changed meanwhile would not come home."""
+        """Raise while the store is away: changes made then would not be delivered."""
         if self.talk.persistence.away:
             raise Unavailable(
                 f"memory is away: {self.talk.persistence.away}; try again when it is back"
@@ -67,7 +67,9 @@ class Chat:
         """Raise unless the store itself can be used now."""
         self.here()
         if not self.config.settings.memory.enabled:
-            raise InvalidInput("memory is switched off: set memory.enabled to true, and start anew")
+            raise InvalidInput(
+                "memory is switched off: set memory.enabled to true, and start again"
+            )
 
     async def session(self) -> Session:
         """Return the session, which must have begun."""

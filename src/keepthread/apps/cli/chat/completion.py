@@ -1,4 +1,4 @@
-"""What Tab offers: commands, and behind them sessions, files and models."""
+"""Tab completion: commands, and their arguments (sessions, files and models)."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import Final
@@ -27,7 +27,7 @@ class Completing(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """Yield what may stand before the cursor, but for sessions."""
+        """Yield completions before the cursor, except sessions."""
         word, behind, begun = document.text_before_cursor.partition(" ")
         if not behind:
             return _begun_with(word, _COMMANDS if word else ())
@@ -44,7 +44,7 @@ class Completing(Completer):
     async def get_completions_async(
         self, document: Document, complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion, None]:
-        """Yield what may stand before the cursor."""
+        """Yield completions before the cursor."""
         word, behind, begun = document.text_before_cursor.partition(" ")
         if behind and _completed_by(word) == "session":
             found = _begun_with(begun, await self._sessions())

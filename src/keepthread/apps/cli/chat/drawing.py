@@ -1,4 +1,4 @@
-"""Drawing an answer while it arrives: what is finished stands, the last block is drawn anew."""
+"""Draw an answer while it arrives: finished blocks stay, the last block is redrawn."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ _REFLOWING: Final = (
     "VTE_VERSION",
     "WT_SESSION",
 )
-"""What tells of terminals that wrap lines anew when they become narrower."""
+"""Variables of terminals that rewrap lines when they become narrower."""
 
 
 class Drawn:
@@ -47,13 +47,13 @@ class Drawn:
         self._reflows = any(name in environ for name in _REFLOWING)
         self._pieces = StreamSanitizer()
         self._text = ""
-        """What may still change."""
+        """The text that may still change."""
         self._frame: list[int] = []
-        """How wide each line is that can be drawn anew, and `_width` for which width it was."""
+        """The width of each line that can be redrawn; `_width` is the terminal width then."""
         self._width = 0
         self._passed = _Passed()
         self._status: list[Line] = []
-        """What is being done for the answer; it stands once the answer begins."""
+        """The work for the answer so far; it stays on the screen once the answer begins."""
         self._begun = self._behind = False
         self._every = every
         self._since = time.monotonic()
@@ -80,7 +80,7 @@ class Drawn:
         if self._text and not self._begun:
             self._begun = True
             with suppress(OSError):
-                self._let_status_stand()
+                self._keep_status()
                 self._draw()
 
     def status(self, lines: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ class Drawn:
             with suppress(OSError):
                 self._wait()
 
-    def _let_status_stand(self) -> None:
+    def _keep_status(self) -> None:
         if self._status:
             self._show([*self._status, []], [])
 
@@ -117,7 +117,7 @@ class Drawn:
         self._show([], [*self._status[:room], [Segment(text, Style(dim=True))]])
 
     def _draw(self) -> None:
-        """Let stand what is finished, and draw the rest over what was drawn of it."""
+        """Keep finished blocks, and draw the rest over its earlier drawing."""
         self._behind = False
         *whole, self._text = blocks_of(self._text)
         done = [line for block in whole for line in [*self._unseen(block), []]]
@@ -152,7 +152,7 @@ class Drawn:
         return lines
 
     def _show(self, done: Sequence[Line], live: Sequence[Line]) -> None:
-        """Write lines over the frame: some for good, some that may be drawn anew."""
+        """Write lines over the frame: some for good, some that may be redrawn."""
         width = self._console.width
         up = self._height(width) - 1
         segments = [_control(f"\x1b[{up}A" if up > 0 else "")]
@@ -192,7 +192,7 @@ class _Passed:
         self._width = width
 
     def fit(self, lines: Iterable[Line], width: int) -> None:
-        """Find the place anew in lines of another width."""
+        """Find the position again in lines of another width."""
         if not self._lines or width == self._width:
             return
         left, self._lines, self._width = self._letters, 0, width

@@ -1,4 +1,4 @@
-"""What was said before, for the arrow keys and Ctrl-R: it is in the log, and in no other file."""
+"""Input history for the arrow keys and Ctrl-R: read from the log, stored in no other file."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -12,7 +12,7 @@ from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 
 _SESSIONS: Final = 20
 _MESSAGES: Final = 400
-"""How many messages of each session are looked at."""
+"""Messages of each session that are read."""
 _MOST: Final = 500
 
 
@@ -22,7 +22,7 @@ class InputHistory(History):
     def __init__(
         self, persistence: Persistence, owner: str, opened: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Know where to look, once it was opened."""
+        """Take the memory to read from; `opened` waits until it is open."""
         super().__init__()
         self._keeping = persistence
         self._owner = owner
@@ -30,13 +30,13 @@ class InputHistory(History):
         self._reading: asyncio.Task[None] | None = None
 
     def read(self) -> None:
-        """Read the log anew, in the background: what was forgotten must not come back."""
+        """Read the log again, in the background: forgotten messages must not come back."""
         self._reading = asyncio.create_task(self._read(self._reading))
 
     async def load(self) -> AsyncGenerator[str, None]:
-        """Yield what was said, newest first."""
+        """Yield earlier inputs, newest first."""
         if self._reading:
-            await asyncio.wait([self._reading])  # which is not broken off with the prompt
+            await asyncio.wait([self._reading])  # the prompt must not cancel it
         for text in tuple(self._loaded_strings):
             yield text
 
@@ -48,7 +48,7 @@ class InputHistory(History):
         known = len(self._loaded_strings)
         with suppress(*AWAY):
             logged = await self._logged()
-            since = len(self._loaded_strings) - known  # what was said while it was read
+            since = len(self._loaded_strings) - known  # inputs since reading began
             for at, text in enumerate(self._loaded_strings):
                 if at < since or is_command(text):
                     logged.insert(at, text)

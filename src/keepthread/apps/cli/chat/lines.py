@@ -18,7 +18,7 @@ class Lines:
 
     @property
     def asking(self) -> bool:
-        """Tell whether a line is awaited."""
+        """Return whether a line is awaited."""
         return self._asked is not None
 
     async def ask(self, offer: str = "", mark: str = MARK) -> str:
@@ -50,7 +50,7 @@ class Lines:
         self.above(LEAVES)
 
     def above(self, text: str) -> None:
-        """Tell something, and ask again."""
+        """Show a text, and ask again."""
         _write("\n")
         show(text)
         _write(self._mark)

@@ -41,7 +41,9 @@ def show_warnings(tell: Callable[[str], object]) -> Generator[None]:
 def chat_hint(failure: ModelError, settings: "ModelSettings") -> str:
     """Return what to do after a model error in a chat; the error itself cannot know it."""
     if isinstance(failure, ModelDenied):
-        return f"The key is in {settings.key_variable}; with another, `keepthread chat -c` goes on"
+        return (
+            f"The key is in {settings.key_variable}; with another, `keepthread chat -c` continues"
+        )
     if isinstance(failure, ModelRefused):
         return "/model NAME lets another model answer, /retry asks again"
     return "/retry asks again"

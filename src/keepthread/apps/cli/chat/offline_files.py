@@ -1,7 +1,7 @@
 """Files that hold a conversation while its store is away; `delivery` brings them into it.
 
 Each is a store of its own, owned by one process at a time. Which store it belongs to is in its
-folder's name, so that nothing is ever delivered to another. A `forget` brings them home first. If
+folder's name, so that nothing is ever delivered to another. A `forget` delivers them first. If
 a running chat owns a file, it leaves a request beside it, and the process that delivers the file
 forgets too.
 """
@@ -39,7 +39,7 @@ class OfflineFile:
         return f"sqlite:///{self.path}"
 
     def remove(self) -> None:
-        """Take it away with all that stands beside it, once it is closed and delivered."""
+        """Delete it and the files beside it, once it is closed and delivered."""
         self._lock.release()
         for path in (*_requests(self.path), *(_beside(self.path, each) for each in _BESIDE)):
             with suppress(OSError):
@@ -63,7 +63,7 @@ class OfflineFiles:
         self._folder = folder / name
 
     def new(self) -> OfflineFile:
-        """Return a file that is not there yet; `OSError` if there is no place for it."""
+        """Return a new file; `OSError` if there is no place for it."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / f"{new_id()}{_SUFFIX}"
         lock = FileLock(_beside(path, "-owner"))
@@ -71,7 +71,7 @@ class OfflineFiles:
         return OfflineFile(path, lock)
 
     def left(self) -> list[Path]:
-        """Return all that are there, oldest first: what chats could not deliver yet."""
+        """Return all existing files, oldest first: chats could not deliver them yet."""
         return sorted(self._folder.glob(f"*{_SUFFIX}"))
 
     def take(self, path: Path) -> OfflineFile | None:

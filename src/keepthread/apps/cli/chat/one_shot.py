@@ -42,7 +42,7 @@ def _input() -> str:
     try:
         return sys.stdin.buffer.read().decode().strip("\r\n")
     except UnicodeDecodeError:
-        raise InvalidInput("the input is no text in UTF-8") from None
+        raise InvalidInput("the input is not UTF-8 text") from None
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -76,7 +76,7 @@ async def answer_once(
 
 
 def _let_go_of_the_output() -> None:
-    """Write to nobody from now on: whoever read it has gone."""
+    """Discard further output: the reader has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

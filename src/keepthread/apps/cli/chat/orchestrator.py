@@ -1,4 +1,4 @@
-"""The orchestrator behind a chat: it is told what happens, and its answer arrives in pieces."""
+"""Let the orchestrator answer in a chat: show its events, and yield the answer in pieces."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -14,20 +14,20 @@ from keepthread.types import Reply
 
 
 class ChatOrchestrator:
-    """Answers by a route, a plan and its steps; set it as what answers in a talk."""
+    """Answers by a route, a plan and its steps."""
 
     def __init__(self, talk: Talk, tools: Tools) -> None:
         """Answer in a talk from now on."""
         self._talk = talk
         self.tools = tools
         self.show: Callable[[Sequence[str]], object] = lambda _: None
-        """Shows how far it is, in lines."""
+        """Shows the progress, in lines."""
         self.steps = Steps()
         """How the latest request was handled."""
         talk.answering = self.answer
 
     async def answer(self, turn: Turn, _: Context) -> AsyncGenerator[str | Reply]:
-        """Give the pieces of an answer, and at the end the whole."""
+        """Yield the pieces of an answer, and at the end the whole."""
         self.steps = Steps()
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
         if not self.tools.started:
@@ -55,7 +55,7 @@ class ChatOrchestrator:
         self.show(self.steps.lines())
 
     async def _left(self, event: Event) -> str:
-        """Return for how long a result that was remembered goes on to serve."""
+        """Return for how many turns a cached result remains valid."""
         if not isinstance(event, Used) or not event.remembered:
             return ""
         session = await self._talk.session()

@@ -1,7 +1,7 @@
-"""Where a chat is kept: its store; while that is away a file of its own; else this process.
+"""Where a chat is stored: its store; while that is away, a file of its own; else this process.
 
-All three are memories, so a chat goes on as if nothing had happened, and says that something did.
-The store is tried again and again, and once it is back everything is brought into it.
+All three are memories, so a chat continues and only shows a notice. The store is retried, and
+once it is back, everything is delivered to it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from keepthread.memory.memory import Memory
 from keepthread.types import Message, SessionInfo
 
 AWAY: Final = (Unavailable, Damaged, WrongFormat, StoreClosed, OSError)
-"""What says that a store cannot be used now, and nothing about what was asked of it."""
+"""Errors that say that a store cannot be used now, and nothing about the request."""
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _LAST_TRY: Final = 2.0
@@ -33,7 +33,7 @@ class Persistence:
         *,
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """Know the store and the files beside it; without such files nothing is kept at all."""
+        """Take the store and the offline files; without such files nothing is kept at all."""
         self._address = address
         self._opened = opened
         self._offline_files = offline_files
@@ -47,7 +47,7 @@ class Persistence:
         self.away = ""
         """Why the store cannot be used now; nothing if it can."""
         self.kept = offline_files is not None
-        """Whether what is said survives the end of this process."""
+        """Whether messages survive the end of this process."""
 
     @property
     def memory(self) -> Memory:
@@ -56,7 +56,7 @@ class Persistence:
         return self._memory
 
     async def begin(self) -> None:
-        """Open the store, and bring home what earlier chats left; or say why that cannot be."""
+        """Open the store and deliver what earlier chats left, or say why that is impossible."""
         if self._offline_files is None:
             self._memory = await self._opened("ram://")
             return
@@ -69,7 +69,7 @@ class Persistence:
             await bring_home(self._offline_files, self._opened, self._memory, self.tell)
 
     async def close(self) -> None:
-        """Bring home what can be brought, and close."""
+        """Deliver what can be delivered, and close."""
         if self._watching:
             self._watching.cancel()
         if self.away and self._memory is not None:
@@ -83,7 +83,7 @@ class Persistence:
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[None]:
-        """Let the memory stay the same while the block runs, but for what `leave` does."""
+        """Keep the same memory while the block runs, except for `leave`."""
         async with self._using:
             yield
 
@@ -92,7 +92,7 @@ class Persistence:
     async def leave(
         self, error: Exception, session: SessionInfo | None, said: Sequence[Message]
     ) -> None:
-        """Go on elsewhere, with what was said so far; there `session` has the same id."""
+        """Continue elsewhere, with the messages so far; there `session` has the same id."""
         await self._go_aside(error)
         if session is None:
             return
@@ -149,7 +149,7 @@ class Persistence:
     # --- back ---
 
     async def _watch(self) -> None:
-        """Try again and again."""
+        """Retry until the store is back."""
         pause = _FIRST_PAUSE
         while self.away:
             await asyncio.sleep(pause)
@@ -158,7 +158,7 @@ class Persistence:
                 await self.come_back()
 
     async def come_back(self) -> int:
-        """Bring into the store what was kept elsewhere, and go on there; return how much it was.
+        """Deliver what was kept elsewhere to the store, and continue there; return the messages.
 
         If the store refuses it, the chat continues in its file and says so once.
         """
@@ -208,7 +208,7 @@ class Persistence:
         self._reason = reason
 
     async def before_forget(self, **forget: Any) -> None:
-        """Bring home what other chats keep in files, or ask them to forget it too."""
+        """Deliver what other chats keep in files, or ask them to forget it too."""
         if self._offline_files is not None:
             await bring_home(
                 self._offline_files, self._opened, self.memory, self.tell, forget=forget

@@ -62,13 +62,13 @@ class Plain:
 
 
 def draws(environ: Mapping[str, str], *, markdown: bool) -> bool:
-    """Tell whether answers are drawn: if that is wanted, on a terminal that can."""
+    """Return whether answers are drawn: if that is wanted, on a terminal that can."""
     plain = environ.get("NO_COLOR") or is_dumb(environ)
     return markdown and not plain and sys.stdout.isatty()
 
 
 def is_dumb(environ: Mapping[str, str]) -> bool:
-    """Tell whether a terminal can do nothing but write."""
+    """Return whether a terminal can only write text."""
     return environ.get("TERM", "") in ("", "dumb", "unknown")
 
 

@@ -1,4 +1,4 @@
-"""The line that a person types: its keys, its history, and what stands below it."""
+"""The line that a person types: its keys, its history, and the line below it."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ _STYLE: Final = Style.from_dict(
         "dim": "dim",
         "bad": "ansired",
         "good": "bold",
-        # In the terminal's own colours, be they dark or light.
+        # In the terminal's own colors, dark or light.
         "completion-menu.completion": "noinherit",
         "completion-menu.completion.current": "noinherit bold ansicyan",
         "completion-menu.meta.completion": "noinherit dim",
@@ -71,7 +71,7 @@ class Prompt:
 
     @property
     def asking(self) -> bool:
-        """Tell whether a line is on the screen, this one or one that asks for a yes."""
+        """Return whether a prompt is on the screen, this one or one that asks for a yes."""
         app = get_app_or_none()
         return app is not None and not app.is_done
 
@@ -97,9 +97,9 @@ class Prompt:
         return answer.strip().lower() in ("y", "yes")
 
     def above(self, text: str) -> None:
-        """Tell something above the line that is being typed."""
+        """Show a text above the line that is being typed."""
         app = get_app()
-        # By hand: what prompt_toolkit has for that lets keys through to the screen meanwhile.
+        # By hand: with the function of prompt_toolkit, keys appear on the screen in the meantime.
         app.renderer.erase()
         show(text, "class:dim")
         app.renderer.request_absolute_cursor_position()
@@ -117,7 +117,7 @@ class Prompt:
             self._session.app.key_processor.send_sigint()
 
     def refresh(self) -> None:
-        """Draw anew what stands below."""
+        """Redraw the line below."""
         if self._session.app.is_running:
             self._session.app.invalidate()
 
@@ -154,7 +154,7 @@ class Prompt:
 
 
 def show(text: str, style: str = "") -> None:
-    """Write a text that is harmless, in the terminal's colours if it has any."""
+    """Write a sanitized text, in the terminal's colors if it has any."""
     if is_dumb(os.environ):
         sys.stdout.write(f"{text}\n")
     else:

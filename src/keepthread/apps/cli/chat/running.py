@@ -1,4 +1,4 @@
-"""Running a chat: a memory opened, a person or a pipe answered, and all of it closed again."""
+"""Run a chat: open the memory, answer a person or a pipe, and close everything again."""
 
 import asyncio
 import errno
@@ -69,7 +69,7 @@ async def _at_terminal(
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        return signals.status or HUNG_UP  # the terminal is gone, and nobody is left to tell
+        return signals.status or HUNG_UP  # the terminal is gone, and nobody is left to read it
     finally:
         await _close(talk, opening, signals, orchestrator)
 
@@ -77,7 +77,7 @@ async def _at_terminal(
 def _orchestrator(
     call: Call, talk: Talk, environ: Mapping[str, str], tell: Callable[[str], object]
 ) -> "ChatOrchestrator | None":
-    """Let the orchestrator answer, if that is wanted; its tools are made ready meanwhile."""
+    """Let the orchestrator answer, if that is wanted; its tools start in the background."""
     if not call.config.settings.chat.orchestrate:
         return None
     from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator  # noqa: PLC0415 - if wanted
@@ -105,7 +105,7 @@ async def _close(
 
 
 def _wait() -> None:
-    """Do nothing: it ends by itself."""
+    """Do nothing: closing ends without help."""
 
 
 async def _closed(talk: Talk, opening: "asyncio.Task[None]") -> None:

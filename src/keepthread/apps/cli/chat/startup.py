@@ -14,7 +14,7 @@ from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.memory.memory import Memory, Opening
 
 PATIENCE: Final = 2.0
-"""For how many seconds a store may be busy or silent before a chat goes on without it."""
+"""Seconds that a store may be busy or silent before a chat continues without it."""
 
 
 class Wanted(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the orchestrator does for an answer, as a small tree that grows while it works."""
+"""The steps of the orchestrator for an answer, as a small tree that grows while it works."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _LONGEST_REASON: Final = 200
 
 
 class Steps:
-    """The route, the plan and its steps; `lines` is how they stand now."""
+    """The route, the plan and its steps; `lines` shows their state."""
 
     def __init__(self) -> None:
         """Begin with nothing decided."""

@@ -31,7 +31,7 @@ _IDLE: Final = 3600.0
 
 @dataclass(slots=True, kw_only=True)
 class Answered:
-    """What came of a question; it fills while the answer arrives."""
+    """The outcome of a question; it fills while the answer arrives."""
 
     question: Message
     context: Context
@@ -67,9 +67,9 @@ class Talk:
         self.system = system
         self.id = id or new_session_id()
         self.answering: Answering = self._by_model
-        """Who answers: the model by itself, unless another way is set."""
+        """Produces the answer: the model, unless something else is set."""
         self.last: Answered | None = None
-        """What came of the latest question."""
+        """The outcome of the latest question."""
         self.answered: list[Answered] = []
         """All that was asked since this program began."""
         self.unanswered: Message | None = None
@@ -82,7 +82,7 @@ class Talk:
     # --- the session ---
 
     async def session(self) -> Session:
-        """Return the session where it is kept now, made if it is not there."""
+        """Return the session in the current memory; it is created if it is missing."""
         memory = self.persistence.memory
         if self._session is None or self._home is not memory:
             self._session = await memory.session(
@@ -92,12 +92,12 @@ class Talk:
         return self._session
 
     async def known_session(self) -> Session | None:
-        """Return the session if it is there already."""
+        """Return the session if it exists already."""
         found = await self.persistence.memory.store.get_session(self.id)
         return None if found is None else await self.session()
 
     def move(self, id: str) -> None:
-        """Go on in another session."""
+        """Continue in another session."""
         self.id = id
         self._session = self.last = self.unanswered = None
         self._said.clear()

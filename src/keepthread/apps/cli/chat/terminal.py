@@ -41,7 +41,7 @@ class Terminal:
     """The person at a terminal, and the chat with them."""
 
     def __init__(self, environ: Mapping[str, str], signals: Signals) -> None:
-        """Begin with nobody asked; `tell` may be used at once."""
+        """Start without a prompt; `tell` may be used at once."""
         self._environ = environ
         self._signals = signals
         self._news: list[str] = []
@@ -58,11 +58,11 @@ class Terminal:
 
     @property
     def screen(self) -> "Screen":
-        """Return what draws for them."""
+        """Return the screen that draws for them."""
         return self._chat.call.screen
 
     def say(self, text: str) -> None:
-        """Tell one thing."""
+        """Show a text."""
         show(sanitize(text, lines=True))
 
     async def agrees(self, question: str) -> bool:
@@ -71,7 +71,7 @@ class Terminal:
         return await self._prompt.agrees(sanitize(question))
 
     def tell(self, text: str) -> None:
-        """Tell what happened meanwhile: above the line that is typed, or behind an answer."""
+        """Show a notice: above the line that is being typed, or after an answer."""
         if self._prompt is None or self._answering:
             self._news.append(text)
         elif self._prompt.asking:
@@ -116,7 +116,7 @@ class Terminal:
             behind.cancel()
         talk = self._chat.talk
         if self._chat.over and talk.last and talk.persistence.kept and not talk.persistence.away:
-            show("keepthread chat -c goes on here", _DIM)
+            show("keepthread chat -c continues here", _DIM)
 
     def _line(self) -> Prompt | Lines:
         if is_dumb(self._environ):
@@ -156,7 +156,7 @@ class Terminal:
     async def _do(
         self, work: Coroutine[Any, Any, object], stop: Callable[[], object] | None = None
     ) -> bool:
-        """Do something that Ctrl-C can end; tell whether it came to its own end."""
+        """Run something that Ctrl-C can stop; return whether it finished."""
         task = asyncio.create_task(work)
         with self._signals.during(stop or task.cancel):
             try:
@@ -180,7 +180,7 @@ class Terminal:
         self._tell_news()
 
     def _stop(self) -> None:
-        """End the answer; pressed again meanwhile, leave when what arrived is stored."""
+        """End the answer; if pressed again, leave once the text that arrived is stored."""
         if self._signals.presses >= _LEAVING:
             self._signals.status = self._signals.status or INTERRUPTED
         self._chat.talk.stop()
@@ -254,16 +254,16 @@ class Terminal:
         return f"{_shortened(sanitize(title), room)}{rest}"
 
     async def _look(self) -> None:
-        """See what the session is called now."""
+        """Read the session's current title."""
         if self._opening.done():
             with suppress(KeepthreadError, OSError):
                 found = await self._chat.talk.known_session()
                 self._info = found.info if found else None
 
-    # --- behind the first line ---
+    # --- in the background of the first line ---
 
     async def _opened(self) -> bool:
-        """Wait for the memory; tell whether there is one."""
+        """Wait for the memory; return whether it opened."""
         await asyncio.wait([self._opening])
         return not self._failed()
 
@@ -279,7 +279,7 @@ class Terminal:
             self._seeing = asyncio.create_task(self._see())
 
     async def _see(self) -> None:
-        """Tell which session goes on, now that it can be seen."""
+        """Show which session continues, now that the memory is open."""
         await self._look()
         if self._info is not None:
             self.tell(_named(self._info))
@@ -287,13 +287,13 @@ class Terminal:
             self._prompt.refresh()
 
     async def _behind(self) -> None:
-        """Load what is not needed before the first question, then look after the store."""
+        """Load what the first prompt does not need, then maintain the store."""
         await asyncio.sleep(_MOMENT)
         talk = self._chat.talk
         if draws(self._environ, markdown=self._markdown):
             await asyncio.to_thread(import_module, DRAWN)
         if warm := getattr(talk.model, "warm", None):
-            with suppress(ModelError):  # the first question will tell
+            with suppress(ModelError):  # the first question will show it
                 await warm()
         if await self._opened():
             await asyncio.to_thread(self._load_counter)

@@ -29,12 +29,12 @@ class Tools:
 
     @property
     def started(self) -> bool:
-        """Tell whether all servers have started, or failed to."""
+        """Return whether all servers have started, or failed to."""
         return self._ready.is_set() or self._running.done()
 
     @property
     def states(self) -> list[State]:
-        """Tell how each server is."""
+        """Return the state of each server."""
         return self._servers.states
 
     async def close(self) -> None:
@@ -46,7 +46,7 @@ class Tools:
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
-        # They are entered and left by one task, as what stands below them wants it.
+        # One task enters and leaves them, as the library below requires.
         async with self._servers:
             self._ready.set()
             await self._over.wait()

@@ -1,4 +1,4 @@
-"""`keepthread chat`: what the command line says, and which kind of chat that makes."""
+"""`keepthread chat`: its options, and which kind of chat they start."""
 
 import os
 from typing import Annotated
@@ -13,14 +13,14 @@ from keepthread.errors import InvalidInput
 async def chat(
     call: Call,
     latest: Annotated[
-        bool, typer.Option("--continue", "-c", help="Go on with the latest session.")
+        bool, typer.Option("--continue", "-c", help="Continue the latest session.")
     ] = False,
     resume: Annotated[
-        str | None, typer.Option("--resume", "-r", metavar="ID", help="Go on with this session.")
+        str | None, typer.Option("--resume", "-r", metavar="ID", help="Continue this session.")
     ] = None,
     session: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Go on with this session, made if it is not there."),
+        typer.Option(metavar="ID", help="Continue this session; create it if it does not exist."),
     ] = None,
     question: Annotated[
         str | None,
@@ -28,7 +28,7 @@ async def chat(
             "--print",
             "-p",
             metavar="QUESTION",
-            help="Answer one question on the output and end; what is piped in goes behind it.",
+            help="Answer one question and exit; piped input is added after it.",
         ),
     ] = None,
     model: Annotated[
@@ -36,7 +36,9 @@ async def chat(
     ] = None,
     system: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="The system prompt; of a session that is there, too."),
+        typer.Option(
+            metavar="TEXT", help="The system prompt; it replaces that of an existing session."
+        ),
     ] = None,
     orchestrate: Annotated[
         bool,
@@ -48,7 +50,7 @@ async def chat(
 ) -> int:
     """Chat with a model that remembers.
 
-    Input from a pipe is a question, too. Exits with 1 if the one answer was cut short.
+    Piped input is a question, too. Exits with 1 if the one answer was cut short.
     """
     if sum((latest, resume is not None, session is not None)) > 1:
         raise InvalidInput("--continue, --resume and --session exclude each other; give one")

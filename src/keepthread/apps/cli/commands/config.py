@@ -28,7 +28,7 @@ _OWN: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.
 
 
 class Service(NamedTuple):
-    """Somebody who answers; what is None is left to the defaults."""
+    """A service of models; None means its default."""
 
     name: str
     title: str
@@ -70,7 +70,7 @@ def service_of(answer: str) -> Service:
     if "://" in answer:
         return service_at(answer)
     names = ", ".join(service.name for service in SERVICES)
-    raise InvalidInput(f"{answer!r} is no service; there are {names}, or give an address")
+    raise InvalidInput(f"{answer!r} is not a service; there are {names}, or give an address")
 
 
 def service_at(address: str) -> Service:
@@ -81,13 +81,13 @@ def service_at(address: str) -> Service:
 
 
 def likely(environ: Mapping[str, str]) -> Service:
-    """Return the service whose key is there, else the first."""
+    """Return the service whose key is set, else the first."""
     keyed = [each for each in SERVICES if environ.get(each.settings().key_variable)]
     return (*keyed, *SERVICES)[0]
 
 
 def models_at(service: Service, key: str | None) -> list[str]:
-    """Return some names of models if the service tells them within 2 seconds, else none."""
+    """Return some names of models if the service lists them within 2 seconds, else none."""
     if service.base_url is None and key is None:
         return []
     try:
@@ -128,7 +128,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Answers(NamedTuple):
-    """What was answered."""
+    """The answers to the questions of `init`."""
 
     service: Service
     model: str
@@ -179,7 +179,7 @@ class Questions:
             self._model(chosen, model),
             self._answer("Keep conversations in", path, short(default_path()), _path),
             self._answer(
-                "Delete them by themselves after how many days without activity",
+                "Delete them automatically after how many days without activity",
                 days,
                 NEVER,
                 _days,
@@ -238,7 +238,7 @@ def _path(answer: str) -> str:
         )
     path = Path(answer).expanduser()
     if not answer or path.is_dir():
-        raise InvalidInput(f"{answer or 'nothing'} is no file; give one, such as ~/memory.db")
+        raise InvalidInput(f"{answer or 'nothing'} is not a file; give one, such as ~/memory.db")
     there = next(place for place in path.absolute().parents if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InvalidInput(f"nothing can be written into {there}; give another path")
@@ -251,7 +251,7 @@ def _days(answer: str) -> int | None:
     try:
         return whole(1).take_text(answer)
     except ValueError:
-        raise InvalidInput(f"{answer!r} is no number of days from 1; or say {NEVER}") from None
+        raise InvalidInput(f"{answer!r} is not a number of days from 1; or say {NEVER}") from None
 
 
 def short(path: Path) -> str:
@@ -275,7 +275,7 @@ def init(
     ] = None,
     prune_days: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Delete them after so many days at rest, or `never`."),
+        typer.Option(metavar="N", help="Delete them after N days without activity, or `never`."),
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; what is not given has its default.")
@@ -292,8 +292,8 @@ def init(
     file = config_file(os.environ)
     if file.exists() and not yes:
         if alone:
-            raise InvalidInput(f"{file} is there already; say --yes to write it anew")
-        if not typer.confirm(f"{file} is there already. Write it anew?", err=True):
+            raise InvalidInput(f"{file} exists already; say --yes to overwrite it")
+        if not typer.confirm(f"{file} exists already. Overwrite it?", err=True):
             call.say("Nothing was changed")
             return
     answers = Questions(os.environ, ask=not (yes or alone)).answers(*given)

@@ -29,8 +29,8 @@ async def copy(
 ) -> int:
     """Copy everything of a tenant into another store, and compare both.
 
-    The target is made if it is not there. A copy that was broken off goes on where it was when it
-    is run again. Exits with 1 if anything differs in the end.
+    The target is created if it does not exist. An interrupted copy resumes when it is run again.
+    Exits with 1 if anything differs in the end.
     """
     if call.store:
         raise InvalidInput("copy names both of its stores itself: leave out --store")

@@ -1,4 +1,4 @@
-"""What answers in a channel: a model with memory around it, or the orchestrator."""
+"""Answer in a channel: by a model with memory, or by the orchestrator."""
 
 import asyncio
 import logging
@@ -107,7 +107,7 @@ _IN_PROCESS: Final = "ram://"
 async def run(
     call: Call, environ: Mapping[str, str], *, orchestrated: bool = False, with_tools: bool = False
 ) -> int:
-    """Be there until a signal ends it; return the exit status."""
+    """Run until a signal ends it; return the exit status."""
     settings = call.config.settings
     token = _token(settings.discord, environ)
     model = model_of(settings.model, environ)
@@ -187,7 +187,7 @@ def _kept(settings: Settings) -> str:
 
 @contextmanager
 def _told(warn: Callable[[str], object]) -> Generator[None]:
-    """Tell what is logged in one line each, while the block runs."""
+    """Show each log record in one line, while the block runs."""
     teller = _Teller(warn)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:

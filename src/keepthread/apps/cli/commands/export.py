@@ -164,9 +164,7 @@ def _show(line: bytes) -> None:
 
 async def backup(
     call: Call,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The copy; it must not be there yet.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it must not exist yet.")],
 ) -> None:
     """Copy the whole store, every tenant in it, while it stays in use."""
     async with call.file() as store:

@@ -25,7 +25,7 @@ _FEWEST: Final = 4
 
 
 class _Given(NamedTuple):
-    """What stands on the command line behind the action."""
+    """The arguments after the action."""
 
     words: Sequence[str]
     every: bool
@@ -59,7 +59,7 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
     ] = None,
     attribute: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What it tells, such as city; one replaces another."),
+        typer.Option(metavar="NAME", help="Its subject, such as city; one fact replaces another."),
     ] = None,
     value: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The value alone, such as Oslo.")
@@ -79,7 +79,7 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
 ) -> None:
     """See what is known of an owner beyond one session, and correct it.
 
-    A key may be given by its last digits. What waits to be confirmed is in no prompt until it is.
+    A key may be given by its last digits. A fact that waits for confirmation is in no prompt.
     """
     run = _ACTIONS.get(action)
     if run is None:

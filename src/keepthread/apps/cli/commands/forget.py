@@ -36,11 +36,11 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
         typer.Option(metavar="NAME", help="Of this owner's sessions; alone, all theirs."),
     ] = None,
     author: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What this person wrote.")
+        str | None, typer.Option(metavar="NAME", help="Messages of this person.")
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option(metavar="SOURCE", help="What came from here: tool:NAME, web:URL, import:ID."),
+        typer.Option(metavar="SOURCE", help="Messages from here: tool:NAME, web:URL, import:ID."),
     ] = None,
     since: Annotated[
         str | None,
@@ -54,9 +54,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
     ] = False,
     rewrite: Annotated[
         bool,
-        typer.Option(
-            "--rewrite", help="Let PostgreSQL rewrite what was touched, locked meanwhile."
-        ),
+        typer.Option("--rewrite", help="Let PostgreSQL rewrite changed tables, which locks them."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be forgotten.")
@@ -65,7 +63,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
 ) -> int:
     """Erase messages, their copies and all that was made from them, for ever.
 
-    What is given must all hold for a message. Exits with 1 if a file still holds some of it.
+    A message must match all the options given. Exits with 1 if a file still holds some of it.
     """
     chosen: dict[str, Any] = {
         "session": session,

@@ -29,7 +29,7 @@ _SHOWN: Final = 20
 
 
 class Wanted(NamedTuple):
-    """What is to become of a file."""
+    """How to import a file."""
 
     form: str
     size: int
@@ -46,7 +46,7 @@ class Arrival(NamedTuple):
 
 
 async def bring(call: Call, file: BinaryIO, wanted: Wanted) -> int:
-    """Read a file into the store, tell what came of it, and return the exit status."""
+    """Read a file into the store, report the result, and return the exit status."""
     arrival = look_into(file, wanted)
     counter = Estimator() if wanted.form == JSONL else current_counter(call)
     async with call.memory(create=True, counter=counter) as memory:
@@ -64,7 +64,7 @@ async def bring(call: Call, file: BinaryIO, wanted: Wanted) -> int:
 
 
 def look_into(file: BinaryIO, wanted: Wanted) -> Arrival:
-    """Return what reads a file; one that is none is an error, and nothing is made for it."""
+    """Return the reader of a file; an unreadable file is an error, and no store is created."""
     if wanted.form == JSONL:
         return _lines(file, wanted)
     if wanted.form == MARKDOWN:
@@ -102,10 +102,10 @@ def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
     what = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
     lines = [f"Imported {what} into {place}"]
     if done.known:
-        lines.append(f"{done.known:,} sessions were there already and are the same")
+        lines.append(f"{done.known:,} sessions existed already and are the same")
     warnings: list[str] = []
     if done.kept:
-        warnings.append(f"{done.kept:,} records were there with another value; those were kept")
+        warnings.append(f"{done.kept:,} records existed with another value; those were kept")
     if done.damaged:
         warnings.append(f"{done.damaged:,} sessions or messages were damaged where they came from")
     return warnings, lines
@@ -159,15 +159,15 @@ def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
         warnings.append("; ".join(filter(None, [f"{left:,} more", more])))
     forks = f" ({done.forks:,} of them forks)" if done.forks else ""
     counts = (
-        (done.known, "sessions were there already and are the same"),
-        (done.grown, "sessions were there already and got what came since"),
+        (done.known, "sessions existed already and are the same"),
+        (done.grown, "sessions existed already and got their new messages"),
         (done.empty, "conversations were empty"),
         (done.hidden, "messages that people were not shown either were left out"),
         (done.shortened, "messages were too long and lost their end"),
         (done.left_out, "messages on other branches, or that cannot be read, were left out"),
         (done.repeated, "messages were in the file twice and were taken once"),
         (done.rejoined, "messages lack their predecessor and follow the one before them"),
-        (done.refused, "conversations were passed over; all others are there"),
+        (done.refused, "conversations were passed over; all others were imported"),
     )
     lines = [f"Imported {done.sessions:,} sessions{forks}, {done.messages:,} messages into {place}"]
     return warnings, lines + [f"{count:,} {what}" for count, what in counts if count]
@@ -182,7 +182,7 @@ def _plain(done: Imported | Arrived) -> dict[str, Any]:
 async def seed_session(
     call: Call, folder: Path, session: str, *, owner: str | None, last: int | None
 ) -> int:
-    """Begin a session with a transcript of a folder, and tell whether it was begun."""
+    """Begin a session with a transcript of a folder, and return whether it was begun."""
     counter = current_counter(call)
     async with call.memory(create=True, counter=counter) as memory:
         count = await seed(
@@ -217,7 +217,7 @@ async def import_file(
         typer.Option(metavar="NAME", help="Whose they are; else default."),
     ] = None,
     branches: Annotated[
-        bool, typer.Option("--branches", help="Keep what was edited away or asked anew, as forks.")
+        bool, typer.Option("--branches", help="Keep edited and repeated questions as forks.")
     ] = False,
     form: Annotated[
         str | None,
@@ -229,14 +229,14 @@ async def import_file(
     ] = None,
     last: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Of a folder: so many messages, the last; 20."),
+        typer.Option(min=1, metavar="N", help="Of a folder: the last N messages (20)."),
     ] = None,
 ) -> int:
     """Read conversations into the store.
 
     An export of ours, of ChatGPT or of Claude, an archive of theirs, or a transcript: the format is
-    known by the content. The store is made if it is not there. An import that was broken off goes
-    on where it was when it is run again.
+    known by the content. The store is created if it does not exist. An interrupted import
+    resumes when it is run again.
     """
     if form not in (None, *FORMATS):
         raise InvalidInput(f"--format must be one of {', '.join(FORMATS)}, not {form!r}")

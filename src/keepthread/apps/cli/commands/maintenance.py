@@ -27,9 +27,9 @@ async def prune(
     days: Annotated[int, typer.Option(min=0, metavar="N", help="Days without activity.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete sessions without activity for so many days.
+    """Delete sessions without activity for N days.
 
-    It asks first; where nobody can answer, `--yes` must be said.
+    Asks first; without a terminal, `--yes` is required.
     """
     async with call.memory() as memory:
         before = time.time() - days * DAY
@@ -74,14 +74,14 @@ async def verify(call: Call) -> int:
 
 
 def behind(passed: int, total: int, progress: Progress | None) -> Progress | None:
-    """Return what tells of a part of the work, behind so much that is done already."""
+    """Return a callback for the progress of a part, after work that is done already."""
     if progress is None:
         return None
     return lambda done, _: progress(passed + done, max(total, passed + done))
 
 
 async def recount(call: Call) -> None:
-    """Count tokens anew where another counter counted them.
+    """Recompute token counts after changing the tokenizer.
 
     A session changes as a whole or not at all. Until then contexts are right as well, but cost more
     to build.
@@ -100,7 +100,7 @@ async def recount(call: Call) -> None:
                 passed += session.messages
     if call.json:
         call.write({"counter": counter.name, "messages": total, "counted": counted})
-    call.say(f"Counted {counted:,} of {total:,} messages anew with {counter.name}")
+    call.say(f"Counted {counted:,} of {total:,} messages again with {counter.name}")
 
 
 async def index(
@@ -111,8 +111,8 @@ async def index(
 ) -> None:
     """Read what was written since into the index, and into vectors.
 
-    Vectors are made if the settings name an embedder; what another model embedded is embedded anew.
-    Programs that search do all this by themselves; here it is done beforehand.
+    Vectors are made if the settings name an embedder; vectors of another model are replaced.
+    Programs that search do all this automatically; this command does it in advance.
     """
     embedder = embedder_of(call.config.settings.embedder, os.environ)
     embedded = 0
@@ -155,8 +155,8 @@ async def compact(
 ) -> None:
     """Compact old turns into summaries, and keep every message.
 
-    Chats do so by themselves when it is due. Who shortens stands in the settings: the program
-    itself, or a model, which is then asked.
+    Chats do so automatically when it is due. The settings name the summarizer: the program
+    itself, or a model, which is then called.
     """
     if bool(sessions) == every:
         raise InvalidInput("name the sessions to compact, or say --all")
@@ -167,7 +167,7 @@ async def compact(
         total, passed, compactions, refused = sum(each.turns for each in chosen), 0, 0, 0
         with call.progress("Compaction", "turns") as progress:
             for each in chosen:
-                # Of one session it is told what is due, of many how far they were gone through.
+                # For one session it shows the turns that are due, for many the sessions done.
                 tell = behind(passed, total, progress) if len(chosen) > 1 else progress
                 done = await _compact(memory, each.id, tell)
                 compactions, refused = compactions + done[0], refused + done[1]
@@ -194,7 +194,7 @@ async def _chosen(call: Call, memory: Memory, names: Sequence[str]) -> list[Sess
 
 async def _compact(memory: Memory, id: str, progress: Progress | None) -> tuple[int, int]:
     """Compact a session; return the number of compactions and of failures of the model."""
-    with suppress(SessionNotFound, SessionGone):  # deleted meanwhile
+    with suppress(SessionNotFound, SessionGone):  # deleted in the meantime
         session = await memory.get_session(id)
         before = (await session.status()).refusals
         compactions = await session.compact(progress=progress)

@@ -33,11 +33,11 @@ async def search(
         list[str] | None,
         typer.Option(metavar="ROLE", help="Only user, assistant, tool or system; may be repeated."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show up to N messages.")] = 10,
 ) -> None:
     """Find the messages that bear most on a question, in every session or some.
 
-    The best come first. What was written since the last search is read into the index before.
+    The best come first. Messages written since the last search are indexed first.
     """
     async with call.memory() as memory:
         if session is not None:
@@ -68,7 +68,7 @@ def seconds(text: str | None, option: str) -> float | None:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(
-            f"{option} {text!r} is no date: write 2026-11-15 or 2026-11-15T18:30"
+            f"{option} {text!r} is not a date: write 2026-11-15 or 2026-11-15T18:30"
         ) from None
     return at.replace(tzinfo=at.tzinfo or UTC).timestamp()
 

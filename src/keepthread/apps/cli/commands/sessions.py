@@ -13,7 +13,7 @@ async def sessions(
     owner: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only the sessions of this owner.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show up to N sessions.")] = 20,
 ) -> None:
     """List sessions, latest activity first.
 
@@ -32,8 +32,8 @@ async def sessions(
 async def show(
     call: Call,
     session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
-    after: Annotated[int, typer.Option(min=0, metavar="N", help="Begin behind this position.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many messages.")] = 100,
+    after: Annotated[int, typer.Option(min=0, metavar="N", help="Start after this position.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show up to N messages.")] = 100,
 ) -> None:
     """Show a session's messages, oldest first, hidden ones included."""
     async with call.memory() as memory:

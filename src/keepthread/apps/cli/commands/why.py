@@ -91,7 +91,7 @@ async def _kept(session: Session, number: int) -> ContextReport:
         )
     if len(kept) < number:
         raise InvalidInput(
-            f"{len(kept)} contexts of session {session.id!r} were kept, and {number} is none of"
+            f"{len(kept)} contexts of session {session.id!r} were kept, and {number} is not one of"
             f" them; 1 is the newest, {len(kept)} the oldest"
         )
     found = kept[-1]

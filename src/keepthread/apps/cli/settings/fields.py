@@ -1,4 +1,4 @@
-"""What a setting may be: a kind takes the value of a file or the text of a variable, or refuses."""
+"""Kinds of settings: each checks the value of a file or the text of a variable."""
 
 from collections.abc import Callable
 from math import isfinite
@@ -13,7 +13,7 @@ _TRUTHS: Final = {
 
 
 class Kind(NamedTuple):
-    """One kind of value; `expected` says it in words, behind "it must be"."""
+    """One kind of value; `expected` says it in words, after "it must be"."""
 
     expected: str
     fits: Callable[[object], bool]
@@ -105,7 +105,7 @@ def _are_numbers(value: object) -> bool:
 
 
 def numbers_of(value: object) -> list[int]:
-    """Return the numbers that a setting names, 0 for what is none."""
+    """Return the numbers in a setting, 0 for anything else."""
     words = str("" if value is None else value).replace(",", " ").split()
     return [int(word) if word.isascii() and word.isdigit() else 0 for word in words]
 

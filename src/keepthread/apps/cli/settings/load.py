@@ -1,4 +1,4 @@
-"""What holds for a call: defaults, two files, the environment, flags; the later wins."""
+"""Load the settings: defaults, two files, the environment, flags; the later wins."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class Config:
     """Messages for the user: which settings a project's file sets, or why it is not used."""
 
     def make_room(self) -> None:
-        """Make the folder of the file that keeps conversations, if it is not there."""
+        """Create the folder of the file that keeps conversations, if it is missing."""
         if self.settings.memory.url is None:
             self.settings.memory.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -62,7 +62,7 @@ def _layers(
         yield of_file(own, project=False)
     elif environ.get(CONFIG_VARIABLE):
         raise InvalidInput(
-            f"{CONFIG_VARIABLE} names {own}, which is not there; `keepthread init` writes it"
+            f"{CONFIG_VARIABLE} names {own}, which does not exist; `keepthread init` writes it"
         )
     if project is not None:
         yield of_file(project, project=True)

@@ -32,7 +32,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _are_names(value: object) -> bool:
-    """Tell whether it is what an environment or headers can hold."""
+    """Return whether an environment or headers can hold it."""
     if not isinstance(value, dict):
         return False
     pairs = cast("dict[str, Any]", value).items()
@@ -45,7 +45,7 @@ _TOOL_KEYS: Final = {"cache_turns": whole(0), "side_effects": TRUTH}
 
 
 class McpFile(NamedTuple):
-    """What is read of servers, and what is to be told of it."""
+    """The servers of a file, and notes to show about them."""
 
     servers: Sequence[Server] = ()
     notes: Sequence[str] = ()
@@ -59,8 +59,8 @@ def mcp_file(environ: Mapping[str, str]) -> Path:
 def read_servers(environ: Mapping[str, str], folder: Path) -> McpFile:
     """Return the servers that a person named; a project can name none.
 
-    A server whose variables are not set is left out and told of; what is wrong with the file
-    itself is an error, in which no value is shown: it may be secret.
+    A server whose variables are not set is left out with a note; a mistake in the file itself is
+    an error, which shows no value: it may be secret.
     """
     own = mcp_file(environ)
     found = _read(own, environ) if own.exists() else McpFile()
@@ -106,9 +106,9 @@ def _parsed(path: Path) -> Any:
     try:
         return json.loads(data, object_pairs_hook=_once)
     except _Twice as twice:
-        raise InvalidInput(f"{path}: {twice} is there twice; leave one") from None
+        raise InvalidInput(f"{path}: {twice} appears twice; leave one") from None
     except UnicodeDecodeError:
-        raise InvalidInput(f"{path}: it is no text in UTF-8") from None
+        raise InvalidInput(f"{path}: it is not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{path}, line {error.lineno}: no JSON: {error.msg}") from None
     except RecursionError:
@@ -133,7 +133,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Entry:
-    """What the file says of one server."""
+    """The entry of one server in the file."""
 
     def __init__(self, given: Mapping[str, Any], where: str) -> None:
         _check_keys(given, _KEYS, where)

@@ -49,7 +49,7 @@ def setting(
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySettings:
-    """What is kept, where, and how much of it a model sees."""
+    """Which messages are kept, where, and how many of them a model sees."""
 
     enabled: bool = setting(
         True, TRUTH, "Whether conversations are remembered; without, a chat ends with its program."
@@ -80,7 +80,7 @@ class MemorySettings:
     auto_prune_days: int | None = setting(
         None,
         optional(whole(1)),
-        "Delete conversations after so many days without activity, whenever a chat starts.",
+        "Delete conversations after N days without activity, whenever a chat starts.",
         project=False,
         stands_for="never",
     )
@@ -96,19 +96,17 @@ class MemorySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a million tokens cost; what is not known is None."""
+    """Prices of a million tokens; None if unknown."""
 
-    input: float | None = setting(
-        None, optional(NOT_NEGATIVE), "What a million tokens cost that are sent."
-    )
+    input: float | None = setting(None, optional(NOT_NEGATIVE), "Price of a million input tokens.")
     cached: float | None = setting(
         None,
         optional(NOT_NEGATIVE),
-        "What a million tokens cost that are sent and that the provider had seen before.",
+        "Price of a million input tokens that the provider had cached.",
         stands_for="as `input`",
     )
     output: float | None = setting(
-        None, optional(NOT_NEGATIVE), "What a million tokens cost that are answered."
+        None, optional(NOT_NEGATIVE), "Price of a million output tokens."
     )
 
 
@@ -135,7 +133,7 @@ class ModelSettings:
     key_env: str | None = setting(
         None,
         optional(VARIABLE),
-        "The environment variable that holds the key; the key itself stands in no file.",
+        "The environment variable that holds the key; the key itself is in no file.",
         project=False,
         stands_for="`OPENAI_API_KEY` or `ANTHROPIC_API_KEY`",
     )
@@ -179,7 +177,7 @@ class SummarizerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedderSettings:
-    """What finds things said in other words; without a folder or an address, words alone do."""
+    """Semantic search; without a folder or an address, search matches words only."""
 
     folder: str | None = setting(
         None, optional(PATH), "The folder of a sentence model in ONNX.", project=False
@@ -229,7 +227,7 @@ class DiscordSettings:
     token_env: str | None = setting(
         None,
         optional(VARIABLE),
-        "The environment variable that holds the bot's token; the token stands in no file.",
+        "The environment variable that holds the bot's token; the token itself is in no file.",
         project=False,
         stands_for="`DISCORD_TOKEN`",
     )
@@ -248,7 +246,7 @@ class DiscordSettings:
     reply: str = setting(
         "mention",
         choice("mention", "always"),
-        "What it answers in guilds: what mentions it or replies to it, or everything.",
+        "Which messages it answers in guilds: mentions of it and replies to it, or all.",
     )
     direct: bool = setting(
         False,
@@ -270,7 +268,7 @@ class DiscordSettings:
     catch_up: float = setting(
         300.0,
         NOT_NEGATIVE,
-        "How many seconds back it looks, after a pause, for what was said to it meanwhile.",
+        "How many seconds back it looks, after a pause, for messages that it missed.",
     )
     base_url: str | None = setting(
         None,
@@ -354,7 +352,7 @@ def _walk(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, Field[Any]]]
 KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(Settings)))
 """Every setting but those of views, by its dotted key."""
 VIEW_KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(ViewSettings)))
-"""What each view has."""
+"""The settings of each view."""
 
 
 def variable_of(key: str) -> str:

@@ -25,11 +25,11 @@ class Entry(NamedTuple):
 
 
 def entries(path: Path) -> list[Entry]:
-    """Return what a file says, in its order; what is no plain block of settings is an error."""
+    """Return the settings of a file, in its order; anything else in it is an error."""
     with path.open("rb") as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise InvalidInput(f"{path} is larger than 1 MB; it is no settings file")
+        raise InvalidInput(f"{path} is larger than 1 MB; it is not a settings file")
     if not data.strip():
         return []
     return _Reading(path).entries(data)
@@ -52,7 +52,7 @@ class _Reading:
             mark = getattr(error, "problem_mark", None)
             self._refuse(mark.line + 1 if mark else 0, _reason(error))
         except UnicodeDecodeError:
-            self._refuse(0, "it is no text in UTF-8")
+            self._refuse(0, "it is not UTF-8 text")
 
     def _document(self) -> Iterator[Entry]:
         for _ in ("the stream's start", "the document's start"):
@@ -75,7 +75,7 @@ class _Reading:
             self._check(name, "the name of a setting")
             key = f"{prefix}{name.value}"
             if key in self._seen:
-                self._refuse(line, f"{key} is there twice; leave one")
+                self._refuse(line, f"{key} appears twice; leave one")
             self._seen.add(key)
             value = self._loader.get_event()
             self._check(value, key)
@@ -101,7 +101,7 @@ class _Reading:
         node = self._yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:
             value = self._loader.construct_object(node)
-        except ValueError:  # it looks like a date or number, and is none
+        except ValueError:  # it looks like a date or number, but is not valid
             return event.value
         return value if isinstance(value, bool | int | float | None) else event.value
 
@@ -201,7 +201,7 @@ def _key_of(variable: str) -> str:
     key = f"{section}.{name}"
     _refuse_secret(key, variable)
     near = [variable_of(key)] if key in KEYS else get_close_matches(variable, _VARIABLES, 1, 0)
-    raise InvalidInput(f"{variable} is no setting; there is {near[0]}")
+    raise InvalidInput(f"{variable} is not a setting; there is {near[0]}")
 
 
 def of_flags(flags: Mapping[str, JSON]) -> Layer:
@@ -223,11 +223,11 @@ def of_flags(flags: Mapping[str, JSON]) -> Layer:
 
 
 def no_setting(key: str) -> str:
-    """Return what to say of a key that is no setting: the nearest that is one."""
+    """Return the message for an unknown key: it names the nearest setting."""
     last = key.rpartition(".")[2]
     near = get_close_matches(key, KEYS, 1) or [k for k in KEYS if k.rpartition(".")[2] == last]
     hint = f"did you mean {near[0]}?" if near else "`keepthread config` lists them all"
-    return f"{key} is no setting; {hint}"
+    return f"{key} is not a setting; {hint}"
 
 
 def _known(key: str, where: str) -> Field[Any]:
@@ -244,7 +244,7 @@ def _known(key: str, where: str) -> Field[Any]:
     elif name in VIEW_KEYS and view.replace("-", "_").isidentifier():
         return VIEW_KEYS[name]
     else:
-        reason = f"{key} is no setting; a view has views.NAME.tokens and views.NAME.strategy"
+        reason = f"{key} is not a setting; a view has views.NAME.tokens and views.NAME.strategy"
     raise InvalidInput(f"{where}: {reason}")
 
 

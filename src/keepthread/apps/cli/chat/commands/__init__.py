@@ -1,4 +1,4 @@
-"""What can be asked of a chat beside the model: each command by its name."""
+"""The commands of a chat, each by its name."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -18,20 +18,20 @@ class Command(NamedTuple):
 
     run: Run
     usage: str = ""
-    """What comes behind its name, such as `[N]`; in brackets, it may be left out."""
+    """Its argument, such as `[N]`; in brackets, it is optional."""
     completes: Literal["", "session", "file", "command", "model"] = ""
-    """What Tab offers for it."""
+    """The kind of completions that Tab offers."""
     stays: bool = True
-    """Whether the memory must stay the same meanwhile, and not come home."""
+    """Whether the memory must not change while the command runs."""
 
     @property
     def about(self) -> str:
-        """Say in a line what it does."""
+        """Return what it does, in one line."""
         return (getdoc(self.run) or "").partition("\n")[0]
 
 
 async def help(chat: Chat, rest: str) -> None:  # noqa: A001 - what people write
-    """List the commands, or tell more about one."""
+    """List the commands, or show more about one."""
     if not rest:
         chat.person.screen.rows(table(), "", "")
         chat.person.say("Everything else is said to the model; Tab completes, Ctrl-D leaves")
@@ -85,20 +85,20 @@ def table() -> list[tuple[str, str]]:
 
 
 def is_command(line: str) -> bool:
-    """Tell whether a line is meant for the chat itself, though perhaps misspelt.
+    """Return whether a line is a command, though perhaps misspelled.
 
-    One that begins with a blank is not: so everything can be said to the model.
+    A line that begins with a blank is not, so that any text can be sent to the model.
     """
     word = line.split(maxsplit=1)[0] if line.strip() and not line[0].isspace() else ""
     return word.startswith(("/", "memory:")) and "/" not in word[1:]
 
 
 async def run(chat: Chat, line: str) -> None:
-    """Do what a line asks for; a wrong name names the nearest right one."""
+    """Run the command in a line; an unknown name raises an error with the nearest known one."""
     word, *others = line.split(maxsplit=1)
     command, rest = _found(word), others[0].strip() if others else ""
     if rest and not command.usage:
-        raise InvalidInput(f"{word} takes nothing behind its name; write {word} alone")
+        raise InvalidInput(f"{word} takes no argument; write {word} alone")
     if not rest and command.usage and not command.usage.startswith("["):
         raise InvalidInput(f"something is missing: write {word} {command.usage}")
     async with AsyncExitStack() as stack:

@@ -30,7 +30,7 @@ def parse_path(rest: str) -> Path:
     """Return the argument as a path; quotes around it are optional."""
     quoted = len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "'\""
     if not rest.isprintable():
-        raise InvalidInput(f"{rest!r} is no name of a file: write one without control characters")
+        raise InvalidInput(f"{rest!r} is not a file name: write one without control characters")
     return Path(rest[1:-1] if quoted else rest).expanduser()
 
 

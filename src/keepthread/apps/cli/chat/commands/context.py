@@ -23,9 +23,9 @@ async def context(chat: Chat, _: str) -> None:
 
 
 async def why(chat: Chat, rest: str) -> None:
-    """Tell what the model was shown for the latest answer, what not, and why.
+    """Show what the model saw for the latest answer, what not, and why.
 
-    `/why 2` is about the answer before that, as far as accounts are kept.
+    `/why 2` is about the answer before that, as far as explanations are kept.
     """
     number = parse_number(rest, 1, what="the number of an answer")
     session = await chat.session()
@@ -38,7 +38,7 @@ async def why(chat: Chat, rest: str) -> None:
 
 
 async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
-    """Return the account of an earlier answer, 1 the latest; of the next one if none is kept."""
+    """Return the explanation of an earlier answer, 1 the latest; of the next if none is kept."""
     keep = chat.config.settings.memory.keep_why
     kept: dict[int, Explanation] = {}
     for account in await session.explanations(max(1, keep)):
@@ -49,7 +49,7 @@ async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
     if number > len(kept):
         hint = "" if keep else "; set memory.keep_why to 20 to keep the newest 20"
         raise InvalidInput(
-            f"accounts of {len(kept):,} answers are kept here, and {number} is none of"
+            f"explanations of {len(kept):,} answers are kept here, and {number} is not one of"
             f" them{hint or '; 1 is the latest'}"
         )
     found = list(kept.values())[number - 1]
@@ -63,12 +63,12 @@ async def _next(session: Session) -> ContextReport:
 
 
 async def clear(chat: Chat, _: str) -> None:
-    """Start afresh: nothing so far is shown to the model; the log keeps it."""
+    """Start over: the model sees nothing said so far; the log keeps it."""
     chat.here()
     session = await chat.session()
     await session.clear()
     chat.talk.unsay()
-    chat.person.say("Starting afresh; /history still has what was said")
+    chat.person.say("Starting over; /history still has all messages")
 
 
 async def rewind(chat: Chat, rest: str) -> None:
@@ -134,7 +134,7 @@ def _is_answer(message: Message) -> bool:
 
 
 async def compact(chat: Chat, _: str) -> None:
-    """Compact what is old into the summary now, and tell how much shorter it is."""
+    """Compact old turns into the summary now, and show how much shorter it is."""
     chat.here()
     session = await chat.session()
     with chat.call.progress("Compaction", "turns") as progress:
@@ -149,7 +149,7 @@ async def compact(chat: Chat, _: str) -> None:
     short = counter.count(Message(role="user", content=summary.text))
     less = f", {1 - short / summary.tokens:.0%} shorter" if short < summary.tokens else ""
     chat.person.say(
-        f"{due}The summary tells everything up to position {summary.last:,}:"
+        f"{due}The summary covers everything up to position {summary.last:,}:"
         f" {summary.tokens:,} tokens in {short:,}{less}"
     )
 

@@ -1,4 +1,4 @@
-"""What answers cost: tokens in, out and cached, and the price where it is set."""
+"""The cost of answers: tokens in, out and cached, and the price where it is set."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -18,14 +18,14 @@ _PAGE: Final = 500
 
 
 class Cost(NamedTuple):
-    """What one answer took, and whose answer it was."""
+    """The usage of one answer, and its model."""
 
     usage: Usage
     model: str
 
 
 async def cost(chat: Chat, _: str) -> None:
-    """Tell what answers took, in tokens, and in money if prices are set.
+    """Show the cost of answers in tokens, and in money if prices are set.
 
     For the latest answer, for all since this chat began, and for the whole session.
     """
@@ -74,7 +74,7 @@ def _of_answered(answered: Answered) -> Cost:
 
 
 async def _of_session(session: Session) -> list[Cost]:
-    """Return what the answers of a session took, as they say themselves."""
+    """Return the usage of a session's answers, as stored with them."""
     found: list[Cost] = []
     after = 0
     while page := await session.messages(after=after, limit=_PAGE):
@@ -84,7 +84,7 @@ async def _of_session(session: Session) -> list[Cost]:
 
 
 def _of_message(message: Message) -> Cost | None:
-    """Return what an answer says of its cost; others may write what they like there."""
+    """Return the cost stored with an answer; other programs may store anything there."""
     said = message.meta.get("usage")
     if not isinstance(said, dict):
         return None

@@ -1,4 +1,4 @@
-"""Commands about what is known: find it in all sessions, note it, list it."""
+"""Commands about facts and earlier messages: search, remember, list and confirm."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from keepthread.memory.facts.types import Fact
 
 _TOLD: Final = 3
-"""Facts that are told one by one when they begin to wait."""
+"""New waiting facts that are shown one by one."""
 _SHORTEST_KEY: Final = 4
 """Digits at the end of a key that name a fact; a number that was given goes before them."""
 

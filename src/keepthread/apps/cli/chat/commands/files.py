@@ -1,4 +1,4 @@
-"""Commands that write a session to a file, and bring conversations in from one."""
+"""Commands that export a session to a file, and import conversations from one."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ async def export(chat: Chat, rest: str) -> None:
     with _named(file):
         file = file / transcript_name(info) if file.is_dir() else file
         there = file.exists()
-    asked = f"{sanitize(str(file))} is there already: write over it?"
+    asked = f"{sanitize(str(file))} exists already: overwrite it?"
     if there and not await chat.person.agrees(asked):
         chat.person.say("Nothing was written")
         return
@@ -53,7 +53,7 @@ async def import_file(chat: Chat, rest: str) -> None:
 
     Its format is known by its content; an archive of theirs or a transcript is taken as well.
     """
-    # Loaded when something comes, lest every chat wait for it.
+    # Loaded on use, so that not every chat waits for it.
     from keepthread.apps.cli.commands.import_ import Wanted, look_into, told  # noqa: PLC0415
 
     chat.at_home()

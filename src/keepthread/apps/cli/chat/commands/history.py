@@ -24,7 +24,7 @@ async def history(chat: Chat, rest: str) -> None:
 
 
 async def status(chat: Chat, _: str) -> None:
-    """Tell how much this session holds, and where it is kept."""
+    """Show how much this session holds, and where it is kept."""
     session = await chat.talk.known_session()
     told = [("session", chat.talk.id), ("model", chat.talk.model.name), ("kept", place(chat))]
     if away := chat.talk.persistence.away:

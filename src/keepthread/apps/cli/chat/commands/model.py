@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def model(chat: Chat, rest: str) -> None:
-    """Tell which model answers, or let another of the same service answer."""
+    """Show which model answers, or let another of the same service answer."""
     settings = chat.config.settings.model
     if not rest:
         chat.person.say(
@@ -49,7 +49,7 @@ async def plan(chat: Chat, _: str) -> None:
 
 
 async def tools(chat: Chat, _: str) -> None:
-    """List the tools there are, and how their servers are."""
+    """List the tools, and the state of their servers."""
     found = _orchestrator(chat).tools
     runnable = await found.ready()
     rows = [(each.tool.name, _kept(each.cache_turns, each.side_effects)) for each in runnable]

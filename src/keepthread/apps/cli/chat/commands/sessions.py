@@ -41,13 +41,13 @@ async def _list(chat: Chat, limit: int) -> None:
 
 
 async def resume(chat: Chat, rest: str) -> None:
-    """Go on in another session, by its id or its number in the list.
+    """Continue in another session, by its id or its number in the list.
 
     Without either, the latest ones are listed. An id goes before a number.
     """
     if not rest:
         await _list(chat, _LATEST)
-        chat.person.say("/resume N or /resume ID goes on in one of them")
+        chat.person.say("/resume N or /resume ID continues one of them")
         return
     chat.at_home()
     memory = chat.talk.persistence.memory
@@ -72,7 +72,7 @@ async def _meant(chat: Chat, word: str) -> str:
     place = parse_number(word, 1)
     if place > len(listed):
         raise InvalidInput(
-            f"{counted(len(listed), 'session')} listed, and {place} is none of them;"
+            f"{counted(len(listed), 'session')} listed, and {place} is not one of them;"
             " /sessions lists more"
         )
     return listed[place - 1]
@@ -91,7 +91,7 @@ async def rename(chat: Chat, rest: str) -> None:
 
 
 async def fork(chat: Chat, rest: str) -> None:
-    """Go on in a copy of this session, which itself stays as it is.
+    """Continue in a copy of this session, which itself stays as it is.
 
     The copy gets the id that is given, or a new one.
     """
@@ -110,9 +110,9 @@ async def fork(chat: Chat, rest: str) -> None:
 
 
 async def save(chat: Chat, _: str) -> None:
-    """Tell what is saved, and where; everything is, as it is said.
+    """Show what is saved, and where; everything is saved as it arrives.
 
-    If the store was away, what waits is brought home first.
+    If the store was away, waiting messages are delivered first.
     """
     persistence = chat.talk.persistence
     if persistence.away:
