@@ -17,7 +17,8 @@ from bench.ours import Inside
 from keepthread import Hybrid, Memory, Message, Session, View, Window
 from keepthread.context import summary as told
 from keepthread.context.sections import HYBRID
-from keepthread.memory.material import FOLD, position_key
+from keepthread.memory.material import position_key
+from keepthread.stores.kinds import FOLD
 from keepthread.types import Scope, Span
 
 STRATEGIES = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from keepthread import Memory, Message
 from keepthread.apps.cli.chat.delivery import bring_home
 from keepthread.apps.cli.chat.offline_files import OfflineFiles
-from keepthread.memory.forgetting.follow import every_session
+from keepthread.memory.forgetting.follow import all_sessions
 from keepthread.memory.forgetting.repeats import details_of
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
@@ -30,7 +30,7 @@ WISHES: Final[Sequence[dict[str, Any]]] = (
 
 async def titles(store: Store, markers: Sequence[Marker]) -> list[str]:
     """Return the markers that a title, tag, prompt or meta of a session has."""
-    infos = (await every_session(store)).values()
+    infos = (await all_sessions(store)).values()
     texts = [detail.text for info in infos for detail in details_of(info)]
     return [marker.text for marker in markers if any(marker.text in text for text in texts)]
 

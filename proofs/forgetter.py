@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from keepthread import Memory
-from keepthread.stores.leases import FORGET
+from keepthread.stores.kinds import FORGET
 from proofs.marked import settings
 
 BEGUN, MEANT, DONE = b"b", b"m", b"d"

@@ -24,7 +24,7 @@ from keepthread import Memory, Message, Options, Scope, Session
 from keepthread.errors import Unavailable
 from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
-from keepthread.memory.forgetting.follow import every_session
+from keepthread.memory.forgetting.follow import all_sessions
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.search.vectors import view_of
 from keepthread.protocols import Store
@@ -32,7 +32,7 @@ from keepthread.recall.chunks import parts_of
 from keepthread.recall.positions import VIEW
 from keepthread.stores.codec import dumps
 from keepthread.stores.front import Front
-from keepthread.stores.leases import FORGET
+from keepthread.stores.kinds import FORGET
 from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.url import store_at
 from proofs import Outcome, Progress, Proof, beside
@@ -212,7 +212,7 @@ def counts(receipt: Receipt) -> tuple[Any, ...]:
 async def living(store: Store, owner: str | None = None) -> list[Message]:
     """Return all messages that are not erased, of one owner or all."""
     found: list[Message] = []
-    for info in (await every_session(store)).values():
+    for info in (await all_sessions(store)).values():
         if owner not in (None, info.owner):
             continue
         page = await store.read(info.key, limit=1_000_000)
@@ -223,7 +223,7 @@ async def living(store: Store, owner: str | None = None) -> list[Message]:
 async def where(store: Store) -> set[int]:
     """Return the places that an index may have something of."""
     found: set[int] = set()
-    for key in await every_session(store) if await store.finder() else ():
+    for key in await all_sessions(store) if await store.finder() else ():
         for message in await store.read(key, limit=1_000_000):
             found |= {part.place for part in parts_of(int(key), message)}
     return found
@@ -378,7 +378,7 @@ async def kept(memory: Memory, owner: str, markers: Sequence[Marker]) -> list[st
     """Return the markers that a record, or the index, has of an owner."""
     store = memory.store
     scopes = [Scope(), Scope(owner=owner)]
-    infos = (await every_session(store)).values()
+    infos = (await all_sessions(store)).values()
     scopes += [Scope(session=info.key) for info in infos if info.owner == owner]
     records = [record for scope in scopes for record in await store.scan(scope)]
     data = b"".join(dumps(record.value, "a value") for record in records)

@@ -42,10 +42,11 @@ from keepthread import (
     Window,
 )
 from keepthread.errors import KeepthreadError
-from keepthread.memory.material import DIGEST, FOLD, newest_summary, summary_of
+from keepthread.memory.material import newest_summary, summary_of
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
-from keepthread.stores.leases import LEASE, SECONDS
+from keepthread.stores.kinds import DIGEST, FOLD, LEASE
+from keepthread.stores.leases import SECONDS
 from keepthread.types import Shortened, Summary
 from proofs import Outcome, Progress, Proof
 from proofs.laws import HYBRID

@@ -13,8 +13,8 @@ import pytest
 
 from keepthread import Compaction, Hybrid, Memory, Message, Options, Scope, Session, View, sync
 from keepthread.errors import InvalidInput
-from keepthread.memory.why_log import WHY
 from keepthread.models.summarizers import ByModel
+from keepthread.stores.kinds import WHY
 from keepthread.stores.ram import RamStore
 from keepthread.stores.validation import MAX_BYTES
 from keepthread.testing import ManualClock

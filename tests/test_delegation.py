@@ -22,10 +22,10 @@ from keepthread import (
     Turn,
 )
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
-from keepthread.memory.delegation import DELEGATED
 from keepthread.memory.tool_calls import INTERRUPTED
 from keepthread.memory.turn import NO_ANSWER
 from keepthread.models.tokens import Estimator
+from keepthread.stores.kinds import DELEGATED
 from keepthread.stores.validation import MAX_BYTES
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.types import SessionKey

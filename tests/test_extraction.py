@@ -11,15 +11,15 @@ import pytest
 
 from keepthread import Memory, Message, Options, Scope, Session, ToolCall
 from keepthread.errors import InvalidInput, SessionNotFound
-from keepthread.memory.facts.extraction import EXTRACTED, Extraction
+from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.facts.model_tools import MOST_HITS, TOOLS, MemoryTools
 from keepthread.memory.facts.profile import known
 from keepthread.memory.facts.proposals import SCHEMA, proposals
 from keepthread.memory.facts.provenance import NOTED, WAITS, news_in, trust_of, turn_of
 from keepthread.memory.facts.types import Extracted
-from keepthread.memory.material import FACT
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
+from keepthread.stores.kinds import EXTRACTED, FACT
 from keepthread.testing import ManualClock
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import JSON, Reply, Usage

@@ -20,8 +20,8 @@ from keepthread.memory.facts.markdown import read, write
 from keepthread.memory.facts.profile import MOST, MOST_CHARACTERS, known, known_of
 from keepthread.memory.facts.resolution import QUARANTINED, in_order, resolve, slot_of, standing
 from keepthread.memory.facts.types import Fact, Noted
-from keepthread.memory.material import FACT
 from keepthread.models.tokens import Estimator
+from keepthread.stores.kinds import FACT
 from keepthread.testing import ManualClock
 from keepthread.types import JSON, Origin
 from proofs.fact_model import Shelf, Statement

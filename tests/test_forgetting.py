@@ -41,7 +41,7 @@ from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
 from keepthread.memory.forgetting.plan import Intent, Plan, Wish
 from keepthread.memory.forgetting.probes import Probes
-from keepthread.stores.leases import FORGET
+from keepthread.stores.kinds import FORGET
 from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore

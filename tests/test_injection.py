@@ -10,9 +10,9 @@ import pytest
 from keepthread import Context, Memory, Message, Options, ProactiveTool, RamStore, Scope, Session
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, Unavailable
-from keepthread.memory.material import NOTE
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
+from keepthread.stores.kinds import NOTE
 from keepthread.stores.validation import MAX_BYTES
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.types import JSON, SessionKey, Span

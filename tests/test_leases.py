@@ -9,7 +9,8 @@ import pytest
 from keepthread import RamStore, Scope, SessionInfo
 from keepthread.errors import Unavailable
 from keepthread.protocols import Store
-from keepthread.stores.leases import LEASE, Leases
+from keepthread.stores.kinds import LEASE
+from keepthread.stores.leases import Leases
 from keepthread.types import JSON
 
 

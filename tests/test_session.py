@@ -25,10 +25,11 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.memory.tool_calls import INTERRUPTED
-from keepthread.memory.turn import FINISHED, Turn
+from keepthread.memory.turn import Turn
 from keepthread.models import tokens
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
+from keepthread.stores.kinds import FINISHED
 from keepthread.stores.ram import RamStore
 from keepthread.testing import ManualClock
 from keepthread.types import SessionKey

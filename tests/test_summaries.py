@@ -23,11 +23,12 @@ from keepthread.context.digest import size
 from keepthread.context.sections import HYBRID
 from keepthread.context.summary import render_summary
 from keepthread.errors import InvalidInput
-from keepthread.memory.material import DIGEST, FOLD, summary_of
+from keepthread.memory.material import summary_of
 from keepthread.memory.runtime import GRACE
 from keepthread.models.summarizers import ByModel
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import History, Store
+from keepthread.stores.kinds import DIGEST, FOLD
 from keepthread.testing import ManualClock
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Importance, Record, Reply, Shortened, Summary, Usage

@@ -21,7 +21,7 @@ from keepthread.memory.turns import current_turn
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import CachedResult, Store
 from keepthread.stores.codec import encode
-from keepthread.stores.leases import LEASE
+from keepthread.stores.kinds import LEASE
 from keepthread.stores.validation import MAX_BYTES
 from keepthread.testing import ManualClock
 from keepthread.types import SessionKey

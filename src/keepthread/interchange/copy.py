@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
 from keepthread.errors import Conflict, Damaged, SessionExists, SessionGone, Stale
-from keepthread.interchange.export import every_session, id_of
+from keepthread.interchange.export import id_of
 from keepthread.interchange.import_ import same_conversation
 from keepthread.interchange.schema import presentable
 from keepthread.protocols import Progress, Store
 from keepthread.stores.codec import dumps
-from keepthread.stores.leases import UNDER_WAY
+from keepthread.stores.front import every_session
+from keepthread.stores.kinds import UNDER_WAY
 from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey, Span
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Writing a tenant, or some of its sessions, as the lines of an export."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -8,7 +8,8 @@ from keepthread.errors import Damaged, KeepthreadError, SessionGone, SessionNotF
 from keepthread.interchange import jsonl
 from keepthread.interchange import schema as nouns
 from keepthread.protocols import Progress, Store
-from keepthread.stores.leases import UNDER_WAY
+from keepthread.stores.front import every_session
+from keepthread.stores.kinds import UNDER_WAY
 from keepthread.stores.validation import check_id
 from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
 
@@ -42,15 +43,6 @@ async def export(
     if owner is not None:
         check_id(owner, "owner")
     return await _Export(store, write, owner, progress).run(sessions)
-
-
-async def every_session(store: Store) -> AsyncIterator[SessionInfo]:
-    """Yield all sessions of a tenant, ready or not, delegates too."""
-    last: SessionKey | None = None
-    while page := await store.scan_sessions(after=last, limit=_PAGE):
-        for session in page:
-            yield session
-        last = page[-1].key
 
 
 class _Export:

@@ -22,7 +22,7 @@ from keepthread.errors import (
 from keepthread.interchange import jsonl
 from keepthread.interchange import schema as nouns
 from keepthread.protocols import Progress, Store
-from keepthread.stores.leases import UNDER_WAY
+from keepthread.stores.kinds import UNDER_WAY
 from keepthread.stores.validation import check_id, show
 from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span
 

@@ -12,7 +12,7 @@ from keepthread.context.views import View, plan_of, strategy_needs
 from keepthread.errors import InvalidInput
 from keepthread.memory.debug_log import log_context
 from keepthread.memory.facts.profile import known_of
-from keepthread.memory.material import FACT, asked_of, gather, gather_older, load_history
+from keepthread.memory.material import asked_of, gather, gather_older, load_history
 from keepthread.memory.runtime import Ignorance, Shared, Upkeep
 from keepthread.memory.search.search import Asker, Filters, Searching
 from keepthread.memory.tool_cache import ToolCache
@@ -31,6 +31,7 @@ from keepthread.protocols import (
     TokenCounter,
 )
 from keepthread.stores.codec import encode
+from keepthread.stores.kinds import FACT
 from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Scope, Selection, SessionKey
 

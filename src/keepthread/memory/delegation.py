@@ -14,12 +14,11 @@ from keepthread.errors import Conflict, InvalidInput, SessionExists
 from keepthread.memory.conversation import Thread
 from keepthread.memory.notes import add_note
 from keepthread.memory.tool_calls import Asked, ask, pair
+from keepthread.stores.kinds import DELEGATED
 from keepthread.stores.validation import check_id, check_text, show
 from keepthread.types import JSON, Message, Scope, SessionInfo, Span
 
 DELEGATE: Final = "delegate"
-DELEGATED: Final = "delegated"
-"""The kind of the record on a child's shelf that says where it comes from."""
 SNIPPET: Final = "snippet"
 CUT: Final = "truncated"
 """In the meta of a child's answer, and of its result: whether the answer was cut off."""

@@ -6,11 +6,10 @@ from dataclasses import replace
 from keepthread.context.hidden import CLEARED, REWOUND, HiddenRanges
 from keepthread.context.tool_results import TOOL, CacheEntry
 from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
-from keepthread.memory.material import MARKS, PIN
 from keepthread.memory.tool_cache import made_after
 from keepthread.memory.turns import current_turn
 from keepthread.protocols import Progress, Store, TokenCounter
-from keepthread.stores.leases import LEASE
+from keepthread.stores.kinds import LEASE, MARKS, PIN
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import ForkPoint, Hidden, Scope, SessionInfo, SessionKey, Span
 

@@ -13,6 +13,7 @@ from keepthread.context.rendering import is_quoted
 from keepthread.context.tool_results import TOOL, cached_results
 from keepthread.context.trust import has_ended
 from keepthread.protocols import CachedResult, History, Material, Store, TokenCounter, WindowStart
+from keepthread.stores.kinds import DIGEST, FOLD, MARKS, NOTE, PIN
 from keepthread.text_caches import register_cache
 from keepthread.types import (
     Digest,
@@ -27,10 +28,6 @@ from keepthread.types import (
     Summary,
 )
 
-MARKS: Final = "marks"
-PIN: Final = "pin"
-NOTE: Final = "note"
-FACT: Final = "fact"
 _FOLLOWED: Final = (PIN, NOTE, TOOL)
 LEAST: Final = 12
 """Newest messages that are read whatever they cost: the newest block may have to be cut."""
@@ -287,8 +284,6 @@ def _counted(message: Message, counter: TokenCounter) -> Message:
 register_cache(_system_tokens.cache_clear)
 
 
-FOLD: Final = "compact"
-DIGEST: Final = "digest"
 _AT_ONCE: Final = 2
 """Summaries that are read first: mostly one of them will do."""
 _MOST: Final = 16

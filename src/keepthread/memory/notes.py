@@ -16,10 +16,11 @@ from keepthread.context.trust import NOTE as SOURCE
 from keepthread.context.trust import UNTIL, has_ended
 from keepthread.errors import Conflict, InvalidInput, Stale
 from keepthread.memory.conversation import Thread
-from keepthread.memory.material import MARKS, NOTE, marks_of
+from keepthread.memory.material import marks_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import Asked, ask, pair, text_of
 from keepthread.memory.turns import current_turn
+from keepthread.stores.kinds import MARKS, NOTE
 from keepthread.stores.validation import check_count, check_id, check_text, show
 from keepthread.types import JSON, Message, ProactiveTool, Scope, Span
 

@@ -23,7 +23,7 @@ from keepthread.memory.tracing import Spans
 from keepthread.memory.why_log import Accounts
 from keepthread.models.tokens import counter as best_counter
 from keepthread.protocols import Progress, Store
-from keepthread.stores.leases import FORGET
+from keepthread.stores.kinds import FORGET
 from keepthread.types import Scope, SessionInfo
 
 if TYPE_CHECKING:

@@ -9,14 +9,15 @@ from keepthread.context.context import Context
 from keepthread.errors import MessageNotFound, Stale
 from keepthread.memory import history as branching
 from keepthread.memory.conversation import Thread
-from keepthread.memory.material import MARKS, marks_of, newest_summary
+from keepthread.memory.material import marks_of, newest_summary
 from keepthread.memory.notes import add_note
-from keepthread.memory.summaries import COSTS, Costs, costs_of
+from keepthread.memory.summaries import Costs, costs_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import ask, pair, text_of
 from keepthread.memory.turn import Turn
 from keepthread.memory.why_log import Explanation
 from keepthread.protocols import Progress
+from keepthread.stores.kinds import COSTS, MARKS
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
     JSON,

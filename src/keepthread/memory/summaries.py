@@ -17,19 +17,12 @@ from keepthread.context.importance import Cues
 from keepthread.context.quoting import in_short
 from keepthread.context.trust import lowest, trust_in
 from keepthread.errors import InvalidInput, Stale
-from keepthread.memory.material import (
-    DIGEST,
-    FOLD,
-    MARKS,
-    marks_of,
-    newest_summary,
-    position_key,
-    summary_of,
-)
+from keepthread.memory.material import marks_of, newest_summary, position_key, summary_of
 from keepthread.memory.tracing import RECORDS, Spans
 from keepthread.memory.turns import closed_turn
 from keepthread.models.summarizers import EXTRACTIVE, Extractive, shortened
 from keepthread.protocols import Progress, Scorer, Store, Summarizer, TokenCounter
+from keepthread.stores.kinds import COSTS, DIGEST, FOLD, MARKS
 from keepthread.stores.leases import Leases
 from keepthread.types import (
     JSON,
@@ -43,7 +36,6 @@ from keepthread.types import (
     Usage,
 )
 
-COSTS: Final = "costs"
 _PAGE: Final = 100
 _QUESTION_BYTES: Final = 300
 _MOST_KNOWN: Final = 10_000

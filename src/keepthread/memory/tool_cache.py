@@ -13,10 +13,11 @@ from typing import NamedTuple, cast
 from keepthread.context.hidden import HiddenRanges
 from keepthread.context.tool_results import TOOL, CacheEntry
 from keepthread.errors import SessionGone, Stale
-from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.material import marks_of
 from keepthread.memory.tool_calls import Asked
 from keepthread.protocols import Store
 from keepthread.stores.codec import dumps
+from keepthread.stores.kinds import MARKS
 from keepthread.stores.leases import Leases, Locks
 from keepthread.stores.validation import check_id
 from keepthread.types import JSON, CachedTool, Message, Record, Scope, SessionKey, Span

@@ -37,11 +37,11 @@ from keepthread.memory.tool_calls import (
 )
 from keepthread.memory.tracing import TOOL_NAME
 from keepthread.stores.codec import encode
+from keepthread.stores.kinds import FINISHED
 from keepthread.stores.rows import AwaitedTurn
 from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Origin, Record, Scope, Span
 
-FINISHED: Final = "finished"
 NO_ANSWER: Final = "(no answer)"
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple, cast
 from keepthread.context.why import Why
 from keepthread.memory.runtime import Background
 from keepthread.protocols import Store
+from keepthread.stores.kinds import WHY
 from keepthread.types import JSON, Choice, Record, Scope, Selection, SessionKey
 
-WHY: Final = "why"
 IMPORTANT: Final = "important"
 RECALLED: Final = "recalled"
 _PAUSE: Final = 0.02

@@ -4,11 +4,11 @@ So every store accepts, refuses and returns the same. `backend.Backend` does the
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
-from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.protocols import Progress, Searchable, Store, TokenCounter
 from keepthread.stores.backend import Append, Backend, Gather, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.records import (
@@ -241,3 +241,15 @@ class Front(Generic[B]):
 
     async def finder(self) -> Searchable | None:
         return await self.backend.finder(self._tenant)
+
+
+_PAGE: Final = 500
+
+
+async def every_session(store: Store) -> AsyncIterator[SessionInfo]:
+    """Yield all sessions of a tenant, ready or not, delegates too."""
+    last: SessionKey | None = None
+    while page := await store.scan_sessions(after=last, limit=_PAGE):
+        for session in page:
+            yield session
+        last = page[-1].key

@@ -14,15 +14,9 @@ from weakref import WeakValueDictionary
 
 from keepthread.errors import KeepthreadError, Stale, Unavailable
 from keepthread.protocols import Store
+from keepthread.stores.kinds import LEASE
 from keepthread.types import Record, Scope
 
-LEASE: Final = "lease"
-FORGET: Final = "forget"
-"""The kind of records, on the tenant's shelf, that say what was begun to be forgotten."""
-VECTORS: Final = "vectors"
-"""The kind of the record, on the tenant's shelf, that names the models it has vectors of."""
-UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS))
-"""Kinds that tell of what is going on in one store, and mean nothing, or harm, in another."""
 SECONDS: Final = 30.0
 _FIRST_PAUSE: Final = 0.01
 _MOST_PAUSE: Final = 0.2

@@ -17,12 +17,12 @@ from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import is_server, opened, place_of
 from keepthread.context.views import View
 from keepthread.errors import InvalidInput, SessionNotFound
-from keepthread.interchange.export import every_session
 from keepthread.memory.memory import Memory
 from keepthread.memory.options import Options
 from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Progress, TokenCounter
+from keepthread.stores.front import every_session
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import JSON
 

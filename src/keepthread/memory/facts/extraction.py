@@ -31,14 +31,14 @@ from keepthread.memory.facts.provenance import MadeOf, news_in, trust_of, turn_o
 from keepthread.memory.facts.repository import FactShelf, Read
 from keepthread.memory.facts.resolution import QUARANTINED, said, slot_of
 from keepthread.memory.facts.types import Extracted, Noted
-from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.material import marks_of
 from keepthread.memory.tracing import RECORDS, Spans
 from keepthread.memory.turns import closed_turn
 from keepthread.protocols import ChatModel, Store
+from keepthread.stores.kinds import EXTRACTED, MARKS
 from keepthread.stores.leases import Leases
 from keepthread.types import JSON, Message, Origin, Scope, SessionInfo, SessionKey, Span, Usage
 
-EXTRACTED: Final = "extracted"
 _PAGE: Final = 100
 _MOST_MESSAGES: Final = 400
 """Messages of a batch, should a turn have no end."""

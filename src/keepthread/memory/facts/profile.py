@@ -9,10 +9,10 @@ from typing import Final
 from keepthread.memory.facts.records import all_noted
 from keepthread.memory.facts.resolution import resolve, said, slot_of
 from keepthread.memory.facts.types import OWNER, Fact
-from keepthread.memory.material import FACT
 from keepthread.protocols import Known, Store
 from keepthread.recall.query import query_of
 from keepthread.recall.words import characters_of, words_of
+from keepthread.stores.kinds import FACT
 from keepthread.types import Record, Scope
 
 MOST: Final = 12

@@ -13,8 +13,9 @@ from keepthread.context.ranges import merged
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, Shown
 from keepthread.context.trust import is_note, lowest, origin_of, trust_in
 from keepthread.errors import InvalidInput
-from keepthread.memory.material import FOLD, MARKS, marks_of, position_key
+from keepthread.memory.material import marks_of, position_key
 from keepthread.protocols import Store
+from keepthread.stores.kinds import FOLD, MARKS
 from keepthread.types import Message, Origin, Scope, SessionInfo, SessionKey, Span
 
 REMEMBER: Final = "remember"

@@ -9,7 +9,7 @@ from keepthread.context.trust import TRUST
 from keepthread.errors import InvalidInput
 from keepthread.memory.facts.resolution import said, slot_of
 from keepthread.memory.facts.types import Noted, Source, Wording
-from keepthread.memory.material import FACT
+from keepthread.stores.kinds import FACT
 from keepthread.stores.validation import MAX_ID, check_count, check_text, check_time, show
 from keepthread.types import JSON, Message, Record
 

@@ -24,8 +24,8 @@ from keepthread.memory.facts.records import (
 )
 from keepthread.memory.facts.resolution import resolve
 from keepthread.memory.facts.types import Fact, Noted, Source
-from keepthread.memory.material import FACT
 from keepthread.protocols import Store
+from keepthread.stores.kinds import FACT
 from keepthread.stores.validation import check_id
 from keepthread.types import Message, Origin, Scope, SessionInfo, SessionKey, Span
 

@@ -12,9 +12,9 @@ from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
 from keepthread.context.summary import COVERED, IN_SHORT
 from keepthread.errors import SessionGone
 from keepthread.memory.forgetting.plan import Plan
-from keepthread.memory.material import MARKS, marks_of
-from keepthread.memory.why_log import WHY
+from keepthread.memory.material import marks_of
 from keepthread.protocols import Store
+from keepthread.stores.kinds import MARKS, WHY
 from keepthread.types import Message, Scope, SessionInfo, SessionKey
 
 _PAGE: Final = 500

@@ -9,14 +9,12 @@ from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.memory.forgetting.choose import Survey
-from keepthread.memory.forgetting.follow import Following, Sessions, every_session
+from keepthread.memory.forgetting.follow import Following, Sessions, all_sessions
 from keepthread.memory.forgetting.plan import Intent, Plan
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.repeats import Living, details_of
-from keepthread.memory.material import MARKS
-from keepthread.memory.why_log import WHY
 from keepthread.protocols import Progress, Store
-from keepthread.stores.leases import FORGET, LEASE
+from keepthread.stores.kinds import FORGET, LEASE, MARKS, WHY
 from keepthread.types import Record, Residue, Scope, SessionInfo, SessionKey
 
 _ABREAST: Final = 8  # shelves at a time: a server is asked again while it answers
@@ -167,7 +165,7 @@ class Work:
             for key in plan.sessions:
                 await self._erase(key)
             await self._blank()
-            self._sessions = await every_session(self._store)
+            self._sessions = await all_sessions(self._store)
             shelves = Shelves(self._store, plan, self._sessions)
             await shelves.empty()
             self._residues = shelves.residues

@@ -13,12 +13,12 @@ from keepthread.errors import SessionGone
 from keepthread.memory.forgetting.answers import answers_to
 from keepthread.memory.forgetting.plan import Plan
 from keepthread.protocols import Store
+from keepthread.stores.front import every_session
+from keepthread.stores.kinds import DELEGATED
 from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey
 
 Sessions: TypeAlias = dict[SessionKey, SessionInfo]
 
-DELEGATED: Final = "delegated"
-"""The kind of the record on a sub-agent's shelf that says where it comes from."""
 _PAGE: Final = 500
 _ABREAST: Final = 8  # sessions at a time: a server is asked again while it answers
 _NEAR: Final = 200
@@ -41,14 +41,9 @@ class _Link(NamedTuple):
     result: str
 
 
-async def every_session(store: Store) -> Sessions:
-    """Return all sessions, also those that are being made."""
-    found: Sessions = {}
-    after: SessionKey | None = None
-    while page := await store.scan_sessions(after=after, limit=_PAGE):
-        found.update((session.key, session) for session in page)
-        after = page[-1].key
-    return found
+async def all_sessions(store: Store) -> Sessions:
+    """Return all sessions by key, also those that are being made."""
+    return {session.key: session async for session in every_session(store)}
 
 
 async def messages_at(

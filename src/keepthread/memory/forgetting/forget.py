@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from keepthread.memory.forgetting.answers import answers_to
 from keepthread.memory.forgetting.choose import choose
 from keepthread.memory.forgetting.execute import Work
-from keepthread.memory.forgetting.follow import Following, Sessions, every_session
+from keepthread.memory.forgetting.follow import Following, Sessions, all_sessions
 from keepthread.memory.forgetting.plan import Intent, Plan, Wish, intents
 from keepthread.memory.forgetting.receipt import Answer, Receipt
 from keepthread.protocols import Progress, Store
@@ -46,7 +46,7 @@ class Forgetting:
         wish.check()
         if self._outbox is not None:
             await self._outbox.outbox.deliver()  # so that all there is stands in the log
-        sessions = await every_session(self._store)
+        sessions = await all_sessions(self._store)
         plan = await choose(self._store, sessions, wish)
         await Following(self._store, plan, sessions, answers=answers).run()
         intent = Intent(self._ids(), wish, plan, answers, rewrite)
@@ -62,7 +62,7 @@ class Forgetting:
         """Complete what was begun by one who died, and return how much that was."""
         found = await intents(self._store)
         for intent in found:
-            sessions = await every_session(self._store)
+            sessions = await all_sessions(self._store)
             await Following(self._store, intent.plan, sessions, answers=intent.answers).run()
             work = Work(self._store, intent, sessions, self._views, None)
             await work.look()
@@ -96,7 +96,7 @@ class Forgetting:
         """Take out of the outbox what was set aside there and is meant as well."""
         if self._outbox is None:
             return 0
-        sessions = await every_session(self._store)
+        sessions = await all_sessions(self._store)
         return await self._outbox.erase_aside(
             lambda key, message: (
                 key in plan.whole

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 from keepthread.context.ranges import Range, merged
 from keepthread.errors import InvalidInput
 from keepthread.protocols import Store
-from keepthread.stores.leases import FORGET
+from keepthread.stores.kinds import FORGET
 from keepthread.stores.validation import check_id, check_time
 from keepthread.types import JSON, Message, Record, Scope, SessionInfo, SessionKey, Span
 

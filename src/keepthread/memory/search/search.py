@@ -17,7 +17,7 @@ from keepthread.errors import (
     SessionNotFound,
     Unsupported,
 )
-from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.material import marks_of
 from keepthread.memory.runtime import Background
 from keepthread.memory.search.indexing import read_on
 from keepthread.memory.search.ranking import CANDIDATES, SearchScope, ranked
@@ -31,6 +31,7 @@ from keepthread.recall.query import Query, query_of
 from keepthread.recall.rank import Ranked
 from keepthread.recall.snippet import snippet
 from keepthread.recall.weights import DEFAULT, Weights
+from keepthread.stores.kinds import MARKS
 from keepthread.stores.validation import check_count, check_text, show
 from keepthread.types import (
     Hidden,

@@ -26,9 +26,9 @@ from keepthread.errors import (
     StoreClosed,
     Unavailable,
 )
-from keepthread.memory.delegation import DELEGATED
 from keepthread.memory.memory import Memory, Opening
 from keepthread.memory.session import Session
+from keepthread.stores.kinds import DELEGATED
 from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import JSON, Message, Scope, SessionInfo, SessionKey, Span
 

@@ -9,7 +9,7 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.reports import Finding
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import best_counter
-from keepthread.interchange.export import every_session
+from keepthread.stores.front import every_session
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.stores.sqlite.file import FileFacts
 from keepthread.types import Durability

@@ -14,11 +14,12 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
-from keepthread.interchange.export import Exported, every_session, id_of
+from keepthread.interchange.export import Exported, id_of
 from keepthread.interchange.export import export as export_lines
 from keepthread.interchange.files import JSONL, MARKDOWN
 from keepthread.interchange.transcripts import transcript_name, write_transcript
 from keepthread.protocols import Progress, Store
+from keepthread.stores.front import every_session
 from keepthread.stores.private_files import private_file
 from keepthread.types import SessionInfo
 

@@ -12,13 +12,13 @@ import typer
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.wiring import current_counter, embedder_of, model_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
-from keepthread.interchange.export import every_session
 from keepthread.memory import history as branching
 from keepthread.memory.memory import DAY, Memory
 from keepthread.memory.options import Options
 from keepthread.memory.summaries import Compaction
 from keepthread.models.summarizers import ByModel
 from keepthread.protocols import Progress
+from keepthread.stores.front import every_session
 from keepthread.types import SessionInfo
 
 

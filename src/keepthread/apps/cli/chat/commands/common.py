@@ -9,8 +9,9 @@ from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.context.hidden import HiddenRanges
 from keepthread.errors import InvalidInput
-from keepthread.memory.material import MARKS, marks_of
+from keepthread.memory.material import marks_of
 from keepthread.memory.session import Session
+from keepthread.stores.kinds import MARKS
 from keepthread.types import Message, Scope
 
 _PAGE: Final = 50
