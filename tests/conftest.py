@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -71,25 +70,6 @@ def nobodys_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
         yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unmeasured(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Measure no coverage in proofs: they run at chance what tests run in order, and much of it.
-
-    Tracing would take as long as the work, and a process that starts would load the tracer first.
-    """
-    coverage = sys.modules.get("coverage")
-    measuring = coverage and coverage.Coverage.current()
-    if measuring is None or not request.path.name.startswith(_LONG):
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
-            patch.delenv(name)
-        measuring.stop()
-        yield
-        measuring.start()
 
 
 def started(start: Callable[[], Started]) -> Started:

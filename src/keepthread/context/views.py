@@ -1,6 +1,6 @@
 """Views: a budget and a strategy, be it one of ours or a user's own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast, get_args
 
 from keepthread.context.strategies import Window
@@ -71,6 +71,8 @@ class View:
 
     budget: int
     strategy: Strategy = _WINDOW
+    needs: frozenset[Need] = field(init=False, repr=False, compare=False)
+    """What must be read for the strategy."""
 
     def __post_init__(self) -> None:
         """Refuse a class in place of its instance, and what is not a strategy."""
@@ -91,6 +93,7 @@ class View:
                 f"`needs` of a strategy must be a frozenset of names among {', '.join(known)};"
                 f" not {needs!a:.60}"
             )
+        object.__setattr__(self, "needs", needs)
 
 
 DEFAULT_VIEWS: Final = {"router": View(500), "planner": View(1000), "chat": View(4096)}

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from keepthread.context.context import Context
 from keepthread.context.quoting import speaker
 from keepthread.context.trust import trust_in
-from keepthread.context.views import View, plan_of, strategy_needs
+from keepthread.context.views import View, plan_of
 from keepthread.errors import InvalidInput
 from keepthread.memory.debug_log import log_context
 from keepthread.memory.facts.profile import known_of
@@ -128,8 +128,7 @@ class Thread(NamedTuple):
         chosen = self._view(name)
         tokens = chosen.budget if budget is None else check_count(budget, "budget")
         with self.shared.spans.open("search_memory", self.id) as span:
-            needs = strategy_needs(chosen.strategy)
-            recalls = not self.isolated and "recall" in needs
+            recalls = not self.isolated and "recall" in chosen.needs
             material = await gather(
                 self.store,
                 self.key,
@@ -141,9 +140,9 @@ class Thread(NamedTuple):
                 query=query,
                 recalls=recalls and await self.store.finder() is not None,
             )
-            if self.knows and "facts" in needs:
+            if self.knows and "facts" in chosen.needs:
                 material = material._replace(facts=await self._facts(material))
-            selection, past = await self._select(chosen.strategy, material, tokens)
+            selection, past = await self._select(chosen, material, tokens)
             span.set_attribute(RECORDS, len(selection.messages))
             span.set_attribute("keepthread.view", name)
             span.set_attribute("keepthread.budget", tokens)
@@ -155,12 +154,12 @@ class Thread(NamedTuple):
         return context
 
     async def _select(
-        self, strategy: Strategy, material: Material, budget: int
+        self, view: View, material: Material, budget: int
     ) -> tuple[Selection, History]:
         """Let a strategy plan, read what the plan asks for and `needs` names, and let it finish."""
-        plan, material = await self._planned(strategy, material, budget)
+        plan, material = await self._planned(view.strategy, material, budget)
         past, recalled = History(), None
-        start = plan.window_start if "summaries" in strategy_needs(strategy) else None
+        start = plan.window_start if "summaries" in view.needs else None
         if start is not None:
             size = self.upkeep.compactor.compaction.digest_bytes
             past = await load_history(
