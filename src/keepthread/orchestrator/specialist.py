@@ -52,7 +52,7 @@ class Specialist(NamedTuple):
     async def _call(self, call: ToolCall, number: int) -> None:
         """Run a tool and record its result; whatever goes wrong with it, the model is told."""
         tool, given = self._chosen(call, number)
-        name, life, changes = call.name, tool.cache_turns, tool.side_effects
+        name, id, life, acts = call.name, call.id, tool.cache_turns, tool.side_effects
         ran, failed = False, ""
 
         async def run(**arguments: JSON) -> JSON:
@@ -65,9 +65,7 @@ class Specialist(NamedTuple):
                 raise
 
         try:
-            await self.child.tool(
-                name, given, run, call_id=call.id, cache_turns=life, side_effects=changes
-            )
+            await self.child.tool(name, given, run, call_id=id, cache_turns=life, side_effects=acts)
         except Exception as error:
             if not failed and not isinstance(error, InvalidInput):
                 raise  # it is not the tool's, but the store's
