@@ -576,7 +576,7 @@ class History:
             self.clock.advance(SECONDS + 1)
 
     async def break_compact_off(self) -> None:
-        """Cancel a compact while the model thinks."""
+        """Cancel a compaction while the model thinks."""
         task = asyncio.create_task(self.session.compact())
         for _ in range(self.rng.randint(1, 9)):
             await asyncio.sleep(0)

@@ -69,7 +69,7 @@ MOST_MESSAGES: Final = 1_000_000
 LOOKS: Final = 25
 """Contexts that are looked at while a long session catches up."""
 MOST_ROWS: Final = 1_000
-"""Messages and records that one compact may read, however long the session."""
+"""Messages and records that one compaction may read, however long the session."""
 MOST_GROWTH: Final = 64 * 1024
 """Kilobytes by which the process may grow meanwhile."""
 STRATEGY: Final = Hybrid(step=200, verbatim_messages=4, brief_turns=5)
@@ -147,7 +147,7 @@ def ahead(lives: int) -> Any:
     return lambda: time.time() + lives * (SECONDS + 1)
 
 
-# --- what a compact left ---
+# --- what a compaction left ---
 
 
 async def compactions(session: Session, store: Store) -> list[Summary]:
@@ -162,13 +162,13 @@ def wrong(summary: Summary, log: Sequence[Message]) -> Iterator[str]:
     if (told := tags(summary.text)) != asked:
         twice = [tag for tag, times in Counter(told).items() if times > 1]
         lacking, more = sorted(set(asked) - set(told)), sorted(set(told) - set(asked))
-        yield f"the compact at {summary.last}: twice {twice}, lacking {lacking}, too many {more}"
+        yield f"the compaction at {summary.last}: twice {twice}, lacking {lacking}, too many {more}"
     if [(span.first, span.last) for span in summary.spans] != [(1, summary.last)]:
-        yield f"the compact at {summary.last} is made of {summary.spans}"
+        yield f"the compaction at {summary.last} is made of {summary.spans}"
     if summary.turn != max((m.turn for m in upto), default=0):
-        yield f"the compact at {summary.last} ends with turn {summary.turn}"
+        yield f"the compaction at {summary.last} ends with turn {summary.turn}"
     if len(log) > summary.last and log[summary.last].role != "user":
-        yield f"the compact at {summary.last} parts a turn"
+        yield f"the compaction at {summary.last} parts a turn"
 
 
 async def known(session: Session, log: Sequence[Message]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ async def known(session: Session, log: Sequence[Message]) -> dict[str, Any]:
     }
 
 
-# --- (a) one who talks and compactions, in a process of its own, until it is killed ---
+# --- (a) one who talks and compacts, in a process of its own, until it is killed ---
 
 
 class Marked:
@@ -240,7 +240,7 @@ async def talk(folder: Path, lives: int, compressing: bool) -> None:
             number += 1
             if (
                 number % 4 == 0
-            ):  # else it would talk faster than it compactions, and never be outside
+            ):  # else it would talk faster than it compacts, and never be outside
                 await memory._shared.background.settle()
 
 
@@ -270,7 +270,7 @@ class Life:
         self.lives = 0
 
     def kill(self, rng: random.Random) -> None:
-        """Let somebody talk for a moment, kill it, inside a compact if chance has it."""
+        """Let somebody talk for a moment, kill it, inside a compaction if chance has it."""
         self.lives += 1
         (self.folder / "place").write_bytes(bytes(1))
         with (self.folder / "place").open("r+b") as file:
@@ -387,7 +387,7 @@ def kill_all(size: int, rng: random.Random, tally: Tally, progress: Progress) ->
                 progress(tally.kills, size)
             life.count()
     if _missed(tally):
-        tally.broken.append(f"only {tally.inside} of {tally.kills} kills fell into a compact")
+        tally.broken.append(f"only {tally.inside} of {tally.kills} kills fell into a compaction")
 
 
 def _missed(tally: Tally) -> bool:
@@ -476,7 +476,7 @@ async def _compare(folder: Path, rounds: int) -> list[str]:
 
 
 class Measured:
-    """A store that counts what is read and how long it takes, from one compact to the next."""
+    """A store that counts what is read and how long it takes, from one compaction to the next."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -548,7 +548,7 @@ class Catching:
                 await session.append(*turns(first, min(first + 499, self.messages // 2)))
             await session.context()
             if await compactions(session, memory.store):
-                self._break("a window alone compactions")
+                self._break("a window alone compacts")
 
     async def _catch_up(self, session: Session, store: "Measured") -> int:
         """Compact everything, and look at contexts meanwhile, as another process would."""
@@ -607,11 +607,11 @@ class Catching:
         )
         if late > 2 * first:
             self._break(
-                f"a compact took {first * 1000:.1f} ms at first and {late * 1000:.1f} at last"
+                f"a compaction took {first * 1000:.1f} ms at first and {late * 1000:.1f} at last"
             )
         self.tally.figures["records of compactions that stay"] = len(found)
-        self.tally.figures["ms of CPU a compact, first quarter"] = round(first * 1000, 2)
-        self.tally.figures["ms of CPU a compact, last quarter"] = round(late * 1000, 2)
+        self.tally.figures["ms of CPU a compaction, first quarter"] = round(first * 1000, 2)
+        self.tally.figures["ms of CPU a compaction, last quarter"] = round(late * 1000, 2)
 
     async def _erase(self, session: Session, store: Any) -> None:
         """Erase an early message: an earlier summary serves, and compaction goes on from it."""
@@ -636,20 +636,20 @@ class Catching:
                 f"{more} compactions after {serving.number}, and {newest and newest.number}"
             )
         elif [(s.first, s.last) for s in newest.spans] != [(1, newest.last)]:
-            self._break(f"after erasing, a compact is made of {newest.spans}")
+            self._break(f"after erasing, a compaction is made of {newest.spans}")
         self.tally.figures["erased at"] = erased
         self.tally.figures["then a summary serves that ends at"] = serving.last
 
     def _figure(self, store: "Measured", made: int, seconds: float, grown: int) -> None:
         if max(store.rows) > MOST_ROWS:
-            self._break(f"a compact read {max(store.rows)} rows")
+            self._break(f"a compaction read {max(store.rows)} rows")
         if grown > MOST_GROWTH:
             self._break(f"the process grew by {grown} kB")
         self.tally.figures |= {
             "messages of the long session": self.messages,
             "compactions it took": made,
             "seconds": round(seconds, 1),
-            "most rows read for a compact": max(store.rows),
+            "most rows read for a compaction": max(store.rows),
             "kB the process grew by": grown,
         }
 
@@ -673,7 +673,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         asyncio.run(Catching(Path(folder), min(messages, MOST_MESSAGES), tally).run())
     figures = {
         "kills": tally.kills,
-        "inside a compact": tally.inside,
+        "inside a compaction": tally.inside,
         "of these inside a put": tally.putting,
         "leases they left": tally.left,
         "messages acknowledged": tally.acknowledged,

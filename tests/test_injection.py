@@ -324,7 +324,7 @@ async def test_proactive_results_end_with_their_cache_turns(session: Session) ->
     assert await session.cached_tool("menu", {"of": "home"}) is None
 
 
-async def test_a_result_without_a_cache_turns_is_recorded_alone(session: Session) -> None:
+async def test_a_result_without_cache_turns_is_recorded_alone(session: Session) -> None:
     await session.add_note(
         "screen", "Home", tools=[ProactiveTool(name="t", result="r", cache_turns=0)]
     )

@@ -46,7 +46,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def on(store: Store, compaction: Compaction = SMALL, **options: Any) -> Memory:
-    """Return a memory on a store that compactions when it is told to."""
+    """Return a memory on a store that compacts when it is told to."""
     memory = Memory(
         store, Options(**{"views": VIEWS, "counter": Estimator(), **options}, compaction=compaction)
     )

@@ -119,7 +119,7 @@ async def test_a_call_and_its_result_are_recorded_together(
         assert [m.content for m in messages] == ["How is the weather?", "", "Lima: 1 °C"]
 
 
-async def test_without_a_cache_turns_each_call_runs(session: Session, weather: Weather) -> None:
+async def test_without_cache_turns_each_call_runs(session: Session, weather: Weather) -> None:
     async with session.turn("How is the weather?") as turn:
         assert await turn.tool("weather", LIMA, weather) == "Lima: 1 °C"
         assert await turn.tool("weather", LIMA, weather) == "Lima: 2 °C"
@@ -614,7 +614,7 @@ async def test_looking_up_lets_a_result_live_anew(session: Session) -> None:
     assert await session.cached_tool("t", {}) is None
 
 
-async def test_a_result_brought_without_a_cache_turns_is_only_recorded(session: Session) -> None:
+async def test_a_result_brought_without_cache_turns_is_only_recorded(session: Session) -> None:
     await session.cache_tool("t", {}, "x", 0)
     assert await session.cached_tool("t", {}) is None
     assert await shown(session) == ["t", "x"]

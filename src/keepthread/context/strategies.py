@@ -196,11 +196,11 @@ class WindowPlan:
         self.shares = Shares.of(rules.sections, material, self.room)
         self.layout = WindowLayout(material, self.account)
         self.layout.show_newest(self._fit_newest())
-        compactions = any(section.name in PAST for section in rules.sections)
-        near = self.shares.without_past() if compactions else self.shares
+        has_past = any(section.name in PAST for section in rules.sections)
+        near = self.shares.without_past() if has_past else self.shares
         self._place(near)
         self.missing = self.layout.missing
-        self.shows_past = compactions and not self.layout.shows_all
+        self.shows_past = has_past and not self.layout.shows_all
         if self.shows_past:
             self._place(self.shares)
             self.missing = max(self.missing, self.layout.missing)

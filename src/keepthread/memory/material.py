@@ -381,7 +381,7 @@ def _touched(spans: Sequence[Span], hidden: Sequence[Hidden]) -> int:
 
 
 def summary_of(record: Record) -> Summary:
-    """Return the summary that a compact left."""
+    """Return the summary that a compaction left."""
     value = cast(dict[str, Any], record.value)
     return Summary(
         text=value["text"],

@@ -265,14 +265,14 @@ class Upkeep:
         *,
         store: Store,
         compactor: Compactor,
-        compactions: bool,
+        needs_summaries: bool,
         background: Background,
         extractor: "Extractor | None" = None,
     ) -> None:
-        """Take what compacts and extracts; `compactions` says whether any view needs summaries."""
+        """Take what compacts and extracts; `needs_summaries` is true if any view shows summaries."""
         self.store = store
         self.compactor = compactor
-        self.compactions = compactions
+        self.needs_summaries = needs_summaries
         self.background = background
         self.extractor = extractor
         self.without_tools: set[SessionKey] = set()
@@ -283,20 +283,20 @@ class Upkeep:
         extractor = self.extractor
         if extractor is not None and extractor.may_be_due(session, turn):
             self.background.soon(("facts", session), lambda: extractor.extract(session))
-        compactions = self.compactions and self.compactor.may_be_due(session, turn)
-        if not compactions and session in self.without_tools:
+        is_due = self.needs_summaries and self.compactor.may_be_due(session, turn)
+        if not is_due and session in self.without_tools:
             return
 
         async def work() -> None:
             await self._let_go(session, turn)
-            if compactions:
+            if is_due:
                 await self.compactor.compact(session)
 
         self.background.soon(session, work)
 
     def after_append(self, session: SessionKey, messages: Sequence[Message]) -> None:
         """Do soon what is due if an answer was appended without a turn."""
-        if self.compactions or self.extractor is not None:
+        if self.needs_summaries or self.extractor is not None:
             answered = [m.turn for m in messages if is_answer(m) and m.turn]
             if answered:
                 self.after(session, max(answered))

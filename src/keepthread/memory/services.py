@@ -90,7 +90,7 @@ class Services:
                 leases=self.shared.leases(store),
                 spans=self.shared.spans,
             ),
-            compactions=any("summaries" in strategy_needs(each) for each in strategies),
+            needs_summaries=any("summaries" in strategy_needs(each) for each in strategies),
             background=self.shared.background,
             extractor=self._extractor(),
         )

@@ -131,7 +131,7 @@ class Session:
 
         It is shown as a quotation at its place in the log, and the newest note of a key is held on
         to when the window has passed it. `once`: not again while the session has a note of that
-        key, whoever put it in; else not again while its text is the same. A turns of N lets it
+        key, whoever put it in; else not again while its text is the same. `turns=N` lets it
         hold in this turn and the N - 1 after it. `tools` are recorded and remembered with it,
         as if the model had asked.
         """

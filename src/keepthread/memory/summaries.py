@@ -180,10 +180,10 @@ class Compactor:
             after = page[-1].seq
         return False
 
-    # --- one compact ---
+    # --- one compaction ---
 
     async def _compact(self, session: SessionKey, due: "_Due") -> bool:
-        """Make one compact; tell whether it is stored, and not something else in its stead."""
+        """Make one compaction; tell whether it is stored, and not something else in its stead."""
         epochs = {session: due.epoch}
         digests = await self._digests(session, due, epochs)
         text = "\n".join(filter(None, [due.text, *_lines(due.messages, self.compaction, digests)]))
@@ -243,7 +243,7 @@ class Compactor:
                 await self.store.put(
                     scope, DIGEST, key, value, made_of=[span], version=0, epochs=epochs
                 )
-            except Stale:  # the compact will see why
+            except Stale:  # the compaction will see why
                 continue
             made[message.seq] = text
         return made
@@ -361,6 +361,6 @@ def _lines(
 
 
 def _stays(number: int, newest: int) -> bool:
-    """Tell whether a compact stays: of those of an age, every second, fourth or eighth."""
+    """Tell whether a compaction stays: of those of an age, every second, fourth or eighth."""
     sparse = max(1, (newest - number) // _DENSE)
     return number % (1 << (sparse.bit_length() - 1)) == 0

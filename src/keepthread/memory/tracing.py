@@ -1,7 +1,7 @@
 """Spans for whoever traces: append, context, compact and tool, with sizes and ids, never with text.
 
 The names are those of OpenTelemetry's conventions for generative AI, where an append is
-`create_memory`, a context `search_memory`, a compact `upsert_memory` and a tool `execute_tool`.
+`create_memory`, a context `search_memory`, a compaction `upsert_memory` and a tool `execute_tool`.
 """
 
 from collections.abc import Generator, Mapping

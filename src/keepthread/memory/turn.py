@@ -126,7 +126,7 @@ class Turn:
 
         `run` takes the arguments by name, may be asynchronous, and gives a text or other JSON. Its
         result answers `call_id`, a call that was appended before; without one, call and result are
-        recorded together, and a recalled result is not recorded again. With a cache_turns of N the
+        recorded together, and a recalled result is not recorded again. With `cache_turns=N` the
         result is remembered in this turn and the N - 1 after it, anew with each use; callers
         at the same time run the tool once. What `run` raises is recorded and raised; that, and
         what a tool with `side_effects` gives, is never remembered.
