@@ -657,7 +657,7 @@ def _memory(
     memory = Memory(
         store, Options(views=VIEWS, counter=counter, compaction=settings, clock=clock, ids=ids)
     )
-    memory._upkeep.compactions = by_itself
+    memory._upkeep.needs_summaries = by_itself
     return memory
 
 

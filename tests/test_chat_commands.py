@@ -470,7 +470,7 @@ async def test_there_is_no_answer_to_pin_where_none_came(tmp_path: Path) -> None
             await it.do("/pin")
 
 
-async def test_compact_compactions_now_and_says_how_much_shorter(tmp_path: Path) -> None:
+async def test_compact_compacts_now_and_says_how_much_shorter(tmp_path: Path) -> None:
     answers = [f"It is sunny in town {number}. " * 20 for number in range(16)]
     async with desk(tmp_path, *answers, memory__strategy="simple") as it:
         await it.ask(*(f"How is town {number}?" for number in range(4)))

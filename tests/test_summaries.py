@@ -50,7 +50,7 @@ def on(store: Store, compaction: Compaction = SMALL, **options: Any) -> Memory:
     memory = Memory(
         store, Options(**{"views": VIEWS, "counter": Estimator(), **options}, compaction=compaction)
     )
-    memory._upkeep.compactions = options.get("by_itself", False)
+    memory._upkeep.needs_summaries = options.get("by_itself", False)
     return memory
 
 
@@ -607,7 +607,7 @@ class Reading:
         return getattr(self._store, name)
 
 
-async def test_a_session_rewound_again_and_again_still_compactions(store: Store) -> None:
+async def test_a_session_rewound_again_and_again_still_compacts(store: Store) -> None:
     session = await on(store, Compaction(turns=1, batch_size=1)).session("s")
     await talk(session, 1, 4)
     await session.compact()

@@ -269,7 +269,7 @@ class Upkeep:
         background: Background,
         extractor: "Extractor | None" = None,
     ) -> None:
-        """Take what compacts and extracts; `needs_summaries` is true if any view shows summaries."""
+        """Take what compacts and extracts; `needs_summaries`: some view shows summaries."""
         self.store = store
         self.compactor = compactor
         self.needs_summaries = needs_summaries
