@@ -238,9 +238,7 @@ async def talk(folder: Path, lives: int, compressing: bool) -> None:
                 os.write(notes, f"{done.seq} {answer(number)}\n".encode())
             os.write(1, b"t")
             number += 1
-            if (
-                number % 4 == 0
-            ):  # else it would talk faster than it compacts, and never be outside
+            if number % 4 == 0:  # else it would talk faster than it compacts, and never be outside
                 await memory._shared.background.settle()
 
 
