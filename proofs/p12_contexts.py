@@ -370,8 +370,10 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
         yield "unaccounted", "the sections do not add up"
     older = max((c.last for c in gone if c.reason.startswith(OLDER)), default=0)
     lines = sum(not c.session for c in context.why.choices)
-    lines -= sum(c.section == "kept" for c in seen)
+    lines -= sum(c.section in ("kept", "facts") for c in seen)  # one each, as many as their share
     newer = sum(m.seq > older for m in asked.log)
+    # However long the history: the system prompt, the summary, the frame of what was recalled, the
+    # newest user message, facts left out; older messages summarized, in short, and neither.
     if lines > 8 + newer + len(asked.hidden) + 2 * asked.beside:
         yield "unaccounted", f"{lines} lines for {newer} newer messages"
 
