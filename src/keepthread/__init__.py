@@ -1,4 +1,4 @@
-"""Keepthread keeps the thread of a conversation for programs that talk to language models."""
+"""Durable conversation memory for LLM applications, independent of framework and provider."""
 
 import importlib
 import typing
@@ -98,62 +98,43 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LATER: typing.Final = {
-    "Attachment": "keepthread.types",
-    "CachedTool": "keepthread.types",
-    "Choice": "keepthread.types",
-    "Context": "keepthread.context.context",
-    "Costs": "keepthread.memory.summaries",
-    "Damage": "keepthread.types",
-    "Difference": "keepthread.context.diff",
-    "Extraction": "keepthread.memory.facts.extraction",
-    "Fact": "keepthread.memory.facts.types",
-    "Compaction": "keepthread.memory.summaries",
-    "ForkPoint": "keepthread.types",
-    "Hit": "keepthread.memory.search.search",
-    "Hybrid": "keepthread.context.strategies",
-    "KeepthreadError": "keepthread.errors",
-    "Explanation": "keepthread.memory.why_log",
-    "Memory": "keepthread.memory.memory",
-    "Message": "keepthread.types",
-    "Native": "keepthread.types",
-    "Options": "keepthread.memory.options",
-    "PostgresStore": "keepthread.stores",
-    "ProactiveTool": "keepthread.types",
-    "RamStore": "keepthread.stores",
-    "Recall": "keepthread.context.strategies",
-    "Receipt": "keepthread.memory.forgetting.receipt",
-    "Record": "keepthread.types",
-    "RedisStore": "keepthread.stores",
-    "SQLiteStore": "keepthread.stores",
-    "Scope": "keepthread.types",
-    "Section": "keepthread.context.sections",
-    "Session": "keepthread.memory.session",
-    "SessionInfo": "keepthread.types",
-    "SessionKey": "keepthread.types",
-    "Span": "keepthread.types",
-    "Status": "keepthread.memory.session",
-    "Summarized": "keepthread.context.strategies",
-    "ToolCall": "keepthread.types",
-    "Turn": "keepthread.memory.turn",
-    "Verification": "keepthread.types",
-    "View": "keepthread.context.views",
-    "Why": "keepthread.context.why",
-    "Window": "keepthread.context.strategies",
-    "WindowPlan": "keepthread.context.strategies",
-    "WindowRules": "keepthread.context.strategies",
-    "difference": "keepthread.context.diff",
-    "fit": "keepthread.memory.fit",
+_NAMES: typing.Final = {
+    "context.context": "Context",
+    "context.diff": "Difference difference",
+    "context.sections": "Section",
+    "context.strategies": "Hybrid Recall Summarized Window WindowPlan WindowRules",
+    "context.views": "View",
+    "context.why": "Why",
+    "errors": "KeepthreadError",
+    "memory.facts.extraction": "Extraction",
+    "memory.facts.types": "Fact",
+    "memory.fit": "fit",
+    "memory.forgetting.receipt": "Receipt",
+    "memory.memory": "Memory",
+    "memory.options": "Options",
+    "memory.search.search": "Hit",
+    "memory.session": "Session Status",
+    "memory.summaries": "Compaction Costs",
+    "memory.turn": "Turn",
+    "memory.why_log": "Explanation",
+    "stores": "PostgresStore RamStore RedisStore SQLiteStore",
+    "types": (
+        "Attachment CachedTool Choice Damage ForkPoint Message Native ProactiveTool Record Scope "
+        "SessionInfo SessionKey Span ToolCall Verification"
+    ),
 }
-"""Where each is. It is loaded when it is first asked for: nobody uses all of it."""
+"""The public names of each module. It is imported on first use: no program needs all of them."""
+_MODULES: typing.Final = {
+    name: module for module, names in _NAMES.items() for name in names.split()
+}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module 'keepthread' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(f"keepthread.{_MODULES[name]}"), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_MODULES})

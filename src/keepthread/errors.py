@@ -1,24 +1,24 @@
-"""Every error keepthread raises on purpose: one tree, each docstring its meaning and the cure."""
+"""Every error that keepthread raises on purpose; docstrings say what it means and what to do."""
 
 
 class KeepthreadError(Exception):
-    """The root of all errors that keepthread raises on purpose."""
+    """The base class of all errors that keepthread raises on purpose."""
 
 
 class InvalidInput(KeepthreadError, ValueError):
-    """What was given cannot be stored exactly; nothing was stored. The text names the field."""
+    """An argument is invalid or cannot be stored exactly; nothing was stored. The text names it."""
 
 
 class SessionNotFound(KeepthreadError, LookupError):
-    """No session of that id is visible here. List sessions, or create it first."""
+    """This tenant has no session with that id. List the sessions, or create it first."""
 
 
 class SessionExists(KeepthreadError):
-    """A session of that id is there already. Get it, or choose another id."""
+    """A session with that id already exists. Get it, or choose another id."""
 
 
 class SessionGone(KeepthreadError):
-    """The session behind this handle was deleted. Get a new handle by its id."""
+    """The session of this handle was deleted. Get a new handle by its id."""
 
 
 class MessageNotFound(KeepthreadError, LookupError):
@@ -26,11 +26,11 @@ class MessageNotFound(KeepthreadError, LookupError):
 
 
 class Conflict(KeepthreadError):
-    """This message id is stored with another body. Give a new message a new id."""
+    """This message id is already stored with another body. Give a new message a new id."""
 
 
 class Stale(KeepthreadError):
-    """Something moved since the caller looked. Read again, then decide again."""
+    """The data changed since the caller read it. Read it again and retry."""
 
 
 class BudgetTooSmall(KeepthreadError):
@@ -38,7 +38,7 @@ class BudgetTooSmall(KeepthreadError):
 
 
 class Unavailable(KeepthreadError):
-    """The store cannot do this now; what it acknowledged before is safe. Try again later."""
+    """The store cannot do this now; acknowledged writes are safe. Try again later."""
 
 
 class Busy(Unavailable):
@@ -46,7 +46,7 @@ class Busy(Unavailable):
 
 
 class StorageFull(Unavailable):
-    """There is no room left to write. Free some; reading goes on."""
+    """There is no space left to write. Free some space; reading still works."""
 
 
 class ReadOnly(Unavailable):
@@ -54,7 +54,7 @@ class ReadOnly(Unavailable):
 
 
 class StoreClosed(KeepthreadError):
-    """The store was closed, or was opened by another process (before a fork). Open it anew."""
+    """The store was closed, or was opened by another process (before a fork). Open it again."""
 
 
 class Damaged(KeepthreadError):
@@ -66,7 +66,7 @@ class WrongFormat(KeepthreadError):
 
 
 class DurabilityTooLow(KeepthreadError):
-    """The engine cannot give the durability that was asked for."""
+    """The engine cannot provide the requested durability."""
 
 
 class NotIsolated(KeepthreadError):
@@ -74,41 +74,41 @@ class NotIsolated(KeepthreadError):
 
 
 class Unsupported(KeepthreadError):
-    """The engine behind this store cannot do that at all. The text names engines that can."""
+    """This store's engine does not support that. The text names engines that do."""
 
 
 class ModelError(KeepthreadError):
-    """A model did not answer as it should. What was asked is stored; nothing else is touched."""
+    """A model did not answer correctly. The question is stored; nothing else was changed."""
 
 
 class ModelUnavailable(ModelError):
-    """The model cannot be reached, is broken or too slow. Ask again later, or another one."""
+    """The model cannot be reached, fails or is too slow. Try again later, or use another model."""
 
 
 class ModelBusy(ModelUnavailable):
-    """The provider lets nobody ask so much so fast. Wait, or raise the limit there."""
+    """The provider's rate limit was exceeded. Wait, or raise the limit at the provider."""
 
 
 class ModelDenied(ModelError):
-    """The provider does not take the key, or not for this model. Check the key and its rights."""
+    """The provider rejects the key, or does not allow this model. Check the key and its rights."""
 
 
 class ModelRefused(ModelError):
-    """The provider will not answer such a request; the text says why. Change what is asked."""
+    """The provider rejects the request; the text says why. Change the request."""
 
 
 class ModelCut(ModelError):
-    """The answer broke off on its way; `said` is what had arrived."""
+    """The answer broke off; `said` is the text that had arrived."""
 
     def __init__(self, message: str, said: str = "") -> None:
-        """Keep what arrived beside the reason."""
+        """Keep the text that arrived with the reason."""
         super().__init__(message)
         self.said = said
 
 
 class ToolError(KeepthreadError):
-    """A tool did not do what it was asked; the text says why. Ask for something else."""
+    """A tool call failed; the text says why. Change the call."""
 
 
 class ToolUnavailable(ToolError):
-    """A tool's server cannot be reached, died or was too slow. Call it again later."""
+    """A tool's server cannot be reached, crashed or was too slow. Call it again later."""

@@ -1,7 +1,7 @@
 """Several event loops that share one memory: a resource for each loop, and calls into another.
 
-Connections and asyncio's locks belong to one loop. What can be had once for each loop is; what
-must exist once lives in one loop, and the others send their calls there.
+Connections and asyncio's locks belong to one loop. Each loop gets its own where possible; a
+resource that must exist only once lives in one loop, and the others send their calls there.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from keepthread.errors import Unavailable
 T = TypeVar("T")
 
 CLOSING: Final = 5.0
-"""Seconds that closing waits for other loops to close what is theirs."""
+"""Seconds that closing waits for other loops to close their resources."""
 SILENCE: Final = 30.0
-"""Seconds for which a loop may be blocked before calls into it are given up."""
+"""Seconds for which a loop may be blocked before calls into it fail."""
 LOOK: Final = 0.2
-"""Seconds between two looks whether another loop still runs."""
+"""Seconds between two checks whether another loop still runs."""
 
 
 class LoopEnded(Exception):
-    """The loop that was asked ended first: nobody knows what became of the call."""
+    """The other loop ended before the call returned: its outcome is unknown."""
 
 
 class _Held(NamedTuple, Generic[T]):
@@ -34,14 +34,14 @@ class _Held(NamedTuple, Generic[T]):
 
 
 class PerLoop(Generic[T]):
-    """One resource for each event loop: made on its first use, closed with its loop.
+    """One resource for each event loop: created on its first use, closed with its loop.
 
-    A loop closes its asynchronous generators when it ends, as `asyncio.run` does; each resource
-    is held by one.
+    Each resource is held by an asynchronous generator, because a loop closes these when it ends
+    (as `asyncio.run` does).
     """
 
     def __init__(self, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> None:
-        """Make none yet; `make` and `close` are called in the loop that the resource is for."""
+        """Create nothing yet; `make` and `close` are called in the loop that uses the resource."""
         self._make = make
         self._close = close
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class PerLoop(Generic[T]):
         return held.resource if held else self._hold(loop)
 
     async def close(self) -> None:
-        """Close all of them, each in its loop; one whose loop does not run is closed at its end."""
+        """Close each resource in its loop; if a loop is not running, when that loop ends."""
         here = asyncio.get_running_loop()
         with self._lock:
             held, self._held = self._held, {}
@@ -66,7 +66,7 @@ class PerLoop(Generic[T]):
     def _hold(self, loop: asyncio.AbstractEventLoop) -> T:
         resource = self._make()
         closing = self._until_closed(loop, resource)
-        with suppress(StopIteration):  # it runs to its `yield`, and from now on its loop knows it
+        with suppress(StopIteration):  # runs to the `yield`, which registers it with its loop
             closing.__anext__().send(None)
         with self._lock:
             self._forget_ended()
@@ -91,10 +91,10 @@ class PerLoop(Generic[T]):
 
 
 async def _closed(loop: asyncio.AbstractEventLoop, closing: AsyncGenerator[None]) -> None:
-    """Have a resource of another loop closed there, as long as that loop runs."""
+    """Close a resource of another loop in that loop, if it is running."""
 
     async def close() -> None:
-        with suppress(RuntimeError):  # its loop ends now, and is at it
+        with suppress(RuntimeError):  # its loop is ending and already closes it
             await closing.aclose()
 
     if loop.is_running():
@@ -110,20 +110,20 @@ async def run_in(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[A
     """
     if loop is asyncio.get_running_loop():
         return await call()
-    errand: _Errand[T] = _Errand(loop, call)
+    remote: _RemoteCall[T] = _RemoteCall(loop, call)
     try:
-        loop.call_soon_threadsafe(errand.start)
-        return await errand.answered()
+        loop.call_soon_threadsafe(remote.start)
+        return await remote.result()
     except RuntimeError:
         if loop.is_closed():
             raise LoopEnded from None
         raise
     finally:
-        errand.give_up()
+        remote.cancel()
 
 
-class _Errand(Generic[T]):
-    """One call into another loop."""
+class _RemoteCall(Generic[T]):
+    """A call into another loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, T]]
@@ -131,13 +131,13 @@ class _Errand(Generic[T]):
         self._loop = loop
         self._call = call
         self._task: asyncio.Task[T] | None = None
-        self._given_up = False
+        self._canceled = False
         self._answer: Future[T] = Future()
-        self._answer.set_running_or_notify_cancel()  # from now on no waiter can cancel it
+        self._answer.set_running_or_notify_cancel()  # a waiter can no longer cancel it
         self._alive_at = time.monotonic()
 
-    async def answered(self) -> T:
-        """Wait for the answer, and look now and then whether anybody is at it."""
+    async def result(self) -> T:
+        """Wait for the result, and check now and then whether the other loop still runs."""
         answer = asyncio.wrap_future(self._answer)
         while not answer.done():
             await asyncio.wait([answer], timeout=LOOK)
@@ -145,12 +145,12 @@ class _Errand(Generic[T]):
                 self._check_alive()
         return answer.result()
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel the call, unless it has ended."""
-        self._given_up = True
+        self._canceled = True
         if not self._answer.done():
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._cancel)
+                self._loop.call_soon_threadsafe(self._cancel_task)
 
     def _check_alive(self) -> None:
         if not self._loop.is_running():
@@ -164,18 +164,18 @@ class _Errand(Generic[T]):
     # --- in the other loop ---
 
     def start(self) -> None:
-        if not self._given_up:
+        if not self._canceled:
             self._task = self._loop.create_task(self._call())
-            self._task.add_done_callback(self._tell)
+            self._task.add_done_callback(self._report)
 
     def _note_alive(self) -> None:
         self._alive_at = time.monotonic()
 
-    def _cancel(self) -> None:
+    def _cancel_task(self) -> None:
         if self._task:
             self._task.cancel()
 
-    def _tell(self, task: asyncio.Task[T]) -> None:
+    def _report(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
             self._answer.set_exception(LoopEnded())
         elif error := task.exception():

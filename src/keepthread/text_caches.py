@@ -12,7 +12,7 @@ class TextCache(Protocol):
     """An object that remembers text."""
 
     def clear_texts(self) -> None:
-        """Let go of all text."""
+        """Discard all text."""
         ...
 
 
@@ -22,7 +22,7 @@ _objects: Final[list["ref[TextCache]"]] = []
 
 
 def register_cache(*clears: Callable[[], object]) -> None:
-    """Register what empties the caches of a module, once, when it is imported."""
+    """Register functions that empty a module's caches; call once, when the module is imported."""
     _clears.extend(clears)
 
 

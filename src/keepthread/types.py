@@ -1,4 +1,4 @@
-"""The nouns of the house: frozen, keyword-only, made of plain values."""
+"""The data types of keepthread: frozen, keyword-only, made of plain values."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Durability: TypeAlias = Literal["memory", "process", "power", "replicated"]
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 SessionKey = NewType("SessionKey", str)
-"""One life of a session: a deleted id made again has another key."""
+"""Identifies one session for good: a session created again under a deleted id has another key."""
 
 
 def _no_meta() -> Mapping[str, JSON]:
@@ -23,7 +23,7 @@ def _no_meta() -> Mapping[str, JSON]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A model's wish to call a tool; `arguments` is the raw text it wrote, JSON or not."""
+    """A model's request to call a tool; `arguments` is the raw text it wrote, JSON or not."""
 
     id: str
     name: str
@@ -32,7 +32,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A thing that goes with a message; the bytes live where `uri` says."""
+    """A file that belongs to a message; its bytes are stored at `uri`."""
 
     media_type: str
     name: str = ""
@@ -40,20 +40,20 @@ class Attachment:
 
 
 class Native(NamedTuple):
-    """A provider's own items, opaque to us, given back verbatim to that provider alone."""
+    """A provider's own items; we do not read them, and send them verbatim to that provider only."""
 
     wire: Wire
     items: Sequence[JSON]
     provider: str = ""
-    """The host that gave them, such as `api.deepseek.com`; empty if it is not known."""
+    """The host that sent them, such as `api.deepseek.com`; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One entry of a session's log.
 
-    The caller writes the first group of fields; they are the body that an id stands for.
-    The second group may be given and is filled in otherwise; the store gives the third.
+    The caller sets the first group of fields: they are the body that an id identifies. The
+    second group is optional; missing values are filled in. The store sets the third.
     """
 
     role: Role
@@ -62,9 +62,9 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     author: str | None = None
-    """Who wrote it; None is the session's owner."""
+    """Who wrote it; None means the session's owner."""
     origin: Origin | None = None
-    """Whose word it is; None becomes `operator` for the system role, else the role."""
+    """Whose statement it is; None becomes `operator` for the system role, else the role."""
     source: str | None = None
     """Where it came from: `tool:NAME`, `web:URL` or `import:DIGEST`."""
     attachments: Sequence[Attachment] = ()
@@ -74,14 +74,14 @@ class Message:
     id: str = ""
     tokens: int = 0
     counter: str = ""
-    """The name of the counter that gave `tokens`."""
+    """The name of the counter that computed `tokens`."""
     created_at: float = 0.0
-    """Seconds since 1970; for people and filters, never for order."""
+    """Seconds since 1970; for display and filters, never for order."""
 
     seq: int = 0
     turn: int = 0
     total: int = 0
-    """Tokens of the log up to and with this message."""
+    """Tokens of the log up to and including this message."""
     digest: bytes = b""
     state: State = "live"
 
@@ -95,7 +95,7 @@ class ForkPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """What is known of one session; `key` is empty until it is stored."""
+    """The metadata of a session; `key` is empty until it is stored."""
 
     id: str
     owner: str = "default"
@@ -109,25 +109,25 @@ class SessionInfo:
     parent: str | None = None
     forked_from: ForkPoint | None = None
     ready: bool = True
-    """False while a fork, an import or a copy is being filled; such a session is not listed."""
+    """False while a fork, import or copy is being written; such a session is not listed."""
 
     fence: str = ""
-    """Drawn by chance when it is made: what stands around quotations in its contexts."""
+    """A random delimiter around quoted text in its contexts, chosen when it is created."""
     key: SessionKey = SessionKey("")
     created_at: float = 0.0
     updated_at: float = 0.0
-    """The latest activity; may lag behind by a second."""
+    """The latest activity; may be up to a second late."""
     messages: int = 0
     turns: int = 0
     tokens: int = 0
     epoch: int = 0
-    """How often something was erased here."""
+    """Number of erasures in this session."""
     state: State = "live"
-    """Damaged: the record is not what was written, and only key, id and counts may be of use."""
+    """"damaged" if the stored session is not what was written: then rely on key and id only."""
 
 
 class Scope(NamedTuple):
-    """Whose shelf it is: a session's, an owner's, or the tenant's when both are empty."""
+    """Whom records belong to: a session, an owner, or the tenant if both are empty."""
 
     session: SessionKey = SessionKey("")
     owner: str = ""
@@ -143,7 +143,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A small named value on a shelf; `version` never returns once it was replaced or dropped."""
+    """A small named value beside the log; once replaced or dropped, a `version` is never reused."""
 
     scope: Scope
     kind: str
@@ -154,18 +154,18 @@ class Record:
 
 
 class Gathered(NamedTuple):
-    """A session's system prompt, its newest messages and its shelf, all of one moment."""
+    """A session's system prompt, newest messages and records, read at one moment."""
 
     system_prompt: str | None
     messages: Sequence[Message]
     records: Sequence[Record]
     sources: Sequence[Message] = ()
-    """What the records that were followed are made of, by position, each once."""
+    """The messages that the followed records are made of, by position, each once."""
     fence: str = ""
 
 
 class Hidden(NamedTuple):
-    """Positions that contexts pass over, and why."""
+    """Positions that contexts skip, and why."""
 
     first: int
     last: int
@@ -174,7 +174,7 @@ class Hidden(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Messages that share a fate: shown in a section, or left out (no section), and why."""
+    """Messages treated alike: shown in a section, or left out (no section), and why."""
 
     first: int
     last: int
@@ -183,11 +183,11 @@ class Choice(NamedTuple):
     section: str
     reason: str
     session: str = ""
-    """The session's id if it was recalled; positions are of that session then."""
+    """The id of the session they were recalled from; the positions are of that session."""
 
 
 class Selection(NamedTuple):
-    """What a strategy chose: messages in the order of the prompt, results behind their calls."""
+    """A strategy's choice: messages in prompt order, each tool result after its call."""
 
     budget: int
     tokens: int
@@ -195,62 +195,62 @@ class Selection(NamedTuple):
     messages: Sequence[Message]
     choices: Sequence[Choice]
     facts: Sequence[tuple[str, int]] = ()
-    """The session id and position of each message that the facts come from which are shown."""
+    """The session id and position of each message that the shown facts come from."""
 
 
 class Summary(NamedTuple):
-    """The compressed past: what stands for all visible messages up to a position."""
+    """A text that replaces all visible messages up to a position."""
 
     text: str
     last: int
-    """The last position behind it."""
+    """The last position it covers."""
     tokens: int = 0
-    """What the messages behind it cost."""
+    """Tokens of the messages it covers."""
     turn: int = 0
-    """The last turn behind it."""
+    """The last turn it covers."""
     number: int = 0
-    """How many compactions it took, this one included."""
+    """Number of compactions so far, this one included."""
     origin: Origin = "user"
-    """The lowest trust among what it was made from."""
+    """The least trusted origin among the messages it covers."""
     spans: Sequence[Span] = ()
-    """The ranges that stand behind it, hidden ones left out."""
+    """The ranges it covers, without hidden ones."""
     kept: Sequence[tuple[int, float, str]] = ()
-    """Positions behind it that are worth keeping word for word, how much so, and why."""
+    """Covered positions worth keeping word for word: position, score and reason."""
     head: int = 0
     """The end of the log when it was made."""
     by: str = ""
-    """Who shortened it last."""
+    """The name of the summarizer that shortened it last."""
 
 
 class CachedTool(NamedTuple):
-    """A tool's result that is remembered, and for how long."""
+    """A cached tool result, and how long it stays cached."""
 
     name: str
     arguments: Mapping[str, JSON]
     left: int
-    """Turns in which it still serves, this one included."""
+    """Turns in which it may still be used, this one included."""
     cache_turns: int
-    """Turns for which it serves once used."""
+    """Turns it stays cached after each use."""
     call_id: str
     at: float
     """When the result was recorded, in seconds since 1970."""
     author: str
-    """For whom the tool was called."""
+    """The author on whose behalf the tool was called."""
 
 
 class ProactiveTool(NamedTuple):
-    """A tool's result that a program has before any model asked for it."""
+    """A tool result that the program provides before a model asks for it."""
 
     name: str
     result: JSON
     """A text, or other JSON."""
     arguments: Mapping[str, JSON] = {}
     cache_turns: int = 1
-    """Turns in which it is remembered, the current one included."""
+    """Turns it stays cached, the current one included."""
 
 
 class Digest(NamedTuple):
-    """A long answer in short."""
+    """A shortened version of a long answer."""
 
     text: str
     tokens: int
@@ -266,73 +266,73 @@ class Importance(NamedTuple):
     reason: str
 
 
-# --- finding ---
+# --- search ---
 
 
 class Part(NamedTuple):
-    """A message, or a piece of a long one, as an index has it."""
+    """A message, or a chunk of a long one, as stored in a search index."""
 
     place: int
-    """Where it stands; see `keepthread.recall.positions`."""
+    """Session and position as one number; see `keepthread.recall.positions`."""
     words: Sequence[str]
-    """Its words, each once; one that stands there again is there with `²` and `³` behind it too."""
+    """Its words, each once; a repeated word is also listed with the suffixes `²` and `³`."""
     tokens: int
-    """About what it costs to show."""
+    """Roughly the tokens needed to show it."""
     flags: int
-    """What can be told of the text at a glance; see `keepthread.recall.chunks`."""
+    """Simple properties of the text, as bits; see `keepthread.recall.chunks`."""
     speaker: str = ""
 
 
 class Sitting(NamedTuple):
-    """A run of messages of one session without a long pause, in numbers."""
+    """Statistics of a run of messages of one session without a long pause."""
 
     session: SessionKey
     first: int
-    """The position it begins at."""
+    """The position of its first message."""
     started_at: float
     ended_at: float
     parts: int
     length: int
-    """Words in all."""
+    """Total number of words."""
     answers: int
     """How many of its parts an assistant wrote."""
 
 
 class Unread(NamedTuple):
-    """A session that an index has not read to its end."""
+    """A session that is not fully indexed yet."""
 
     session: SessionKey
     upto: int
-    """The last position that was read."""
+    """The last position that is indexed."""
     last: int
     """The end of the log."""
     epoch: int
     sitting: Sitting | None = None
-    """The last one that was begun, for the index of words."""
+    """The newest one that is indexed, for the word index."""
 
 
 class MessageFilter(NamedTuple):
-    """Which messages a search may find: of a time, and of some roles."""
+    """Limits a search to messages of some time and some roles."""
 
     since: float = -inf
     """Written at this time or later; seconds since 1970."""
     until: float = inf
     """Written before this time."""
     roles: Collection[Role] | None = None
-    """None is every role."""
+    """None means every role."""
 
     def admits(self, message: Message) -> bool:
-        """Return whether a message is one of these."""
+        """Return whether a message matches."""
         return self.since <= message.created_at < self.until and (
             self.roles is None or message.role in self.roles
         )
 
 
 class Found(NamedTuple):
-    """Where words stand in a scope, and how large the scope is."""
+    """The places of words in a scope, and statistics of the scope."""
 
     places: Mapping[str, Sequence[int]]
-    """The places of each word, ascending; of a frequent one the last alone."""
+    """The places of each word, ascending; for a frequent word only the newest ones."""
     sittings: Sequence[Sitting]
 
 
@@ -347,35 +347,35 @@ class Placed(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """A text as vectors: one for each of its tokens, or one for all of it.
+    """A text as vectors: one for each of its tokens, or one for the whole text.
 
-    Each vector has length 1 and is written as bytes, a signed one for a dimension, times 127.
+    Each vector has length 1 and is stored as one signed byte per dimension: the value times 127.
     """
 
     vectors: bytes
     dimensions: int
     ids: Sequence[int] = ()
-    """The tokens, by their numbers in the model's vocabulary; none if the vector is for all."""
+    """The tokens, as numbers in the model's vocabulary; empty if one vector covers the text."""
 
 
-# --- talking to models ---
+# --- models ---
 
 
 class Usage(NamedTuple):
-    """What a model's answer cost, in its provider's tokens."""
+    """The cost of a model's answer, in its provider's tokens."""
 
     input: int = 0
     output: int = 0
     cached: int = 0
-    """How many of `input` the provider had seen before."""
+    """How many of `input` were in the provider's prompt cache."""
 
     def plus(self, other: "Usage") -> "Usage":
-        """Return what both took together."""
+        """Return the sum of both."""
         return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
 class Tool(NamedTuple):
-    """What a model may call; `parameters` is a JSON schema."""
+    """A tool that a model may call; `parameters` is a JSON schema."""
 
     name: str
     description: str = ""
@@ -383,18 +383,18 @@ class Tool(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a model said: a text, calls of tools, or both."""
+    """A model's answer: a text, tool calls, or both."""
 
     content: str = ""
     tool_calls: Sequence[ToolCall] = ()
     usage: Usage | None = None
     truncated: bool = False
-    """True if it was broken off, by a limit or by the provider."""
+    """True if it is incomplete because of a limit or the provider."""
     native: Native | None = None
 
 
 class Shortened(NamedTuple):
-    """A text in fewer bytes, and what a model took for it."""
+    """A shortened text, and the model's token usage if a model wrote it."""
 
     text: str
     usage: Usage | None = None
@@ -409,7 +409,7 @@ class Damage(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """What `verify` looked at, and every damage it found."""
+    """The number of items that `verify` checked, and every damage it found."""
 
     sessions: int
     messages: int
@@ -418,12 +418,12 @@ class Verification(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Tell whether nothing was found."""
+        """Return whether no damage was found."""
         return not self.damages
 
 
 class Residue(NamedTuple):
-    """Where bytes of what was erased may still be, and until when; for people."""
+    """Where bytes of erased text may still be, and until when; for display."""
 
     where: str
     why: str
@@ -431,14 +431,14 @@ class Residue(NamedTuple):
 
 
 class Cleaning(NamedTuple):
-    """What a store did to let go of erased bytes."""
+    """The steps a store took to remove the bytes of erased data."""
 
     done: Sequence[str]
-    """What was done, in words."""
+    """The steps, in words."""
     searched: Sequence[str]
-    """The files that were searched for the probes, by name."""
+    """The names of the files that were searched for the probes."""
     found: int
-    """Probes that are still in one of them."""
+    """Number of probes still found in one of them."""
     residues: Sequence[Residue] = ()
     again: bool = False
-    """Whether something that ends by itself was in the way, so that it is to be done again."""
+    """Whether a temporary obstacle prevented part of it, so that it should be repeated later."""

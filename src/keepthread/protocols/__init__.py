@@ -1,4 +1,4 @@
-"""The sockets: what a backend, a counter or another part must do to fit into the house."""
+"""Protocols: what a store, strategy, model, embedder, counter or tracer must implement."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,73 +29,73 @@ Need: TypeAlias = Literal["facts", "summaries", "recall"]
 
 
 class CachedResult(NamedTuple):
-    """A remembered tool result as it can be shown by itself: a call, and what came of it."""
+    """A cached tool result with its call, so that a context can show the two alone."""
 
     call: Message
     result: Message
     left: int
-    """Turns in which it still serves, this one included."""
+    """Turns in which it may still be used, this one included."""
     cache_turns: int
 
 
 class History(NamedTuple):
-    """What is known of the messages before a window."""
+    """Material about the messages before a window."""
 
     summary: Summary | None = None
     gap: Sequence[Message] = ()
-    """The newest messages between summary and window, which no summary that serves stands for."""
+    """The newest messages between summary and window, which no usable summary covers."""
     digests: Mapping[int, Digest] = {}
-    """Long answers in short, by position."""
+    """Shortened versions of long answers, by position."""
     kept: Sequence[tuple[Message, Importance]] = ()
     """Important messages before the window, oldest first."""
 
 
 class Known(NamedTuple):
-    """A fact, as a context may show it."""
+    """A fact that a context may show."""
 
     key: str
     text: str
     always: bool
-    """Whether it belongs to the profile, which is shown whatever is asked."""
+    """Whether it belongs to the profile, which is shown for every question."""
     score: float
-    """How much it bears on what is asked, or matters in the profile; the highest goes first."""
+    """Its relevance to the question, or its weight in the profile; the highest is shown first."""
     reason: str
     trust: Origin = "user"
-    """The least trusted origin it comes from; the owner's, once its owner has confirmed it."""
+    """The least trusted origin it comes from; the owner's once the owner has confirmed it."""
     messages: Sequence[tuple[str, int]] = ()
     """The session id and position of each message it comes from."""
 
 
 class Recollection(NamedTuple):
-    """A piece of an old message that bears on what is asked."""
+    """A chunk of an old message that is relevant to the question."""
 
     session: SessionKey
     id: str
     """The session's id."""
     message: Message
     text: str
-    """The piece itself."""
+    """The text of the chunk."""
     part: int
-    """Which piece of the message it is, from 0."""
+    """The number of the chunk in its message, from 0."""
     sitting: float
-    """When the run of messages began that it stands in, in seconds since 1970."""
+    """When its run of messages began, in seconds since 1970."""
     score: float
     reason: str
 
 
 class Recalled(NamedTuple):
-    """What was recalled for a context, the best first."""
+    """The recalled chunks for a context, best first."""
 
     hits: Sequence[Recollection] = ()
     notes: Sequence[str] = ()
-    """What kept it from being better: not all is indexed, the model was too slow."""
+    """Reasons why it may be incomplete: not everything is indexed, the model was too slow."""
 
 
 class Material(NamedTuple):
-    """All that a strategy may choose from; everything it needs to know is here.
+    """Everything that a strategy may choose from.
 
     `messages` are the newest visible ones, oldest first; `totals` their running token totals,
-    hidden messages left out. `earlier` is how many visible ones are before them.
+    without hidden messages. `earlier` is the number of visible messages before them.
     """
 
     counter: TokenCounter
@@ -110,19 +110,19 @@ class Material(NamedTuple):
     pins: Sequence[Message] = ()
     hidden: Sequence[Hidden] = ()
     query: str | None = None
-    """What to recall by; the newest user message if it is None."""
+    """The text to recall by; None means the newest user message."""
     recounted: int = 0
-    """The newest position whose tokens were counted again here, for another counter stored them."""
+    """The newest position whose tokens had to be counted again: another counter had stored them."""
     turn: int = 0
-    """The turn a model is to answer."""
+    """The turn that a model is about to answer."""
     passed: int = 0
-    """The position of a newest user message that is to be left out."""
+    """The position of a newest user message that must be left out."""
     notes: Sequence[Message] = ()
-    """What the program told, as far as it is to be held on to, oldest first."""
+    """The program's notes that are still valid, oldest first."""
     live: Sequence[CachedResult] = ()
-    """Remembered tool results, oldest first."""
+    """Cached tool results, oldest first."""
     fence: str = ""
-    """What no remembered text can know: the fence around quotations."""
+    """The random delimiter around quoted text; no stored text contains it."""
     past: History = History()
     facts: Sequence[Known] = ()
     recalls: bool = False
@@ -138,12 +138,12 @@ class WindowStart(NamedTuple):
 
 
 class RecallRequest(NamedTuple):
-    """What a context asks of recall."""
+    """A context's request to recall."""
 
     room: int
-    """The tokens that recalled messages may take."""
+    """The tokens that recalled messages may use."""
     before: int = 0
-    """The first position of this session that the context shows anyway; 0 if it shows none."""
+    """The first position of this session that the context already shows; 0 if it shows none."""
     everywhere: bool = True
     """Whether to recall from all sessions of the owner, or from this one only."""
     relevant_only: bool = True
@@ -207,23 +207,23 @@ class PlannedStrategy(Strategy, Protocol):
 
 
 class Summarizer(Protocol):
-    """Says a text in fewer bytes."""
+    """Shortens texts."""
 
     @property
     def name(self) -> str:
-        """Name the way of shortening; it is kept with what came of it."""
+        """Return the summarizer's name; it is stored with each summary."""
         ...
 
     async def shorten(self, text: str, *, limit: int) -> Shortened:
-        """Return the text in at most `limit` bytes of UTF-8, what matters kept."""
+        """Return the important parts of the text in at most `limit` bytes of UTF-8."""
         ...
 
 
 class Scorer(Protocol):
-    """Tells what is worth keeping word for word, without a model."""
+    """Decides which messages are worth keeping word for word, without a model."""
 
     def score(self, message: Message) -> Importance | None:
-        """Return how much a message matters and why, or None if it is like any other."""
+        """Return how much a message matters and why, or None if it has no special importance."""
         ...
 
 
@@ -232,7 +232,7 @@ class ChatModel(Protocol):
 
     @property
     def name(self) -> str:
-        """Name the model, as its provider does."""
+        """Return the model's name at its provider."""
         ...
 
     async def complete(
@@ -244,7 +244,7 @@ class ChatModel(Protocol):
         schema: Mapping[str, JSON] | None = None,
         max_tokens: int | None = None,
     ) -> Reply:
-        """Return the whole answer; with a `schema`, its content is JSON that obeys it."""
+        """Return the whole answer; with a `schema`, its content is JSON that matches it."""
         ...
 
     def stream(
@@ -256,21 +256,21 @@ class ChatModel(Protocol):
         schema: Mapping[str, JSON] | None = None,
         max_tokens: int | None = None,
     ) -> AsyncIterator[str | Reply]:
-        """Yield the answer piece by piece, and at the end the whole of it."""
+        """Yield the answer's text in pieces, then the whole answer as a `Reply`."""
         ...
 
 
 class Embedder(Protocol):
-    """Says texts in vectors, such that what means the same is near."""
+    """Turns texts into vectors; texts with similar meaning get vectors that are near each other."""
 
     @property
     def name(self) -> str:
-        """Name the model; it is stored with its vectors, and another's are made anew."""
+        """Return the model's name; vectors of a model with another name are computed again."""
         ...
 
     @property
     def by_token(self) -> bool:
-        """Tell whether each token gets a vector; else each text gets one."""
+        """Return whether each token gets a vector; otherwise each text gets one."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
@@ -279,19 +279,19 @@ class Embedder(Protocol):
 
 
 class OpenSpan(Protocol):
-    """A span that has begun, as OpenTelemetry has it."""
+    """A started span, as in OpenTelemetry."""
 
     def set_attribute(self, key: str, value: str | bool | int | float) -> object:
-        """Note something of what is being done."""
+        """Set an attribute of the operation."""
         ...
 
     def set_status(self, status: Any) -> object:
-        """Say how it went."""
+        """Set the outcome."""
         ...
 
 
 class Tracer(Protocol):
-    """Times what is done; OpenTelemetry's tracers fit."""
+    """Measures operations; OpenTelemetry's tracers implement it."""
 
     def start_as_current_span(
         self,
@@ -301,5 +301,5 @@ class Tracer(Protocol):
         record_exception: bool,
         set_status_on_exception: bool,
     ) -> AbstractContextManager[OpenSpan]:
-        """Begin a span that lasts as long as the block, and is around those begun in it."""
+        """Start a span that ends with the block; spans started in the block are its children."""
         ...

@@ -25,41 +25,41 @@ from keepthread.types import (
 )
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called now and then, in another thread, with how much is done and how much there is in all."""
+"""Called from time to time, in another thread, with the number of finished and of all items."""
 
 
 class TokenCounter(Protocol):
-    """Counts what a message costs; the name is stored beside every count."""
+    """Counts the tokens of messages; its name is stored with every count."""
 
     @property
     def name(self) -> str:
-        """Name the way of counting, so that counts of another can be told apart."""
+        """Return the counter's name, which distinguishes its counts from those of others."""
         ...
 
     def count(self, message: Message) -> int:
-        """Return the tokens a message takes on any wire, its frame included."""
+        """Return the tokens a message takes on any wire, including its overhead."""
         ...
 
 
 class Store(Protocol):
-    """A log and a shelf, behind a wall: one tenant's messages in order, and records beside them.
+    """One tenant's data: a log of messages for each session, and records beside the logs.
 
-    Every method answers or raises one of `keepthread.errors`; an outage is never an empty history.
-    A session's methods take its key; the key of a deleted session raises `SessionGone`.
-    Everything acknowledged survives what `durability` names.
+    A method returns only if it succeeded; otherwise it raises one of `keepthread.errors`. An
+    outage never looks like an empty history. A session's methods take its key; the key of a
+    deleted session raises `SessionGone`. Acknowledged writes survive what `durability` names.
     """
 
     @property
     def durability(self) -> Durability:
-        """Name what an acknowledged write survives."""
+        """Return what acknowledged writes survive."""
         ...
 
     def tenant(self, name: str) -> Self:
-        """Return this store behind another wall; both share one engine, closed with the first."""
+        """Return this store for another tenant; both share one engine, closed with the first."""
         ...
 
     async def close(self) -> None:
-        """Finish what was begun and let go of everything; closing twice is fine."""
+        """Finish pending work and release all resources; closing twice is fine."""
         ...
 
     # --- sessions ---
@@ -70,19 +70,19 @@ class Store(Protocol):
         """Create a session that has no key yet, or update one that has.
 
         An update replaces title, tags, system prompt, meta and `ready`, nothing else. A taken id
-        raises `SessionExists`. Times that a new session brings are kept, and changes to one that
-        is not ready are no activity. With `seen`, the session as the caller read it, only the
-        fields that differ from it are written; if one of them was changed by somebody else since,
-        or a message was erased since, `Stale` is raised and nothing is written.
+        raises `SessionExists`. The times of a new session are kept if given, and changes to a
+        session that is not ready do not count as activity. With `seen`, the session as the caller
+        read it, only the fields that differ from it are written; if another writer has changed
+        one of them since, or a message was erased since, `Stale` is raised and nothing is written.
         """
         ...
 
     async def get_session(self, id: str) -> SessionInfo | None:
-        """Return the session of that id, ready or not, or None."""
+        """Return the session with that id, ready or not, or None."""
         ...
 
     async def describe(self, session: SessionKey) -> SessionInfo:
-        """Return what is known of a session now."""
+        """Return a session's current metadata."""
         ...
 
     async def list_sessions(
@@ -90,26 +90,27 @@ class Store(Protocol):
     ) -> list[SessionInfo]:
         """Return ready sessions, latest activity first, without delegates.
 
-        May lag behind an append by a second.
+        The order may ignore appends of the last second.
         """
         ...
 
     async def scan_sessions(
         self, *, after: SessionKey | None = None, limit: int = 100
     ) -> list[SessionInfo]:
-        """Return every session behind a key, or from the first, in the order they were made.
+        """Return every session after a key, or from the first, in the order of creation.
 
-        Those that are not ready and delegates are among them. The key may be of a deleted one.
+        Includes delegates and sessions that are not ready. The key may be of a deleted session.
         """
         ...
 
     async def delete_session(
         self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
     ) -> None:
-        """Remove a session, its messages and its shelf.
+        """Remove a session, its messages and its records.
 
-        With `unready`, only one that is not ready; with `idle_since`, only one without activity
-        at or after that time. Another raises `Stale`, decided in the transaction that deletes.
+        With `unready`, only a session that is not ready; with `idle_since`, only one without
+        activity at or after that time. Other sessions raise `Stale`; the transaction that deletes
+        decides it.
         """
         ...
 
@@ -125,21 +126,21 @@ class Store(Protocol):
     ) -> list[Message]:
         """Store messages at the end of the log, all or none, and return them as stored.
 
-        A message without an id gets one. An id seen before in this session is not stored twice:
-        the stored message is returned, a tombstone if it was erased; another body under it raises
-        `Conflict`. New messages are stored only if `expect`, when given, is the last position of
-        the log; else `Stale` is raised. Each user message opens the next turn, and what
-        follows belongs to the latest; `turn` puts all of them into an earlier one instead. A
-        log counts up to 2**53 - 1 tokens; messages beyond that raise `InvalidInput`.
+        A message without an id gets one. An id that this session already has is not stored twice:
+        the stored message is returned (a tombstone if it was erased), or `Conflict` is raised if
+        the bodies differ. With `expect`, new messages are stored only if it is the last position
+        of the log; otherwise `Stale` is raised. Each user message opens the next turn, and the
+        messages after it belong to that turn; `turn` puts all of them into an earlier one instead.
+        A log holds up to 2**53 - 1 tokens; messages beyond that raise `InvalidInput`.
         """
         ...
 
     async def load(self, session: SessionKey, messages: Sequence[Message]) -> int:
-        """Copy messages that a store gave out to the end of the log, position by position.
+        """Copy messages that were read from a store to the end of the log.
 
-        Positions, turns, counts and times are kept, tombstones and damage as well; what is
-        there already is passed over. Returns the last position. A gap raises `Stale`, another
-        message at a position `Conflict`.
+        Keeps positions, turns, counts, times, tombstones and damage; skips positions that are
+        already stored. Returns the last position. A gap raises `Stale`; a different message at a
+        stored position raises `Conflict`.
         """
         ...
 
@@ -155,8 +156,8 @@ class Store(Protocol):
     ) -> list[Message]:
         """Return the newest messages that fit, oldest first, between two positions if given.
 
-        Reads about what it returns, however long the log. Tombstones and damaged messages are
-        among them and cost no tokens. `least` messages are returned whatever they cost.
+        Reads about as much as it returns, however long the log is. Tombstones and damaged
+        messages are included and cost no tokens. `least` messages are returned whatever they cost.
         """
         ...
 
@@ -169,45 +170,45 @@ class Store(Protocol):
         kinds: Sequence[str] = (),
         follow: Sequence[str] = (),
     ) -> Gathered:
-        """Return at one moment what a context is made of: prompt, tail, records of these kinds.
+        """Return the material of a context, read at one moment: prompt, tail, records by kind.
 
-        `follow` names more kinds, whose records come with the messages of this session that they
-        are made of; such records must be made of few.
-        A session whose record is damaged raises `Damaged`: its system prompt is not known.
+        `follow` names more kinds; the messages of this session that their records are made of are
+        returned too, so such records should be made of few messages. Raises `Damaged` if the
+        session's metadata is damaged, because its system prompt is unknown then.
         """
         ...
 
     async def read(
         self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
     ) -> list[Message]:
-        """Return messages behind a position, oldest first."""
+        """Return the messages after a position, oldest first."""
         ...
 
     async def find(
         self, session: SessionKey, *, ids: Iterable[str] = (), seqs: Iterable[int] = ()
     ) -> list[Message]:
-        """Return the messages of these ids and positions that there are, oldest first."""
+        """Return the existing messages with these ids or positions, oldest first."""
         ...
 
     async def erase(self, session: SessionKey, seqs: Iterable[int]) -> int:
-        """Replace messages by tombstones, for ever, and return the session's new epoch.
+        """Replace messages by tombstones, permanently, and return the session's new epoch.
 
-        The session's records that are made of them are dropped at the same moment. Nothing new to
-        erase leaves the epoch as it is; an unknown position raises `MessageNotFound` and erases
-        nothing.
+        The session's records made of them are dropped in the same transaction. The epoch does not
+        change if all of them are erased already. An unknown position raises `MessageNotFound`,
+        and nothing is erased.
         """
         ...
 
     async def recount(
         self, session: SessionKey, counter: TokenCounter, *, progress: Progress | None = None
     ) -> int:
-        """Count what another counter counted, set the running totals right, all or none.
+        """Count messages that another counter counted, and correct the running totals, atomically.
 
-        Returns how many messages were counted. Tombstones and damaged messages cost nothing.
+        Returns the number of messages counted. Tombstones and damaged messages cost nothing.
         """
         ...
 
-    # --- the shelf ---
+    # --- records ---
 
     async def put(
         self,
@@ -220,10 +221,11 @@ class Store(Protocol):
         version: int | None = None,
         epochs: Mapping[SessionKey, int] | None = None,
     ) -> int:
-        """Put a record on a shelf and return its new version, which no other put ever had.
+        """Store a record and return its new version, which is unique among all puts.
 
-        `version` is the one the caller saw (0: none); `epochs` the epochs of the sessions the
-        value was made from. If either moved, `Stale` is raised and nothing is put.
+        `version` is the one the caller read (0: no record); `epochs` are the epochs of the
+        sessions that the value was made from. If either changed, `Stale` is raised and nothing is
+        stored.
         """
         ...
 
@@ -240,25 +242,25 @@ class Store(Protocol):
         before: str | None = None,
         limit: int | None = None,
     ) -> list[Record]:
-        """Return a shelf's records, by kind and key; of one kind, or all.
+        """Return the records of a scope, ordered by kind and key; all kinds, or one.
 
-        Of one kind: those whose key is behind `after` and before `before`, by the code points of
-        their characters; with a limit the last ones, reading no more than it returns.
+        For one kind, `after` and `before` limit the keys (both exclusive, compared by code point);
+        `limit` returns the last ones and reads no more than that.
         """
         ...
 
     async def owners(self) -> list[str]:
-        """Return the owners who have a record on their shelf, by name."""
+        """Return the owners who have records, sorted by name."""
         ...
 
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
-        """Take a record off its shelf; tell whether it was there. `version` as in `put`."""
+        """Delete a record; return whether it existed. `version` as in `put`."""
         ...
 
     # --- integrity ---
 
     async def verify(self, *, progress: Progress | None = None) -> Verification:
-        """Check everything of this tenant, and the file as far as there is one."""
+        """Check all data of this tenant, and the database file if there is one."""
         ...
 
     async def clean(
@@ -268,32 +270,33 @@ class Store(Protocol):
         rewrite: bool = False,
         probes: Sequence[bytes] = (),
     ) -> Cleaning:
-        """Let go of the bytes of what was erased in these sessions, as far as the engine can.
+        """Remove the bytes of erased messages of these sessions, as far as the engine can.
 
-        `rewrite` also does what takes long and locks others out. The engine's files are searched
-        for the probes where they can be read. What may be left, where and until when, is said.
+        `rewrite` includes steps that take long and lock out other users. The engine's files are
+        searched for the probes where they are readable. The result says what may remain, where,
+        and until when.
         """
         ...
 
-    # --- what only some engines can do ---
+    # --- search, which only some engines support ---
 
     async def finder(self) -> "Searchable | None":
-        """Return what finds words in it, or None if the engine cannot."""
+        """Return the search interface of this store, or None if the engine has none."""
         ...
 
 
 class Searchable(Protocol):
-    """A store that knows where words stand; what that is worth is not its business.
+    """A store that can look up words and vectors; the caller ranks the results.
 
-    An index is a view of the log: it remembers how far it has read each session (`view` names it),
-    is read on by whoever asks, and loses what `erase` and `delete_session` take, at that moment.
-    Delegates and sessions that are not ready are in no index. `owner=None` is every owner.
+    `view` names an index. It remembers up to which position each session is indexed; any caller
+    may index more; `erase` and `delete_session` remove their messages from it at once. Delegates
+    and sessions that are not ready are not indexed. `owner=None` means every owner.
     """
 
     async def unread(
         self, view: str, *, owner: str | None = None, session: SessionKey | None = None
     ) -> list[Unread]:
-        """Return the sessions that a view has not read to the end; never read ones are at 0."""
+        """Return the sessions that are not fully indexed; new ones are at position 0."""
         ...
 
     async def index(
@@ -304,10 +307,10 @@ class Searchable(Protocol):
         parts: Sequence[Part],
         sittings: Sequence[Sitting],
     ) -> None:
-        """Add what stands behind `read.upto` up to a position, and remember that it was read.
+        """Index the messages after `read.upto` up to a position, and remember that position.
 
-        `sittings` are those that began or grew, as they are now. If the view was read on by
-        another, or something was erased in the session since, `Stale` is raised and nothing added.
+        `sittings` are the new and changed ones. If another caller has indexed more in the
+        meantime, or a message of the session was erased, `Stale` is raised and nothing is added.
         """
         ...
 
@@ -321,14 +324,14 @@ class Searchable(Protocol):
         only: MessageFilter | None = None,
         most: int = 5000,
     ) -> Found:
-        """Return where these words stand, up to `most` places of each, the last ones.
+        """Return the newest places of these words, up to `most` of each.
 
-        `only` confines it to some messages: the last places among those are returned.
+        With `only`, the newest places among the matching messages.
         """
         ...
 
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
-        """Return what the index has of these places, without their words, as far as it has any."""
+        """Return the indexed parts at these places, without their words; skip unknown places."""
         ...
 
     async def fetch(
@@ -336,18 +339,18 @@ class Searchable(Protocol):
     ) -> tuple[list[Placed], list[Record]]:
         """Return the messages at places, each once, and their sessions' records of some kinds.
 
-        What was erased or deleted meanwhile is not among them.
+        Messages that were erased or deleted in the meantime are left out.
         """
         ...
 
     async def put_vectors(
         self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
     ) -> None:
-        """Keep vectors by place, and remember that the view was read to a position; as `index`."""
+        """Store vectors by place, and remember the last indexed position, as `index` does."""
         ...
 
     async def vectors(self, view: str, places: Sequence[int]) -> dict[int, Embedding]:
-        """Return the vectors that are kept for these places."""
+        """Return the stored vectors of these places."""
         ...
 
     async def nearest(
@@ -360,12 +363,12 @@ class Searchable(Protocol):
         only: MessageFilter | None = None,
         limit: int = 300,
     ) -> list[int]:
-        """Return the places whose single vectors are nearest, nearest first; may miss a few.
+        """Return the places of the nearest vectors, nearest first; may miss a few.
 
-        `only` confines it to some messages: the nearest among those are returned.
+        For views with one vector per text. With `only`, the nearest among the matching messages.
         """
         ...
 
     async def drop_view(self, view: str) -> None:
-        """Forget a view of this tenant: what it holds and how far it has read."""
+        """Delete an index of this tenant, including its positions."""
         ...
