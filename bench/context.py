@@ -60,7 +60,7 @@ def _check(sessions: dict[str, Furnished]) -> None:
     """See that contexts have all they are said to have, and that length changes nothing in them."""
     short, long = (sessions[name].shown("hybrid") for name in ("short", "long"))
     assert short == long, (short, long)
-    has = {"pins": PINS, "notes": NOTES, "live": RESULTS, "summary": 1}
+    has = {"pins": PINS, "notes": NOTES, "tools": RESULTS, "summary": 1}
     assert has.items() <= short.items(), short
 
 

@@ -75,7 +75,7 @@ def compaction(rng: Random) -> Compaction:
         digest_bytes=rng.choice((40, 60)),
         summary_bytes=rng.choice((300, 300, 4000)),
         compressed_bytes=200,
-        kept=rng.choice((0, 1, 3, 24)),
+        max_important=rng.choice((0, 1, 3, 24)),
     )
 
 

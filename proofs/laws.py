@@ -19,7 +19,7 @@ NO_RESULT: Final = "(no result)"
 CUT: Final = "characters left out …]"
 LEAST_STEP: Final = 2048
 STEP_SHARE: Final = 0.3
-PAST: Final = frozenset({"summary", "kept"})
+PAST: Final = frozenset({"summary", "important"})
 """Sections that show what is before the window."""
 
 
@@ -33,7 +33,7 @@ class Limits(NamedTuple):
     most: float
     floor: int = 0
     cap: int | None = None
-    spare: float = 0.0
+    unused: float = 0.0
 
     def most_of(self, room: int) -> int:
         """Return the tokens that the window gives up for it."""
@@ -44,7 +44,7 @@ class Limits(NamedTuple):
 
     def at_all(self, room: int) -> int:
         """Return the most tokens that it may take, with what others leave unused."""
-        return self._capped(max(self.most_of(room), int(room * self.spare)))
+        return self._capped(max(self.most_of(room), int(room * self.unused)))
 
     def least_of(self, room: int) -> int:
         """Return the tokens that it keeps however large the turn in hand is."""
@@ -59,12 +59,12 @@ TABLE: Final[Mapping[str, Limits]] = {
     "notes": Limits(0.02, 0.05, cap=512),
     "facts": Limits(0.02, 0.06, floor=120, cap=512),
     "summary": Limits(0.05, 0.12, floor=160, cap=2048),
-    "kept": Limits(0.0, 0.03, floor=80, cap=1024),
-    "live": Limits(0.0, 0.05, cap=1024),
-    "recalled": Limits(0.0, 0.02, floor=80, cap=2048, spare=0.2),
+    "important": Limits(0.0, 0.03, floor=80, cap=1024),
+    "tools": Limits(0.0, 0.05, cap=1024),
+    "recalled": Limits(0.0, 0.02, floor=80, cap=2048, unused=0.2),
 }
-WINDOW: Final = {name: TABLE[name] for name in ("pins", "notes", "facts", "live")}
-SUMMARIZED: Final = {name: TABLE[name] for name in ("pins", "notes", "facts", "summary", "live")}
+WINDOW: Final = {name: TABLE[name] for name in ("pins", "notes", "facts", "tools")}
+SUMMARIZED: Final = {name: TABLE[name] for name in ("pins", "notes", "facts", "summary", "tools")}
 HYBRID: Final = TABLE
 RECALL: Final = {"facts": TABLE["facts"], "recalled": Limits(0.0, 1.0)}
 

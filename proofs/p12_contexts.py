@@ -36,7 +36,7 @@ ALONE: Final = 20_000
 """Sizes up to this one run in one process."""
 CHAT_MESSAGE: Final = 3
 """What OpenAI documents for every message beside its fields, and once for the reply."""
-BESIDE: Final = ("pins", "notes", "kept", "live")
+BESIDE: Final = ("pins", "notes", "important", "tools")
 """Sections that show messages a second way; the log is parted among the others and what is out."""
 OLDER: Final = ("older than the window", "shown in short", "covered by the summary")
 NOT_SHOWN_BESIDE: Final = ("pinned", "a note, but", "important", "remembered")
@@ -83,7 +83,7 @@ class Asked:
         """Return the sections that have something to show, used or not."""
         passed = self.passed()
         live = {m.seq for m in self.visible() if m.state == "live" and m.seq != passed}
-        found = {"summary", "kept", "live", "recalled"}
+        found = {"summary", "important", "tools", "recalled"}
         found |= {"pins"} if live & self.pinned else set()
         found |= {"notes"} if live & self.noted - self.ended() else set()
         return frozenset(found | ({"facts"} if self.has_facts else set()))
@@ -366,11 +366,13 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     counted = sum(c.messages for c in (*main, *gone))
     if counted != len(asked.visible()) - bool(spared):
         yield "unaccounted", f"{counted} of {len(asked.visible())} visible messages"
-    if context.tokens != sum(c.tokens for c in seen) + context.why.sections["frame"]:
+    if context.tokens != sum(c.tokens for c in seen) + context.why.sections["overhead"]:
         yield "unaccounted", "the sections do not add up"
     older = max((c.last for c in gone if c.reason.startswith(OLDER)), default=0)
     lines = sum(not c.session for c in context.why.choices)
-    lines -= sum(c.section in ("kept", "facts") for c in seen)  # one each, as many as their share
+    lines -= sum(
+        c.section in ("important", "facts") for c in seen
+    )  # one each, as many as their share
     newer = sum(m.seq > older for m in asked.log)
     # However long the history: the system prompt, the summary, the frame of what was recalled, the
     # newest user message, facts left out; older messages summarized, in short, and neither.

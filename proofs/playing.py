@@ -250,7 +250,7 @@ class Play:
         if steps_far and isinstance(tried.strategy, Summarized):
             return
         past = expected.past - sum(
-            context.why.sections.get(name, 0) for name in ("summary", "kept")
+            context.why.sections.get(name, 0) for name in ("summary", "important")
         )
         used = context.tokens + expected.set_aside + max(0, past)
         used += expected.largest if steps_far else 0
@@ -289,7 +289,7 @@ def _hold(context: Context, expected: Expected, where: str) -> None:
     if context.tokens > context.why.budget:
         raise Broken(f"{context.tokens} of {context.why.budget} tokens: {where}")
     # What stands for the past was chosen by a summarizer and a scorer: it is held to its share.
-    kept = {c.first for c in context.why.shown if c.section == "kept"}
+    kept = {c.first for c in context.why.shown if c.section == "important"}
     wrong = kept & {seq for seq, _ in expected.texts}
     shown = [text for text in _texts(context) if text[0] not in kept]
     if shown != list(expected.texts) or wrong:

@@ -146,7 +146,7 @@ class Showing:
         """Return the sections that have something to show."""
         some = {"pins": self.pins, "notes": self.notes}
         named = {name for name, messages in some.items() if messages}
-        return frozenset({"live", *PAST, *named})
+        return frozenset({"tools", *PAST, *named})
 
     def start(self, rules: Rules, room: int) -> Start:
         """Return where the window starts."""

@@ -46,8 +46,8 @@ SECTIONS: Final[tuple[Shares, ...]] = (
     SUMMARIZED,
     dict(reversed(list(HYBRID.items()))),
     {"summary": Limits(0.0, 0.6)},
-    {"kept": Limits(0.2, 0.4), "live": Limits(0.0, 1.0)},
-    {"live": Limits(1.0, 1.0)},
+    {"important": Limits(0.2, 0.4), "tools": Limits(0.0, 1.0)},
+    {"tools": Limits(1.0, 1.0)},
     {
         name: each._replace(least=0.2, most=0.5) if name in ("facts", "recalled") else each
         for name, each in HYBRID.items()

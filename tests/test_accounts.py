@@ -116,9 +116,9 @@ async def test_no_word_of_anyone_is_kept(memory: Memory) -> None:
     await talk(session, SECRET, *(f"question {n} {'x' * 90}" for n in range(30)))
     await session.compact()
     context = await session.context()
-    assert any(choice.section == "kept" for choice in context.why.shown)
+    assert any(choice.section == "important" for choice in context.why.shown)
     kept = await session.explanations()
-    assert any(choice.section == "kept" for choice in kept[0].why.shown)
+    assert any(choice.section == "important" for choice in kept[0].why.shown)
     for record in await memory.store.scan(Scope(session=session.key), WHY):
         told = json.dumps(record.value).lower()
         for word in ("swordfish", "decided", "question", "xxx"):

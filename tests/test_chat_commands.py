@@ -493,7 +493,7 @@ async def test_the_budget_is_drawn_by_section_with_tokens_and_share(tmp_path: Pa
         for section, tokens in why.sections.items():
             row = next(line for line in shown.splitlines() if f" {section} " in line)
             assert row.split()[-2:] == [f"{tokens:,}", f"{tokens / 200:.1%}"]
-        assert f"spare {200 - why.tokens:,}" in " ".join(shown.split())
+        assert f"unused {200 - why.tokens:,}" in " ".join(shown.split())
         assert why.bar(76).strip("[]") in shown
 
 

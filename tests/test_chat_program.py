@@ -86,7 +86,7 @@ async def test_commands_show_what_a_chat_is_made_of(tmp_path: Path) -> None:
         tokens = {name: int(count.replace(",", "")) for name, count, _ in parts}
         assert used is not None
         assert sum(tokens.values()) == 4096
-        assert tokens["spare"] == 4096 - int(used[1])
+        assert tokens["unused"] == 4096 - int(used[1])
         assert abs(sum(float(share) for *_, share in parts) - 100) < 0.5
         assert re.search(r"^█+░+$", context, re.MULTILINE)
         why = chat.say("/why")

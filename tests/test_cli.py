@@ -615,11 +615,11 @@ def test_why_draws_the_budget_in_colour_and_says_so_without(folder: Path) -> Non
     bar = next(line for line in screen.splitlines() if "█" in line)
     assert {"\x1b[35m", "\x1b[33m", "\x1b[32m", "\x1b[36m"} <= set(re.findall(r"\x1b\[\d+m", bar))
     assert len(re.sub(r"[^█░]", "", bar)) == 76
-    assert re.search(r"■\s*system\s\d+.*■\s*pins\s\d+.*■\s*window\s\d+.*spare\s\d+", plain(screen))
+    assert re.search(r"■\s*system\s\d+.*■\s*pins\s\d+.*■\s*window\s\d+.*unused\s\d+", plain(screen))
     assert re.search(r"window +\d+ +\d+-\d+ +\d+ +among the newest that fit", plain(screen))
     assert re.search(r"older than the window", plain(screen))
     piped = keepthread("why", "a", "--budget", "900").stdout
-    assert re.search(r"^S+P+w+N+f+·+$", piped, re.MULTILINE)
+    assert re.search(r"^S+P+w+N+o+·+$", piped, re.MULTILINE)
     assert "S system" in piped
     assert "\x1b" not in piped
 
@@ -662,16 +662,16 @@ def test_a_kept_context_is_drawn_by_its_number(kept: Path) -> None:
     assert newest["at"] > older["at"]
     screen = plain(in_terminal("why", "kept", "1"))
     assert re.search(r"^kept · kept 1 · chat · turn 61 · \d{4}-\d\d-\d\d", screen, re.MULTILINE)
-    assert re.search(r"kept +\d+ +\d+ +1 +important", screen)
+    assert re.search(r"important +\d+ +\d+ +1 +important", screen)
 
 
 def test_every_section_has_its_letter_in_the_order_of_the_prompt(kept: Path) -> None:
     piped = keepthread("why", "kept", "1").stdout
-    assert re.search(r"^S+P+s+k+n+w+t+N+f+·+$", piped, re.MULTILINE)
+    assert re.search(r"^S+P+s+i+n+w+t+N+o+·+$", piped, re.MULTILINE)
     legend = re.search(r"^(S system .*)$", piped, re.MULTILINE)
     assert legend
     named = re.findall(r"(\S) (\w+) [\d,]+", legend[1])
-    letters = {"live": "t", "system": "S", "pins": "P", "newest": "N", "spare": "·"}
+    letters = {"tools": "t", "system": "S", "pins": "P", "newest": "N", "unused": "·"}
     assert [letter for letter, _ in named] == [letters.get(name, name[0]) for _, name in named]
     assert len(named) == 10
 
@@ -715,7 +715,7 @@ def test_the_next_context_is_compared_with_a_kept_one_by_any_strategy(kept: Path
     assert hybrid["sections"]["summary"]["after"] > 0
     (told,) = ask("why", "kept", "--strategy", "summarization", "--budget", "3000")
     assert "summary" in told["sections"]
-    assert "kept" not in told["sections"]
+    assert "important" not in told["sections"]
 
 
 @pytest.mark.parametrize(("answer", "left"), [(b"n\n", 2), (b"y\n", 0)])

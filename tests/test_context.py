@@ -375,7 +375,7 @@ def test_why_accounts_for_every_message_once() -> None:
     assert why.sections == {
         "window": sum(c.tokens for c in why.shown if c.section == "window"),
         "newest": 26,
-        "frame": CONTEXT_FRAME,
+        "overhead": CONTEXT_FRAME,
     }
 
 

@@ -69,7 +69,7 @@ def test_each_section_says_what_it_gained_or_lost() -> None:
         "summary": 30,
         "window": -40,
         "newest": 0,
-        "frame": 0,
+        "overhead": 0,
     }
     assert [c.section for c in changes.sections][:3] == ["system", "pins", "summary"]
     assert changes.tokens == (116, 116)
@@ -120,13 +120,30 @@ def test_an_account_survives_json() -> None:
 
 
 def test_the_bar_follows_the_prompt_and_shows_the_smallest_section() -> None:
-    sections = ["newest", "live", "window", "notes", "kept", "summary", "pins", "system", "mine"]
+    sections = [
+        "newest",
+        "tools",
+        "window",
+        "notes",
+        "important",
+        "summary",
+        "pins",
+        "system",
+        "mine",
+    ]
     tokens = {"window": 400, "notes": 1}
     choices = [choice(n, n, s, tokens=tokens.get(s, 50)) for n, s in enumerate(sections)]
     why = account(*choices)
     drawn = why.bar().strip("[]·")
-    assert "".join(dict.fromkeys(drawn)) == "SPsknwtmNf"
-    assert list(why.sections) == [*sections[7:2:-1], "window", "live", "mine", "newest", "frame"]
+    assert "".join(dict.fromkeys(drawn)) == "SPsinwtmNo"
+    assert list(why.sections) == [
+        *sections[7:2:-1],
+        "window",
+        "tools",
+        "mine",
+        "newest",
+        "overhead",
+    ]
     assert len(why.bar(10)) == 12
 
 
@@ -151,3 +168,8 @@ def test_ranges_are_sets_of_positions(a: list[tuple[int, int]], b: list[tuple[in
 
 def test_ranges_are_written_for_people() -> None:
     assert written([(3, 3), (7, 1200)]) == "3, 7-1,200"
+
+
+def test_explanations_stored_under_earlier_names_of_sections_are_read() -> None:
+    stored = account(choice(1, 1, "kept"), choice(2, 2, "live"), choice(3, 3, "window")).to_json()
+    assert [c.section for c in Why.from_json(stored).shown] == ["important", "tools", "window"]

@@ -57,9 +57,9 @@ class OwnHybrid:
             Section(name="notes", least=0.02, most=0.05, cap=512),
             Section(name="facts", least=0.02, most=0.06, floor=120, cap=512),
             Section(name="summary", least=0.05, most=0.12, floor=160, cap=2048),
-            Section(name="kept", most=0.03, floor=80, cap=1024),
-            Section(name="live", most=0.05, cap=1024),
-            Section(name="recalled", most=0.02, floor=80, cap=2048, spare=0.2),
+            Section(name="important", most=0.03, floor=80, cap=1024),
+            Section(name="tools", most=0.05, cap=1024),
+            Section(name="recalled", most=0.02, floor=80, cap=2048, unused=0.2),
         ),
         max_step=0.62,
         brief_turns=20,
@@ -165,7 +165,7 @@ async def test_a_users_copy_of_hybrid_makes_the_same_contexts(url: str, copied: 
         for name in users:
             queried = await session.context("ours", budget=800, query="rye sourdough")
             same(queried, await session.context(name, budget=800, query="rye sourdough"))
-    assert seen >= {"pins", "notes", "facts", "summary", "kept", "live", "recalled", "window"}
+    assert seen >= {"pins", "notes", "facts", "summary", "important", "tools", "recalled", "window"}
 
 
 @pytest.mark.parametrize("name", ["Window", "Summarized", "Recall"])
@@ -249,7 +249,7 @@ async def test_a_strategy_that_only_selects_is_given_what_it_needs(url: str) -> 
         assert material.messages
         assert material.pins
         assert material.notes
-        assert material.live
+        assert material.tool_results
         found = {
             "facts": bool(material.facts),
             "summaries": material.past != History(),
@@ -284,7 +284,7 @@ async def test_a_plan_cannot_read_what_its_strategy_does_not_name() -> None:
         session = await furnished(memory)
         async with session.turn(QUESTION) as turn:
             greedy = await turn.context("greedy")
-            assert not {"facts", "summary", "kept", "recalled"} & {*greedy.why.sections}
+            assert not {"facts", "summary", "important", "recalled"} & {*greedy.why.sections}
             assert "recalled" in (await turn.context("plain")).why.sections
             async with turn.delegate(QUESTION) as child:  # isolated: it sees its task alone
                 context = await child.context("plain")

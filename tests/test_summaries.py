@@ -506,7 +506,7 @@ async def test_important_messages_stay_word_for_word(store: Store) -> None:
     await talk(session, 2, 40)
     await session.compact()
     context = await session.context()
-    (line,) = (c for c in context.why.shown if c.section == "kept")
+    (line,) = (c for c in context.why.shown if c.section == "important")
     assert (line.first, line.last) == (1, 1)
     assert line.reason == "important, a decision: “We decided”"
     assert [m.content for m in context.messages if m.seq == 1] == [decision]
@@ -520,12 +520,14 @@ async def test_how_many_are_kept_and_what_matters_are_settings(store: Store) -> 
             odd = message.role == "user" and message.turn % 2
             return Importance(message.turn / 100, "odd") if odd else None
 
-    session = await on(store, Compaction(turns=4, batch_size=2, scorer=Odd(), kept=2)).session("s")
+    session = await on(
+        store, Compaction(turns=4, batch_size=2, scorer=Odd(), max_important=2)
+    ).session("s")
     await talk(session, 1, 14)
     await session.compact()
-    assert [each[0] for each in (await compactions(session))[-1].kept] == [13, 17]
+    assert [each[0] for each in (await compactions(session))[-1].important] == [13, 17]
     context = await session.context("small", budget=300)
-    kept = [c for c in context.why.shown if c.section == "kept"]
+    kept = [c for c in context.why.shown if c.section == "important"]
     assert {c.reason for c in kept} <= {"important, odd"}
 
 

@@ -74,7 +74,7 @@ def tail_length(context: Context) -> int:
     newest = {choice.first for choice in shown if choice.section == "newest"}
     seqs = [message.seq for message in context.messages]
     at = next((n for n in reversed(range(len(seqs))) if seqs[n] in newest), len(seqs))
-    pairs = sum(choice.section == "live" for choice in shown)
+    pairs = sum(choice.section == "tools" for choice in shown)
     return len(seqs) - at + 2 * pairs
 
 

@@ -214,7 +214,7 @@ class Summary(NamedTuple):
     """The least trusted origin among the messages it covers."""
     spans: Sequence[Span] = ()
     """The ranges it covers, without hidden ones."""
-    kept: Sequence[tuple[int, float, str]] = ()
+    important: Sequence[tuple[int, float, str]] = ()
     """Covered positions worth keeping word for word: position, score and reason."""
     head: int = 0
     """The end of the log when it was made."""

@@ -9,7 +9,9 @@ from keepthread.errors import InvalidInput
 from keepthread.protocols import CachedResult, Material, Need
 from keepthread.types import Message
 
-SectionName: TypeAlias = Literal["pins", "notes", "facts", "summary", "kept", "live", "recalled"]
+SectionName: TypeAlias = Literal[
+    "pins", "notes", "facts", "summary", "important", "tools", "recalled"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,7 @@ class Section:
 
     `most` is what it may take and what the window gives up for it, though never more tokens than
     `cap`, and in a small room up to `floor` tokens, a quarter of the room at most. `least` is what
-    a newest message that has to be cut leaves to it. `spare` is up to what share it may grow at
+    a newest message that has to be cut leaves to it. `unused` is up to what share it may grow at
     nobody's cost, by what all others leave unused. A section that has nothing to say claims
     nothing.
     """
@@ -28,14 +30,14 @@ class Section:
     most: float
     floor: int = 0
     cap: int | None = None
-    spare: float = 0.0
+    unused: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse shares that mean nothing."""
         if not 0 <= self.least <= self.most <= 1:
             raise InvalidInput(f"{self.name}: shares must be 0 <= least <= most <= 1")
-        if not 0 <= self.spare <= 1:
-            raise InvalidInput(f"{self.name}: the spare share must be between 0 and 1")
+        if not 0 <= self.unused <= 1:
+            raise InvalidInput(f"{self.name}: the unused share must be between 0 and 1")
         if self.floor < 0 or (self.cap is not None and self.cap < self.floor):
             raise InvalidInput(f"{self.name}: tokens must be 0 <= floor <= cap")
 
@@ -45,9 +47,9 @@ class Section:
         share = max(share, min(self.floor, room // 4)) if self.most else 0
         return share if self.cap is None else min(share, self.cap)
 
-    def most_with_spare(self, room: int) -> int:
+    def most_with_unused(self, room: int) -> int:
         """Return the most tokens it may take of a room if others leave enough."""
-        share = max(self.most_of(room), int(room * self.spare))
+        share = max(self.most_of(room), int(room * self.unused))
         return share if self.cap is None else min(share, self.cap)
 
     def least_of(self, room: int) -> int:
@@ -59,19 +61,19 @@ _PINS: Final = Section(name="pins", least=0.05, most=0.25, cap=4096)
 _NOTES: Final = Section(name="notes", least=0.02, most=0.05, cap=512)
 _FACTS: Final = Section(name="facts", least=0.02, most=0.06, floor=120, cap=512)
 _SUMMARY: Final = Section(name="summary", least=0.05, most=0.12, floor=160, cap=2048)
-_KEPT: Final = Section(name="kept", most=0.03, floor=80, cap=1024)
-_LIVE: Final = Section(name="live", most=0.05, cap=1024)
+_IMPORTANT: Final = Section(name="important", most=0.03, floor=80, cap=1024)
+_TOOLS: Final = Section(name="tools", most=0.05, cap=1024)
 
-_RECALLED: Final = Section(name="recalled", most=0.02, floor=80, cap=2048, spare=0.2)
+_RECALLED: Final = Section(name="recalled", most=0.02, floor=80, cap=2048, unused=0.2)
 _ALL_RECALLED: Final = Section(name="recalled", most=1.0)
 
-SIMPLE: Final = (_PINS, _NOTES, _FACTS, _LIVE)
-SUMMARIZED: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _LIVE)
-HYBRID: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _KEPT, _LIVE, _RECALLED)
+SIMPLE: Final = (_PINS, _NOTES, _FACTS, _TOOLS)
+SUMMARIZED: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _TOOLS)
+HYBRID: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _IMPORTANT, _TOOLS, _RECALLED)
 RECALL: Final = (_FACTS, _ALL_RECALLED)
 """The sections of the four strategies, in the order in which they are given tokens."""
 
-PAST: Final = frozenset({"summary", "kept"})
+PAST: Final = frozenset({"summary", "important"})
 """Sections about messages before the window; without such messages they claim nothing."""
 
 _NEEDS: Final[dict[str, Need]] = {
@@ -92,7 +94,7 @@ class Share(NamedTuple):
     name: str
     least: int
     most: int
-    with_spare: int
+    with_unused: int
     """The most if others leave enough."""
 
 
@@ -109,7 +111,7 @@ class Shares(NamedTuple):
             room,
             [
                 Share(
-                    each.name, each.least_of(room), each.most_of(room), each.most_with_spare(room)
+                    each.name, each.least_of(room), each.most_of(room), each.most_with_unused(room)
                 )
                 for each in sections
                 if _speaks(each.name, material)
@@ -175,12 +177,12 @@ def newest_that_fit(
 
 
 def cached_that_fit(
-    live: Sequence[CachedResult], room: int, account: Account, seen: set[int]
+    results: Sequence[CachedResult], room: int, account: Account, seen: set[int]
 ) -> Iterator[Message]:
     """Yield calls and results that the window does not show, as many as fit, oldest first."""
     left = room
     fitting: list[CachedResult] = []
-    for each in reversed([each for each in live if each.result.seq not in seen]):
+    for each in reversed([each for each in results if each.result.seq not in seen]):
         tokens = each.call.tokens + each.result.tokens
         reason = f"remembered, {each.left} of {each.cache_turns} turns left"
         seq = each.result.seq
@@ -189,7 +191,7 @@ def cached_that_fit(
             continue
         left -= tokens
         fitting.append(each)
-        account.add_range(seq, seq, 1, tokens, "live", reason)
+        account.add_range(seq, seq, 1, tokens, "tools", reason)
     for each in reversed(fitting):
         yield each.call
         yield each.result

@@ -2,9 +2,9 @@
 
 Two orders, not one. Who gets tokens first: the system prompt, the newest user message, the turn
 in hand, then the sections in their order, then the window. Where it is placed: what rarely changes
-first (system prompt, pins, facts, the summary, kept messages, notes older than the window), then
-the window, then what changes with each turn (remembered results, what was recalled), then the
-newest user message and what came after it.
+first (system prompt, pins, facts, the summary, important messages, notes older than the window),
+then the window, then what changes with each turn (remembered results, what was recalled), then
+the newest user message and what came after it.
 """
 
 from collections.abc import Sequence
@@ -215,7 +215,7 @@ class WindowPlan:
     @property
     def recall_room(self) -> int:
         """Return the most tokens that what is recalled may take; 0 if nothing is."""
-        return next((s.with_spare for s in self.shares.shares if s.name == "recalled"), 0)
+        return next((s.with_unused for s in self.shares.shares if s.name == "recalled"), 0)
 
     @property
     def recall(self) -> RecallRequest | None:
@@ -302,7 +302,7 @@ class WindowPlan:
     def _anything_beside(self, recalled: Recalled) -> bool:
         """Return whether anything but the past is shown beside the window."""
         material = self.material
-        beside = material.pins or material.notes or material.live or material.facts
+        beside = material.pins or material.notes or material.tool_results or material.facts
         return bool(beside or recalled.hits or recalled.notes)
 
     def _around(
@@ -318,13 +318,15 @@ class WindowPlan:
         notes = self._notes(given.get("notes", 0), seen)
         summary_section = self._summary(given.get("summary", 0), past)
         beside = seen | {m.seq for m in notes}
-        kept = self._kept(given["kept"], past, beside) if "kept" in given else []
-        live = list(cached_that_fit(material.live, given.get("live", 0), account, seen))
+        important = (
+            self._important(given["important"], past, beside) if "important" in given else []
+        )
+        results = list(cached_that_fit(material.tool_results, given.get("tools", 0), account, seen))
         facts = profile_that_fits(material, given.get("facts", 0), account)
-        older = sorted([*kept, *notes], key=lambda m: m.seq)
+        older = sorted([*important, *notes], key=lambda m: m.seq)
         before = [*pins, *_only(facts), *_only(summary_section.message), *older]
-        shown = [*before, *window, *live]
-        fresh = [*live, *_only(self._recalled(recalled, shown))]
+        shown = [*before, *window, *results]
+        fresh = [*results, *_only(self._recalled(recalled, shown))]
         seq = self.layout.newest.seq if self.layout.newest else -1
         at = next((n for n, m in enumerate(window) if m.seq == seq), len(window)) if fresh else 0
         return [*before, *window[:at], *fresh, *window[at:]], summary_section
@@ -371,9 +373,9 @@ class WindowPlan:
             self.account.add_range(0, 0, 1, summary_section.message.tokens, "summary", reason)
         return summary_section
 
-    def _kept(self, room: int, past: History, seen: set[int]) -> list[Message]:
+    def _important(self, room: int, past: History, seen: set[int]) -> list[Message]:
         """Return the most important messages that nothing else shows, oldest first."""
-        found = [each for each in past.kept if self.shows_past and each[0].seq not in seen]
+        found = [each for each in past.important if self.shows_past and each[0].seq not in seen]
         shown: list[Message] = []
         lacking: list[Message] = []
         for message, mark in sorted(found, key=lambda each: (-each[1].score, -each[0].seq)):
@@ -382,11 +384,11 @@ class WindowPlan:
                 continue
             room -= message.tokens
             shown.append(message)
-            self.account.add([message], "kept", f"important, {mark.reason}")
+            self.account.add([message], "important", f"important, {mark.reason}")
         if lacking:
             seqs = [message.seq for message in lacking]
             tokens = sum(message.tokens for message in lacking)
-            reason = "important, but the kept messages' share of the budget is used up"
+            reason = "important, but the important messages' share of the budget is used up"
             self.account.add_range(min(seqs), max(seqs), len(seqs), tokens, "", reason)
         return sorted(shown, key=lambda m: m.seq)
 

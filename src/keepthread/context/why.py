@@ -60,17 +60,19 @@ _MARKS: Final = {
     "pins": "P",
     "facts": "F",
     "summary": "s",
-    "kept": "k",
+    "important": "i",
     "notes": "n",
     "window": "w",
-    "live": "t",
+    "tools": "t",
     "recalled": "r",
     "newest": "N",
-    "frame": "f",
+    "overhead": "o",
 }
 """A letter for each section, in the order of the prompt."""
 _ORDER: Final = {section: place for place, section in enumerate(_MARKS)}
-_SPARE: Final = "·"
+_UNUSED: Final = "·"
+_RENAMED: Final = {"kept": "important", "live": "tools"}
+"""Names of sections in explanations that were stored before the names changed."""
 
 
 class Why:
@@ -86,6 +88,7 @@ class Why:
     def from_json(cls, value: Mapping[str, Any]) -> "Why":
         """Return the account that `to_json` gave."""
         choices = [Choice(**choice) for choice in value["choices"]]
+        choices = [c._replace(section=_RENAMED.get(c.section, c.section)) for c in choices]
         return cls(Selection(value["budget"], value["tokens"], "", (), choices))
 
     @property
@@ -102,13 +105,13 @@ class Why:
     def sections(self) -> dict[str, int]:
         """Return the tokens of each section that is in, in the order of the prompt.
 
-        `frame`, at the end, is what the wires may add.
+        `overhead`, at the end, is what the wires may add.
         """
         found: dict[str, int] = {}
         for choice in self.shown:
             found[choice.section] = found.get(choice.section, 0) + choice.tokens
         found = {section: found[section] for section in in_order(found)}
-        found["frame"] = self.tokens - sum(found.values())
+        found["overhead"] = self.tokens - sum(found.values())
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -121,10 +124,10 @@ class Why:
         }
 
     def bar(self, width: int = _WIDTH) -> str:
-        """Draw the budget: a letter for each section, dots for what is spare."""
+        """Draw the budget: a letter for each section, dots for what is unused."""
         letters = letters_of(self.sections)
         drawn = "".join(letters[section] * n for section, n in self.cells(width).items())
-        return f"[{drawn.ljust(width, _SPARE)}]"
+        return f"[{drawn.ljust(width, _UNUSED)}]"
 
     def cells(self, width: int) -> dict[str, int]:
         """Return how many cells of a bar each section takes; the smallest is seen as well."""

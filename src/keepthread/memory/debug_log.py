@@ -26,7 +26,7 @@ def log_context(
     if not log.isEnabledFor(logging.DEBUG):
         return
     _memory(log, session, view, material, past, selection)
-    _cache(log, session, material.live, with_text)
+    _cache(log, session, material.tool_results, with_text)
     _received(log, session, selection.messages, with_text)
 
 

@@ -82,7 +82,7 @@ async def gather(
         turn=turn,
         passed=passed,
         notes=[_counted(n, counter) for n in shelf.named_by(NOTE) if not has_ended(n, turn)],
-        live=shelf.live(turn, author, counter),
+        tool_results=shelf.live(turn, author, counter),
         fence=found.fence or derived_id("fence", session)[:12],
         recalls=recalls,
     )
@@ -309,12 +309,12 @@ async def load_history(
     summary = await newest_summary(
         store, session, material.hidden, before=reach.first, made_by=reach.stepped
     )
-    gap, kept, digests = await asyncio.gather(
+    gap, important, digests = await asyncio.gather(
         _gap(store, session, material, reach.first, summary, budget),
-        _kept(store, session, material, summary),
+        _important(store, session, material, summary),
         _digests(store, session, material, reach.first, digest_from),
     )
-    return History(summary, gap, digests, kept)
+    return History(summary, gap, digests, important)
 
 
 def position_key(seq: int) -> str:
@@ -391,7 +391,7 @@ def summary_of(record: Record) -> Summary:
         number=value["number"],
         origin=value["origin"],
         spans=tuple(record.made_of),
-        kept=tuple((seq, score, reason) for seq, score, reason in value["kept"]),
+        important=tuple((seq, score, reason) for seq, score, reason in value["kept"]),
         head=value["head"],
         by=value["by"],
     )
@@ -425,13 +425,13 @@ async def _gap(
     return [m for m in read if m.seq != material.passed]
 
 
-async def _kept(
+async def _important(
     store: Store, session: SessionKey, material: Material, summary: Summary | None
 ) -> Sequence[tuple[Message, Importance]]:
     """Return the important messages behind a summary."""
-    if summary is None or not summary.kept:
+    if summary is None or not summary.important:
         return ()
-    marks = {seq: Importance(score, reason) for seq, score, reason in summary.kept}
+    marks = {seq: Importance(score, reason) for seq, score, reason in summary.important}
     found = await store.find(session, seqs=marks)
     return [
         (standing_alone(message, material.counter), marks[message.seq])

@@ -49,7 +49,8 @@ class Compaction:
 
     More than `turns` closed turns: the oldest `batch_size` are compacted. A summary over
     `summary_bytes` is compressed to `compressed_bytes`; answers over `answer_bytes` are shown and
-    compacted as digests of about `digest_bytes`. Of important messages, `kept` are remembered.
+    compacted as digests of about `digest_bytes`. Up to
+    `max_important` important messages are remembered.
     """
 
     summarizer: Summarizer = field(default_factory=Extractive)
@@ -60,7 +61,7 @@ class Compaction:
     digest_bytes: int = 500
     summary_bytes: int = 4000
     compressed_bytes: int = 3000
-    kept: int = 24
+    max_important: int = 24
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
@@ -198,7 +199,7 @@ class Compactor:
             "number": due.number,
             "tokens": last.total - due.marks.hidden_before(last.seq)[1],
             "origin": due.origin,
-            "kept": [list(each) for each in self._kept(due)],
+            "kept": [list(each) for each in self._important(due)],
             "head": due.head,
             "by": by,
         }
@@ -248,15 +249,15 @@ class Compactor:
             made[message.seq] = text
         return made
 
-    def _kept(self, due: "_Due") -> list[tuple[int, float, str]]:
+    def _important(self, due: "_Due") -> list[tuple[int, float, str]]:
         """Return the most important positions so far, by position."""
-        found = list(due.previous.kept) if due.previous else []
+        found = list(due.previous.important) if due.previous else []
         for message in due.messages:
             mark = self.compaction.scorer.score(message) if message.state == "live" else None
             if mark is not None:
                 found.append((message.seq, mark.score, mark.reason))
         found.sort(key=lambda each: (each[1], each[0]))
-        return sorted(found[max(0, len(found) - self.compaction.kept) :])
+        return sorted(found[max(0, len(found) - self.compaction.max_important) :])
 
     async def _thin(self, session: SessionKey, newest: int) -> None:
         """Drop most of the older compactions: the farther back, the fewer are needed."""

@@ -107,7 +107,7 @@ def _without_words(why: Why) -> Why:
 def _bare(choice: Choice) -> Choice:
     if choice.session:
         return choice._replace(reason=RECALLED)
-    return choice._replace(reason=IMPORTANT) if choice.section == "kept" else choice
+    return choice._replace(reason=IMPORTANT) if choice.section == "important" else choice
 
 
 def _account(record: Record) -> Explanation | None:

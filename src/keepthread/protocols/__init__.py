@@ -46,7 +46,7 @@ class History(NamedTuple):
     """The newest messages between summary and window, which no usable summary covers."""
     digests: Mapping[int, Digest] = {}
     """Shortened versions of long answers, by position."""
-    kept: Sequence[tuple[Message, Importance]] = ()
+    important: Sequence[tuple[Message, Importance]] = ()
     """Important messages before the window, oldest first."""
 
 
@@ -119,7 +119,7 @@ class Material(NamedTuple):
     """The position of a newest user message that must be left out."""
     notes: Sequence[Message] = ()
     """The program's notes that are still valid, oldest first."""
-    live: Sequence[CachedResult] = ()
+    tool_results: Sequence[CachedResult] = ()
     """Cached tool results, oldest first."""
     fence: str = ""
     """The random delimiter around quoted text; no stored text contains it."""

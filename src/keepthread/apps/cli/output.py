@@ -30,13 +30,13 @@ _SECTIONS: Final = {
     "pins": "yellow",
     "facts": "bright_cyan",
     "summary": "bright_blue",
-    "kept": "bright_yellow",
+    "important": "bright_yellow",
     "notes": "bright_magenta",
     "window": "green",
-    "live": "bright_red",
+    "tools": "bright_red",
     "recalled": "bright_white",
     "newest": "cyan",
-    "frame": "blue",
+    "overhead": "blue",
 }
 _GAP: Final = "   "
 _OTHERS: Final = ("red", "white", "bright_green")
@@ -164,13 +164,13 @@ class Screen:
         for name, tokens in why.sections.items():
             mark = self._mark(name, why.sections)
             table.add_row(mark, f"{tokens:,}", _share(tokens, why.budget))
-        spare = max(0, why.budget - why.tokens)
-        sign = Text.assemble(("░" if self._coloured else "·", "dim"), " spare")
-        table.add_row(sign, f"{spare:,}", _share(spare, why.budget))
+        unused = max(0, why.budget - why.tokens)
+        sign = Text.assemble(("░" if self._coloured else "·", "dim"), " unused")
+        table.add_row(sign, f"{unused:,}", _share(unused, why.budget))
         self._out.print(table)
 
     def _bar(self, why: Why) -> Text:
-        """Return the budget by section, what is spare at its end."""
+        """Return the budget by section, what is unused at its end."""
         colours, letters = _colours(why.sections), letters_of(why.sections)
         width = min(_WIDEST_BAR, self._out.width - 2)
         cells = Text()
@@ -183,8 +183,8 @@ class Screen:
         parts = [
             self._mark(name, why.sections).append(f" {n:,}") for name, n in why.sections.items()
         ]
-        spare = f" spare {max(0, why.budget - why.tokens):,}"
-        parts.append(Text.assemble(("░" if self._coloured else "·", "dim"), spare))
+        unused = f" unused {max(0, why.budget - why.tokens):,}"
+        parts.append(Text.assemble(("░" if self._coloured else "·", "dim"), unused))
         lines = [parts[0]]
         for part in parts[1:]:
             if len(lines[-1]) + len(part) + len(_GAP) <= self._out.width:
