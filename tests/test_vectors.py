@@ -323,7 +323,7 @@ async def test_two_processes_with_different_models_do_not_undo_each_others_work(
         await two.catch_up(store, finder)
     assert (len(given(first)), len(given(later))) == (100, 100)
     assert len(await kept(store, two)) == 100
-    assert "another model took over from first: open anew" in caplog.text
+    assert "another model took over from first: open the memory again" in caplog.text
 
 
 async def test_the_later_of_two_models_wins_whichever_is_done_first(store: Store) -> None:

@@ -72,7 +72,7 @@ class View:
     budget: int
     strategy: Strategy = _WINDOW
     needs: frozenset[Need] = field(init=False, repr=False, compare=False)
-    """What must be read for the strategy."""
+    """The material that is read for the strategy, a copy of the strategy's own `needs`."""
 
     def __post_init__(self) -> None:
         """Refuse a class in place of its instance, and what is not a strategy."""

@@ -137,7 +137,7 @@ class Copying:
                     await self.target.delete_session(there.key, unready=True)
 
     async def _filled(self, pair: Pair) -> bool:
-        """Copy a session, and tell whether nothing was erased meanwhile."""
+        """Copy a session, and return whether nothing was erased meanwhile."""
         # The shelf is read first: whatever it speaks of is in the log that is read after it.
         session = await self.source.describe(pair.source)
         records = await shelf(self.source, Scope(session=pair.source))
@@ -294,7 +294,7 @@ def _batches(page: Sequence[Message]) -> Iterator[list[Message]]:
 
 
 def _may_be_one(mine: Message, theirs: Message) -> bool:
-    """Tell whether two messages at one position are the same, one of them perhaps erased."""
+    """Return whether two messages at one position are the same, one of them perhaps erased."""
     if "damaged" in (mine.state, theirs.state):
         return True
     erased = "erased" in (mine.state, theirs.state)
@@ -383,7 +383,7 @@ class Comparison:
     # --- messages ---
 
     async def _log(self, pair: Pair, upto: int) -> bool:
-        """Compare two logs up to a position; tell whether nothing of the source's is damaged."""
+        """Compare two logs up to a position; return whether nothing of the source's is damaged."""
         sound = True
         wrong: list[int] = []
         erased: list[int] = []

@@ -315,7 +315,7 @@ class _Import:
 
 
 def same_conversation(stored: SessionInfo, given: SessionInfo) -> bool:
-    """Tell whether two records are of one conversation, as far as records can tell."""
+    """Return whether two records are of one conversation, as far as records can tell."""
     alike = (stored.owner, stored.kind, stored.parent, stored.forked_from) == (
         given.owner,
         given.kind,

@@ -173,7 +173,7 @@ def _newest(folder: Path, session: str) -> tuple[Transcript, Sequence[Message]] 
 
 
 def _is_of(path: Path, session: str) -> bool:
-    """Tell whether a file is a transcript of just this session: names may look alike."""
+    """Return whether a file is a transcript of just this session: names may look alike."""
     try:
         with path.open("rb") as file:
             head = file.read(1 << 16).partition(b"\n## ")[0]

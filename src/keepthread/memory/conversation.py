@@ -1,4 +1,4 @@
-"""What a session and its turns share: the log behind them, the counter, the views."""
+"""One session's conversation: the log, token counter and views that a session's turns share."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -36,12 +36,12 @@ from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Scope, Selection, SessionKey
 
 _MOST_READS: Final = 6
-"""How often a context reads more; each time up to twice as much as before."""
-_LARGE: Final = 32_768  # characters from which on counting would hold up the event loop
+"""How often a context reads older messages; each time up to twice as many as before."""
+_LARGE: Final = 32_768  # characters; longer texts are counted in a thread, not in the event loop
 
 
 class Thread(NamedTuple):
-    """One session's log, counted and viewed."""
+    """One session's log with its counter, its views and the services of its memory."""
 
     store: Store
     id: str
@@ -56,11 +56,11 @@ class Thread(NamedTuple):
     ignorance: Ignorance
     searching: Callable[[], Searching]
     tools: SessionKey | None = None
-    """On whose shelf remembered tool results are; None is this session's own."""
+    """The session whose tool cache is used; None is this session."""
     asked_in: int = 0
     """The turn of that session which a delegate works for; 0 is the current one."""
     isolated: bool = False
-    """Whether it sees nothing of the owner's other sessions, as a delegate does."""
+    """Whether it sees nothing of the owner's other sessions; True for a delegated task."""
     knows: bool = True
     """Whether it sees the owner's facts."""
 
@@ -78,7 +78,7 @@ class Thread(NamedTuple):
 
     @property
     def cache(self) -> ToolCache:
-        """Return the tool results that are remembered here."""
+        """Return the tool cache of this conversation."""
         return ToolCache(
             store=self.store,
             leases=self.shared.leases(self.store),
@@ -89,9 +89,10 @@ class Thread(NamedTuple):
         )
 
     async def tool_turn(self, own: int | None = None) -> int:
-        """Return the turn by which remembered results are counted: a turn's own, if given.
+        """Return the turn that the lifetimes in the tool cache are counted by.
 
-        A parent's results are counted by the parent's turns, for a delegate as for its turn.
+        A delegated task uses its parent's cache, and so its parent's turns; otherwise it is `own`,
+        if given, or the current turn.
         """
         known = own if self.tools is None else self.asked_in or None
         if known is not None:
@@ -99,7 +100,7 @@ class Thread(NamedTuple):
         return await current_turn(self.store, self.tools or self.key)
 
     async def _counted(self, message: Message) -> Message:
-        """Return a message that has its tokens; a count that the caller gave is kept."""
+        """Return a message with its token count; a count given by the caller is kept."""
         if type(message) is not Message:
             raise InvalidInput(f"expected a Message, not {show(message)}")
         try:
@@ -174,9 +175,10 @@ class Thread(NamedTuple):
     async def _planned(
         self, strategy: Strategy, material: Material, budget: int
     ) -> tuple[ContextPlan, Material]:
-        """Place the window; if what was read does not fill it, read more, though not without end.
+        """Place the window; if the messages that were read do not fill it, read older ones.
 
-        That is so where much of it cannot be shown, or another counter counted more for it.
+        That happens where many messages cannot be shown, or were counted by another counter. The
+        number of reads is limited.
         """
         plan = plan_of(strategy, material, budget)
         for trial in range(_MOST_READS):
@@ -189,10 +191,10 @@ class Thread(NamedTuple):
         return plan, material
 
     async def search(self, query: str, limit: int, turn: int | None = None) -> list[JSON]:
-        """Return what bears on a question, for a model that asks; a delegate sees its own log.
+        """Return messages related to a question, for a model; a delegated task sees its own log.
 
-        What `clear` and `rewind` hide is not found, nor is the turn in which the model asks:
-        by its number, or else the session's last.
+        Messages that `clear` and `rewind` hide are not found, nor those of the turn in which the
+        model asks: `turn`, or else the session's last.
         """
         if turn is None:
             turn = (await self.store.describe(self.key)).turns
@@ -210,9 +212,9 @@ class Thread(NamedTuple):
         ]
 
     async def _facts(self, material: Material) -> Sequence[Known]:
-        """Return what is known of the owner.
+        """Return the facts about the owner.
 
-        That there is nothing is remembered for a while; what there is is read each time.
+        That an owner has no facts is cached for some seconds; facts are read each time.
         """
         if self.ignorance.of(self.owner):
             return ()

@@ -1,7 +1,7 @@
-"""Logs of each context in three blocks: the memory, the remembered results, what a model gets.
+"""Debug logs of each context in three blocks: memory, cached tool results, what a model receives.
 
-They go to the logger `keepthread.context` at DEBUG, with ids and sizes. Text is in them only where
-`keepthread.context.text` is set to DEBUG as well: it passes nothing on from the loggers above it.
+They go to the logger `keepthread.context` at DEBUG, with ids and sizes. They include text only if
+`keepthread.context.text` is set to DEBUG as well: that logger inherits no level from its parents.
 """
 
 import logging
@@ -13,14 +13,14 @@ from keepthread.types import Message, Selection
 
 _log: Final = logging.getLogger("keepthread.context")
 _text: Final = logging.getLogger("keepthread.context.text")
-_text.setLevel(logging.WARNING)  # its own word is needed: whoever debugs has not asked for text
+_text.setLevel(logging.WARNING)  # must be set explicitly: debugging must not log text by accident
 _MOST: Final = 200
 
 
 def log_context(
     session: str, view: str, material: Material, past: History, selection: Selection
 ) -> None:
-    """Log a context that was built; costs nothing where nobody listens."""
+    """Log a context that was built; does nothing if DEBUG is off."""
     with_text = _text.isEnabledFor(logging.DEBUG)
     log = _text if with_text else _log
     if not log.isEnabledFor(logging.DEBUG):
@@ -115,5 +115,5 @@ def _size(text: str) -> int:
 
 
 def _cut(text: str) -> str:
-    """Return a text on one line, in characters that no log can take for its own."""
+    """Return a text on one line, escaped so that it cannot imitate log lines."""
     return repr(text if len(text) <= _MOST else f"{text[:_MOST]}…")

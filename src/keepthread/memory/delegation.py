@@ -1,8 +1,9 @@
-"""Delegation: an errand for a one-shot child, which sees its task and nothing of the conversation.
+"""Delegation: run a task in an isolated child session, which sees nothing of the conversation.
 
-All ids follow from the turn and the task. So whoever takes up a turn again after a crash
-finds the child that was at it, with its answer if there is one, and call and result are recorded in
-the parent once. A task that failed, or that the same turn gave before, gets a child of its own.
+All ids are derived from the turn and the task. So when a turn is resumed after a crash, it finds
+the child that worked on the task, with its answer if there is one, and the call and its result are
+recorded in the parent once. A task that failed, or that the same turn already gave, gets a new
+child.
 """
 
 import json
@@ -26,7 +27,7 @@ _CUT_OFF: Final = "[cut off here: this is only the beginning]"
 
 
 class Task(NamedTuple):
-    """All that a child is given."""
+    """Everything that a child is given."""
 
     text: str
     agent: str | None = None
@@ -37,7 +38,7 @@ class Task(NamedTuple):
     """Whether the parent's log gets the call and its result."""
 
     def check(self) -> None:
-        """Refuse what could not be stored."""
+        """Refuse a task that could not be stored."""
         check_text(self.text, "a task")
         if self.agent is not None:
             check_id(self.agent, "agent")
@@ -54,13 +55,13 @@ class Task(NamedTuple):
         return ask(DELEGATE, args if self.agent is None else {**args, "agent": self.agent})
 
     def seed(self) -> list[JSON]:
-        """Return what tells it from other tasks."""
+        """Return the values that distinguish it from other tasks."""
         seed: list[JSON] = [self.text, self.agent, self.system_prompt, self.snippet, self.facts]
         return seed if self.recorded else [*seed, "unrecorded"]
 
 
 class Errand:
-    """A task on its way from a turn to a child, and what comes of it on its way back."""
+    """A task that a turn delegates to a child, and the way of the answer back."""
 
     def __init__(self, parent: Thread, user: Message, task: Task, taken: set[str]) -> None:
         """Hold the task; `user` is the parent's user message, `taken` the turn's other children."""
@@ -76,9 +77,9 @@ class Errand:
         self._reported = False
 
     async def begin(self) -> tuple[Thread, Message, bool]:
-        """Make a child, or find the one that was at it before a crash.
+        """Make a child, or find the one that worked on the task before a crash.
 
-        Returns where it writes, its user message, and whether it was made now.
+        Returns the child's conversation, its user message, and whether the child is new.
         """
         self._id = await self._free_id()
         info, is_new = await self._session()
@@ -101,7 +102,7 @@ class Errand:
         return Message(role="user", content=self._task.text, author=self._user.author, id=id)
 
     async def report_answer(self, answer: Message) -> None:
-        """Record what the child answered, and whether it was cut off."""
+        """Record the child's answer, and whether it was cut off."""
         truncated = answer.meta.get(CUT) is True
         text = f"{answer.content}\n\n{_CUT_OFF}" if truncated else answer.content
         await self.report(text, truncated=truncated)
@@ -134,14 +135,14 @@ class Errand:
         raise AssertionError
 
     async def _found(self, id: str) -> Message | None:
-        """Return what the parent's log holds under an id."""
+        """Return the message that the parent's log has under an id."""
         found = await self._parent.store.find(self._parent.key, ids=[id])
         return found[0] if found else None
 
     def _pair(
         self, id: str, text: str = "", *, failed: bool = False, truncated: bool = False
     ) -> tuple[Message, Message]:
-        """Return what the parent records of a child."""
+        """Return the call and the result that the parent records for a child."""
         meta: dict[str, JSON] = {"session": id}
         if failed:
             meta["failed"] = True
@@ -150,7 +151,7 @@ class Errand:
         return pair(self._asked, text, derived_ids(DELEGATE, id), meta=meta)
 
     async def _session(self) -> tuple[SessionInfo, bool]:
-        """Return the child's session, and whether it was made now."""
+        """Return the child's session, and whether it is new."""
         store, task = self._parent.store, self._task
         new = SessionInfo(
             id=self._id,
@@ -174,7 +175,7 @@ class Errand:
             return found, False
 
     async def _link(self, child: Thread) -> None:
-        """Say on the child's shelf where it comes from, so that forgetting can follow it."""
+        """Record which message the child was made from, so that forgetting can follow it."""
         call, result = self._pair(self._id)
         user = self._user.seq
         await child.store.put(

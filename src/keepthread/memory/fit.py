@@ -1,4 +1,4 @@
-"""The same choice for a list that nobody stores: a program that owns its history can cap it."""
+"""Choose a context from a list of messages, for programs that store their own history."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ def fit(
     strategy: Strategy | None = None,
     counter: TokenCounter | None = None,
 ) -> Context:
-    """Return a context of so many tokens from messages in order; nothing is stored.
+    """Return a context of up to `budget` tokens from messages in order; nothing is stored.
 
     Positions in `why` count from 1.
     """

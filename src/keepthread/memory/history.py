@@ -17,19 +17,19 @@ _COPY = 500
 
 
 async def clear(store: Store, session: SessionKey) -> None:
-    """Hide everything there is; the log keeps it."""
+    """Hide all messages so far; the log keeps them."""
     await _hide(store, session, 1, CLEARED)
 
 
 async def rewind(store: Store, session: SessionKey, to: int) -> None:
-    """Hide what came after a position."""
+    """Hide the messages after a position."""
     if check_count(to, "to") and not await store.find(session, seqs=[to]):
         raise MessageNotFound(f"there is no message at position {to}")
     await _hide(store, session, to + 1, REWOUND)
 
 
 async def _hide(store: Store, session: SessionKey, first: int, reason: str) -> None:
-    """Hide from a position to the end of the log; look again if another process hid something."""
+    """Hide from a position to the end of the log; retry if another process hid something."""
     while True:
         marks, version, head = await _read_marks(store, session)
         if reason == REWOUND:
@@ -61,7 +61,7 @@ async def recount(
     *,
     progress: Progress | None = None,
 ) -> int:
-    """Count what another counter counted, marks included; return how many messages that were."""
+    """Recount messages and hidden ranges of other counters; return how many messages that were."""
     counted = await store.recount(session, counter, progress=progress)
     while True:
         marks, version, _ = await _read_marks(store, session)
@@ -93,15 +93,15 @@ async def pin(store: Store, session: SessionKey, id: str) -> None:
 
 
 async def unpin(store: Store, session: SessionKey, id: str) -> bool:
-    """Let go of a pinned message; tell whether it was pinned."""
+    """Unpin a message; return whether it was pinned."""
     return await store.drop(Scope(session=session), PIN, check_id(id, "a message id"))
 
 
 async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> SessionInfo:
-    """Copy a session up to a position into a new one, which is not seen before it is whole.
+    """Copy a session up to a position into a new one, which is not visible before it is complete.
 
-    A copy that was broken off is taken up again by the next call with the same id and position; if
-    none is given, up to where it was begun for.
+    The next call with the same id and position resumes a copy that was interrupted; without a
+    position, it resumes up to the one that the copy was begun for.
     """
     head = (await store.describe(source.key)).messages
     end = head if at is None else check_count(at, "at")
@@ -156,7 +156,7 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
     """Copy the records made before the fork point."""
     turn = await current_turn(store, target)
     for record in await store.scan(Scope(session=source)):
-        if record.kind == LEASE:  # somebody is at something over there
+        if record.kind == LEASE:  # a process works on the source, not on the copy
             continue
         value = record.value
         if entry := CacheEntry.of(record) if record.kind == TOOL else None:
@@ -172,5 +172,5 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
             for span in record.made_of
         ]
         scope = Scope(session=target)
-        with suppress(Stale):  # copied before the copying was broken off
+        with suppress(Stale):  # copied before the interruption
             await store.put(scope, record.kind, record.key, value, made_of=spans, version=0)

@@ -1,4 +1,4 @@
-"""Gathering what a context is chosen from: the one place where choosing touches the store."""
+"""Gather the material that a context is chosen from: the only step that reads the store."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from keepthread.types import (
 
 _FOLLOWED: Final = (PIN, NOTE, TOOL)
 LEAST: Final = 12
-"""Newest messages that are read whatever they cost: the newest block may have to be cut."""
+"""Newest messages that are read whatever their size: the newest block may have to be cut."""
 _PAGE: Final = 200
 _MOST_PAGES: Final = 10
 
@@ -47,10 +47,10 @@ async def gather(
     query: str | None = None,
     recalls: bool = False,
 ) -> Material:
-    """Return what a strategy may choose from within so many tokens.
+    """Return the material that a strategy may choose from within a number of tokens.
 
     `user_seq` is the position of the user message to answer, if the caller knows it; `newest=False`
-    leaves that message out; `recalls` tells that something can be recalled.
+    leaves that message out; `recalls` says whether the store can search.
     """
     found = await store.gather(
         session, tokens=tokens, least=LEAST, kinds=(MARKS,), follow=_FOLLOWED
@@ -92,7 +92,7 @@ async def gather(
 async def gather_older(
     store: Store, session: SessionKey, material: Material, *, tokens: int, least: int
 ) -> Material:
-    """Return material with more of the older messages: what fits, and `least` in any case.
+    """Return material with more of the older messages: all that fit, and at least `least`.
 
     One of them may be the message that is to be left out, so `least` is at least 2.
     """
@@ -113,14 +113,14 @@ async def gather_older(
 
 
 def asked_of(material: Material) -> str:
-    """Return what to recall by: the query, or the newest user message."""
+    """Return the text to search by: the query, or else the newest user message."""
     if material.query is not None:
         return material.query
     return material.newest_user.content if material.newest_user else ""
 
 
 def marks_of(records: Sequence[Record]) -> HiddenRanges:
-    """Return a session's marks."""
+    """Return a session's hidden ranges."""
     for record in records:
         if record.kind == MARKS:
             return HiddenRanges.from_json(record.value)
@@ -135,7 +135,7 @@ def _system_tokens(counter: TokenCounter, prompt: str) -> int:
 async def _with_own(
     store: Store, session: SessionKey, marks: HiddenRanges, seq: int
 ) -> HiddenRanges:
-    """Return marks that do not hide the user message of the turn that is being answered."""
+    """Return hidden ranges that leave out the user message of the turn that is being answered."""
     span = marks.hiding(seq) if seq else None
     if span is None:
         return marks
@@ -149,7 +149,7 @@ async def _with_own(
 async def _visible(
     store: Store, session: SessionKey, marks: HiddenRanges, messages: Sequence[Message], tokens: int
 ) -> list[Message]:
-    """Return the newest visible messages: those read already, and older ones in their stead."""
+    """Return the newest visible messages: those already read, and older ones for hidden ones."""
     shown = [message for message in messages if not marks.hides(message.seq)]
     left = tokens - sum(message.tokens for message in shown)
     before = messages[0].seq if messages else 1
@@ -188,7 +188,7 @@ async def _read_back(
 
 
 def _earlier(marks: HiddenRanges, messages: Sequence[Message], passed: int) -> int:
-    """Return how many visible messages are older, the one that was passed over not among them."""
+    """Return how many visible messages are older, without the one that was left out."""
     if not messages:
         return 0
     first = messages[0].seq
@@ -198,7 +198,7 @@ def _earlier(marks: HiddenRanges, messages: Sequence[Message], passed: int) -> i
 async def _newest_user(
     store: Store, session: SessionKey, marks: HiddenRanges, messages: Sequence[Message], seq: int
 ) -> Message | None:
-    """Return the user message to answer, be it older than what was read."""
+    """Return the user message to answer; it may be older than the messages that were read."""
     if seq and not marks.hides(seq):
         read = [message for message in messages if message.seq == seq]
         found = read or await store.find(session, seqs=[seq])
@@ -245,14 +245,14 @@ class _Shelf:
         return [message for message in self.visible if message.seq in named]
 
     def live(self, turn: int, author: str, counter: TokenCounter) -> list[CachedResult]:
-        """Return the tool results that are remembered in a turn for its author."""
+        """Return the cached tool results that a turn's author may use."""
         if not self.visible:
             return []
         return cached_results(self.found.records, self.visible, turn, author, counter)
 
 
 def _recounted(material: Material) -> Material:
-    """Return material counted again where another counter counted."""
+    """Return material with messages recounted where another counter counted them."""
     counter = material.counter
     foreign = [m.seq for m in material.messages if _is_foreign(m, counter)]
     if not foreign:
@@ -264,12 +264,12 @@ def _recounted(material: Material) -> Material:
 
 
 def _is_foreign(message: Message, counter: TokenCounter) -> bool:
-    """Tell whether another counter counted a message."""
+    """Return whether another counter counted a message."""
     return message.counter != counter.name and message.state == "live"
 
 
 def standing_alone(message: Message, counter: TokenCounter) -> Message:
-    """Return a message as it can be shown by itself: tools and calls as quotations."""
+    """Return a message in a form that is valid alone: tool calls and results become quotations."""
     if message.role == "system" or message.tool_calls or is_quoted(message):
         return quoted(message, counter)
     return _counted(message, counter)
@@ -285,11 +285,11 @@ register_cache(_system_tokens.cache_clear)
 
 
 _AT_ONCE: Final = 2
-"""Summaries that are read first: mostly one of them will do."""
+"""Summaries that are read first; usually one of them is usable."""
 _MOST: Final = 16
-"""How many are looked at once there is one that would do."""
+"""Summaries that are read at most once a usable one was found."""
 _MOST_GAP: Final = 120
-"""Messages between summary and window that are looked at."""
+"""Messages between summary and window that are read at most."""
 
 
 async def load_history(
@@ -301,10 +301,10 @@ async def load_history(
     budget: int,
     digest_from: int,
 ) -> History:
-    """Return what is known of the messages before a window.
+    """Return the summary and the messages before a window.
 
-    Nothing that was made after the window's last step is taken, if there is something older, so
-    that a context changes at steps alone.
+    If possible, it takes nothing that was made after the window's last step, so that the text
+    before the window changes only when the window steps forward.
     """
     summary = await newest_summary(
         store, session, material.hidden, before=reach.first, made_by=reach.stepped
@@ -318,7 +318,7 @@ async def load_history(
 
 
 def position_key(seq: int) -> str:
-    """Return the key of a record that belongs to a position; keys are in the positions' order."""
+    """Return the key of a record that belongs to a position; keys sort by position."""
     return f"{seq:016}"
 
 
@@ -330,9 +330,9 @@ async def newest_summary(
     before: int,
     made_by: int | None = None,
 ) -> Summary | None:
-    """Return the newest summary that ends before a position and touches nothing hidden.
+    """Return the newest summary that ends before a position and covers nothing hidden.
 
-    One made when the log did not go beyond `made_by` is taken before a newer one.
+    One that was made when the log ended at or before `made_by` is preferred to a newer one.
     """
     scope = Scope(session=session)
     second: Record | None = None
@@ -347,7 +347,7 @@ async def newest_summary(
             value = cast(dict[str, Any], record.value)
             before = value["last"]
             if touched := _touched(record.made_of, hidden):
-                before = touched  # no other down to what is hidden is of use
+                before = touched  # every summary that ends there or later covers it, too
                 break
             if made_by is None or value["head"] <= made_by:
                 return summary_of(record)
@@ -360,7 +360,7 @@ async def newest_summary(
 def _made_since(head: int, newest: Sequence[Record]) -> int:
     """Return how many summaries may have been made since the log ended at a position.
 
-    Each takes as many messages as the newest; twice as many are allowed for, and there is an end.
+    Each takes about as many messages as the newest; the estimate is doubled, and limited.
     """
     if len(newest) < _AT_ONCE:
         return len(newest)
@@ -370,7 +370,7 @@ def _made_since(head: int, newest: Sequence[Record]) -> int:
 
 
 def _touched(spans: Sequence[Span], hidden: Sequence[Hidden]) -> int:
-    """Return the first hidden position that a summary was made of, or 0."""
+    """Return the first hidden position that a summary covers, or 0."""
     touched = [
         max(span.first, each.first)
         for span in spans
@@ -381,7 +381,7 @@ def _touched(spans: Sequence[Span], hidden: Sequence[Hidden]) -> int:
 
 
 def summary_of(record: Record) -> Summary:
-    """Return the summary that a compaction left."""
+    """Return the summary that a compaction stored."""
     value = cast(dict[str, Any], record.value)
     return Summary(
         text=value["text"],
@@ -428,7 +428,7 @@ async def _gap(
 async def _important(
     store: Store, session: SessionKey, material: Material, summary: Summary | None
 ) -> Sequence[tuple[Message, Importance]]:
-    """Return the important messages behind a summary."""
+    """Return the important messages that a summary covers."""
     if summary is None or not summary.important:
         return ()
     marks = {seq: Importance(score, reason) for seq, score, reason in summary.important}
@@ -443,7 +443,7 @@ async def _important(
 async def _digests(
     store: Store, session: SessionKey, material: Material, first: int, size: int
 ) -> dict[int, Digest]:
-    """Return digests of the window's answers; none if no answer is that long."""
+    """Return digests of the window's answers; empty if no answer is that long."""
     if not any(len(m.content) > size and m.role == "assistant" for m in material.messages):
         return {}
     found = await store.scan(Scope(session=session), DIGEST, after=position_key(first - 1))

@@ -1,4 +1,4 @@
-"""Memory: the door. Open a store by its address, and get sessions from it."""
+"""Memory: the entry point. Open a store by its URL, and get sessions from it."""
 
 import logging
 import time
@@ -58,7 +58,7 @@ class Memory:
     def _build(self, services: Services, tenants: "Tenants[Memory]", *, is_first: bool) -> None:
         self.store = services.store
         self.outbox: Outbox | None = getattr(self.store, "outbox", None)
-        """What waits to be delivered, if the memory was opened with an outbox."""
+        """The messages that wait to be delivered, if the memory was opened with an outbox."""
         self.counter = services.counter
         self.views = services.views
         self.compaction = services.compaction
@@ -136,8 +136,8 @@ class Memory:
     def tenant(self, name: str) -> "Memory":
         """Return the memory of another tenant; both share one engine, closed with the first memory.
 
-        Asked again, the same memory is returned. An outbox belongs to one tenant: a memory with a
-        outbox refuses.
+        Calls with the same name return the same memory. An outbox belongs to one tenant, so a
+        memory with an outbox raises an error.
         """
         return self._tenants.get(check_id(name, "tenant"), self._tenant)
 
@@ -164,7 +164,7 @@ class Memory:
         await self.store.close()
 
     async def idle(self) -> None:
-        """Wait until nothing is being done off the callers' path: compactions, facts, accounts."""
+        """Wait until the background work is done: compactions, facts, explanations."""
         await self._shared.background.settle()
 
     async def __aenter__(self) -> Self:
@@ -187,9 +187,10 @@ class Memory:
         tags: Sequence[str] = (),
         meta: Mapping[str, JSON] | None = None,
     ) -> Session:
-        """Return the session of that id, made if it is not there.
+        """Return the session of that id; create it if it does not exist.
 
-        With an owner, another's session is not found; what else is given applies to a new one.
+        With an owner, another owner's session is not found. All other arguments apply only to a new
+        session.
         """
         found = await self._find(id, owner)
         if found is not None:
@@ -198,7 +199,7 @@ class Memory:
             return await self.create_session(
                 id, owner=owner, system_prompt=system_prompt, title=title, tags=tags, meta=meta
             )
-        except SessionExists:  # another made it meanwhile
+        except SessionExists:  # another caller made it in the meantime
             return await self.get_session(id, owner=owner)
 
     async def create_session(
@@ -211,7 +212,7 @@ class Memory:
         tags: Sequence[str] = (),
         meta: Mapping[str, JSON] | None = None,
     ) -> Session:
-        """Make a session; one that is there already is an error."""
+        """Create a session; raise `SessionExists` if the id is taken."""
         info = SessionInfo(
             id=id,
             owner="default" if owner is None else owner,
@@ -223,7 +224,7 @@ class Memory:
         return self._services.session(await self.store.put_session(info))
 
     async def get_session(self, id: str, *, owner: str | None = None) -> Session:
-        """Return the session of that id; one that is not there is an error."""
+        """Return the session of that id; raise `SessionNotFound` if it does not exist."""
         found = await self._find(id, owner)
         if found is None:
             raise SessionNotFound(f"there is no session {id!r}")
@@ -232,20 +233,20 @@ class Memory:
     async def list_sessions(
         self, *, owner: str | None = None, limit: int = 10
     ) -> list[SessionInfo]:
-        """Return what is known of sessions, latest activity first, without delegates."""
+        """Return information about sessions, latest activity first, without delegated tasks."""
         return await self.store.list_sessions(owner=owner, limit=limit)
 
     async def delete_session(self, id: str, *, owner: str | None = None) -> None:
-        """Remove a session with its messages and its shelf."""
-        info = await self.store.get_session(id)  # also one that was never finished
+        """Remove a session with its messages and its records."""
+        info = await self.store.get_session(id)  # also a fork that was never completed
         if info is None or owner not in (None, info.owner):
             raise SessionNotFound(f"there is no session {id!r}")
         await self.store.delete_session(info.key)
 
     async def prune(self, days: int = 30, *, progress: Progress | None = None) -> int:
-        """Delete sessions without activity for so many days, all kinds of them; return how many.
+        """Delete sessions of all kinds without activity for `days` days; return how many.
 
-        `progress` tells of the sessions that were deleted, and of how many are to be.
+        `progress` gets the number of deleted sessions and the total.
         """
         # Activity is noted up to a second late, so the last second before counts as activity;
         # not with 0 days, which means every session.
@@ -284,25 +285,26 @@ class Memory:
         limit: int = 10,
         progress: Progress | None = None,
     ) -> list[Hit]:
-        """Return the messages that bear most on a question, the best first, each with the reason.
+        """Return the messages most related to a question, the best first, each with the reason.
 
-        `since` and `until` are seconds since 1970. Everything in the log is found, also what
-        contexts hide; delegates are not. `progress` tells of reading on what was written since.
+        `since` and `until` are seconds since 1970. The search covers the whole log, including
+        messages that contexts hide, but not delegated tasks. `progress` reports the indexing of new
+        messages.
         """
         filters = Filters(owner, session, since, until, roles)
         return await self._services.searching.search(query, filters, limit=limit, progress=progress)
 
     async def index(self, *, owner: str | None = None, progress: Progress | None = None) -> None:
-        """Read into the index, and into the vectors, what was written since the last time.
+        """Index the messages written since the last time, by words and by vectors.
 
-        Searching does so by itself; with an embedder this is what may take long.
+        Searching does so automatically; with an embedder it may take long.
         """
         await self._services.searching.catch_up(owner=owner, progress=progress)
 
     # --- facts ---
 
     def facts(self, owner: str = "default") -> Facts:
-        """Return what is known of an owner beyond one session."""
+        """Return the facts about an owner, which hold beyond one session."""
         return Facts(self._services.fact_shelf(owner), self._upkeep.extractor)
 
     # --- forgetting ---
@@ -322,12 +324,13 @@ class Memory:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Receipt:
-        """Erase messages, their copies and all that was made from them, for ever.
+        """Erase messages, their copies and everything that was made from them, permanently.
 
-        What is given must all hold for a message; `since` and `until` are seconds since 1970. With
-        nothing but a session or an owner, all of it is meant: also titles, prompts, and the owner's
-        facts. `answers` also erases what is known to have been written from it; `rewrite` lets a
-        server rewrite its tables, which locks them for a while; `dry_run` only tells what would go.
+        A message is erased if it matches every given argument; `since` and `until` are seconds
+        since 1970. If only a session or an owner is given, all of it is erased, including titles,
+        prompts and the owner's facts. `answers` also erases answers known to have been written from
+        the messages. `rewrite` lets a server rewrite its tables, which locks them for a while.
+        `dry_run` only reports what would be erased.
         """
         await self._services.settle()
         wish = Wish(session, message, owner, author, source, since, until)
@@ -354,7 +357,7 @@ class Opening:
     """A memory about to be opened: enter it, or await it."""
 
     def __init__(self, opened: Callable[[], Coroutine[Any, Any, Memory]]) -> None:
-        """Hold what opens it."""
+        """Take the function that opens it."""
         self._open = opened
         self._memory: Memory | None = None
 

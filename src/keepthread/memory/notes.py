@@ -1,8 +1,8 @@
-"""Injection: what the program knows goes into the log as a note, once, with no lock and no lease.
+"""Notes: text from the program is put into the log once, without a lock or a lease.
 
-A note's id follows from session, key, and the version of the record that names the newest note of
-that key. So processes that look at the same moment write the same message, one of them moves the
-record on, and what a crash left half done is completed by the next call.
+A note's id is derived from session, key, and the version of the record that names the newest note
+of that key. So processes that run at the same moment write the same message, one of them updates
+the record, and the next call completes what a crash left half done.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ async def add_note(
     once: bool = True,
     turns: int | None = None,
 ) -> bool:
-    """Put a note into a session's log; tell whether it was put in now."""
+    """Put a note into a session's log; return whether this call put it in."""
     check_id(key, "a note's key")
     check_text(text, "a note")
     if turns is not None and check_count(turns, "turns") == 0:
@@ -45,7 +45,7 @@ async def add_note(
         role="system",
         content=text,
         name=key,
-        origin="tool",  # so that it is quoted: what a screen says gives no orders
+        origin="tool",  # so that it is quoted: text on a screen must not give orders
         source=f"{SOURCE}{key}",
         meta=until,
     )
@@ -54,7 +54,7 @@ async def add_note(
 
 
 _Result: TypeAlias = tuple[Asked, str, int]
-"""What was asked of a tool, what it gave, and for how many turns that is remembered."""
+"""A tool request, its result, and for how many turns the result is cached."""
 
 
 def _result(tool: ProactiveTool) -> _Result:
@@ -66,11 +66,11 @@ def _result(tool: ProactiveTool) -> _Result:
 
 
 class _Newest(NamedTuple):
-    """The newest note of a key as far as it holds, and the version of the record that names it."""
+    """The newest note of a key that still holds, and the version of the record that names it."""
 
     note: Message | None
     claimed: bool
-    """False if only those named it who wanted to put in another text."""
+    """False if it was named only by calls that wanted to put in another text."""
     version: int
     marks: HiddenRanges
 
@@ -119,13 +119,13 @@ class _Injection:
         return _Newest(held[-1] if held else None, claimed, record.version, seen)
 
     def _holds(self, message: Message, marks: HiddenRanges) -> bool:
-        """Tell whether a message is a note of this key that contexts may show."""
+        """Return whether a message is a note of this key that contexts may show."""
         mine = message.state == "live" and message.source == self.note.source
         return mine and not marks.hides(message.seq) and not has_ended(message, self.turn)
 
     async def _free(self, newest: _Newest) -> str:
-        """Return the note's id: the first of this version under which nothing was erased or hid."""
-        # The session is among its parts: equal ids in two sessions are taken for copies.
+        """Return the note's id: the first of this version whose message is not erased or hidden."""
+        # The session is part of the id: equal ids in two sessions count as copies.
         parts = ("note", self.thread.key, self.key, str(newest.version))
         for trial in count():
             id = derived_id(*parts, str(trial))
@@ -147,14 +147,14 @@ class _Injection:
         return stored
 
     def _messages(self, id: str) -> list[Message]:
-        """Return the note, and behind it its tools' calls and results."""
+        """Return the note, followed by its tools' calls and results."""
         messages = [replace(self.note, id=id)]
         for n, (asked, text, _) in enumerate(self.results):
             messages += pair(asked, text, derived_ids("proactive", id, str(n)))
         return messages
 
     async def _remember(self, pairs: Sequence[Message]) -> None:
-        """Remember the tools' results, as if the model had asked for them."""
+        """Cache the tools' results, as if the model had called them."""
         thread = self.thread
         if not any(cache_turns for _, _, cache_turns in self.results):
             return
@@ -167,7 +167,7 @@ class _Injection:
         thread.upkeep.remembers(cache.shelf)
 
     async def _name(self, note: Message, version: int, *, claimed: bool) -> bool:
-        """Let the record name a note; tell whether it was this call that did."""
+        """Name a note in the record; return whether this call did."""
         session = self.thread.key
         span = Span(session=session, first=note.seq, last=note.seq)
         value: JSON = {"id": note.id, "seq": note.seq, "claimed": claimed}

@@ -15,7 +15,7 @@ from keepthread.stores.validation import check_count, show
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a memory does with its store; `Memory.open` takes the same as keyword arguments."""
+    """Options of a memory; `Memory.open` takes the same as keyword arguments."""
 
     views: Mapping[str, View] | None = None
     """Views by name, in addition to `router`, `planner` and `chat`."""

@@ -1,4 +1,4 @@
-"""Work off the caller's path: tasks that follow a turn, waited for when a memory is closed."""
+"""Background work: tasks that run after a turn, and are waited for when a memory is closed."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keepthread.memory.facts.extraction import Extractor  # loaded when there is one
 
 GRACE: Final = 5.0
-"""Seconds that closing waits for work that was begun."""
+"""Seconds that closing waits for running work."""
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -32,7 +32,7 @@ _log: Final = logging.getLogger("keepthread")
 
 
 class _Running:
-    """Work of one name, in the event loop that asked for it first."""
+    """Work of one name, in the event loop that first asked for it."""
 
     def __init__(self, work: Work) -> None:
         self.loop = asyncio.get_running_loop()
@@ -43,7 +43,7 @@ class _Running:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether anybody is at it: a loop that does not run gets nothing done."""
+        """Return whether its event loop still runs."""
         return self.loop.is_running()
 
     def cancel(self) -> None:
@@ -54,14 +54,14 @@ class _Running:
 
 
 class Background:
-    """Runs one piece of work a name at a time; asked again in the meantime, the latest comes next.
+    """Runs one piece of work per name at a time; the latest one asked for since runs next.
 
-    A name is a session, or what is done for it. Event loops may share it: work runs in the loop
-    that asked first. If that loop ends, the next loop that asks for it, or waits, takes over.
+    A name is a session, or a kind of work for it. Event loops may share it: work runs in the loop
+    that asked first. If that loop ends, the next loop that asks or waits for the work takes over.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing to do."""
+        """Begin without work."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._running: dict[Hashable, _Running] = {}
@@ -71,7 +71,7 @@ class Background:
         self._closed = False
 
     def soon(self, name: Hashable, work: Work) -> None:
-        """Have work done, now or after what is being done under its name."""
+        """Run work in the background, now or after the work that runs under its name."""
         if self._is_forked:
             return
         with self._lock:
@@ -85,7 +85,7 @@ class Background:
 
     @property
     def _is_forked(self) -> bool:
-        """Tell whether this is a copy in a forked process: no thread is left that does the work."""
+        """Return whether this is a copy in a forked process, where no thread does the work."""
         return os.getpid() != self._pid
 
     def _start(self, name: Hashable, work: Work) -> None:
@@ -111,7 +111,7 @@ class Background:
             self._end(name, running, done=done)
 
     def _take_next(self, name: Hashable, running: _Running) -> bool:
-        """Tell whether there is more to do under a name; if not, it has ended."""
+        """Return whether there is more to do under a name; if not, mark it as ended."""
         with self._lock:
             work = self._next.pop(name, None)
             if work is None:
@@ -136,17 +136,17 @@ class Background:
     # --- waiting ---
 
     async def done(self, name: Hashable) -> None:
-        """Wait until nothing is being done under a name."""
+        """Wait until no work runs under a name."""
         while running := self._taken_over([name]):
             await _ended(running)
 
     async def settle(self) -> None:
-        """Wait until nothing is being done."""
+        """Wait until no work runs."""
         while running := self._taken_over():
             await _ended(running)
 
     async def close(self, grace: float = GRACE) -> None:
-        """Wait a while for what was begun, then break it off; a later turn takes it up again."""
+        """Wait a while for running work, then cancel it; a later turn resumes it."""
         if self._is_forked:
             return
         running = self._taken_over()
@@ -166,7 +166,7 @@ class Background:
             _log.warning("%d pieces of work did not end when they were cancelled", len(running))
 
     def _taken_over(self, names: Sequence[Hashable] | None = None) -> list[_Running]:
-        """Return what is running under names, or at all, with what an ended loop left."""
+        """Return the work that runs under names, or all of it, with what an ended loop left."""
         if self._is_forked:
             return []
         with self._lock:
@@ -191,39 +191,39 @@ async def _ended(running: Sequence[_Running], seconds: float = LOOK) -> None:
 
 
 _SECONDS: Final = 10.0
-"""How long it is remembered that nothing is known of an owner."""
+"""How long an owner is cached as having no facts."""
 _MOST: Final = 10_000
 
 
 class Ignorance:
-    """Owners of whom one memory knows nothing.
+    """Negative cache: owners known to have no facts.
 
-    Another process may learn something meanwhile: after some seconds it is asked again.
+    Another process may add a fact in the meantime, so entries expire after some seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Begin with nobody."""
+        """Begin with no owner."""
         self._monotonic = monotonic
         self._since: dict[str, float] = {}
 
     def of(self, owner: str) -> bool:
-        """Tell whether nothing was known of an owner a moment ago."""
+        """Return whether an owner had no facts a moment ago."""
         since = self._since.get(owner)
         return since is not None and self._monotonic() - since < _SECONDS
 
     def note(self, owner: str) -> None:
-        """Take note that nothing is known of an owner."""
+        """Note that an owner has no facts."""
         if len(self._since) >= _MOST:
             self._since.clear()
         self._since[owner] = self._monotonic()
 
     def end(self, owner: str) -> None:
-        """Take note that something may be known now."""
+        """Note that an owner may have facts now."""
         self._since.pop(owner, None)
 
 
 class Shared:
-    """One for a memory and its tenants; clocks and sleep are given so that tests need no time."""
+    """Shared by a memory and its tenants; tests pass their own clocks and sleep."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class Shared:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         lease_seconds: float = SECONDS,
     ) -> None:
-        """Begin with no lock held and nothing to do."""
+        """Begin with no lock held and no work."""
         self.locks = Locks()
         self.background = Background()
         self.spans = spans or Spans()
@@ -244,7 +244,7 @@ class Shared:
         self.lease_seconds = lease_seconds
 
     def leases(self, store: Store) -> Leases:
-        """Return the leases on the shelves of a store."""
+        """Return the leases of a store."""
         return Leases(
             store=store,
             clock=self.clock,
@@ -258,7 +258,7 @@ _MOST_KNOWN = 10_000
 
 
 class Upkeep:
-    """Looks after the sessions of one store."""
+    """Runs what is due after turns, for the sessions of one store."""
 
     def __init__(
         self,
@@ -269,17 +269,17 @@ class Upkeep:
         background: Background,
         extractor: "Extractor | None" = None,
     ) -> None:
-        """Take what compacts and extracts; `needs_summaries`: some view shows summaries."""
+        """Take the compactor and the extractor; `needs_summaries`: some view shows summaries."""
         self.store = store
         self.compactor = compactor
         self.needs_summaries = needs_summaries
         self.background = background
         self.extractor = extractor
         self.without_tools: set[SessionKey] = set()
-        """Sessions of which it is known that they remember no results."""
+        """Sessions known to have no cached tool results."""
 
     def after(self, session: SessionKey, turn: int) -> None:
-        """Do soon what is due after a turn was closed."""
+        """Start what is due after a turn was closed, in the background."""
         extractor = self.extractor
         if extractor is not None and extractor.may_be_due(session, turn):
             self.background.soon(("facts", session), lambda: extractor.extract(session))
@@ -295,14 +295,14 @@ class Upkeep:
         self.background.soon(session, work)
 
     def after_append(self, session: SessionKey, messages: Sequence[Message]) -> None:
-        """Do soon what is due if an answer was appended without a turn."""
+        """Start what is due if an answer was appended without a turn, in the background."""
         if self.needs_summaries or self.extractor is not None:
             answered = [m.turn for m in messages if is_answer(m) and m.turn]
             if answered:
                 self.after(session, max(answered))
 
     def remembers(self, session: SessionKey) -> None:
-        """Take note that a session remembers results."""
+        """Note that a session has cached tool results."""
         self.without_tools.discard(session)
 
     async def _let_go(self, session: SessionKey, turn: int) -> None:

@@ -1,4 +1,4 @@
-"""What the memory of one tenant is built from: search, facts, forgetting, maintenance."""
+"""The services of one tenant's memory: search, facts, forgetting, maintenance."""
 
 import logging
 import threading
@@ -42,7 +42,7 @@ class Tenants(Generic[T]):
     """The memories of the tenants that were used last; threads may share it."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without tenants."""
         self._lock = threading.Lock()
         self._known: dict[str, T] = {}
 
@@ -62,7 +62,7 @@ class Tenants(Generic[T]):
 
 
 class Services:
-    """The parts behind one tenant's memory, wired together by its options."""
+    """The services of one tenant's memory, built from its options."""
 
     def __init__(self, store: Store, options: Options, shared: Shared | None = None) -> None:
         """Build them over a store; tenants of one engine pass what they share."""
@@ -118,7 +118,7 @@ class Services:
 
     @cached_property
     def searching(self) -> Searching:
-        """Return what finds messages here."""
+        """Return the search of this tenant."""
         vectors = None
         if self.options.embedder is not None:
             vectors = Vectors(self.options.embedder)
@@ -126,13 +126,13 @@ class Services:
 
     async def close_search(self) -> None:
         """Cancel the questions that are being embedded."""
-        if "searching" in vars(self):  # else nothing was ever searched for
+        if "searching" in vars(self):  # otherwise there was no search
             await self.searching.close()
 
     # --- facts ---
 
     def fact_shelf(self, owner: str) -> FactShelf:
-        """Return where the facts about an owner are stored."""
+        """Return the repository of the facts about an owner."""
         return FactShelf(self.store, owner, clock=self.options.clock, learned=self.ignorance.end)
 
     def _extractor(self) -> Extractor | None:
@@ -149,7 +149,7 @@ class Services:
     # --- forgetting ---
 
     def forgetting(self, progress: Progress | None = None) -> Forgetting:
-        """Return what erases messages here."""
+        """Return the service that erases messages of this tenant."""
         vectors = self.searching.vectors
         queued = hasattr(self.store, "outbox")
         return Forgetting(
@@ -162,7 +162,7 @@ class Services:
         )
 
     async def settle(self) -> None:
-        """Complete, once, what a process that died had begun to forget."""
+        """Complete, once, a forgetting that a process began before it died."""
         if self._settled:
             return
         found = False
@@ -172,7 +172,7 @@ class Services:
                 await self.forgetting().complete()
         except KeepthreadError as error:
             if isinstance(error, Unavailable) and not found:
-                return  # the store is away: the next call looks again
-            # Reading may continue; the next one who opens the memory tries again.
+                return  # the server is unreachable: the next call tries again
+            # Reading may continue; the next process that opens the memory tries again.
             _log.warning("a forgetting could not be completed: %s", type(error).__name__)
         self._settled = True

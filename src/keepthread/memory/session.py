@@ -41,11 +41,11 @@ class Status(NamedTuple):
     visible_messages: int
     visible_tokens: int
     summary_bytes: int
-    """The newest summary that serves; 0 if there is none."""
+    """Size of the newest usable summary; 0 if there is none."""
     cached_tools: int
-    """Tool results that are remembered and still serve."""
+    """Cached tool results that can still be used."""
     costs: Costs
-    """What models took for the summaries."""
+    """Tokens and calls that models took for the summaries."""
 
     @property
     def compressions(self) -> int:
@@ -54,7 +54,7 @@ class Status(NamedTuple):
 
     @property
     def refusals(self) -> int:
-        """Return how many answers of a model could not be taken."""
+        """Return how many answers of a model could not be used."""
         return self.costs.refused
 
 
@@ -62,7 +62,7 @@ class Session:
     """One conversation; get it from `Memory.session`."""
 
     def __init__(self, thread: Thread, info: SessionInfo) -> None:
-        """Hold a session that is there."""
+        """Wrap a stored session."""
         self._thread = thread
         self._store = thread.store
         self.info = info
@@ -74,7 +74,7 @@ class Session:
 
     @property
     def key(self) -> SessionKey:
-        """Return the key of this life of the session."""
+        """Return the key of the session, which differs after it is deleted and created again."""
         return self.info.key
 
     @property
@@ -111,7 +111,7 @@ class Session:
         """Begin a turn: `async with session.turn("…") as turn`.
 
         The user message is stored before the block is entered. An id makes it safe to deliver the
-        same request twice: the turn goes on, and once finished, `turn.answer` is the answer.
+        same request twice: the turn resumes, and once finished, `turn.answer` is the answer.
         """
         message = Message(
             role="user", content=text, id=id or "", author=author, attachments=attachments
@@ -127,20 +127,20 @@ class Session:
         once: bool = True,
         turns: int | None = None,
     ) -> bool:
-        """Put in what the program knows, such as an open file; tell whether it was put in now.
+        """Add text that the program knows, such as an open file; return whether this call added it.
 
-        It is shown as a quotation at its place in the log, and the newest note of a key is held on
-        to when the window has passed it. `once`: not again while the session has a note of that
-        key, whoever put it in; else not again while its text is the same. `turns=N` lets it
-        hold in this turn and the N - 1 after it. `tools` are recorded and remembered with it,
-        as if the model had asked.
+        It is shown as a quotation at its place in the log, and the newest note of a key stays in
+        the context after the window has passed it. With `once`, it is not added while the session
+        has a note of that key, from any caller; without, not while that note has the same text.
+        With `turns=N` it holds in this turn and the N - 1 after it. `tools` are recorded and cached
+        with it, as if the model had called them.
         """
         return await add_note(self._thread, key, text, tools=tools, once=once, turns=turns)
 
     # --- reading ---
 
     async def messages(self, after: int = 0, limit: int = 100) -> list[Message]:
-        """Return messages behind a position, oldest first, hidden ones included."""
+        """Return messages after a position, oldest first, hidden ones included."""
         return await self._store.read(self.key, after=after, limit=limit)
 
     async def context(
@@ -154,19 +154,19 @@ class Session:
         """Return what a model should see now: by a view's name, a budget, or both.
 
         `newest=False` leaves the newest user message out, for callers who place it themselves.
-        `query` is what to recall by, for strategies that recall; others pass over it.
+        `query` is the text to search by, for strategies that recall; others ignore it.
         """
         return await self._thread.context(view, budget=budget, query=query, newest=newest)
 
     async def explanations(self, limit: int = 10) -> list[Explanation]:
-        """Return why the latest contexts were what they were, newest first.
+        """Return the explanations of the latest contexts, newest first.
 
         They are kept if the memory was opened with `keep_why`.
         """
         return await self._thread.accounts.newest(self.key, check_count(limit, "limit"))
 
     async def status(self) -> Status:
-        """Return how much there is, in the log, to be seen, in short and remembered."""
+        """Return the size of the log, of its visible part, of the summary and of the tool cache."""
         scope = Scope(session=self.key)
         marks = marks_of(await self._store.scan(scope, MARKS))
         info = await self.refresh()
@@ -196,13 +196,13 @@ class Session:
         *,
         author: str | None = None,
     ) -> None:
-        """Record a call and its result, and remember it for so many turns.
+        """Record a call and its result, and cache the result for `cache_turns` turns.
 
         For programs that run tools themselves; see `Turn.tool` for those that do not.
         """
         thread, cache = self._thread, self._thread.cache
         asked, text = ask(name, args), text_of(result)
-        cache.key(asked, author)  # refuses what is no author before anything is recorded
+        cache.key(asked, author)  # checks the author before anything is recorded
         check_count(cache_turns, "cache_turns")
         turn = await thread.tool_turn()
         call, answer = await thread.append(pair(asked, text, thread.ids))
@@ -213,34 +213,34 @@ class Session:
     async def cached_tool(
         self, name: str, args: Mapping[str, JSON], *, author: str | None = None
     ) -> str | None:
-        """Return a result that is remembered, or None; its life begins anew."""
+        """Return a cached result, or None; its lifetime starts again."""
         turn = await self._thread.tool_turn()
         return await self._thread.cache.find(ask(name, args), author, turn)
 
     async def cached_tools(self) -> list[CachedTool]:
-        """Return what is remembered and still serves, oldest first."""
+        """Return the cached results that can still be used, oldest first."""
         return await self._thread.cache.remembered(await self._thread.tool_turn())
 
     async def compact(self, *, progress: Progress | None = None) -> int:
-        """Compact now what is due into the summary, and return how many compactions it took.
+        """Compact the turns that are due into the summary; return how many compactions it took.
 
-        Otherwise that happens by itself after `finish`, if a view's strategy wants summaries.
-        `progress` tells of the turns that were compacted, and of how many are due.
+        Otherwise that happens automatically after `finish`, if a view's strategy needs summaries.
+        `progress` gets the number of compacted turns and of those that are due.
         """
         return await self._thread.upkeep.compactor.compact(self.key, wait=True, progress=progress)
 
     # --- hiding, branching, details ---
 
     async def clear(self) -> None:
-        """Start afresh: nothing so far is shown any more, and the log keeps all of it."""
+        """Start over: contexts show nothing of what came before; the log keeps all of it."""
         await branching.clear(self._store, self.key)
 
     async def rewind(self, to: int) -> None:
-        """Hide what came after a position; 0 hides all."""
+        """Hide the messages after a position; 0 hides all."""
         await branching.rewind(self._store, self.key, to)
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> "Session":
-        """Return a new session with a copy of this one up to a position, or of all."""
+        """Return a new session with a copy of this one, up to a position if given."""
         name = self._thread.ids() if id is None else id
         made = await branching.fork(self._store, await self.refresh(), name, at)
         return Session(self._thread._replace(id=made.id, key=made.key, tools=None), made)
@@ -250,7 +250,7 @@ class Session:
         await branching.pin(self._store, self.key, id)
 
     async def unpin(self, id: str) -> bool:
-        """Let go of a pinned message; tell whether it was pinned."""
+        """Unpin a message; return whether it was pinned."""
         return await branching.unpin(self._store, self.key, id)
 
     async def update(
@@ -262,10 +262,10 @@ class Session:
         system_prompt: str | None = None,
         meta: Mapping[str, JSON] | None = None,
     ) -> SessionInfo:
-        """Change what is said of the session; None leaves a thing as it is.
+        """Change the session's title, prompt or metadata; None leaves a field as it is.
 
-        Only what is given is written: what others change at the same moment stays. `title_from` is
-        the id of the message that a title was made from: the title is then erased with it.
+        Only the given fields are written, so concurrent changes of other fields stay. `title_from`
+        is the id of the message that a title was made from: the title is then erased with it.
         """
         given = {"title": title, "tags": tags, "system_prompt": system_prompt, "meta": meta}
         changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}

@@ -40,7 +40,7 @@ _PAGE: Final = 100
 _QUESTION_BYTES: Final = 300
 _MOST_KNOWN: Final = 10_000
 _DENSE: Final = 32
-"""Among the newest twice so many compactions all stay; older ones get sparser with their age."""
+"""The newest 2 × `_DENSE` compactions all stay; of older ones, fewer the older they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Compaction:
     max_important: int = 24
 
     def __post_init__(self) -> None:
-        """Refuse settings that mean nothing."""
+        """Refuse sizes that contradict each other."""
         if not 0 < self.batch_size <= self.turns:
             raise InvalidInput("batch_size must be at least 1 and at most `turns`")
         if not 0 < self.digest_bytes <= self.answer_bytes:
@@ -74,7 +74,7 @@ class Compaction:
 
 
 class Costs(NamedTuple):
-    """What shortening took in one session, by models alone."""
+    """Tokens and calls that models took to shorten texts of one session."""
 
     calls: int = 0
     input: int = 0
@@ -83,7 +83,7 @@ class Costs(NamedTuple):
     compressions: int = 0
     """Texts that a model shortened."""
     refused: int = 0
-    """Answers of a model that could not be taken."""
+    """Answers of a model that could not be used."""
 
 
 class Compactor:
@@ -98,26 +98,26 @@ class Compactor:
         leases: Leases,
         spans: Spans | None = None,
     ) -> None:
-        """Know where to compact, and how."""
+        """Take the store and the settings."""
         self.store = store
         self.counter = counter
         self.compaction = compaction
         self.leases = leases
         self.spans = spans or Spans()
         self.compacted: dict[SessionKey, int] = {}
-        """The last turn behind each session's summary, as far as it was looked at."""
+        """The last turn that each session's summary covers, where that is known."""
 
     def may_be_due(self, session: SessionKey, turn: int) -> bool:
-        """Tell whether there may be something to compact, now that a turn is closed."""
+        """Return whether there may be something to compact, now that a turn is closed."""
         return turn - self.compacted.get(session, 0) > self.compaction.turns
 
     async def compact(
         self, session: SessionKey, *, wait: bool = False, progress: Progress | None = None
     ) -> int:
-        """Compact what is due, and return how many compactions that took.
+        """Compact what is due; return how many compactions that took.
 
-        One process at a time compacts a session; `wait` waits for the other one. `progress` counts
-        turns.
+        One process at a time compacts a session; with `wait`, this call waits for the other one.
+        `progress` counts turns.
         """
         made = total = 0
         begun: int | None = None
@@ -141,7 +141,7 @@ class Compactor:
     # --- what is due ---
 
     async def _next(self, session: SessionKey) -> "_Due | None":
-        """Return the next range to compact, or None if there is none yet."""
+        """Return the next range to compact, or None if nothing is due."""
         head = await self.store.describe(session)
         marks = marks_of(await self.store.scan(Scope(session=session), MARKS))
         previous = await newest_summary(self.store, session, marks.hidden, before=head.messages + 1)
@@ -158,12 +158,12 @@ class Compactor:
         return due if await self._read(session, due) else None
 
     def _count_due(self, uncompacted: int) -> int:
-        """Return how many of so many closed turns are to be compacted."""
+        """Return how many of the closed turns that no summary covers are to be compacted."""
         over = uncompacted - self.compaction.turns
         return -(-over // self.compaction.batch_size) * self.compaction.batch_size
 
     async def _read(self, session: SessionKey, due: "_Due") -> bool:
-        """Read on until enough closed turns are known; tell whether there are enough."""
+        """Read messages until enough closed turns are known; return whether there are enough."""
         after = due.previous.last if due.previous else 0
         opened = 0
         while page := await self.store.read(
@@ -184,7 +184,7 @@ class Compactor:
     # --- one compaction ---
 
     async def _compact(self, session: SessionKey, due: "_Due") -> bool:
-        """Make one compaction; tell whether it is stored, and not something else in its stead."""
+        """Make one compaction; return whether it was stored."""
         epochs = {session: due.epoch}
         digests = await self._digests(session, due, epochs)
         text = "\n".join(filter(None, [due.text, *_lines(due.messages, self.compaction, digests)]))
@@ -213,7 +213,7 @@ class Compactor:
                 version=0,
                 epochs=epochs,
             )
-        except Stale:  # erased meanwhile, or compacted by one who took the lease
+        except Stale:  # erased in the meantime, or compacted by a process that took the lease
             return False
         if due.number % _DENSE == 0:
             await self._thin(session, due.number)
@@ -222,7 +222,7 @@ class Compactor:
     async def _digests(
         self, session: SessionKey, due: "_Due", epochs: Mapping[SessionKey, int]
     ) -> dict[int, str]:
-        """Return the digests of long answers, made unless they are there."""
+        """Return the digests of long answers; make those that are missing."""
         scope = Scope(session=session)
         made: dict[int, str] = {}
         answers = [m for m in due.messages if is_answer(m) and m.state == "live"]
@@ -244,13 +244,13 @@ class Compactor:
                 await self.store.put(
                     scope, DIGEST, key, value, made_of=[span], version=0, epochs=epochs
                 )
-            except Stale:  # the compaction will see why
+            except Stale:  # storing the compaction will fail for the same reason
                 continue
             made[message.seq] = text
         return made
 
     def _important(self, due: "_Due") -> list[tuple[int, float, str]]:
-        """Return the most important positions so far, by position."""
+        """Return the most important messages so far, by position."""
         found = list(due.previous.important) if due.previous else []
         for message in due.messages:
             mark = self.compaction.scorer.score(message) if message.state == "live" else None
@@ -260,7 +260,7 @@ class Compactor:
         return sorted(found[max(0, len(found) - self.compaction.max_important) :])
 
     async def _thin(self, session: SessionKey, newest: int) -> None:
-        """Drop most of the older compactions: the farther back, the fewer are needed."""
+        """Drop most of the older compactions: the older, the fewer are needed."""
         scope = Scope(session=session)
         for record in await self.store.scan(scope, FOLD):
             if not _stays(summary_of(record).number, newest):
@@ -269,7 +269,7 @@ class Compactor:
     # --- shortening, and what it costs ---
 
     async def _shorten(self, session: SessionKey, text: str, limit: int) -> tuple[str, str]:
-        """Return a text in so many bytes, and who shortened it."""
+        """Return a text in up to `limit` bytes, and the name of what shortened it."""
         summarizer = self.compaction.summarizer
         short, usage, refusal = await shortened(summarizer, text, limit)
         if not isinstance(summarizer, Extractive):
@@ -277,7 +277,7 @@ class Compactor:
         return short, EXTRACTIVE if refusal else summarizer.name
 
     async def _note(self, session: SessionKey, usage: Usage, *, refused: bool) -> None:
-        """Add a model's call to what the session cost."""
+        """Add a model's call to the costs of the session."""
         scope = Scope(session=session)
         while True:
             record = await self.store.get(scope, COSTS, COSTS)
@@ -299,12 +299,12 @@ class Compactor:
 
 
 def costs_of(value: JSON) -> Costs:
-    """Return what a record says of costs."""
+    """Return the costs from a record's value."""
     return Costs(**cast(dict[str, int], value)) if value else Costs()
 
 
 class _Due:
-    """A range that is to be compacted: what came before it, and its messages."""
+    """A range that is to be compacted: the summary before it, and its messages."""
 
     def __init__(
         self, previous: Summary | None, marks: HiddenRanges, session: SessionInfo, closed: int
@@ -323,7 +323,7 @@ class _Due:
 
     @property
     def compacted(self) -> int:
-        """Return the last turn that was compacted before."""
+        """Return the last turn that the summary before covers."""
         return self.previous.turn if self.previous else 0
 
     @property
@@ -339,7 +339,7 @@ class _Due:
         return lowest(origins) if origins else "user"
 
     def spans(self, session: SessionKey) -> list[Span]:
-        """Return the ranges behind the summary, with those of the summary before."""
+        """Return the ranges that the summary is made of, with those of the summary before."""
         ranges = [(span.first, span.last) for span in self.previous.spans] if self.previous else []
         for message in self.messages:
             if ranges and ranges[-1][1] == message.seq - 1:
@@ -362,6 +362,6 @@ def _lines(
 
 
 def _stays(number: int, newest: int) -> bool:
-    """Tell whether a compaction stays: of those of an age, every second, fourth or eighth."""
+    """Return whether a compaction stays: by age every one, second, fourth or eighth stays."""
     sparse = max(1, (newest - number) // _DENSE)
     return number % (1 << (sparse.bit_length() - 1)) == 0

@@ -1,7 +1,7 @@
-"""Tool results that live for turns: looked up before a tool runs, remembered after.
+"""Tool cache: results are looked up before a tool runs and stored after, for a number of turns.
 
-An entry is a record on a session's shelf and names the message that holds the result, so that what
-is erased or hidden does not serve. The turn in which it ends is stored, not a countdown.
+An entry is a record of a session and names the message that holds the result, so that results that
+are erased or hidden are not used. It stores the turn in which it ends, not a countdown.
 """
 
 import json
@@ -24,23 +24,23 @@ from keepthread.types import JSON, CachedTool, Message, Record, Scope, SessionKe
 
 
 class Recorded(NamedTuple):
-    """A result as it is stored, and the id of the message that called."""
+    """A stored result, and the id of the message with its call."""
 
     call: str
     result: Message
     fresh: bool = True
-    """False if another result was stored for the call before, which then stays."""
+    """False if the call already had another result, which then stays."""
 
 
 class Log(NamedTuple):
-    """What a session's log holds at some places, and what of it is hidden."""
+    """Messages of a session's log at some positions, and the session's hidden ranges."""
 
     messages: Mapping[int, Message]
     marks: HiddenRanges
 
 
 class Hit(NamedTuple):
-    """A remembered result that serves."""
+    """A cached result that can be used."""
 
     record: Record
     entry: CacheEntry
@@ -48,7 +48,7 @@ class Hit(NamedTuple):
 
 
 class ToolCache(NamedTuple):
-    """The remembered results that a session uses: those on its own shelf, or on its parent's."""
+    """The cached tool results that a session uses: its own, or its parent's."""
 
     store: Store
     leases: Leases
@@ -56,14 +56,14 @@ class ToolCache(NamedTuple):
     log: SessionKey
     """The session that records calls and results."""
     shelf: SessionKey
-    """The session on whose shelf the entries are."""
+    """The session that the entries belong to."""
     owner: str
 
     def key(self, asked: Asked, author: str | None) -> str:
-        """Return the key of an entry: two people never share a result.
+        """Return the key of an entry: two authors never share a result.
 
-        Tenant and session are not in it: a record is inside the wall of its tenant, on the shelf
-        of its session. So a fork, which has copies of both, goes on with its results.
+        Tenant and session are not part of it: a record belongs to its session, and a session to its
+        tenant. So a fork, which copies both logs and records, uses the copied results.
         """
         person = self.owner if author is None else check_id(author, "author")
         who = [self.owner, person, asked.name, asked.arguments]
@@ -79,10 +79,10 @@ class ToolCache(NamedTuple):
         run: Callable[[], Awaitable[Recorded]],
         repeat: Callable[[str], Awaitable[Recorded]] | None = None,
     ) -> str:
-        """Return a remembered result, or run the tool and remember what it gave.
+        """Return a cached result, or run the tool and cache its result.
 
-        Of callers at the same time, in any process, one runs it. `repeat` records a remembered
-        text again, for a call that is to be answered.
+        Of concurrent callers, in any process, one runs it. `repeat` records a cached text again,
+        for a call that must be answered.
         """
         key = self.key(asked, author)
 
@@ -106,7 +106,7 @@ class ToolCache(NamedTuple):
     async def remember(
         self, asked: Asked, author: str | None, turn: int, cache_turns: int, recorded: Recorded
     ) -> None:
-        """Remember a result for so many turns, the given one the first of them."""
+        """Cache a result for `cache_turns` turns, `turn` the first of them."""
         result = recorded.result
         entry = CacheEntry(
             name=asked.name,
@@ -122,11 +122,11 @@ class ToolCache(NamedTuple):
         )
         key = self.key(asked, author)
         while True:
-            with suppress(Stale):  # something was erased meanwhile, this or another
+            with suppress(Stale):  # something was erased in the meantime, maybe another message
                 return await self._keep(key, entry)
 
     async def find(self, asked: Asked, author: str | None, turn: int) -> str | None:
-        """Return a remembered result that serves in a turn, or None; its life begins anew."""
+        """Return a cached result that can be used in a turn, or None; its lifetime starts again."""
         hit = await self.look(self.key(asked, author), turn)
         if hit is None:
             return None
@@ -134,13 +134,13 @@ class ToolCache(NamedTuple):
         return hit.result.content
 
     async def look(self, key: str, turn: int) -> Hit | None:
-        """Return what serves under a key in a turn."""
+        """Return the result that can be used under a key in a turn."""
         record = await self.store.get(self._scope, TOOL, key)
         hits = await self._serving([record] if record else [], turn)
         return hits[0] if hits else None
 
     async def remembered(self, turn: int) -> list[CachedTool]:
-        """Return what serves in a turn, oldest first."""
+        """Return the results that can be used in a turn, oldest first."""
         hits = await self._serving(await self.store.scan(self._scope, TOOL), turn)
         return [
             CachedTool(
@@ -167,9 +167,9 @@ class ToolCache(NamedTuple):
         return [Span(session=self.log, first=seq, last=seq) for seq in seqs]
 
     async def _ends(self) -> dict[str, int]:
-        """Return where the shelf's own log ends: to tell later what was said after a result.
+        """Return where the log of the session with the entries ends, to compare positions later.
 
-        A result in the shelf's own log has its position for that.
+        A result in that session's own log is compared by its own position.
         """
         if self.log == self.shelf:
             return {"log_end": 0, "visible_end": 0}
@@ -179,12 +179,12 @@ class ToolCache(NamedTuple):
         return {"log_end": end, "visible_end": visible[1] if visible else 0}
 
     def _place(self, hit: Hit) -> tuple[bool, SessionKey, int]:
-        """Return what to sort by: this log's own results first, by position."""
+        """Return the sort key: this log's own results first, by position."""
         span = hit.entry.sources[-1]
         return span.session != self.shelf, span.session, span.last
 
     async def _use(self, hit: Hit, turn: int, repeated: Recorded | None = None) -> None:
-        """Let an entry live on from a turn, and stand for the result that repeated it."""
+        """Renew an entry's lifetime from a turn; let it name the result that repeated it."""
         used: Hit | None = hit
         while used:
             key, version = used.record.key, used.record.version
@@ -194,13 +194,13 @@ class ToolCache(NamedTuple):
                     await self._keep(key, await self._repointed(entry, repeated), version)
                 elif entry != used.entry:
                     await self._put(key, entry, version)
-            except Stale:  # another used it too
+            except Stale:  # another call used it, too
                 used = await self.look(key, turn)
             else:
                 return
 
     async def _repointed(self, entry: CacheEntry, repeated: Recorded) -> CacheEntry:
-        """Return an entry that stands for another result; what it was first made of stays."""
+        """Return an entry that names another result; the messages it was first made of stay."""
         return entry._replace(
             call=repeated.result.tool_call_id or "",
             result=repeated.result.id,
@@ -210,10 +210,10 @@ class ToolCache(NamedTuple):
         )
 
     async def _keep(self, key: str, entry: CacheEntry, version: int | None = None) -> None:
-        """Put an entry with new sources, unless one of them is gone."""
+        """Store an entry with new sources, unless one of them is gone."""
         sessions = {span.session for span in entry.sources}
         with suppress(SessionGone):
-            # Before the sources are looked at: what is erased after that is noticed by the put.
+            # Read before the sources are: the put fails if something is erased after that.
             epochs = {session: (await self.store.describe(session)).epoch for session in sessions}
             if self._served(entry, await self._logs([entry])):
                 await self._put(key, entry, version, epochs)
@@ -231,7 +231,7 @@ class ToolCache(NamedTuple):
         )
 
     async def _serving(self, records: Sequence[Record], turn: int) -> list[Hit]:
-        """Return those records that serve in a turn."""
+        """Return the records that can be used in a turn."""
         entries = [(record, CacheEntry.of(record)) for record in records]
         alive = [(record, entry) for record, entry in entries if entry and entry.last >= turn]
         logs = await self._logs([entry for _, entry in alive])
@@ -239,7 +239,7 @@ class ToolCache(NamedTuple):
         return [Hit(record, entry, result) for record, entry, result in found if result]
 
     async def _logs(self, entries: Sequence[CacheEntry]) -> dict[SessionKey, Log]:
-        """Return what the logs hold at the places that entries are made of."""
+        """Return the messages that entries are made of, by session."""
         seqs: dict[SessionKey, set[int]] = {}
         for span in (span for entry in entries for span in entry.sources):
             seqs.setdefault(span.session, set()).update((span.first, span.last))
@@ -248,10 +248,11 @@ class ToolCache(NamedTuple):
         return {session: await self._log(session, places) for session, places in seqs.items()}
 
     def _served(self, entry: CacheEntry, logs: Mapping[SessionKey, Log]) -> Message | None:
-        """Return the result that an entry stands for, if it can still be seen.
+        """Return the result that an entry names, if it can still be used.
 
-        It can if nothing that the entry is made of was erased or damaged, and nobody hid the result
-        or, where it is in the log of another, what was said here right before or after it.
+        It can if nothing that the entry is made of was erased or damaged, and the result is not
+        hidden. A result in another session's log must also not lie between hidden messages of this
+        session.
         """
         found = [logs[s.session].messages.get(n) for s in entry.sources for n in (s.first, s.last)]
         if not found or any(message is None or message.state != "live" for message in found):
@@ -269,26 +270,26 @@ class ToolCache(NamedTuple):
         try:
             marks = await self.store.get(Scope(session=session), MARKS, MARKS)
             found = await self.store.find(session, seqs=seqs)
-        except SessionGone:  # a delegate's, with all it said
+        except SessionGone:  # a delegated task's session was deleted
             found, marks = [], None
         return Log({message.seq: message for message in found}, marks_of([marks] if marks else []))
 
 
 def _is_foreign(entry: CacheEntry, shelf: SessionKey) -> bool:
-    """Tell whether the result is in the log of another session than the one that keeps it."""
+    """Return whether the result is in another session's log than the entry."""
     return bool(entry.sources) and entry.sources[-1].session != shelf
 
 
 def made_after(entry: CacheEntry, shelf: SessionKey, position: int) -> bool:
-    """Tell whether a result in another's log was recorded when the shelf's log was beyond this.
+    """Return whether a result in another log was recorded when this log was beyond a position.
 
-    At the position itself counts as beyond: the message there was stored before the result.
+    The position itself counts as beyond: its message was stored before the result.
     """
     return _is_foreign(entry, shelf) and entry.log_end >= position
 
 
 def _parsed(arguments: str) -> Mapping[str, JSON]:
-    """Return arguments as values; an import may bring what never were any."""
+    """Return arguments as values; imported ones may not be valid JSON."""
     try:
         value: object = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -297,7 +298,7 @@ def _parsed(arguments: str) -> Mapping[str, JSON]:
 
 
 async def drop_ended(store: Store, session: SessionKey, turn: int) -> int:
-    """Take off a session's shelf what ended with a turn; return how many results are left."""
+    """Remove a session's entries that ended with a turn; return how many are left."""
     scope, left = Scope(session=session), 0
     for record in await store.scan(scope, TOOL):
         entry = CacheEntry.of(record)
@@ -306,6 +307,6 @@ async def drop_ended(store: Store, session: SessionKey, turn: int) -> int:
             continue
         try:
             await store.drop(scope, TOOL, record.key, version=record.version)
-        except Stale:  # it was used meanwhile
+        except Stale:  # it was used in the meantime
             left += 1
     return left

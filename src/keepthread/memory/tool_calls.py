@@ -1,4 +1,4 @@
-"""The tool calls of one turn: which result answers which, and what closes those that have none."""
+"""The tool calls of one turn: which result answers which call, and how open calls are closed."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class _Call(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """The tool calls of a turn, in order, and the results of which it is known they are stored."""
+    """The tool calls of a turn, in order, and the ids of their stored results."""
 
     calls: Sequence[_Call] = ()
     answered: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ class Calls(NamedTuple):
     def name(
         self, messages: Sequence[Message], ids: Callable[[], str]
     ) -> "tuple[list[Message], Calls]":
-        """Return messages with the ids that tie results to calls, and the calls once stored."""
+        """Return messages with ids that tie results to calls, and the calls including theirs."""
         named: list[Message] = []
         calls, answered = list(self.calls), set(self.answered)
         for given in messages:
@@ -51,7 +51,7 @@ class Calls(NamedTuple):
         return named, Calls(calls, frozenset(answered))
 
     def has(self, call_id: str) -> bool:
-        """Tell whether there is a call of that id."""
+        """Return whether there is a call of that id."""
         return any(call.id == call_id for call in self.calls)
 
     def message_of(self, result: str) -> str:
@@ -59,7 +59,7 @@ class Calls(NamedTuple):
         return next(call.message for call in self.calls if call.result == result)
 
     def markers(self) -> list[Message]:
-        """Return what closes the calls that have no result."""
+        """Return the messages that close the calls without a result."""
         return [
             Message(
                 role="tool",
@@ -82,7 +82,7 @@ def _calls_of(message: Message) -> list[_Call]:
 
 
 def _first_of_latest(calls: Sequence[_Call]) -> _Call | None:
-    """Return the first of those calls that stand in the latest message."""
+    """Return the first of the calls in the latest message."""
     return next((call for call in calls if call.message == calls[-1].message), None)
 
 
@@ -91,7 +91,7 @@ _UNLIMITED: Final = 1 << 40  # a result is cut, never refused, for its length
 
 
 class Asked(NamedTuple):
-    """A tool and what it is asked; `arguments` is the one JSON text that such arguments have."""
+    """A tool and its arguments; `arguments` is their only JSON text."""
 
     name: str
     args: Mapping[str, JSON]
@@ -99,7 +99,7 @@ class Asked(NamedTuple):
 
 
 def ask(name: object, args: object) -> Asked:
-    """Return what is asked of a tool, or refuse what could not be kept exactly."""
+    """Return a checked request to a tool; refuse arguments that could not be stored exactly."""
     check_id(name, "a tool's name")
     if type(args) is not dict:
         raise InvalidInput(f"a tool's arguments must be a dict, not {show(args)}")
@@ -109,7 +109,7 @@ def ask(name: object, args: object) -> Asked:
 
 
 async def given_by(run: Callable[..., object], args: Mapping[str, JSON]) -> str:
-    """Call a tool, plain or asynchronous, and return what it gave as text."""
+    """Call a tool, plain or asynchronous, and return its result as text."""
     value = run(**args)
     if inspect.isawaitable(value):
         value = await value
@@ -117,7 +117,7 @@ async def given_by(run: Callable[..., object], args: Mapping[str, JSON]) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return a text as it is, and any other JSON value as compact JSON."""
+    """Return a text unchanged, and any other JSON value as compact JSON."""
     if type(value) is str:
         return value
     data = dumps(plain(value, "the result", ordered=True), "the result", limit=_UNLIMITED)
@@ -125,7 +125,7 @@ def text_of(value: object) -> str:
 
 
 def failure_of(error: Exception) -> str:
-    """Return what is recorded in place of a result."""
+    """Return the text that is recorded for a tool that failed."""
     name = type(error).__name__
     try:
         reason = str(error)
@@ -137,7 +137,7 @@ def failure_of(error: Exception) -> str:
 def pair(
     asked: Asked, text: str, ids: Callable[[], str], *, meta: Mapping[str, JSON] | None = None
 ) -> tuple[Message, Message]:
-    """Return what records a call that no model wrote, and its result, which `meta` goes with."""
+    """Return messages for a call that no model wrote, and for its result, which gets `meta`."""
     wish = ToolCall(id=derived_call_id(ids()), name=asked.name, arguments=asked.arguments)
     source = f"{TOOL_SOURCE}{asked.name}"
     call = Message(role="assistant", tool_calls=(wish,), source=source, id=ids())
@@ -147,7 +147,7 @@ def pair(
 def result_of(
     asked: Asked, text: str, call_id: str, *, meta: Mapping[str, JSON] | None = None
 ) -> Message:
-    """Return what records a result, cut to what a message may hold."""
+    """Return the message that records a result, cut to the largest size of a message."""
     message = Message(
         role="tool",
         content=text,
@@ -179,5 +179,5 @@ def _cut(message: Message) -> Message:
 
 
 def _inside(data: bytes, place: int) -> bool:
-    """Tell whether a character began before a place and goes on in it."""
+    """Return whether the byte at a place continues a character that began before it."""
     return place < len(data) and data[place] & 0xC0 == 0x80

@@ -1,4 +1,4 @@
-"""Spans for whoever traces: append, context, compact and tool, with sizes and ids, never with text.
+"""Tracing: spans of append, context, compact and tool, with sizes and ids, never with text.
 
 The names are those of OpenTelemetry's conventions for generative AI, where an append is
 `create_memory`, a context `search_memory`, a compaction `upsert_memory` and a tool `execute_tool`.
@@ -28,10 +28,10 @@ def opentelemetry(name: str = "keepthread") -> Tracer:
 
 
 class Spans:
-    """Opens spans, or nothing where nobody traces."""
+    """Opens spans; does nothing without a tracer."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
-        """Hold a tracer, if there is one."""
+        """Take a tracer, if there is one."""
         self.tracer = tracer
 
     def open(
@@ -47,7 +47,7 @@ class Spans:
 
 @contextmanager
 def _span(tracer: Tracer, name: str, attributes: Mapping[str, Size]) -> Generator[OpenSpan]:
-    # Neither may be left to the tracer: the words of an error can hold what somebody said.
+    # Neither may be left to the tracer: an error's text can quote a message.
     with tracer.start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False
     ) as span:
@@ -61,13 +61,13 @@ def _span(tracer: Tracer, name: str, attributes: Mapping[str, Size]) -> Generato
 
 
 class _Untraced:
-    """A span that nobody sees."""
+    """A span that records nothing."""
 
     def set_attribute(self, key: str, value: Size) -> None:
-        """Pass over it."""
+        """Do nothing."""
 
     def set_status(self, status: Any) -> None:
-        """Pass over it."""
+        """Do nothing."""
 
 
 _NOTHING: Final[AbstractContextManager[OpenSpan]] = nullcontext(_Untraced())

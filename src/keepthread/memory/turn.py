@@ -1,4 +1,4 @@
-"""A turn: the user message is safe before any model is asked, and there is one answer."""
+"""A turn: the user message is stored before any model is asked, and there is one answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,10 +46,10 @@ NO_ANSWER: Final = "(no answer)"
 
 
 class Turn:
-    """One turn: a user message and what model and tools say until it is finished."""
+    """One turn: a user message and the messages of model and tools until it is finished."""
 
     def __init__(self, thread: Thread, message: Message, errand: Errand | None = None) -> None:
-        """Hold the user message; it is stored when the turn is entered."""
+        """Take the user message; it is stored when the turn is entered."""
         self._thread = thread
         self._errand = errand
         self._children: set[str] = set()
@@ -58,9 +58,9 @@ class Turn:
         self._appending = asyncio.Lock()  # tools of one turn may run side by side
         self._may_be_known = bool(message.id)
         self._shown: Shown | None = None
-        """What the last context showed; a model writes from that and from what came after it."""
+        """The messages of the last context; a model writes from them and from later ones."""
         self._heard: Origin = "operator"
-        """The least trusted origin of what was said in this turn, also after the last context."""
+        """The least trusted origin of the messages in this turn, also after the last context."""
         self.user = message
         """The user message, as stored once the turn is entered."""
         self.answer: Message | None = None
@@ -93,10 +93,10 @@ class Turn:
             await _at_last(closing, error, "open tool calls could not be closed")
         if self._errand:
             told = self._tell_parent(self._errand, error)
-            await _at_last(told, error, "the delegating turn could not be told")
+            await _at_last(told, error, "the result could not be recorded in the delegating turn")
 
     async def append(self, *messages: Message) -> list[Message]:
-        """Store what the model and its tools say, in this turn, and return it as stored.
+        """Store messages of the model and its tools in this turn, and return them as stored.
 
         A tool's result without an id gets one from its call, and the first result stays.
         """
@@ -122,14 +122,14 @@ class Turn:
         cache_turns: int = 0,
         side_effects: bool = False,
     ) -> str:
-        """Run a tool, or recall its result, and return the text that is recorded for it.
+        """Run a tool, or take its cached result, and return the text that is recorded for it.
 
-        `run` takes the arguments by name, may be asynchronous, and gives a text or other JSON. Its
-        result answers `call_id`, a call that was appended before; without one, call and result are
-        recorded together, and a recalled result is not recorded again. With `cache_turns=N` the
-        result is remembered in this turn and the N - 1 after it, anew with each use; callers
-        at the same time run the tool once. What `run` raises is recorded and raised; that, and
-        what a tool with `side_effects` gives, is never remembered.
+        `run` takes the arguments by name, may be asynchronous, and returns a text or other JSON.
+        The result answers `call_id`, a call that was appended before; without one, call and result
+        are recorded together, and a cached result is not recorded again. With `cache_turns=N` the
+        result is cached for this turn and the N - 1 after it, and each use starts that lifetime
+        again; concurrent callers run the tool once. An exception of `run` is recorded and raised;
+        exceptions, and results of a tool with `side_effects`, are never cached.
         """
         asked = ask(name, args)
         if call_id is not None and not self._calls.has(call_id):
@@ -171,15 +171,15 @@ class Turn:
         facts: bool = False,
         recorded: bool = True,
     ) -> "Turn":
-        """Begin a one-shot child: `async with turn.delegate("Find flights") as child`.
+        """Run a task in an isolated child: `async with turn.delegate("Find flights") as child`.
 
-        The child is a turn in a session of its own. It sees its task and its system prompt, of the
-        conversation no more than the snippet, and it uses this session's remembered tool results.
-        Its answer is recorded here as the result of a tool named `delegate`. If it is left without
-        an answer, `(no answer)` is recorded, or how it failed. The same task of a turn that
-        is taken up again finds its child, and `child.answer` if there is one. `facts` lets it see
-        what is known of the owner. A child that is not `recorded` leaves nothing in this log: a
-        stage of a pipeline whose answer is of no use to later contexts.
+        The child is a turn in a session of its own. It sees its task, its system prompt and the
+        snippet, but not the conversation, and it uses this session's tool cache. Its answer is
+        recorded here as the result of a tool named `delegate`. If it ends without an answer, `(no
+        answer)` is recorded, or how it failed. If the turn is resumed, the same task finds its
+        child, and `child.answer` if there is one. `facts` lets it see the owner's facts. With
+        `recorded=False` the child leaves nothing in this log: for a stage of a pipeline whose
+        answer later contexts do not need.
         """
         if self.user.state == "queued":
             raise Unavailable("a task can be delegated once the user message was delivered")
@@ -222,12 +222,12 @@ class Turn:
     ) -> Message:
         """Store the answer, close the turn, and return the answer that is stored.
 
-        If the turn has an answer already, that one is returned. `usage` is what the model
-        reported, `truncated` that it was cut off; both are kept beside the answer. Its meta says
-        under `written_from` which positions the turn's last context showed, or told in short,
+        If the turn already has an answer, that one is returned. `usage` is the model's report,
+        `truncated` says that it was cut off; both are stored beside the answer. The answer's meta
+        says under `written_from` which positions the turn's last context showed or summarized,
         under `recalled_from` which it recalled from other sessions, and under `lowest_origin` the
-        least trusted origin of all that; without a context, none of it is known.
-        In an outbox, `usage` and `truncated` go into the answer's meta.
+        least trusted origin of all these; without a context, none of it is known. In an outbox,
+        `usage` and `truncated` go into the answer's meta.
         """
         if self.answer is None:
             message = Message(role="assistant", content=answer) if type(answer) is str else answer
@@ -237,17 +237,17 @@ class Turn:
                 raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
             message = replace(message, id=id or message.id or self._answer_id())
             message = self._with_sources(message)
-            if truncated and self._errand:  # the parent must know, also when it takes this up again
+            if truncated and self._errand:  # the parent must know, also if it resumes the turn
                 message = replace(message, meta={**message.meta, CUT: True})
             with suppress(Unavailable):
                 await self._arrived()
             plain = usage is None and not truncated and message.id == self._answer_id()
-            if plain and not self._may_be_known:  # nobody else can finish it under another id
+            if plain and not self._may_be_known:  # no other process can finish it under another id
                 self.answer = await self._first(message)
             else:
                 note: dict[str, JSON] = {"usage": dict(usage or {}), "truncated": truncated}
                 self.answer = await self._agreed_or_queued(message, note)
-            if self.answer.state != "queued" and not self._errand:  # a child is done with
+            if self.answer.state != "queued" and not self._errand:  # a child needs no maintenance
                 self._thread.upkeep.after(self._thread.key, self.number)
         if self._errand:
             await self._errand.report_answer(self.answer)
@@ -267,7 +267,7 @@ class Turn:
         return [*unsure, *calls.markers()]
 
     async def _store(self, messages: Sequence[Message], results: set[str]) -> list[Message]:
-        """Store messages in this turn; of results that were there before, the first stay."""
+        """Store messages in this turn; results that are already stored stay as they are."""
         while True:
             try:
                 return await self._thread.append(messages, turn=self._place())
@@ -280,11 +280,11 @@ class Turn:
                 messages = known
 
     def _place(self) -> int:
-        """Return the turn to append to, though it may have no number yet."""
+        """Return the turn to append to; it may not have a number yet."""
         return AwaitedTurn(self.user.id) if self.user.state == "queued" else self.number
 
     async def _arrived(self) -> None:
-        """Learn where the user message is, if it was queued; `Unavailable` while it waits."""
+        """Find the position of a queued user message; raise `Unavailable` while it waits."""
         if self.user.state == "queued":
             found = await self._thread.store.find(self._thread.key, ids=[self.user.id])
             if not found:
@@ -292,7 +292,7 @@ class Turn:
             (self.user,) = found
 
     def _with_sources(self, answer: Message) -> Message:
-        """Return an answer that says what it was written from, unless that is said or unknown."""
+        """Return an answer whose meta says what it was written from, unless set or unknown."""
         if self._shown is None:
             return answer
         meta: dict[str, JSON] = {WRITTEN_FROM: [list(each) for each in self._shown.own]}
@@ -300,19 +300,19 @@ class Turn:
             recalled = self._shown.recalled.items()
             ranges = {id: [list(each) for each in found] for id, found in recalled}
             meta[RECALLED_FROM] = cast(JSON, ranges)
-        # An answer's trust is for us to say: its meta may come from elsewhere.
+        # Only keepthread sets an answer's trust: its meta may come from elsewhere.
         trust = lowest((self._shown.trust, self._heard), "assistant")
         try:
             said = replace(answer, meta={**meta, **answer.meta, LOWEST_ORIGIN: trust})
             encode(said, said.id)
-        except (InvalidInput, TypeError):  # an answer that just fits is worth more than this
+        except (InvalidInput, TypeError):  # too large with these fields: store it without them
             return answer
         return said
 
     async def memory_tool(
         self, name: str, args: Mapping[str, JSON], *, call_id: str | None = None
     ) -> str:
-        """Run `remember` or `search_memory` for a model, record it, and return what to tell it.
+        """Run `remember` or `search_memory` for a model, record it, and return the model's text.
 
         `keepthread.memory.facts.model_tools.TOOLS` are what to offer. `call_id` as in `tool`.
         """
@@ -335,7 +335,7 @@ class Turn:
     async def _run_tool(
         self, asked: Asked, run: Callable[..., object], call_id: str | None
     ) -> Recorded:
-        """Run a tool and record what it gave, or how it failed."""
+        """Run a tool and record its result, or how it failed."""
         try:
             text = await given_by(run, asked.args)
         except Exception as error:
@@ -347,7 +347,7 @@ class Turn:
         return await self._record(asked, call_id, text)
 
     async def _record(self, asked: Asked, call_id: str | None, text: str) -> Recorded:
-        """Record a result, with its call if that is not there yet."""
+        """Record a result, with its call if that is not recorded yet."""
         if call_id is None:
             caller, stored = await self.append(*pair(asked, text, self._thread.ids))
             return Recorded(caller.id, stored)
@@ -357,7 +357,7 @@ class Turn:
         return Recorded(self._calls.message_of(stored.id), stored, fresh)
 
     async def _tell_parent(self, errand: Errand, error: BaseException | None) -> None:
-        """Record in the parent what came of a delegated task."""
+        """Record the outcome of a delegated task in the parent."""
         answer = self.answer or (await self._finished())[0]
         if answer is not None:
             await errand.report_answer(answer)
@@ -368,7 +368,7 @@ class Turn:
             await errand.report(failure_of(error) if ours else INTERRUPTED, failed=True)
 
     async def _agreed_or_queued(self, message: Message, note: Mapping[str, JSON]) -> Message:
-        """Store the answer with its note; where nobody can be asked, in an outbox, as one."""
+        """Store the answer with its note; in an outbox, as one message."""
         if self.user.state != "queued":
             try:
                 return await self._agreed(message, note)
@@ -381,7 +381,7 @@ class Turn:
     async def _agreed(self, message: Message, note: Mapping[str, JSON]) -> Message:
         """Store the answer, with a note beside it, under the id that was noted first.
 
-        A process may have died between its note and its answer; the next one takes its place.
+        A process may have died after it stored its note and before its answer; this completes it.
         """
         thread, user = self._thread, self.user.seq
         made_of = [Span(session=thread.key, first=user, last=user)]
@@ -399,12 +399,12 @@ class Turn:
                     made_of=made_of,
                     version=known.version if known else 0,
                 )
-            except Stale:  # another finishes at this moment
+            except Stale:  # another process finishes the turn at this moment
                 continue
             return await self._first(replace(message, id=id))
 
     async def _finished(self) -> tuple[Message | None, Record | None]:
-        """Return the answer that is stored, and the note beside it, as far as they are there."""
+        """Return the stored answer and the note beside it, each if it exists."""
         store, key = self._thread.store, self._thread.key
         note = await store.get(Scope(session=key), FINISHED, self._note_key())
         found = await store.find(key, ids=[self._noted_id(note) if note else self._answer_id()])
@@ -421,10 +421,12 @@ class Turn:
         return stored
 
     async def _free(self, id: str) -> str:
-        """Return an id for the answer, unless another message has it."""
+        """Return an id for the answer; raise `Conflict` if another message has it."""
         found = await self._thread.store.find(self._thread.key, ids=[id])
         if found and not self._is_answer(found[0]):
-            raise Conflict(f"message id {id!r} is stored, and it is no answer of this turn")
+            raise Conflict(
+                f"message id {id!r} is taken by a message that is not this turn's answer"
+            )
         return id
 
     def _is_answer(self, message: Message) -> bool:
@@ -441,7 +443,7 @@ class Turn:
 
 
 async def _at_last(work: Awaitable[object], error: BaseException | None, failing: str) -> None:
-    """Do what must be done when a turn is left; its caller must see what ended it."""
+    """Run work that must be done when a turn ends, without replacing the error that ended it."""
     try:
         # Also when the task is being cancelled: the next context must be valid.
         await asyncio.shield(work)

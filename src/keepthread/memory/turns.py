@@ -8,7 +8,7 @@ from keepthread.protocols import Store
 from keepthread.types import Message, SessionKey
 
 TOOL_SOURCE: Final = "tool:"
-"""How the source begins of calls and results that the program recorded, and no model wrote."""
+"""Prefix of `source` for calls and results that the program recorded, not a model."""
 _PAGE: Final = 20
 _LARGE_PAGE: Final = 100
 _MOST_PAGES: Final = 20
@@ -17,8 +17,8 @@ _MOST_PAGES: Final = 20
 async def current_turn(store: Store, session: SessionKey) -> int:
     """Return the number of the latest turn while it is open, else that of the next.
 
-    It is open until the newest word of user or model in it is an answer. What the program says, as
-    notes or as calls of its own, opens nothing and closes nothing.
+    It is open until its newest message of user or model is an answer. Notes and calls that the
+    program recorded do not count.
     """
     latest = (await store.describe(session)).turns
     before: int | None = None

@@ -1,6 +1,6 @@
-"""Accounts that are kept: why contexts were what they were, a bounded number for each session.
+"""Explanations: why contexts were chosen as they were, a limited number for each session.
 
-They hold sizes, positions and reasons, never text. They are written off the caller's path.
+They hold sizes, positions and reasons, never text. They are written in the background.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from keepthread.types import JSON, Choice, Record, Scope, Selection, SessionKey
 IMPORTANT: Final = "important"
 RECALLED: Final = "recalled"
 _PAUSE: Final = 0.02
-"""Seconds before an account is written: whoever wanted the context asks a model first."""
+"""Seconds before an explanation is written: the caller asks a model first."""
 _TIME: Final = 12
-"""The digits of an id that tell the time."""
+"""Digits of a key that are its time."""
 
 
 class Explanation(NamedTuple):
-    """Why a context was what it was, and which context that was."""
+    """Why a context was chosen as it was, and which context that was."""
 
     view: str
     at: float
@@ -45,7 +45,7 @@ class Explanation(NamedTuple):
 
 
 class Accounts:
-    """Keeps the newest accounts of the sessions of one store."""
+    """Keeps the newest explanations of the sessions of one store."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Accounts:
         clock: Callable[[], float],
         ids: Callable[[], str],
     ) -> None:
-        """Keep so many of each session; 0 keeps none."""
+        """Keep up to `keep` explanations of each session; 0 keeps none."""
         self.keep = keep
         self._store = store
         self._background = background
@@ -67,7 +67,7 @@ class Accounts:
         self._waiting: dict[SessionKey, deque[tuple[str, Explanation]]] = {}
 
     def note(self, session: SessionKey, view: str, turn: int, why: Why) -> None:
-        """Have an account written soon."""
+        """Write an explanation in the background."""
         kept = Explanation(view=view, at=self._clock(), turn=turn, why=why)
         with self._lock:
             waiting = self._waiting.setdefault(session, deque(maxlen=self.keep))
@@ -75,13 +75,13 @@ class Accounts:
         self._background.soon((WHY, session), lambda: self._write(session))
 
     async def newest(self, session: SessionKey, limit: int) -> list[Explanation]:
-        """Return accounts, newest first, those that are being written among them."""
+        """Return explanations, newest first, including those that are being written."""
         await self._background.done((WHY, session))
         found = await self._store.scan(Scope(session=session), WHY, limit=limit)
         return [account for record in reversed(found) if (account := _account(record))]
 
     def _key(self) -> str:
-        """Return a key that sorts by time, and within a millisecond by what came first here."""
+        """Return a key that sorts by time, and within a millisecond by order of creation."""
         id = self._ids()
         return f"{id[:_TIME]}{next(self._numbers):08x}{id[_TIME:]}"
 
@@ -100,7 +100,7 @@ class Accounts:
 
 
 def _without_words(why: Why) -> Why:
-    """Return an account that quotes nothing: a reason may, and an erasure finds none."""
+    """Return an explanation without quotations: erasing messages would not find them here."""
     return Why(Selection(why.budget, why.tokens, "", (), [_bare(c) for c in why.choices]))
 
 
@@ -111,7 +111,7 @@ def _bare(choice: Choice) -> Choice:
 
 
 def _account(record: Record) -> Explanation | None:
-    """Return the account that a record keeps; one that somebody else wrote may be none."""
+    """Return the explanation in a record, or None if another program wrote something else."""
     value = cast(dict[str, Any], record.value)
     try:
         why = Why.from_json(value)

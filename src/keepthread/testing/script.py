@@ -77,7 +77,7 @@ class Received(NamedTuple):
 
     @property
     def streams(self) -> bool:
-        """Tell whether the answer is to come in pieces."""
+        """Return whether the answer is to come in pieces."""
         return self.body.get("stream") is True
 
     @property

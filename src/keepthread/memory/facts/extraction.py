@@ -114,7 +114,7 @@ class Extractor:
         """The last turn that was read of each session, as far as it was looked at."""
 
     def may_be_due(self, session: SessionKey, turn: int) -> bool:
-        """Tell whether there may be enough to read, now that a turn is closed."""
+        """Return whether there may be enough to read, now that a turn is closed."""
         return turn - self._read.get(session, 0) >= self.extraction.turns
 
     async def extract_all(self, owner: str, session: str | None = None) -> int:
@@ -294,7 +294,7 @@ class Extractor:
         return noted
 
     async def _move(self, batch: _Batch, *, passed: bool) -> bool:
-        """Remember how far it was read, or that it was tried; tell whether to go on."""
+        """Remember how far it was read, or that it was tried; return whether to go on."""
         mark, last = batch.mark, batch.messages[-1]
         tries = 0 if passed else mark.tries + 1
         passed = passed or tries >= _TRIES

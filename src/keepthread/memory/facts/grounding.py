@@ -45,7 +45,7 @@ def grounded(fact: Noted, message: str) -> Noted | None:
 
 
 def says(message: str, words: str) -> bool:
-    """Tell whether words are in a message as they are, whatever their case and spaces."""
+    """Return whether words are in a message as they are, whatever their case and spaces."""
     return last_position(message, words) >= 0
 
 
@@ -67,7 +67,7 @@ def last_position(message: str, words: str) -> int:
 
 
 def _is_edge(sign: str, neighbor: str) -> bool:
-    """Tell whether a word that begins or ends with a sign is not continued by its neighbor."""
+    """Return whether a word that begins or ends with a sign is not continued by its neighbor."""
     return not (sign.isalnum() and neighbor and neighbor in _WORD_SIGNS)
 
 

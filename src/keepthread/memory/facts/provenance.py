@@ -45,7 +45,7 @@ def trust_of(message: Message, turn: Iterable[Message], *, owner: str, subject: 
 
 
 def is_receipt(message: Message) -> bool:
-    """Tell whether it is our own answer to a model that had something remembered."""
+    """Return whether it is our own answer to a model that had something remembered."""
     return message.role == "tool" and message.content in (NOTED, WAITS)
 
 

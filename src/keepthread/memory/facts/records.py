@@ -113,7 +113,7 @@ def gone(at: float) -> JSON:
 
 
 def is_gone(record: Record) -> bool:
-    """Tell whether a record is what a forgotten fact left."""
+    """Return whether a record is what a forgotten fact left."""
     return isinstance(record.value, Mapping) and _GONE in record.value
 
 

@@ -83,7 +83,7 @@ class FactShelf:
         return next((fact for fact in await self.facts() if fact.key == key), None)
 
     async def state(self, key: str) -> Literal["there", "gone"] | None:
-        """Tell whether a fact is there, or was forgotten."""
+        """Return whether a fact is there, or was forgotten."""
         record = await self.store.get(self._scope, FACT, check_id(key, "key"))
         return record and ("gone" if is_gone(record) else "there")
 

@@ -98,7 +98,7 @@ def _times(slot: Sequence[Noted]) -> dict[str, float]:
 
 
 def _has_ended(fact: Noted) -> bool:
-    """Tell whether a fact only says that something ended: it holds at no time itself."""
+    """Return whether a fact only says that something ended: it holds at no time itself."""
     began = fact.at if fact.since is None else fact.since
     return fact.until is not None and fact.until <= began
 

@@ -41,7 +41,7 @@ class Statement(NamedTuple):
 
     @property
     def is_end(self) -> bool:
-        """Tell whether it only says that its value ended, and holds at no time itself."""
+        """Return whether it only says that its value ended, and holds at no time itself."""
         return self.until is not None and self.until <= self.start
 
     @property
@@ -51,7 +51,7 @@ class Statement(NamedTuple):
         return max(self.at, start.time), self.number
 
     def concerns(self, other: "Statement") -> bool:
-        """Tell whether it speaks of the value of another."""
+        """Return whether it speaks of the value of another."""
         return self.value == other.value or (self.is_end and self.everything)
 
 

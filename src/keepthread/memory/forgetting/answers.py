@@ -72,7 +72,7 @@ class _Session:
         return found
 
     def _says_so(self, answer: Message) -> bool:
-        """Tell whether an answer's own note names what goes."""
+        """Return whether an answer's own note names what goes."""
         meta = cast(Mapping[str, Any], answer.meta)
         if self._covers(self._key, meta.get(WRITTEN_FROM)):
             return True

@@ -100,7 +100,7 @@ def _everything(record: Record) -> bool:
 
 
 def _all_but_marks(record: Record) -> bool:
-    """Tell whether a record of a forgotten session goes; marks are but positions."""
+    """Return whether a record of a forgotten session goes; marks are but positions."""
     return record.kind not in (MARKS, LEASE)
 
 

@@ -219,7 +219,7 @@ class Following:
 
 
 def _is_copy(one: Message, other: Message) -> bool:
-    """Tell whether two messages at one position were once the same; one may be a tombstone."""
+    """Return whether two messages at one position were once the same; one may be a tombstone."""
     if (one.id, one.created_at) != (other.id, other.created_at):
         return False
     return one.state != "live" or other.state != "live" or one.digest == other.digest

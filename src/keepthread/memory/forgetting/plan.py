@@ -38,7 +38,7 @@ class Plan:
         self._sorted: dict[SessionKey, list[int]] = {}
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to do."""
+        """Return whether there is anything to do."""
         return bool(self._why or self.whole or self.owner)
 
     @property
@@ -81,17 +81,17 @@ class Plan:
         return self._why.get(session, {})
 
     def covers(self, session: SessionKey, first: int, last: int) -> bool:
-        """Tell whether a range holds a position that goes."""
+        """Return whether a range holds a position that goes."""
         seqs = self.positions(session)
         place = bisect_left(seqs, first)
         return place < len(seqs) and seqs[place] <= last
 
     def touches(self, spans: Sequence[Span]) -> bool:
-        """Tell whether something is made of what goes."""
+        """Return whether something is made of what goes."""
         return any(self.covers(*span) for span in spans)
 
     def takes_title(self, info: SessionInfo) -> bool:
-        """Tell whether a session's title was made from a message that goes."""
+        """Return whether a session's title was made from a message that goes."""
         return info.title_seq > 0 and self.covers(info.key, info.title_seq, info.title_seq)
 
     def size(self) -> int:
@@ -161,16 +161,16 @@ class Wish(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether all of a session is meant, and so what is said of it as well."""
+        """Return whether all of a session is meant, and so what is said of it as well."""
         others = (self.message, self.author, self.source, self.since, self.until)
         return all(value is None for value in others)
 
     def admits(self, session: SessionInfo) -> bool:
-        """Tell whether messages of a session may be meant."""
+        """Return whether messages of a session may be meant."""
         return self.session in (None, session.id) and self.owner in (None, session.owner)
 
     def means(self, owner: str, message: Message) -> bool:
-        """Tell whether a message of a session that may be meant is."""
+        """Return whether a message of a session that may be meant is."""
         at = message.created_at
         return (
             self.message in (None, message.id)

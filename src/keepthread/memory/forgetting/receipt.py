@@ -62,7 +62,7 @@ class Receipt:
 
     @property
     def any(self) -> bool:
-        """Tell whether there was anything to forget."""
+        """Return whether there was anything to forget."""
         counts = (
             self.sessions,
             self.messages,

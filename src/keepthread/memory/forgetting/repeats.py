@@ -90,7 +90,7 @@ class Living:
                     self._note(found, f"a record of kind {record.kind!r} of {whose}")
 
     def has(self, detail: Detail) -> bool:
-        """Tell whether a session's record has a probe; for that nothing is read."""
+        """Return whether a session's record has a probe; for that nothing is read."""
         return bool(self._in(detail))
 
     def _in(self, detail: Detail) -> set[bytes]:

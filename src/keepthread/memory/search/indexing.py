@@ -1,4 +1,4 @@
-"""Reading the log on into the index of words, a page at a time, off the path of whoever writes."""
+"""Index new messages by their words, a page at a time, in the background."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ async def read_on(
     session: SessionKey | None,
     progress: Progress | None = None,
 ) -> None:
-    """Read into the index what was written since; `progress` is told of messages."""
+    """Index the messages written since the last time; `progress` counts messages."""
     total = done = 0
     while unread := await finder.unread(VIEW, owner=owner, session=session):
         total = max(total, done + sum(each.last - each.upto for each in unread))
@@ -30,14 +30,14 @@ async def read_on(
 
 
 async def _read(store: Store, finder: Searchable, read: Unread, tell: Callable[[int], None]) -> int:
-    """Read one session on to the end that was seen; another may be at it as well."""
+    """Index one session up to the end that was seen; another process may do the same."""
     begun = read.upto
     try:
         while read.upto < read.last:
             read = await _read_page(store, finder, read)
             tell(read.upto - begun)
     except (Stale, SessionGone):
-        pass  # whoever was faster did it, or it need not be done; ask anew
+        pass  # another process indexed it, or it was deleted; the caller asks for the rest
     return read.upto - begun
 
 

@@ -1,4 +1,4 @@
-"""Ranking what an index finds: its places, what is known of them, vectors if there are any."""
+"""Rank what an index finds, by words, by context, and by vectors if there is an embedder."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,31 +19,31 @@ from keepthread.types import Embedding, Found, MessageFilter, Part, SessionKey
 CANDIDATES: Final = 400
 _MARKS: Final = ("", "²", "³")
 _TELLING: Final = 0.15
-"""The share of a question's words, by what they are worth, that a piece must hold to be telling."""
+"""The weighted share of a question's words that a relevant piece must hold."""
 _BY_MEANING: Final = 8
 _NEAREST: Final = 100
 """Pieces that are nearest by meaning, where a text has one vector."""
 _SPARE: Final = 20
-"""Pieces beyond what a room can hold: some fall away, and near misses are named."""
+"""Pieces beyond those that fill the budget: some cannot be shown, and near misses are named."""
 
 
 class Ranking(NamedTuple):
-    """What bears on a question, the best first, and what is known of it."""
+    """Pieces related to a question, the best first, with the data they were ranked by."""
 
     ranked: Sequence[Ranked]
     parts: Mapping[int, Part]
     """By place without its length."""
     stats: CorpusStats
     strengths: Mapping[int, float]
-    """What words say for each candidate, without its length."""
+    """Score by words of each candidate, by position without its length."""
     ideal_score: float
-    """What they would say for one that holds all of them."""
+    """Score by words of a piece that holds all of them."""
     by_vectors: bool
 
     def telling(self) -> list[Ranked]:
-        """Return those that hold, or stand beside, a good part of what is asked.
+        """Return the pieces that hold, or are next to, a good part of the question's words.
 
-        With vectors the first few are let in as well: they may say it in other words.
+        With vectors the first few are included as well: they may use other words.
         """
         least, first = _TELLING * self.ideal_score, _BY_MEANING if self.by_vectors else 0
         strengths = self.strengths
@@ -54,7 +54,7 @@ class Ranking(NamedTuple):
         ]
 
     def that_may_fit(self, some: Sequence[Ranked], room: int) -> Iterator[Ranked]:
-        """Yield the best that fill a room, and some more: not all of them will do."""
+        """Yield the best pieces that fill a budget, and some more: not all of them can be shown."""
         spare = _SPARE
         for each in some:
             room -= self.parts[each.place >> LENGTH_BITS].tokens
@@ -65,7 +65,7 @@ class Ranking(NamedTuple):
 
 
 class SearchScope(NamedTuple):
-    """What is searched: one owner's sessions or all, one session or all, some messages or all."""
+    """The messages to search: of one owner or all, one session or all, with a filter or all."""
 
     owner: str | None
     session: SessionKey | None
@@ -83,10 +83,10 @@ async def ranked(
     neighbours: bool = True,
     shown: tuple[int, int] = NOTHING,
 ) -> Ranking:
-    """Return what bears on a question, the best first.
+    """Return pieces related to a question, the best first.
 
-    `neighbours` lets in what holds none of its words, but stands beside what does. `shown` are the
-    first and the last place that a context shows anyway.
+    `neighbours` includes pieces with none of its words next to pieces with some. `shown` are the
+    first and the last position that a context shows anyway.
     """
     found, vector = await _found(finder, asked, scope, vectors)
     also: Sequence[int] = ()
@@ -119,7 +119,7 @@ async def _found(
     scope: SearchScope,
     vectors: Vectors | None,
 ) -> tuple[Found, Embedding | None]:
-    """Return where the words of a question stand, and its vectors, if there is an embedder."""
+    """Return the positions of a question's words, and its vectors if there is an embedder."""
     places = finder.places(VIEW, _looked_for(asked), **scope._asdict())
     if vectors is None:
         return _with_forms(asked, await places), None
@@ -128,14 +128,14 @@ async def _found(
 
 
 def _looked_for(asked: Query) -> list[str]:
-    """Return what an index is asked for: words, how often each is there, and their other forms."""
+    """Return the terms to look up: words, their counts, and their other forms."""
     plain = [word for word in asked.words if word not in asked.faint]
     words = [f"{word}{mark}" for word in plain for mark in _MARKS]
     return [*words, *asked.faint, *chain.from_iterable(asked.forms.values())]
 
 
 def _with_forms(asked: Query, found: Found) -> Found:
-    """Return what was found with the places of other forms of a word among its own."""
+    """Return the found positions, with those of other forms of a word among its own."""
     places = dict(found.places)
     for word, forms in asked.forms.items():
         others = [found.places.get(form, ()) for form in forms]

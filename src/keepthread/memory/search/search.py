@@ -1,8 +1,8 @@
-"""Searching: reading the log on into the index, and finding what bears on a question.
+"""Search: index new messages, and find messages related to a question.
 
-The index is a view of the log, off the path of whoever writes. Whoever asks reads on first what was
-written since, so that a search sees the newest message. A context does not wait for a long backlog:
-it takes what is there, says so, and has the rest read in the background.
+The index is a view of the log that is updated in the background. A search first indexes what was
+written since, so that it sees the newest message. A context does not wait for a long backlog: it
+uses what is indexed, says so in its notes, and the rest is indexed in the background.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -48,12 +48,12 @@ T = TypeVar("T", Placed, Recollection)
 
 NO_EXCHANGE: Final = -1
 _AT_ONCE: Final = 400
-"""Messages that a context waits for to be read into the index."""
+"""Messages that a context waits for to be indexed."""
 _LEAST: Final = 120
 _SHORT: Final = 10
-"""Tokens of a short piece: for each so many of a context's room a candidate is looked at."""
+"""Tokens of a short piece: a context's room divided by it gives the number of candidates."""
 _MAX_OWNERS: Final = 10_000
-"""Owners of whom it is remembered that their vectors were looked at."""
+"""Owners whose vectors are known to have been checked."""
 _ROLES: Final = ("user", "assistant", "tool", "system")
 
 
@@ -66,11 +66,11 @@ class Hit(NamedTuple):
     score: float
     snippet: str
     reason: str
-    """What speaks for it."""
+    """Why it was found, such as the words it shares with the question."""
 
 
 class Filters(NamedTuple):
-    """What a search is confined to; None is all."""
+    """Restrictions of a search; None means no restriction."""
 
     owner: str | None = None
     session: str | None = None
@@ -79,7 +79,7 @@ class Filters(NamedTuple):
     roles: Collection[Role] | None = None
 
     def check(self) -> "Filters":
-        """Refuse what means nothing."""
+        """Refuse invalid values."""
         for name, at in (("since", self.since), ("until", self.until)):
             if at is not None and type(at) not in (int, float):
                 raise InvalidInput(f"{name} must be seconds since 1970, not {show(at)}")
@@ -90,7 +90,7 @@ class Filters(NamedTuple):
 
     @property
     def only(self) -> MessageFilter | None:
-        """Return which messages it is confined to, None if to none in particular."""
+        """Return the filter for single messages, or None if all match."""
         if self.since is None and self.until is None and not self.roles:
             return None
         return MessageFilter(
@@ -101,15 +101,15 @@ class Filters(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """The turn in which a model searches: it sees no more than a context would recall."""
+    """The turn in which a model searches: it finds only what a context could recall."""
 
     session: SessionKey
     turn: int
-    """The number of its turn, which the model has before it."""
+    """The number of its turn, which the model already sees."""
 
 
 class Searching:
-    """Finds what bears on a question, in one store."""
+    """Finds messages related to a question, in one store."""
 
     def __init__(
         self,
@@ -119,16 +119,16 @@ class Searching:
         vectors: Vectors | None = None,
         weights: Weights | None = None,
     ) -> None:
-        """Search a store; `vectors` know what means the same in other words."""
+        """Search a store; `vectors` find other words for the same thing."""
         self.store = store
         self.vectors = vectors
         self.weights = weights or DEFAULT
         self._background = background
         self._read_for: set[str] = set()
-        """Owners whose vectors this process has begun to read on."""
+        """Owners whose vectors this process has begun to update."""
 
     async def finder(self) -> Searchable:
-        """Return what finds words in the store, or say that it cannot."""
+        """Return the store's index of words, or raise an error if it has none."""
         found = await self.store.finder()
         if found is None:
             raise Unsupported(
@@ -138,12 +138,12 @@ class Searching:
         return found
 
     def warm(self) -> None:
-        """Have the embedder loaded, so that the first question need not go without."""
+        """Load the embedder in the background, so that the first question has vectors."""
         if vectors := self.vectors:
             self._background.soon("embedder", lambda: vectors.asked("How warm is it?", within=0))
 
     async def close(self) -> None:
-        """Let go of what is being embedded."""
+        """Cancel the questions that are being embedded."""
         if self.vectors:
             await self.vectors.close()
 
@@ -156,7 +156,7 @@ class Searching:
         session: SessionKey | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Read into the index, and into the vectors, what was written since."""
+        """Index what was written since, by words and by vectors."""
         finder = await self.finder()
         await read_on(self.store, finder, owner=owner, session=session, progress=progress)
         if self.vectors:
@@ -165,7 +165,7 @@ class Searching:
             )
 
     def soon(self, owner: str | None) -> None:
-        """Have an owner's conversations read on, or everybody's, off the caller's path."""
+        """Index an owner's conversations, or all, in the background."""
         self._background.soon(("search", owner), lambda: self.catch_up(owner=owner))
 
     # --- by hand ---
@@ -179,16 +179,16 @@ class Searching:
         progress: Progress | None = None,
         asker: Asker | None = None,
     ) -> list[Hit]:
-        """Return the messages that bear most on a question, the best first.
+        """Return the messages most related to a question, the best first.
 
-        With an `asker`, neither hidden messages nor those of its own turn are among them.
+        With an `asker`, hidden messages and those of its own turn are left out.
         """
         filters.check()
         check_count(limit, "limit")
         check_text(query, "a query")
         finder = await self.finder()
         session = await self._key(filters)
-        with suppress(ReadOnly):  # then what was indexed before is searched
+        with suppress(ReadOnly):  # then only what was indexed before is searched
             await read_on(
                 self.store, finder, owner=filters.owner, session=session, progress=progress
             )
@@ -205,7 +205,7 @@ class Searching:
             most=max(CANDIDATES, limit),
             neighbours=False,
         )
-        hits: dict[tuple[str, bytes], Hit] = {}  # copies in forks are one hit
+        hits: dict[tuple[str, bytes], Hit] = {}  # copies in forks count as one hit
         for page in _paged(ranking.ranked, 2 * limit):
             found = _by_message(await self._placed(finder, page, asker))
             for each in page:
@@ -220,7 +220,7 @@ class Searching:
     async def _placed(
         self, finder: Searchable, page: Sequence[Ranked], asker: Asker | None
     ) -> Sequence[Placed]:
-        """Return the messages of a page of hits, as far as an asker may see them."""
+        """Return the messages for a page of results, without those that the asker may not see."""
         kinds = () if asker is None else (MARKS,)
         placed, records = await finder.fetch([each.place for each in page], kinds=kinds)
         if asker is None:
@@ -251,11 +251,12 @@ class Searching:
         room: int,
         telling: bool,
     ) -> Recalled:
-        """Return what bears on a question, for a context of a session that has so much room.
+        """Return messages related to a question, for a context with `room` tokens for them.
 
-        `before` is the first position of that session that the context shows anyway, `hidden` what
-        it must not show; `everywhere` recalls from all the owner's sessions. `telling` leaves the
-        room empty rather than fill it with what has little to do with the question.
+        `before` is the first position of that session that the context shows anyway, `hidden` are
+        the ranges it must not show; `everywhere` recalls from all the owner's sessions. `telling`
+        leaves room unused rather than fill it with messages that have little to do with the
+        question.
         """
         finder = await self.store.finder()
         if finder is None:
@@ -290,9 +291,9 @@ class Searching:
         hidden: Sequence[Hidden],
         turn: int = NO_EXCHANGE,
     ) -> Sequence[T]:
-        """Leave out copies of what a session hides or has erased, or has in a turn.
+        """Leave out copies of messages that a session hides, has erased, or has in a turn.
 
-        A fork and the session it was copied from hold the same messages, and each hides its own.
+        A fork and its source hold copies of the same messages, and each hides its own.
         """
         others = {hit.message.id for hit in hits if hit.session != session}
         if not others:
@@ -314,9 +315,9 @@ class Searching:
         session: SessionKey,
         before: int,
     ) -> tuple[str, ...]:
-        """Read on what a context could recall, if that is soon done; return what is to be said."""
+        """Index what a context could recall, if the backlog is short; return notes about it."""
         unread = await finder.unread(VIEW, owner=owner, session=scope)
-        # What the window shows need not be found.
+        # The messages that the window shows need not be found.
         due = [u for u in unread if u.session != session or u.upto + 1 < before]
         backlog = sum(u.last - u.upto for u in due)
         with suppress(ReadOnly):
@@ -324,7 +325,7 @@ class Searching:
                 await read_on(self.store, finder, owner=owner, session=scope)
         if backlog > _AT_ONCE or (self.vectors and (backlog or owner not in self._read_for)):
             if len(self._read_for) >= _MAX_OWNERS:
-                self._read_for.clear()  # at worst an owner's vectors are looked at once more
+                self._read_for.clear()  # at worst an owner's vectors are checked once more
             self._read_for.add(owner)
             self.soon(owner)
         return (f"{backlog:,} messages are not in the index yet",) if backlog > _AT_ONCE else ()
@@ -332,7 +333,7 @@ class Searching:
     async def _fetched(
         self, finder: Searchable, best: Sequence[Ranked], stats: CorpusStats
     ) -> list[Recollection]:
-        """Return pieces with their messages, without what their sessions hide."""
+        """Return pieces with their messages, without those that their sessions hide."""
         placed, records = await finder.fetch([each.place for each in best], kinds=(MARKS,))
         found = {
             key: (each, pieces_of(each.message))
@@ -352,7 +353,7 @@ class Searching:
                     message,
                     pieces[part],
                     part,
-                    # A message that was indexed meanwhile stands for itself.
+                    # A message that was indexed in the meantime is read from its own index entry.
                     message.created_at if began is None else began,
                     each.score,
                     each.reason,
@@ -362,7 +363,7 @@ class Searching:
 
 
 def _shown(placed: Sequence[Placed], records: Sequence[Record]) -> list[Placed]:
-    """Return the messages that their own sessions do not hide, by the marks of these."""
+    """Return the messages that their own sessions do not hide, by these records."""
     marks = {record.scope.session: HiddenRanges.from_json(record.value) for record in records}
     return [
         each

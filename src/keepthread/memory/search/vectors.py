@@ -1,9 +1,9 @@
-"""Vectors: a view of the log for those who have an embedder, read on off every path.
+"""Vectors: a view of the log for memories with an embedder, updated in the background.
 
 The view's name holds the embedder's name, the number of its vectors' dimensions, and that of the
-words' index, whose places it shares. Another model is another view, and so is the same name with
-another number of dimensions: it is read from the beginning, and the views of others go once it is
-whole.
+index of words, whose positions it shares. Another model is another view, and so is the same name
+with another number of dimensions: the new view is built from the beginning, and the older views are
+dropped once it is complete.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from keepthread.types import Embedding, Message, Scope, SessionKey, Unread
 
 _KEY: Final = "views"
 _PAGE: Final = 64
-"""Messages that are embedded between two looks at the store."""
+"""Messages that are embedded between two reads of the store."""
 _PIECES: Final = 256
 """Pieces after which a page ends early."""
 _MOST_PIECES: Final = 64
-"""Pieces of one message that get vectors; what a tool said in a megabyte is found by its words."""
+"""Pieces of one message that get vectors; the rest of a very long one is found by its words."""
 _KNOWN: Final = 128
-"""Questions whose vectors are remembered."""
+"""Questions whose vectors are cached."""
 _PENDING: Final = 8
-"""Questions that are being embedded though nobody waits any more."""
+"""Questions that may be embedded in the background after their callers stopped waiting."""
 _CLOSING: Final = 5.0
 """Seconds that closing waits for questions that it cancelled."""
 _LONGEST: Final = 4000
-"""Characters of a question that count."""
+"""Characters of a question that are embedded."""
 
 _log: Final = logging.getLogger("keepthread.vectors")
 
@@ -48,13 +48,13 @@ def view_of(name: str, dimensions: int) -> str:
 
 
 class Vectors:
-    """Keeps the vectors of messages, and makes those of questions."""
+    """Stores the vectors of messages, and makes those of questions."""
 
     def __init__(self, embedder: Embedder) -> None:
-        """Make them by an embedder; its name is stored with them."""
+        """Use an embedder; its name is stored with the vectors."""
         self.embedder = embedder
         self._dimensions = 0
-        """Of the vectors that it made last; 0 if that is not known yet."""
+        """Of the vectors that it made last; 0 if unknown."""
         self._known: OrderedDict[str, Embedding] = OrderedDict()
         self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[None]] = {}
         self._warned = False
@@ -65,11 +65,11 @@ class Vectors:
 
     @property
     def view(self) -> str:
-        """Return the name of the view, as far as the vectors' dimensions are known."""
+        """Return the name of the view, with the dimensions once they are known."""
         return view_of(self.embedder.name, self._dimensions)
 
     async def expect(self, store: Store) -> None:
-        """Take the dimensions for those that a store has, until the embedder shows others."""
+        """Assume the dimensions that a store has, until the embedder returns others."""
         if self._dimensions:
             return
         own = f"{self.view}:"
@@ -77,7 +77,7 @@ class Vectors:
         self._dimensions = next((int(end) for end in reversed(ends) if end.isdecimal()), 0)
 
     def _learn(self, made: Iterable[Embedding]) -> bool:
-        """Learn the dimensions from vectors; return whether they were others before."""
+        """Learn the dimensions from vectors; return whether they have changed."""
         found = {each.dimensions for each in made if each.vectors}
         if len(found) > 1:
             raise Unavailable(
@@ -100,16 +100,16 @@ class Vectors:
         return before > 0
 
     def clear_texts(self) -> None:
-        """Let go of the questions whose vectors are remembered."""
+        """Drop the questions whose vectors are cached."""
         self._known.clear()
 
     # --- questions ---
 
     async def asked(self, text: str, within: float = 0.05) -> Embedding | None:
-        """Return the vectors of a question, or None if they are not there within some seconds.
+        """Return the vectors of a question, or None if they take longer than `within` seconds.
 
-        An embedder that is late goes on and is listened to, for the next who asks the same. One
-        that fails is no error to whoever asks; it is logged.
+        A late answer of the embedder is cached for the next caller with the same question. A
+        failure is logged, not raised.
         """
         text = text.strip()[:_LONGEST]
         if not text:
@@ -122,12 +122,12 @@ class Vectors:
         return found if found and found.vectors else None
 
     async def close(self) -> None:
-        """Give up the questions that nobody waits for any more."""
+        """Cancel the questions that no caller waits for."""
         loop = asyncio.get_running_loop()
         tasks = [task for (own, _), task in list(self._asking.items()) if own is loop]
         for task in tasks:
             task.cancel()
-        if tasks:  # an embedder that does not heed it is left alone
+        if tasks:  # an embedder that ignores the cancellation is left alone
             await asyncio.wait(tasks, timeout=_CLOSING)
 
     async def _wait(self, text: str, within: float) -> None:
@@ -144,9 +144,9 @@ class Vectors:
         try:
             (made,) = await self.embedder.embed([text])
             self._learn([made])
-        except Exception as error:  # noqa: BLE001 - whoever asks has the words, and loses nothing else
+        except Exception as error:  # noqa: BLE001 - the search continues by words
             if not self._warned:
-                # Errors of ours hold no text; of others that is not known.
+                # Errors of ours hold no text; others may.
                 why = str(error) if isinstance(error, KeepthreadError) else type(error).__name__
                 _log.warning("no vectors of questions from %s: %s", self.embedder.name, why)
             self._warned = True
@@ -168,10 +168,10 @@ class Vectors:
         limit: int | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Embed what was written since, at most so many messages; return how many are left.
+        """Embed what was written since, up to `limit` messages; return how many are left.
 
-        It may be broken off at any moment, and others may be at it too: what is kept is whole, and
-        the next call goes on from there. If the embedder fails, its error is raised.
+        It may be interrupted at any moment, and other processes may do the same work: each stored
+        page is complete, and the next call resumes after it. An error of the embedder is raised.
         """
         await self.expect(store)
         queue = deque(await finder.unread(self.view, owner=owner, session=session))
@@ -204,7 +204,7 @@ class Vectors:
         return _messages(queue)
 
     async def _embedded(self, pages: Sequence["_Page"]) -> list[dict[int, Embedding]]:
-        """Return the vectors of each page by place, all made at once."""
+        """Return the vectors of each page by position, all made in one call."""
         texts = {place: text for page in pages for place, text in page.texts.items()}
         made = await self.embedder.embed(list(texts.values())) if texts else ()
         found = {place: each for place, each in zip(texts, made, strict=True) if each.vectors}
@@ -213,10 +213,10 @@ class Vectors:
     # --- one model after another ---
 
     async def _enlist(self, store: Store) -> bool:
-        """Have this view as the last of the tenant's when it begins; tell whether it is in use.
+        """Register this view as the tenant's last when it begins; return whether it is in use.
 
-        It is not once a later one took over: of two processes with different models the one that
-        began later wins, and they do not undo each other's work for ever.
+        It is no longer in use once a later one took over: of two processes with different models
+        the one that began later wins, so they do not undo each other's work forever.
         """
         while True:
             version, views = await _views(store)
@@ -233,9 +233,9 @@ class Vectors:
             return True
 
     async def _rename(self, store: Store, old: str) -> None:
-        """Enlist this view by its whole name, now that the dimensions are known.
+        """Register this view under its full name, now that the dimensions are known.
 
-        It takes the place of the name it began with, so what began later stays later.
+        It takes the place of its first name, so views that began later stay later.
         """
         self._enlisted.add(store)
         while True:
@@ -251,12 +251,14 @@ class Vectors:
     def _give_up(self, store: Store) -> bool:
         self._alone.discard(store)
         if not self._given_up:
-            _log.warning("another model took over from %s: open anew", self.embedder.name)
+            _log.warning(
+                "another model took over from %s: open the memory again", self.embedder.name
+            )
         self._given_up = True
         return False
 
     async def _retire(self, store: Store, finder: Searchable) -> None:
-        """Drop the views that began before this one, once this one has read everything.
+        """Drop the views that began before this one, once this one is complete.
 
         If a later one took over, drop what was added to this one since.
         """
@@ -274,12 +276,12 @@ class Vectors:
                 rest = [view for view in views if view not in earlier]
                 await store.put(Scope(), VECTORS, _KEY, rest, version=version)
             except Stale:
-                return  # yet another has begun; the next call looks again
+                return  # another view has begun; the next call checks again
         self._alone.add(store)
 
 
 class _Page(NamedTuple):
-    """What is embedded of a session at once."""
+    """A page of a session's messages that are embedded in one call."""
 
     read: Unread
     upto: int
@@ -312,7 +314,7 @@ def _page(read: Unread, messages: Sequence[Message]) -> _Page:
 
 
 def _texts(session: int, message: Message) -> dict[int, str]:
-    """Return what is embedded of a message, by place: its pieces, with who says them."""
+    """Return the texts to embed of a message, by position: its pieces, with their speaker."""
     both = zip(parts_of(session, message), pieces_of(message), strict=True)
     said = {part.place: f"{part.speaker}: {text}" if part.speaker else text for part, text in both}
     return dict(islice(said.items(), _MOST_PIECES))
@@ -323,6 +325,6 @@ def _messages(unread: Iterable[Unread]) -> int:
 
 
 async def _views(store: Store) -> tuple[int, list[str]]:
-    """Return the views that a tenant has vectors in, as they began, and the record's version."""
+    """Return the views in which a tenant has vectors, by age, and the record's version."""
     record = await store.get(Scope(), VECTORS, _KEY)
     return (record.version, list(cast("Sequence[str]", record.value))) if record else (0, [])

@@ -42,12 +42,12 @@ class Connection:
 
     @property
     def running(self) -> bool:
-        """Tell whether it was started and, for all that is known, is there."""
+        """Return whether it was started and, for all that is known, is there."""
         return self._client.done() and self.lost_at is None
 
     @property
     def over(self) -> bool:
-        """Tell whether nothing of it is left."""
+        """Return whether nothing of it is left."""
         return self._task.done()
 
     async def started(self) -> None:

@@ -69,7 +69,7 @@ def _note(media_type: str | None, base64: str) -> str:
 
 
 def _is_said(given: Any, texts: Sequence[str]) -> bool:
-    """Tell whether texts say all that is given as data; servers should give it both ways."""
+    """Return whether texts say all that is given as data; servers should give it both ways."""
     if sum(map(len, texts)) > MOST_BYTES:
         return True
     if isinstance(given, dict) and given.keys() == {"result"}:  # how SDKs wrap what is no object

@@ -29,7 +29,7 @@ class Link:
 
     @property
     def running(self) -> bool:
-        """Tell whether it is there, as far as is known."""
+        """Return whether it is there, as far as is known."""
         return bool(self._lives) and self._lives[-1].running
 
     async def start(self) -> Connection:

@@ -39,12 +39,12 @@ def as_json(value: Any) -> bytes:
 
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:
-    """Tell whether a value is a JSON array."""
+    """Return whether a value is a JSON array."""
     return isinstance(value, list)
 
 
 def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Tell whether a value is a JSON object."""
+    """Return whether a value is a JSON object."""
     return isinstance(value, dict)
 
 
@@ -59,7 +59,7 @@ def unsendable(request: Any) -> list[str]:
 
 
 def too_deep(value: Any, left: int = MOST_DEPTH) -> bool:
-    """Tell whether JSON is nested deeper than servers parse."""
+    """Return whether JSON is nested deeper than servers parse."""
     if not is_list(value) and not is_object(value):
         return False
     inner = value.values() if is_object(value) else value
@@ -67,7 +67,7 @@ def too_deep(value: Any, left: int = MOST_DEPTH) -> bool:
 
 
 def is_base64(text: Any) -> bool:
-    """Tell whether a text is base64 of something."""
+    """Return whether a text is base64 of something."""
     try:
         return bool(text) and bool(base64.b64decode(text, validate=True))
     except (TypeError, ValueError, binascii.Error):
@@ -75,7 +75,7 @@ def is_base64(text: Any) -> bool:
 
 
 def is_web_address(text: Any) -> bool:
-    """Tell whether a text is an https address with a host."""
+    """Return whether a text is an https address with a host."""
     if not isinstance(text, str):
         return False
     try:

@@ -20,27 +20,27 @@ def anything(_: object) -> bool:
 
 
 def is_flag(value: object) -> bool:
-    """Tell whether a value is a boolean."""
+    """Return whether a value is a boolean."""
     return isinstance(value, bool)
 
 
 def is_name(value: object) -> bool:
-    """Tell whether a value is a name that providers take for a tool."""
+    """Return whether a value is a name that providers take for a tool."""
     return isinstance(value, str) and NAME.fullmatch(value) is not None
 
 
 def is_string(value: object) -> bool:
-    """Tell whether a value is a string, be it an empty one."""
+    """Return whether a value is a string, be it an empty one."""
     return isinstance(value, str)
 
 
 def is_text(value: object) -> bool:
-    """Tell whether a value is a string that is not empty."""
+    """Return whether a value is a string that is not empty."""
     return isinstance(value, str) and bool(value)
 
 
 def are_texts(value: Any) -> bool:
-    """Tell whether a value is an array of strings."""
+    """Return whether a value is an array of strings."""
     return is_list(value) and all(is_text(text) for text in value)
 
 
