@@ -793,7 +793,7 @@ async def test_an_old_document_brings_back_nothing_that_was_forgotten(memory: Me
     await facts.forget(fact.key)
     assert (await facts.from_markdown(markdown)).passed == [fact.key]
     assert await facts.list() == []
-    with pytest.raises(InvalidInput, match="does not tell when"):
+    with pytest.raises(InvalidInput, match="does not say when"):
         await facts.from_markdown("- Has a dog.", prune=True)
     assert isinstance(value, dict)
 

@@ -97,7 +97,7 @@ def test_a_person_edits_a_file(folder: Path) -> None:
         (["history", "a", "b"], "one argument: a key"),
         (["import", "chat.db"], "neither Markdown nor JSON"),
         (["import", "nothing.md"], "No such file"),
-        (["import", "bare.md", "--prune"], "does not tell when it was written"),
+        (["import", "bare.md", "--prune"], "does not say when it was written"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(

@@ -251,8 +251,8 @@ class ToolCache(NamedTuple):
         """Return the result that an entry names, if it can still be used.
 
         It can if nothing that the entry is made of was erased or damaged, and the result is not
-        hidden. A result in another session's log must also not lie between hidden messages of this
-        session.
+        hidden. For a result in another session's log, this session's messages right before and
+        after it must not be hidden either.
         """
         found = [logs[s.session].messages.get(n) for s in entry.sources for n in (s.first, s.last)]
         if not found or any(message is None or message.state != "live" for message in found):

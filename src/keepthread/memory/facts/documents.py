@@ -1,4 +1,4 @@
-"""Documents of facts, loaded back: what a person changed is the owner's word, and no more."""
+"""Load documents of facts: a person's changes count as the owner's word."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, cast
@@ -16,8 +16,8 @@ _FORMAT: Final = "keepthread-facts"
 _VERSION: Final = 1
 _CURRENT: Final = ("live", "quarantined")
 _NO_TIME: Final = (
-    "the document does not tell when it was written, so that newer facts might be forgotten with"
-    " it; keep the comment under its title"
+    "the document does not say when it was written, so newer facts could be forgotten by mistake;"
+    " keep the comment under its title"
 )
 
 
@@ -60,7 +60,7 @@ class EditableFacts(Protocol):
 
 
 class _Changes:
-    """What became of a document's facts."""
+    """Counts what loading a document changed."""
 
     def __init__(self) -> None:
         self.added: list[str] = []
@@ -77,7 +77,7 @@ class _Changes:
 
 
 async def load_markdown(facts: EditableFacts, text: str, *, prune: bool) -> Loaded:
-    """Take over what a person changed in a document."""
+    """Apply the changes that a person made in a document."""
     document = read(check_text(text, "a document"), facts.owner)
     if prune and document.at is None:
         raise InvalidInput(_NO_TIME)
@@ -91,7 +91,7 @@ async def load_markdown(facts: EditableFacts, text: str, *, prune: bool) -> Load
         else:
             changes.passed.append(line.key)
     if prune and document.at is not None:
-        # A fact that began to hold after the document was written is not missing from it.
+        # A fact that became true after the document was written cannot be missing from it.
         then = {fact.key for fact in await facts.list(at=document.at)}
         kept = {line.key for line in document.lines}
         for fact in known.values():
@@ -112,7 +112,7 @@ async def _add(facts: EditableFacts, line: Line, known: dict[str, Fact], changes
 
 
 async def _compare(facts: EditableFacts, line: Line, fact: Fact, changes: _Changes) -> None:
-    """Take over what differs in a line that has a key."""
+    """Apply what differs in a line that has a key."""
     given: dict[str, str] = {}
     if without_box(line.raw) != line_of(fact):
         given["text"] = line.text
@@ -140,7 +140,7 @@ def to_json(owner: str, noted: Sequence[Noted]) -> JSON:
 
 
 async def load_json(shelf: FactShelf, value: object) -> Loaded:
-    """Take over facts that are not here."""
+    """Add the facts that are missing here."""
     given = [checked(fact, shelf.owner) for fact in _from_json(value)]
     changes = _Changes()
     for fact in given:
@@ -157,10 +157,12 @@ async def load_json(shelf: FactShelf, value: object) -> Loaded:
 
 
 def _from_json(value: object) -> list[Noted]:
-    """Return the facts of a document, or say which is none."""
+    """Return the facts of a document; raise an error that names the first invalid one."""
     document: dict[str, Any] = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     if (document.get("format"), document.get("version")) != (_FORMAT, _VERSION):
-        raise InvalidInput(f"this is no document of facts: it names no {_FORMAT} {_VERSION}")
+        raise InvalidInput(
+            f"this is not a document of facts: it does not name {_FORMAT} {_VERSION}"
+        )
     entries: object = document.get("facts")
     found: list[Noted] = []
     for number, entry in enumerate(cast(list[Any], entries) if isinstance(entries, list) else ()):
@@ -168,13 +170,13 @@ def _from_json(value: object) -> list[Noted]:
         key = given.get("key")
         fact = from_value(key, given) if isinstance(key, str) else None
         if fact is None:
-            raise InvalidInput(f"fact {number + 1} of the document is none; nothing was loaded")
+            raise InvalidInput(f"fact {number + 1} is not a valid fact object; nothing was loaded")
         found.append(fact)
     return found
 
 
 async def _restore(shelf: FactShelf, fact: Noted) -> tuple[str, bool]:
-    """Note a fact of a document; what it says of its own trust can only lower it."""
+    """Note a fact of a document; the document can only lower its trust."""
     bare = fact._replace(place=None, confirmed_at=None, at=min(fact.at, shelf.clock()))
     if not fact.messages:
         return await shelf.add(bare._replace(origin="user", trust="user"))

@@ -1,11 +1,11 @@
-"""Extraction: a model reads what was said and proposes facts, off everybody's path.
+"""Extraction: a model reads conversations and proposes facts, in the background.
 
-It reads behind a watermark, a batch of whole turns at a time, one process a session. People's
-words, and answers that rest on them alone, are read apart from what tools, the web and imports
-said: so no text can speak in a person's name. A fact counts as its message does only if the message
-states it word for word; any other counts as the lowest of all that was read with it, and waits to
-be confirmed. A crash costs the batch in hand, and a batch that is
-read twice notes nothing twice.
+It reads after a watermark, a batch of whole turns at a time, one process per session. People's
+words, and answers that rest on them alone, are read separately from texts of tools, the web and
+imports, so that no such text can speak in a person's name. A fact has the trust of its message only
+if the message states it word for word; any other has the lowest trust of everything that was read
+with it, and waits to be confirmed. A crash costs the current batch, and reading a batch twice notes
+no fact twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,9 +41,9 @@ from keepthread.types import JSON, Message, Origin, Scope, SessionInfo, SessionK
 
 _PAGE: Final = 100
 _MOST_MESSAGES: Final = 400
-"""Messages of a batch, should a turn have no end."""
+"""Messages of a batch at most, for a turn that is very long."""
 _TRIES: Final = 3
-"""Answers that make no sense before a batch is passed over."""
+"""Invalid answers of a model before a batch is skipped."""
 _MOST_TOKENS: Final = 8000
 _MOST_KNOWN: Final = 10_000
 _MOST_SESSIONS: Final = 1_000_000
@@ -51,9 +51,9 @@ _MOST_SESSIONS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """How facts are drawn from conversations: by which model, and how often.
+    """How facts are extracted from conversations: by which model, and how often.
 
-    Once so many closed `turns` are unread, they are read, in batches of about `batch_bytes`.
+    Once `turns` closed turns are unread, they are read, in batches of about `batch_bytes`.
     """
 
     model: ChatModel
@@ -61,13 +61,13 @@ class Extraction:
     batch_bytes: int = 16_000
 
     def __post_init__(self) -> None:
-        """Refuse settings that mean nothing."""
+        """Refuse numbers below 1."""
         if self.turns < 1 or self.batch_bytes < 1:
             raise InvalidInput("turns and batch_bytes must be at least 1")
 
 
 class _Mark(NamedTuple):
-    """How far a session was read."""
+    """How far a session has been read."""
 
     upto: int = 0
     turn: int = 0
@@ -76,7 +76,7 @@ class _Mark(NamedTuple):
 
 
 class _Proposed(NamedTuple):
-    """A fact that a model proposes, the message it names, and all that it read."""
+    """A fact that a model proposes, the message it names, and everything that the model read."""
 
     fact: Noted
     source: Message
@@ -84,7 +84,7 @@ class _Proposed(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """What is read at once, and the session as it was before it was read."""
+    """Messages that are read in one step, and the session as it was before they were read."""
 
     session: SessionInfo
     mark: _Mark
@@ -93,7 +93,7 @@ class _Batch(NamedTuple):
 
 
 class Extractor:
-    """Draws facts from the sessions of one store."""
+    """Extracts facts from the sessions of one store."""
 
     def __init__(
         self,
@@ -104,21 +104,21 @@ class Extractor:
         shelf: Callable[[str], FactShelf],
         spans: Spans | None = None,
     ) -> None:
-        """Know where to read, by which model, and on whose shelf facts are noted."""
+        """Take the store, the model, and the repositories that facts are noted in."""
         self.store = store
         self.extraction = extraction
         self.leases = leases
         self.shelf = shelf
         self.spans = spans or Spans()
         self._read: dict[SessionKey, int] = {}
-        """The last turn that was read of each session, as far as it was looked at."""
+        """The last turn that was read of each session, where that is known."""
 
     def may_be_due(self, session: SessionKey, turn: int) -> bool:
         """Return whether there may be enough to read, now that a turn is closed."""
         return turn - self._read.get(session, 0) >= self.extraction.turns
 
     async def extract_all(self, owner: str, session: str | None = None) -> int:
-        """Read what is unread of an owner's sessions, or of one; return how many facts are new."""
+        """Read the unread part of an owner's sessions, or of one; return how many facts are new."""
         if session is None:
             sessions = await self.store.list_sessions(owner=owner, limit=_MOST_SESSIONS)
         else:
@@ -135,7 +135,7 @@ class Extractor:
     async def extract(self, session: SessionKey, *, whole: bool = False) -> int:
         """Read what is due of a session, and return how many facts are new.
 
-        `whole` reads all there is, and waits if another process is at it.
+        `whole` reads everything that is unread, and waits if another process reads it.
         """
         if not whole and await self._next(session, whole) is None:
             return 0
@@ -153,7 +153,7 @@ class Extractor:
     # --- what is due ---
 
     async def _next(self, session: SessionKey, whole: bool) -> _Batch | None:
-        """Return what to read next, or None if there is not enough yet."""
+        """Return the batch to read next, or None if there is not enough yet."""
         info = await self.store.describe(session)
         if info.kind == "delegate" or not info.ready:
             return None
@@ -169,7 +169,7 @@ class Extractor:
         return _Batch(info, mark, messages, marks) if messages else None
 
     async def _messages(self, session: SessionKey, after: int, closed: int) -> list[Message]:
-        """Return the messages of some closed turns, whole ones unless there is no end to it."""
+        """Return the messages of some closed turns; a very long turn is cut."""
         found: list[Message] = []
         room = self.extraction.batch_bytes
         while page := await self.store.read(session, after=after, limit=_PAGE):
@@ -183,7 +183,7 @@ class Extractor:
         return found
 
     async def _mark(self, info: SessionInfo) -> _Mark:
-        """Return how far a session was read; a fork's own messages come behind its fork point."""
+        """Return how far a session was read; a fork's own messages come after its fork point."""
         record = await self.store.get(Scope(session=info.key), EXTRACTED, EXTRACTED)
         if record is None:
             return _Mark()
@@ -191,7 +191,7 @@ class Extractor:
         upto, turn = value["upto"], value["turn"]
         if value["session"] != info.key and info.forked_from is not None:
             upto = min(upto, info.forked_from.seq)
-            # The record was copied: turns of the source after the fork point are not read here.
+            # The record was copied: the source's turns after the fork point are not in this log.
             last = await self.store.find(info.key, seqs=[upto])
             turn = min(turn, last[0].turn if last else 0)
         return _Mark(upto, turn, value["tries"], record.version)
@@ -199,7 +199,7 @@ class Extractor:
     # --- one batch ---
 
     async def _take(self, batch: _Batch) -> tuple[int, bool]:
-        """Read a batch; return how many facts are new, and whether to go on."""
+        """Read a batch; return how many facts are new, and whether to continue."""
         owner = batch.session.owner
         visible = [m for m in batch.messages if not batch.marks.hides(m.seq)]
         turns = await self._turns(batch)
@@ -214,12 +214,12 @@ class Extractor:
             found += [_Proposed(each.fact, each.source, group) for each in proposed]
         try:
             noted = await self._note(batch.session, found, turns)
-        except Stale:  # something was erased meanwhile: read again, another time
+        except Stale:  # something was erased in the meantime: read it again later
             return 0, False
         return noted, await self._move(batch, passed=True)
 
     async def _turns(self, batch: _Batch) -> dict[int, list[Message]]:
-        """Return the turns that messages belong to, also what is outside of the batch."""
+        """Return the turns that the messages belong to, also those outside of the batch."""
         groups: dict[int, list[Message]] = {}
         for message in batch.messages:
             groups.setdefault(message.turn, []).append(message)
@@ -228,14 +228,14 @@ class Extractor:
             if not opens_turn(group[0]):
                 group.extend(await turn_of(self.store, session, group[0]))
             elif hides(group[0].seq) and (seen := [m for m in group if not hides(m.seq)]):
-                # They were written after the question was rewound, so they answer another.
+                # They were written after the question was rewound, so they answer another one.
                 group.extend(await turn_of(self.store, session, seen[0]))
         return groups
 
     async def _ask(
         self, session: SessionInfo, messages: Sequence[Message]
     ) -> list[Proposal] | None:
-        """Return what the model proposes; None if its answer makes no sense."""
+        """Return the model's proposals; None if its answer is invalid."""
         fence = session.fence or derived_id("fence", session.key)[:12]
         model = self.extraction.model
         reply = await model.complete(
@@ -266,7 +266,7 @@ class Extractor:
         found: Sequence["_Proposed"],
         turns: dict[int, list[Message]],
     ) -> int:
-        """Note what is new; what an answer only repeats is not."""
+        """Note the facts that are new; an answer that repeats a fact does not make it new."""
         shelf = self.shelf(session.owner)
         known = {(slot_of(f), said(f)) for f in await shelf.facts() if f.state != "quarantined"}
         noted = 0
@@ -283,7 +283,7 @@ class Extractor:
             stated = grounded(fact, news_in(source))
             if stated is not None:
                 stated, read = stated._replace(trust=trust(source)), Read(session, [source])
-            else:  # the model made it of anything that it read
+            else:  # the model may have made it from anything that it read
                 stated = fact._replace(trust=lowest(map(trust, group), "tool"))
                 spans = [Span(session.key, m.seq, m.seq) for m in group]
                 read = Read(session, [source], MadeOf(spans))
@@ -294,7 +294,7 @@ class Extractor:
         return noted
 
     async def _move(self, batch: _Batch, *, passed: bool) -> bool:
-        """Remember how far it was read, or that it was tried; return whether to go on."""
+        """Store how far it was read, or that it was tried; return whether to continue."""
         mark, last = batch.mark, batch.messages[-1]
         tries = 0 if passed else mark.tries + 1
         passed = passed or tries >= _TRIES
@@ -319,13 +319,13 @@ class Extractor:
 
 
 async def costs(store: Store, owner: str) -> Extracted:
-    """Return what extraction took for an owner."""
+    """Return what extraction has cost for an owner."""
     record = await store.get(Scope(owner=owner), EXTRACTED, EXTRACTED)
     return Extracted(**cast(dict[str, int], record.value)) if record else Extracted()
 
 
 async def add_costs(store: Store, owner: str, more: Extracted) -> None:
-    """Add to what extraction took for an owner."""
+    """Add to the costs of extraction for an owner."""
     scope = Scope(owner=owner)
     while True:
         record = await store.get(scope, EXTRACTED, EXTRACTED)

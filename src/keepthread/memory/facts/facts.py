@@ -1,4 +1,4 @@
-"""What is known of one owner, as programs use it: remember, look, correct, confirm, forget."""
+"""Facts about one owner, as programs use them: remember, list, correct, confirm, forget."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,15 +18,15 @@ _CURRENT: Final = ("live", "quarantined")
 _TICK: Final = 0.001
 _NO_MODEL: Final = "no model extracts facts here; open the memory with extraction=Extraction(model)"
 _FORGOTTEN: Final = (
-    "this fact of these messages was forgotten; to have it again, remember it without them"
+    "this fact was forgotten, and these messages cannot bring it back; remember it without messages"
 )
 
 
 class Facts:
-    """What is known of one owner; get it from `Memory.facts`."""
+    """The facts about one owner; get it from `Memory.facts`."""
 
     def __init__(self, shelf: FactShelf, extractor: Extractor | None = None) -> None:
-        """Hold the owner's shelf, and who extracts facts if anybody does."""
+        """Take the owner's repository of facts, and the extractor if there is one."""
         self._shelf = shelf
         self._extractor = extractor
 
@@ -50,13 +50,13 @@ class Facts:
         since: float | None = None,
         until: float | None = None,
     ) -> Fact:
-        """Note a fact and return it; noted before, it is returned as it is.
+        """Note a fact and return it; one that is already noted is returned unchanged.
 
-        Without messages it is the owner's own word. With them, by their ids, it has the lowest
-        trust among them, and is quarantined if that is a tool's, the web's or an import's. Facts
-        of one subject (nothing: the owner) and attribute replace each other, unless there can be
-        `many` values. `since` and `until` say when it is true, in seconds since 1970: before its
-        `since` it does not hold, and with an `until` that has passed it ends its own value only.
+        Without messages it is the owner's own word. With `messages`, given by their ids, it has the
+        lowest trust among them, and is quarantined if that is a tool's, the web's or an import's.
+        Facts of one subject (empty: the owner) and attribute replace each other, unless `many`
+        values are possible. `since` and `until` say when it is true, in seconds since 1970: it does
+        not hold before its `since`, and with an `until` in the past it ends only its own value.
         """
         fact = Noted(
             key="",
@@ -79,13 +79,13 @@ class Facts:
             try:
                 key, _ = await self._shelf.add(fact._replace(origin=origin, trust=trust), read)
             except Stale:
-                continue  # something was erased: perhaps one of these messages
+                continue  # something was erased: maybe one of these messages
             if not key:
                 raise InvalidInput(_FORGOTTEN)
             return await self._known(key)
 
     async def _write(self, fact: Noted) -> Fact:
-        """Note the owner's own word, unless it is what holds already."""
+        """Note the owner's own word, unless it already holds."""
         fact = checked(fact, self.owner)
         noted = await self._shelf.noted()
         timed = fact.since is not None or fact.until is not None
@@ -103,10 +103,10 @@ class Facts:
     # --- looking ---
 
     async def list(self, *, all: bool = False, at: float | None = None) -> Found:  # noqa: A002 - what people would say
-        """Return what holds and what waits to be confirmed, the oldest first; or everything.
+        """Return the facts that hold or wait to be confirmed, oldest first; with `all`, every fact.
 
-        `at` asks for another time than now, in seconds since 1970: what held then, or will hold, as
-        far as that is known today.
+        `at` asks for another time than now, in seconds since 1970: the facts that held then, or
+        will hold, as far as is known today.
         """
         facts = await self._shelf.facts(None if at is None else check_time(at, "at"))
         return [fact for fact in facts if all or fact.state in _CURRENT]
@@ -116,7 +116,7 @@ class Facts:
         return await self._shelf.fact(key)
 
     async def history(self, key: str) -> Found:
-        """Return all that was said in a fact's place, the oldest first, with earlier wordings."""
+        """Return all facts of a fact's slot, oldest first, with their earlier wordings."""
         noted = await self._shelf.noted()
         mine = next((fact for fact in noted if fact.key == key), None)
         if mine is None:
@@ -128,7 +128,7 @@ class Facts:
     async def search(self, query: str, *, limit: int = 10) -> Found:
         """Return the facts that share words with a question, the best first.
 
-        What waits to be confirmed is among them.
+        Facts that wait to be confirmed are included.
         """
         check_count(limit, "limit")
         return [fact for fact, _, _ in bearing(await self.list(), query)[:limit]]
@@ -146,13 +146,13 @@ class Facts:
         since: float | None = None,
         until: float | None = None,
     ) -> Fact:
-        """Correct a fact by its owner's word, and return it; None leaves a thing as it is.
+        """Correct a fact by its owner's word, and return it; None leaves a field as it is.
 
-        It counts from now on as if its owner had just said it, and stays tied to its messages.
+        From now on it counts as if its owner had just said it, and it stays tied to its messages.
         """
         known = await self._known(key)
         if known.state == "superseded":
-            raise InvalidInput(f"fact {key} was replaced; edit the one that holds instead of it")
+            raise InvalidInput(f"fact {key} was replaced; edit the fact that replaced it")
         now = self._shelf.clock()
         noted = await self._shelf.noted()
         given = {"subject": subject, "attribute": attribute, "until": until}
@@ -186,9 +186,10 @@ class Facts:
         return await self._known(key)
 
     async def forget(self, key: str) -> int:
-        """Forget a fact wherever it was said, and return how often that was; 0: it is not there.
+        """Forget a fact in every place it was said; return how many there were, 0 if there is none.
 
-        What it had replaced holds again. The messages stay; to erase those, see `Memory.forget`.
+        The fact that it had replaced holds again. The messages stay; see `Memory.forget` to erase
+        them.
         """
         noted = await self._shelf.noted()
         mine = next((fact for fact in noted if fact.key == key), None)
@@ -200,39 +201,39 @@ class Facts:
     # --- as documents ---
 
     async def to_markdown(self) -> str:
-        """Return what holds and what waits as a document that people can edit and load back."""
+        """Return the facts that hold or wait as a document that people can edit and load again."""
         return markdown.write(self.owner, await self.list(), self._shelf.clock())
 
     async def from_markdown(self, text: str, *, prune: bool = False) -> Loaded:
-        """Take over what a person changed in the document: new lines, changed ones, ticked boxes.
+        """Apply a person's changes of the document: new lines, changed ones, ticked boxes.
 
         `prune` also forgets the facts whose lines are gone.
         """
         return await documents.load_markdown(self, text, prune=prune)
 
     async def to_json(self) -> JSON:
-        """Return everything that is known, and was, as plain JSON."""
+        """Return all facts, also those that no longer hold, as plain JSON."""
         return documents.to_json(self.owner, await self._shelf.noted())
 
     async def from_json(self, value: JSON) -> Loaded:
-        """Take over facts of `to_json` that are not here; nothing in it can raise its own trust.
+        """Add the facts of `to_json` that are missing here; the document cannot raise their trust.
 
-        What its owner wrote is remembered. A fact of messages that are here is noted again; one of
-        messages that are not waits to be confirmed.
+        Facts that the owner wrote are remembered. A fact from messages that are stored here is
+        noted again; one from other messages waits to be confirmed.
         """
         return await documents.load_json(self._shelf, value)
 
     # --- extracting ---
 
     async def extract(self, session: str | None = None) -> int:
-        """Let the model read what it has not read, of one session or all; return the new facts."""
+        """Let the model read what is unread, of one session or all; return how many facts are new."""
         if self._extractor is None:
             raise InvalidInput(_NO_MODEL)
         await self._shelf.check()
         return await self._extractor.extract_all(self.owner, session)
 
     async def extracted(self) -> Extracted:
-        """Return what extraction took so far, and what came of it."""
+        """Return what extraction has cost so far, and what it found."""
         return await costs(self._shelf.store, self.owner)
 
     async def _known(self, key: str) -> Fact:
@@ -243,9 +244,9 @@ class Facts:
 
 
 def _moment(fact: Noted, noted: Sequence[Noted], now: float) -> float:
-    """Return when a word by hand counts as said: after all that was said so far in its place.
+    """Return when a fact written by hand counts as said: after everything in its slot.
 
-    It is the newest, whatever clocks say.
+    It is the newest, even if a clock went back.
     """
     slot = [other.at for other in noted if slot_of(other) == slot_of(fact)]
     return max([now, *(at + _TICK for at in slot)])
@@ -256,7 +257,7 @@ def _id(message: Message | str) -> str:
 
 
 def _with_wordings(noted: Noted, fact: Fact) -> Found:
-    """Return a fact behind what it said before it was edited."""
+    """Return the earlier wordings of a fact, followed by the fact."""
     earlier = [
         fact._replace(
             text=wording.text,

@@ -1,7 +1,7 @@
-"""Grounding: whether a message states a fact that a model proposes, in the message's own words.
+"""Grounding: does a message state, in its own words, a fact that a model proposes?
 
-A model may be persuaded by anything it was shown, so its word that a person said something is not
-enough. What counts as the person's is only what can be found in their message.
+A model may be persuaded by any text in its prompt, so its claim that a person said something is not
+enough. Only what can be found in a person's message counts as the person's word.
 """
 
 import string
@@ -23,10 +23,10 @@ _WORD_SIGNS: Final = frozenset(string.ascii_lowercase + string.digits)
 def grounded(fact: Noted, message: str) -> Noted | None:
     """Return a fact as a message states it; None if its value is not in the message word for word.
 
-    A fact without a value is its text. One that ended may be named by its attribute alone: "I have
-    no car any more"; the attribute is then its value, and it ends every value. Where the fact's
-    text uses other words than the message, the sentence of the message takes its place: a value
-    that was said must not carry what was not said.
+    The value of a fact without one is its text. A fact that ended may be named by its attribute
+    alone: "I have no car any more"; the attribute is then its value, and it ends every value. Where
+    the fact's text uses other words than the message, the message's sentence replaces it: a value
+    that was said must not bring along something that was not said.
     """
     named = [fact.value or fact.text]
     if fact.until is not None and fact.attribute:
@@ -40,22 +40,22 @@ def grounded(fact: Noted, message: str) -> Noted | None:
         return fact
     try:
         return fact._replace(text=one_line(_sentence(message, found), "a fact's text", MOST_TEXT))
-    except InvalidInput:  # a message may hold what no fact may, such as NUL
+    except InvalidInput:  # a message may hold characters that a fact may not, such as NUL
         return None
 
 
 def says(message: str, words: str) -> bool:
-    """Return whether words are in a message as they are, whatever their case and spaces."""
+    """Return whether a message has these words, ignoring case and spaces."""
     return last_position(message, words) >= 0
 
 
 def last_position(message: str, words: str) -> int:
-    """Return where a message says words for the last time; -1 if it does not."""
+    """Return the last position at which a message has these words; -1 if it does not."""
     wanted = same(words).strip(".!?…。！？ ")
     if not wanted:
         return -1
     text = same(message)
-    # Without `re`, which would keep the words in its cache of patterns after they are forgotten.
+    # Without `re`, whose cache of patterns would keep the words after they are forgotten.
     start = text.rfind(wanted)
     while start >= 0:
         end = start + len(wanted)
@@ -67,11 +67,11 @@ def last_position(message: str, words: str) -> int:
 
 
 def _is_edge(sign: str, neighbor: str) -> bool:
-    """Return whether a word that begins or ends with a sign is not continued by its neighbor."""
+    """Return whether a word that begins or ends with this character ends before its neighbor."""
     return not (sign.isalnum() and neighbor and neighbor in _WORD_SIGNS)
 
 
 def _sentence(message: str, words: str) -> str:
-    """Return the sentence of a message that says some words."""
+    """Return the sentence of a message that has these words."""
     found = (flat(each).strip() for each in sentences(message) if says(each, words))
     return next(found, flat(message).strip())[:MOST_TEXT]

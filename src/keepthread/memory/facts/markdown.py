@@ -18,20 +18,20 @@ _HEAD: Final = re.compile(r"<!-- keepthread facts, as of (\S+) -->")
 _LINE: Final = re.compile(r"\s*[-*] +(?:\[([ xX]?)\] +)?(.*?)\s*(?:<!-- ?([0-9a-f]{32}) ?-->)?\s*")
 _LABEL: Final = re.compile(r"\*\*(?!\*)([^*]+):\*\*\s+(.*)")
 _LONGEST: Final = 10 * MOST_TEXT
-"""Characters of a line that can be a fact's, marks and comment included."""
+"""Characters of the longest line that is read as a fact, with marks and comment."""
 _ENTITY: Final = re.compile(r"&(lt|amp);")
 _LIKE_BOX: Final = re.compile(r"\\*\[")
-"""How a text begins that could be taken for a box; it gets one more backslash in a document."""
+"""Start of a text that could be taken for a box; it gets one more backslash in a document."""
 
 
 class Line(NamedTuple):
-    """One fact as a document has it."""
+    """One fact in a document."""
 
     text: str
     attribute: str = ""
     subject: str = ""
     key: str = ""
-    """Nothing if somebody wrote it into the document."""
+    """Empty if a person added the line."""
     ticked: bool = False
     raw: str = ""
     """The line as it is in the document."""
@@ -40,17 +40,17 @@ class Line(NamedTuple):
 
 
 class Document(NamedTuple):
-    """What a document says."""
+    """The content of a document."""
 
     at: float | None
-    """When it was written, in seconds since 1970; None if it does not tell."""
+    """When it was written, in seconds since 1970; None if it does not say."""
     lines: Sequence[Line]
 
 
 def write(owner: str, facts: Sequence[Fact], now: float) -> str:
     """Return facts as a document."""
     written = datetime.fromtimestamp(now, tz=UTC).isoformat()
-    parts = [f"# What is known of {_escaped(owner)}", f"<!-- keepthread facts, as of {written} -->"]
+    parts = [f"# Facts about {_escaped(owner)}", f"<!-- keepthread facts, as of {written} -->"]
     parts.append(_HELP)
     live = [fact for fact in facts if fact.state == "live"]
     subjects = sorted({fact.subject for fact in live} | {""}, key=str.casefold)
@@ -78,7 +78,7 @@ def line_of(fact: Fact) -> str:
 
 
 def read(text: str, owner: str) -> Document:
-    """Return what a document says; lines that are no list entries are for people."""
+    """Parse a document; lines that are not list entries are for people."""
     head = _HEAD.search(text)
     subject = heading = ""
     lines: list[Line] = []
@@ -106,7 +106,7 @@ def _read_line(raw: str, subject: str, found: "re.Match[str]") -> Line:
 
 
 def without_box(raw: str) -> str:
-    """Return a line as it would stand there with its box open."""
+    """Return a line with its box unticked."""
     return re.sub(r"^(\s*[-*] +)\[[xX]\]", r"\1[ ]", raw)
 
 
@@ -115,7 +115,7 @@ def _labels(attribute: str) -> bool:
 
 
 def _escaped(text: str) -> str:
-    """Return a text that cannot begin a comment, and so cannot pose as a key."""
+    """Return a text that cannot begin a comment, and so cannot imitate a key."""
     return re.sub(r"&(?=(?:lt|amp);)", "&amp;", text).replace("<!", "&lt;!")
 
 
@@ -128,4 +128,4 @@ def _time(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        raise InvalidInput(f"the document is of no time that can be read: {text[:40]!r}") from None
+        raise InvalidInput(f"the document's time cannot be read: {text[:40]!r}") from None

@@ -1,4 +1,4 @@
-"""The profile: what is always shown of an owner, and which other facts bear on a question."""
+"""The profile: the facts about an owner that are always shown, and those related to a question."""
 
 import time
 from collections import Counter
@@ -16,13 +16,13 @@ from keepthread.stores.kinds import FACT
 from keepthread.types import Record, Scope
 
 MOST: Final = 12
-"""Facts of a profile."""
+"""Facts in a profile at most."""
 MOST_CHARACTERS: Final = 1200
-"""Characters of a profile."""
+"""Characters of a profile at most."""
 BEARING: Final = 8
-"""Other facts that bear on a question."""
+"""Other facts related to a question, at most."""
 _WEIGHED: Final = 1000
-"""The newest facts that are weighed for a question; what a context costs has an end."""
+"""The newest facts that are scored for a question, which limits what a context costs."""
 _BY_HAND: Final = 1.0
 _DOUBTED: Final = -0.6
 _REPEATED: Final = 0.2
@@ -30,12 +30,12 @@ _MOST_REPEATED: Final = 3
 
 
 async def known(store: Store, owner: str, query: str, *, now: float | None = None) -> list[Known]:
-    """Return what a context may show of an owner: the profile, and what bears on a question."""
+    """Return the facts that a context may show: the profile, and those related to a question."""
     return known_of(await store.scan(Scope(owner=owner), FACT), query, now=now)
 
 
 def known_of(records: Sequence[Record], query: str, *, now: float | None = None) -> list[Known]:
-    """Return the same of records that were read; what is quarantined is not among it."""
+    """Return the same from records that were read; quarantined facts are left out."""
     facts = resolve(all_noted(records), time.time() if now is None else now)
     live = [fact for fact in facts if fact.state == "live"]
     chosen = profile(live, facts)
@@ -56,9 +56,9 @@ def _known(fact: Fact, always: bool, score: float, reason: str) -> Known:
 
 
 def profile(live: Sequence[Fact], facts: Sequence[Fact]) -> list[tuple[Fact, float]]:
-    """Return the facts about the owner that matter most, with their weights, the first first.
+    """Return the most important facts about the owner, with their weights, the heaviest first.
 
-    What was written or confirmed by hand, what was said again, and what is new matters more.
+    Facts that were written or confirmed by hand, said again, or are new, weigh more.
     """
     times = Counter((slot_of(f), said(f)) for f in facts if f.state != "quarantined")
     own = [fact for fact in live if not fact.subject]

@@ -1,7 +1,7 @@
-"""Sources: how far the messages that a fact comes from can be trusted, and what of them is said.
+"""Provenance: how far the messages that a fact comes from can be trusted, and what they state.
 
-An assistant's message has the lowest trust of everything it was shown, and of its own turn. No
-fact is drawn again from text that was recalled, quoted or added by the program.
+An assistant's message has the lowest trust of everything it was shown, and of its own turn. Text
+that was recalled, quoted or added by the program is not a source of facts.
 """
 
 import re
@@ -31,10 +31,10 @@ _END: Final = re.compile(r"\[end of quote, fence \w+\]\s*$")
 
 
 def trust_of(message: Message, turn: Iterable[Message], *, owner: str, subject: str = "") -> Origin:
-    """Return how much a message's word counts, said of a subject.
+    """Return the trust of a message about a subject.
 
-    What another than the owner says of anybody but themselves counts as an assistant's word. Names
-    are compared as they are: in a shared channel people choose their own.
+    An author other than the owner is trusted about themselves; about anybody else, the message
+    counts as an assistant's. Names must match exactly: in a shared channel people choose their own.
     """
     origin = origin_of(message)
     if origin == "assistant":
@@ -45,12 +45,12 @@ def trust_of(message: Message, turn: Iterable[Message], *, owner: str, subject: 
 
 
 def is_receipt(message: Message) -> bool:
-    """Return whether it is our own answer to a model that had something remembered."""
+    """Return whether it is our own reply to a model's call of `remember`."""
     return message.role == "tool" and message.content in (NOTED, WAITS)
 
 
 def news_in(message: Message) -> str:
-    """Return what a message says for the first time: without quotations and fenced blocks."""
+    """Return the text of a message without quotations and code blocks."""
     if message.state != "live" or is_note(message):
         return ""
     if message.role == "tool" and (message.name in _OWN_TOOLS or is_receipt(message)):
@@ -92,7 +92,9 @@ async def spans_of(store: Store, session: SessionInfo, shown: Shown) -> "MadeOf"
         seqs = [seq for first, last in found for seq in range(first, last + 1)]
         lacking |= await _lacks(store, info.key, seqs)
     if lacking:
-        raise InvalidInput("some of what was shown is forgotten by now, so nothing was noted")
+        raise InvalidInput(
+            "some of the messages shown have been forgotten since; nothing was noted"
+        )
     return MadeOf(list(dict.fromkeys(spans)), epochs)
 
 
@@ -109,7 +111,7 @@ async def _lacks(store: Store, session: SessionKey, seqs: Sequence[int]) -> bool
 
 
 async def written_from(store: Store, session: SessionInfo, message: Message) -> list[Span]:
-    """Return the spans that an assistant's message was written from, as its meta has them."""
+    """Return the spans that an assistant's message was written from, as its meta says."""
     if origin_of(message) != "assistant":
         return []
     meta = cast(Mapping[str, Any], message.meta)
@@ -123,7 +125,7 @@ async def written_from(store: Store, session: SessionInfo, message: Message) -> 
 
 
 def _spans(session: SessionInfo, ranges: Any) -> list[Span]:
-    """Return ranges of a session as spans; a program may have noted something else there."""
+    """Return ranges of a session as spans; a program may have written something else there."""
     try:
         pairs = [(int(first), int(last)) for first, last in ranges or ()]
     except (TypeError, ValueError):
@@ -135,16 +137,16 @@ def _spans(session: SessionInfo, ranges: Any) -> list[Span]:
 async def turn_of(store: Store, session: SessionKey, message: Message) -> Sequence[Message]:
     """Return the messages of the turn that a message is in, oldest first.
 
-    If its question was hidden when it was written, as that of an answer given again after a rewind
-    is, all is added that could be seen since the question before it. Of a turn too long to be
-    read through, what is left counts as what a tool said.
+    If its question was hidden when it was written, as for an answer that is given again after a
+    rewind, everything visible since the question before it is added. Of a turn that is too long to
+    read completely, the rest counts as a tool's text.
     """
     again = await _answered(store, session, message)
     return [*again, *await _numbered(store, session, message)]
 
 
 async def _answered(store: Store, session: SessionKey, message: Message) -> list[Message]:
-    """Return what a message given after a rewind answers, oldest first; nothing for any other."""
+    """Return what a message after a rewind answers, oldest first; empty for any other."""
     records = await store.scan(Scope(session=session), MARKS)
     marks = marks_of(records).upto(message.seq - 1)
     if opens_turn(message) or not marks.hidden:
@@ -182,7 +184,7 @@ async def _numbered(store: Store, session: SessionKey, message: Message) -> Sequ
 
 
 async def _later(store: Store, session: SessionKey, message: Message) -> list[Message]:
-    """Return what follows a message, at least until the next turn begins."""
+    """Return the messages after a message, at least until the next turn begins."""
     found: list[Message] = []
     after = message.seq
     for _ in range(_MOST_PAGES):

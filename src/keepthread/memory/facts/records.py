@@ -1,4 +1,4 @@
-"""Facts as records on their owner's shelf, and back; what was forgotten leaves a key, no text."""
+"""Facts as records of their owner, and back; a forgotten fact leaves its key, but no text."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ MOST_NAME: Final = 120
 MOST_VALUE: Final = 300
 _GONE: Final = "gone"
 _TIME: Final = 12
-"""The digits of a key that tell the time."""
+"""Digits of a key that are its time."""
 _BROKEN: Final = re.compile("[\ud800-\udfff]")
 _ITSELF: Final = frozenset(("i", "me", "myself", "user", "the user", "owner", "the owner"))
 
@@ -29,7 +29,7 @@ _ITSELF: Final = frozenset(("i", "me", "myself", "user", "the user", "owner", "t
 
 
 def one_line(value: object, what: str, most: int) -> str:
-    """Return a text in one line, or refuse what is too long to be a fact."""
+    """Return a text in one line; refuse one that is too long for a fact."""
     text = " ".join(check_text(value, what).split())
     if "\0" in text or (not text.isascii() and _BROKEN.search(text)):
         raise InvalidInput(f"{what} holds a NUL or half a character")
@@ -39,11 +39,11 @@ def one_line(value: object, what: str, most: int) -> str:
 
 
 def subject_of(value: object, owner: str, speaker: str | None = None) -> str:
-    """Return whom a fact is about; nothing if it is the owner.
+    """Return the subject of a fact; empty if it is the owner.
 
-    Anyone who speaks of themselves is meant by "I" and "the user"; the owner if nobody is named.
-    Only the owner's exact name is the owner: in a shared channel people choose their own, so a
-    speaker whose name would be read as the owner's is refused.
+    "I" and "the user" mean the speaker, or the owner if no speaker is named. Only the owner's exact
+    name means the owner: in a shared channel people choose their own names, so a speaker whose name
+    would be read as the owner's is refused.
     """
     subject = one_line(value, "subject", MOST_NAME)
     if subject.casefold() not in _ITSELF:
@@ -57,7 +57,7 @@ def subject_of(value: object, owner: str, speaker: str | None = None) -> str:
 
 
 def checked(fact: Noted, owner: str) -> Noted:
-    """Return a fact in the form in which it is kept, or say what is wrong with it."""
+    """Return a fact in the form in which it is stored; raise an error if it is invalid."""
     text = one_line(fact.text, "a fact's text", MOST_TEXT)
     if not text:
         raise InvalidInput("a fact's text is empty; say what is known, in a sentence")
@@ -79,9 +79,9 @@ def checked(fact: Noted, owner: str) -> Noted:
 
 
 def key_of(fact: Noted, owner: str, messages: Sequence[Message]) -> str:
-    """Return the key that a fact has for ever; it sorts by when the fact was said.
+    """Return the permanent key of a fact; keys sort by when the fact was said.
 
-    The same from the same messages is one fact, however it is worded and whichever copy of the
+    The same fact from the same messages has one key, however it is worded and whichever copy of the
     messages it was read in.
     """
     millis = min(int(fact.at * 1000), (1 << 48) - 1)
@@ -98,7 +98,7 @@ def key_of(fact: Noted, owner: str, messages: Sequence[Message]) -> str:
 
 
 def value_of(fact: Noted) -> JSON:
-    """Return what the shelf keeps of a fact."""
+    """Return the stored value of a fact."""
     value: dict[str, Any] = fact._asdict()
     del value["key"]
     value["messages"] = [list(source) for source in fact.messages]
@@ -108,27 +108,27 @@ def value_of(fact: Noted) -> JSON:
 
 
 def gone(at: float) -> JSON:
-    """Return what stays of a fact that was forgotten, so that nobody proposes it again."""
+    """Return what stays of a forgotten fact, so that it is not proposed again."""
     return {_GONE: at}
 
 
 def is_gone(record: Record) -> bool:
-    """Return whether a record is what a forgotten fact left."""
+    """Return whether a record is the remainder of a forgotten fact."""
     return isinstance(record.value, Mapping) and _GONE in record.value
 
 
 def noted_of(record: Record) -> Noted | None:
-    """Return the fact that a record keeps; None if it is forgotten, or somebody else's writing."""
+    """Return the fact in a record; None if it was forgotten, or is not in our format."""
     return None if is_gone(record) else from_value(record.key, record.value)
 
 
 def all_noted(records: Iterable[Record]) -> list[Noted]:
-    """Return the facts that records keep."""
+    """Return the facts in records."""
     return [fact for record in records if (fact := noted_of(record)) is not None]
 
 
 def from_value(key: str, value: object) -> Noted | None:
-    """Return the fact that a value says, or None if it says none."""
+    """Return the fact in a value, or None if it is not a fact."""
     try:
         return _noted(key, cast(dict[str, Any], value))
     except (AttributeError, InvalidInput, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The shelf of one owner's facts: reading all of them, adding one, changing one."""
+"""The repository of one owner's facts: read all, add one, change one."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
@@ -36,12 +36,12 @@ _NO_FACTS: Final = (
 
 
 class Read(NamedTuple):
-    """Messages as they were read, and the session as it was before: its epoch tells of erasures."""
+    """Messages as they were read, and the session before; a later epoch shows an erasure."""
 
     session: SessionInfo
     messages: Sequence[Message]
     shown: MadeOf = MadeOf()
-    """What else a model was shown when it proposed the fact."""
+    """Other messages that a model was shown when it proposed the fact."""
 
 
 class FactShelf:
@@ -55,7 +55,7 @@ class FactShelf:
         clock: Callable[[], float],
         learned: Callable[[str], None] | None = None,
     ) -> None:
-        """Hold an owner's shelf; `learned` is told whose facts changed."""
+        """Take the store and the owner; `learned` is called with the owner whose facts changed."""
         self.store = store
         self.owner = check_id(owner, "owner")
         self.clock = clock
@@ -64,13 +64,13 @@ class FactShelf:
         self._able = False
 
     async def check(self) -> None:
-        """Refuse stores that cannot search: facts that nobody finds are no use."""
+        """Refuse stores that cannot search: facts would never be found."""
         if not self._able and await self.store.finder() is None:
             raise Unsupported(_NO_FACTS)
         self._able = True
 
     async def noted(self) -> list[Noted]:
-        """Return all that was noted."""
+        """Return all facts as they are stored."""
         await self.check()
         return all_noted(await self.store.scan(self._scope, FACT))
 
@@ -79,18 +79,18 @@ class FactShelf:
         return resolve(await self.noted(), self.clock(), asked=at)
 
     async def fact(self, key: str) -> Fact | None:
-        """Return one of them."""
+        """Return one fact."""
         return next((fact for fact in await self.facts() if fact.key == key), None)
 
     async def state(self, key: str) -> Literal["there", "gone"] | None:
-        """Return whether a fact is there, or was forgotten."""
+        """Return whether a fact exists, or was forgotten."""
         record = await self.store.get(self._scope, FACT, check_id(key, "key"))
         return record and ("gone" if is_gone(record) else "there")
 
     # --- adding ---
 
     async def read(self, session: str, ids: Sequence[str]) -> Read:
-        """Return the messages that a fact comes from; each must be there."""
+        """Return the messages that a fact comes from; each must exist."""
         info = await self.store.get_session(session)
         if info is None or not info.ready or info.owner != self.owner:
             raise SessionNotFound(f"{self.owner!r} has no session {session!r}")
@@ -103,20 +103,20 @@ class FactShelf:
         return Read(info, found)
 
     async def trust(self, read: Read, subject: str) -> tuple[Origin, Origin]:
-        """Return whose word messages are, and how much it counts, said of a subject."""
+        """Return the origin of messages, and their trust about a subject."""
         trusts: list[Origin] = []
         for message in read.messages:
             turn = await turn_of(self.store, read.session.key, message)
             trusts.append(trust_of(message, turn, owner=self.owner, subject=subject))
-        if read.session.kind == "delegate":  # whose task a model wrote, in the user's role
+        if read.session.kind == "delegate":  # a model wrote its task, in the user's role
             trusts.append("tool")
         return lowest(map(origin_of, read.messages)), lowest(trusts)
 
     async def add(self, fact: Noted, read: Read | None = None) -> tuple[str, bool]:
-        """Note a fact once; return its key, and whether it was new.
+        """Note a fact once; return its key, and whether it is new.
 
-        A key of nothing tells that its owner forgot it. If something was erased in the session
-        since the messages were read, `Stale` is raised and nothing is noted.
+        An empty key means that the owner forgot it. If something was erased in the session since
+        the messages were read, `Stale` is raised and nothing is noted.
         """
         messages = sorted(read.messages, key=lambda m: m.seq) if read else []
         if read and messages:
@@ -161,7 +161,7 @@ class FactShelf:
     # --- changing ---
 
     async def change(self, key: str, change: Callable[[Noted], Noted]) -> None:
-        """Put a fact anew; one that is forgotten or erased meanwhile does not come back."""
+        """Change a stored fact; one that is forgotten or erased in the meantime stays so."""
         while True:
             record = await self.store.get(self._scope, FACT, check_id(key, "key"))
             fact = noted_of(record) if record else None
@@ -183,7 +183,7 @@ class FactShelf:
             return
 
     async def forget(self, key: str) -> bool:
-        """Forget a fact; one that messages tell of leaves its key, lest it be proposed again."""
+        """Forget a fact; one that messages state leaves its key, so it is not proposed again."""
         while True:
             record = await self.store.get(self._scope, FACT, check_id(key, "key"))
             if record is None or is_gone(record):

@@ -1,4 +1,4 @@
-"""Truth: which of the noted facts hold at a time, decided by fixed rules and not by a model.
+"""Resolution: which of the noted facts hold at a time, by fixed rules and without a model.
 
 Facts of one subject and attribute share a slot. An attribute that can have several values has a
 slot for each value, and a fact without an attribute has one for its text. In a slot:
@@ -27,18 +27,18 @@ from keepthread.memory.facts.validity import NEVER, Moment, Statement, Validity,
 from keepthread.types import Origin
 
 QUARANTINED: Final = frozenset[Origin](("tool", "import", "web"))
-"""Whose word is not taken until the owner confirms it."""
+"""Origins whose facts are not used until the owner confirms them."""
 Slot: TypeAlias = tuple[str, str, str]
 
 
 def same(text: str) -> str:
-    """Return a text such that those that say the same are equal."""
+    """Return a text in a form in which texts that say the same are equal."""
     return " ".join(text.casefold().split())
 
 
 def slot_of(fact: Noted | Fact) -> Slot:
-    """Return what a fact competes for: one fact of a slot holds at a time."""
-    # Names that only look alike are two people, who may speak for themselves alone.
+    """Return the slot of a fact: one fact per slot holds at a time."""
+    # Names that only look alike are two people, each trusted about themselves only.
     subject, attribute = fact.subject, same(fact.attribute)
     if not attribute:
         return subject, "", same(fact.text)
@@ -46,12 +46,12 @@ def slot_of(fact: Noted | Fact) -> Slot:
 
 
 def said(fact: Noted | Fact) -> str:
-    """Return what a fact says, such that another with the same in its slot only repeats it."""
+    """Return the content of a fact; another one with the same in its slot only repeats it."""
     return same(fact.value or fact.text)
 
 
 def standing(fact: Noted) -> Origin:
-    """Return how much a fact counts; what its owner confirmed counts as the owner's word."""
+    """Return the trust of a fact; a confirmed one counts as the owner's word."""
     if fact.confirmed_at is None:
         return fact.trust
     return max(fact.trust, "user", key=rank)
@@ -60,7 +60,7 @@ def standing(fact: Noted) -> Origin:
 def resolve(noted: Iterable[Noted], now: float, *, asked: float | None = None) -> list[Fact]:
     """Return every fact with its state at a time, in the order in which they became true.
 
-    The time is `asked`, or now. Now is never before something that was said, whatever clocks say.
+    The time is `asked`, or now. Now is never earlier than a statement, even if a clock went back.
     """
     slots: defaultdict[Slot, list[Noted]] = defaultdict(list)
     for fact in noted:
@@ -98,7 +98,7 @@ def _times(slot: Sequence[Noted]) -> dict[str, float]:
 
 
 def _has_ended(fact: Noted) -> bool:
-    """Return whether a fact only says that something ended: it holds at no time itself."""
+    """Return whether a fact only says that something ended; it never holds itself."""
     began = fact.at if fact.since is None else fact.since
     return fact.until is not None and fact.until <= began
 
@@ -114,7 +114,7 @@ def _resolved(slot: Sequence[Noted], now: float, asked: float | None) -> list[Fa
     noted = {fact.key: fact for fact in taken}
     if asked is None:
         asked = max([now, *(each.at for each in statements)])
-    time = Moment(asked, inf)  # all that was said by then
+    time = Moment(asked, inf)  # after everything that was said at that time
     found = validity(statements)
     holder = holder_at(found, time)
     facts: dict[str, Fact] = {}
@@ -151,7 +151,7 @@ def _statements(taken: Sequence[Noted]) -> list[Statement]:
 
 
 def _state(valid: Validity, holder: Validity | None, time: Moment) -> tuple[FactState, Moment, str]:
-    """Return a fact's state at a time, when it ceases to hold, and what stands in its place."""
+    """Return a fact's state at a time, when it ceases to hold, and which fact replaces it."""
     start, end = valid.statement.start, max(valid.end, valid.statement.start)
     if valid.statement.is_end:
         until = start if valid.statement.until is None else valid.statement.until

@@ -1,4 +1,4 @@
-"""Validity: from when to when each fact of one slot holds, given what else was said in it."""
+"""Validity: from when to when each fact of one slot holds, given the other facts in it."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,51 +7,51 @@ from typing import Final, NamedTuple
 
 
 class Moment(NamedTuple):
-    """A point in time; of what was said at one time, the order of saying tells the points apart.
+    """A point in time; statements made at the same clock time are ordered by their number.
 
-    Clocks stand still and go back. What is said and then ended at one time of the clock held in
-    between, and replaced what was before it.
+    Clocks can stop and go back. A fact that is stated and ended at the same clock time held in
+    between, and replaced the fact before it.
     """
 
     time: float
     number: float = -1
-    """The position of the statement that was made then; -1 for a time that somebody named."""
+    """The position of the statement made then; -1 for a time that a caller named."""
 
 
 NEVER: Final = Moment(inf)
 
 
 class Statement(NamedTuple):
-    """A fact of a slot that is taken, and the time it speaks of."""
+    """A fact of a slot that counts, and the time it is about."""
 
     key: str
     number: int
     """Its position in the order in which the slot's facts were said."""
     value: str
     rank: int
-    """How much it counts."""
+    """Its trust as a number."""
     at: float
     """When it was said."""
     start: Moment
     until: Moment | None
     lasts: bool
-    """Whether it replaces others for good: it has no end, or was given one by an edit."""
+    """Whether it replaces others permanently: it has no end, or an edit added its end."""
     everything: bool
     """Whether it names no value, only the attribute: its end is the end of every value."""
 
     @property
     def is_end(self) -> bool:
-        """Return whether it only says that its value ended, and holds at no time itself."""
+        """Return whether it only says that its value ended, and never holds itself."""
         return self.until is not None and self.until <= self.start
 
     @property
     def effect(self) -> tuple[float, int]:
-        """Return when it takes effect: once it was said, or later if it speaks of the future."""
+        """Return when it takes effect: when it was said, or later if it is about the future."""
         start = self.start if self.until is None else min(self.start, self.until)
         return max(self.at, start.time), self.number
 
     def concerns(self, other: "Statement") -> bool:
-        """Return whether it speaks of the value of another."""
+        """Return whether it is about the value of another statement."""
         return self.value == other.value or (self.is_end and self.everything)
 
 
@@ -61,13 +61,13 @@ class Validity(NamedTuple):
     statement: Statement
     end: Moment
     by: str = ""
-    """The key of the fact that ends it or stands in its place; nothing if none does."""
+    """The key of the fact that ends or replaces it; empty if there is none."""
     holds: bool = True
     """Whether it holds at any time."""
 
 
 def validity(statements: Sequence[Statement]) -> dict[str, Validity]:
-    """Return when each statement of a slot holds, by its key; give them in the order of saying."""
+    """Return when each statement of a slot holds, by its key; they must be in the order said."""
     claims = [each for each in statements if not each.is_end]
     ends = [each for each in statements if each.is_end]
     periods = [each for each in claims if each.until is not None]
@@ -83,7 +83,7 @@ def validity(statements: Sequence[Statement]) -> dict[str, Validity]:
 
 
 def holder_at(found: Mapping[str, Validity], time: Moment) -> Validity | None:
-    """Return what holds at a time: of the most trusted, what took effect last."""
+    """Return the statement that holds at a time: the most trusted; of equals, the latest."""
     valid = (v for v in found.values() if v.holds and v.statement.start <= time < v.end)
     return max(valid, key=lambda v: (v.statement.rank, v.statement.effect), default=None)
 
@@ -93,14 +93,14 @@ def _holding(found: Mapping[str, Validity], *, above: int) -> list[Validity]:
 
 
 def _ended(claim: Statement, ends: Sequence[Statement], periods: Sequence[Statement]) -> Validity:
-    """Return when a claim holds by its own words and by what was said of its value."""
+    """Return when a claim holds by its own words and by statements about its value."""
     own = NEVER if claim.until is None else claim.until
     valid = Validity(claim, own)
     for end in ends:
         if end.until is None or not end.concerns(claim):
             continue
         if end.number < claim.number:
-            if end.rank > claim.rank:  # it was denied by somebody more trusted
+            if end.rank > claim.rank:  # a more trusted statement denied it
                 return Validity(claim, claim.start, end.key, holds=False)
         elif end.rank >= claim.rank and end.until < valid.end:
             valid = Validity(claim, end.until, end.key, holds=end.until > claim.start)
@@ -137,7 +137,7 @@ def _replaced(found: Mapping[str, Validity], rank: int) -> dict[str, Validity]:
 
 
 def _end(end: Statement, claims: Iterable[Validity], ends: Sequence[Statement]) -> Validity:
-    """Return an end, superseded if a more trusted word denies it or its value is stated again."""
+    """Return an end, superseded if a more trusted one denies it or its value is stated again."""
     denied = ""
     again: list[Statement] = [e for e in ends if e.concerns(end) and e.rank >= end.rank]
     for valid in claims:

@@ -1,7 +1,7 @@
-"""Answers that were written from a context which held what is forgotten, as far as that is known.
+"""Find answers that were written from a context with forgotten messages, where that is known.
 
-Known are the answers of the same turn, those whose meta says so, and those of turns for
-which an account was kept that shows it.
+It is known of answers in the same turn, of those whose meta says so, and of turns for which an
+explanation was kept that shows it.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _PAGE: Final = 500
 async def answers_to(
     store: Store, sessions: Mapping[SessionKey, SessionInfo], plan: Plan
 ) -> dict[SessionKey, list[int]]:
-    """Return the positions of answers that are not in the plan yet."""
+    """Return the positions of answers that are not yet in the plan."""
     touched = [sessions[key] for key in plan.sessions if key in sessions]
     owners = {info.owner for info in touched}
     names = {info.id: info.key for info in touched}
@@ -40,7 +40,7 @@ async def answers_to(
 
 
 class _Session:
-    """One session that is read from end to end."""
+    """One session that is read completely."""
 
     def __init__(
         self, store: Store, plan: Plan, names: Mapping[str, SessionKey], key: SessionKey
@@ -52,7 +52,7 @@ class _Session:
 
     async def answers(self) -> list[int]:
         shown = await self._shown()
-        begun: set[int] = set()  # turns in which something goes
+        begun: set[int] = set()  # turns in which a message is forgotten
         marks = await self._store.scan(Scope(session=self._key), MARKS)
         questions = QuestionTracker(marks_of(marks))
         found: list[int] = []
@@ -72,7 +72,7 @@ class _Session:
         return found
 
     def _says_so(self, answer: Message) -> bool:
-        """Return whether an answer's own note names what goes."""
+        """Return whether an answer's own meta names forgotten messages."""
         meta = cast(Mapping[str, Any], answer.meta)
         if self._covers(self._key, meta.get(WRITTEN_FROM)):
             return True
@@ -85,11 +85,11 @@ class _Session:
     def _covers(self, session: SessionKey, ranges: Any) -> bool:
         try:
             return any(self._plan.covers(session, int(a), int(b)) for a, b in ranges or ())
-        except (TypeError, ValueError):  # a program may have noted something else there
+        except (TypeError, ValueError):  # a program may have written something else there
             return False
 
     async def _shown(self) -> set[int]:
-        """Return the turns for which a kept account shows what goes."""
+        """Return the turns for which a kept explanation shows forgotten messages."""
         turns: set[int] = set()
         for record in await self._store.scan(Scope(session=self._key), WHY):
             value = cast(Mapping[str, Any], record.value)

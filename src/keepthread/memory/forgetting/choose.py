@@ -1,4 +1,4 @@
-"""Choosing: from what was asked for to positions, and what there is to be said of them."""
+"""Choose the messages to forget, and count what will be erased with them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _PAGE: Final = 500
 
 
 async def choose(store: Store, sessions: Sessions, wish: Wish) -> Plan:
-    """Return the positions that are meant."""
+    """Return a plan with the positions that match a query."""
     plan = Plan()
     meant = [info for info in sessions.values() if wish.admits(info)]
     if wish.session is not None and not meant:
@@ -48,30 +48,30 @@ async def _choose_some(store: Store, plan: Plan, info: SessionInfo, wish: Wish) 
             if meant:
                 plan.add(info.key, [m.seq for m in meant], "chosen")
             after = page[-1].seq
-    except SessionGone:  # deleted meanwhile
+    except SessionGone:  # deleted in the meantime
         return
 
 
 class Survey:
-    """What goes, counted while it can still be read."""
+    """Counts what will be erased, while it can still be read."""
 
     def __init__(self, store: Store, views: Sequence[str]) -> None:
-        """Look into a store; `views` are the names of vectors."""
+        """Read a store; `views` are the names of its views of vectors."""
         self.messages: Counter[str] = Counter()
-        """Living messages by the reason why they go."""
+        """Live messages by the reason why they are erased."""
         self.index: Counter[str] = Counter()
         self.probes = Probes()
         self.titles: set[SessionKey] = set()
-        """Sessions whose title was made from what goes."""
+        """Sessions whose title was made from an erased message."""
         self.repeats: set[Detail] = set()
-        """What sessions that stay say of themselves in the same words."""
+        """Texts in the records of sessions that stay, which repeat an erased message."""
         self._store = store
         self._views = views
         self._places: list[int] = []
         self._seen: set[tuple[SessionKey, int]] = set()
 
     async def take(self, plan: Plan, sessions: Sessions) -> None:
-        """Look at what was not looked at yet."""
+        """Read the positions that were not read yet."""
         for session in plan.sessions:
             reasons = plan.reasons(session)
             details = self._details(sessions.get(session), plan)
@@ -86,7 +86,7 @@ class Survey:
         await self._count_index()
 
     def _details(self, info: SessionInfo | None, plan: Plan) -> list[Detail]:
-        """Return what a session says of itself and keeps."""
+        """Return the texts of a session's record that stay."""
         if info is None or info.key in plan.whole:
             return []
         if plan.takes_title(info):
@@ -96,7 +96,7 @@ class Survey:
 
     def _offer(self, session: SessionKey, message: Message) -> None:
         self.probes.offer(message)
-        if session.isdecimal():  # the engines that keep an index have such keys
+        if session.isdecimal():  # only the engines with an index have such keys
             self._places += [part.place for part in parts_of(int(session), message)]
 
     async def _count_index(self) -> None:
@@ -107,7 +107,7 @@ class Survey:
 
 
 async def rows_of(finder: Searchable, places: Sequence[int], views: Sequence[str]) -> Counter[str]:
-    """Return how many pieces and vectors an index has at places."""
+    """Return how many pieces and vectors an index has at these positions."""
     found: Counter[str] = Counter()
     for start in range(0, len(places), _PAGE):
         some = places[start : start + _PAGE]

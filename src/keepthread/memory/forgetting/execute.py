@@ -1,4 +1,4 @@
-"""What is made of messages and lies on shelves: found on every one of them, and taken off."""
+"""Carry out a plan: erase messages, and drop every record that was made from them."""
 
 import asyncio
 from collections import Counter
@@ -17,26 +17,26 @@ from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import FORGET, LEASE, MARKS, WHY
 from keepthread.types import Record, Residue, Scope, SessionInfo, SessionKey
 
-_ABREAST: Final = 8  # shelves at a time: a server is asked again while it answers
+_ABREAST: Final = 8  # scopes read at a time, so that a server is not idle between two answers
 
 
 class Shelves:
-    """Every shelf of a tenant, looked at for what a plan takes away."""
+    """The records of every scope of a tenant, searched for those that a plan drops."""
 
     def __init__(self, store: Store, plan: Plan, sessions: Sessions) -> None:
-        """Know what goes."""
+        """Take the plan."""
         self._store = store
         self._plan = plan
         self._sessions = sessions
         self.residues: list[Residue] = []
-        """Shelves that cannot be read."""
+        """Scopes whose records cannot be read."""
 
     async def count(self) -> Counter[str]:
-        """Return how many records go, by kind."""
+        """Return how many records are dropped, by kind."""
         return Counter([record.kind async for record in self._going()])
 
     async def empty(self) -> None:
-        """Take off what goes; what was changed at that moment is looked at again."""
+        """Drop the records; one that was changed at that moment is read again."""
         stale = True
         while stale:
             stale = False
@@ -82,9 +82,9 @@ class Shelves:
         except SessionGone:
             return []
         except Damaged:
-            why = "a record there is damaged, and nobody knows what it was made of"
+            why = "a damaged record: which messages it was made from is unknown"
             self.residues.append(
-                Residue(f"the shelf of {shelf.whose}", why, "it is dropped; `verify` names it")
+                Residue(f"the records of {shelf.whose}", why, "it is dropped; `verify` names it")
             )
             return []
 
@@ -100,7 +100,7 @@ def _everything(record: Record) -> bool:
 
 
 def _all_but_marks(record: Record) -> bool:
-    """Return whether a record of a forgotten session goes; marks are but positions."""
+    """Return whether a record of a forgotten session is dropped; hidden ranges hold no text."""
     return record.kind not in (MARKS, LEASE)
 
 
@@ -108,7 +108,7 @@ _AT_ONCE: Final = 500
 
 
 class Work:
-    """One intent on its way."""
+    """Carries out one intent."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Work:
         views: Sequence[str],
         progress: Progress | None,
     ) -> None:
-        """Know what to do; nothing is touched yet."""
+        """Take the plan; nothing is changed yet."""
         self._store = store
         self._intent = intent
         self._plan = intent.plan
@@ -130,12 +130,12 @@ class Work:
         self._done = 0
 
     async def look(self) -> None:
-        """Count what goes, while it is there."""
+        """Count what will be erased, while it exists."""
         await self._survey.take(self._plan, self._sessions)
         self._records = await Shelves(self._store, self._plan, self._sessions).count()
 
     def said(self, told: Receipt) -> Receipt:
-        """Return a receipt with what was counted."""
+        """Return a receipt with the counts."""
         messages, whole = self._survey.messages, list(self._plan.whole.values())
         return replace(
             told,
@@ -154,7 +154,7 @@ class Work:
     # --- erasing ---
 
     async def run(self) -> None:
-        """Erase, take off what was made of it, and follow what came meanwhile, to the end."""
+        """Erase messages, drop what was made from them, and repeat for what was added since."""
         plan, size = self._plan, -1
         while size < plan.size() + len(plan.halves):
             if size >= 0:
@@ -173,14 +173,14 @@ class Work:
             await Following(self._store, plan, self._sessions, answers=answers).run()
 
     async def _delete_halves(self) -> None:
-        """Delete the forks that are still being made; one that was finished is kept.
+        """Delete forks that are not yet complete; a completed one is kept.
 
-        A finished fork is followed like any other copy, so only its copies are erased.
+        A completed fork is followed like any other copy, so only its copies are erased.
         """
         for key in list(self._plan.halves):
             try:
                 await self._store.delete_session(key, unready=True)
-            except SessionGone:  # deleted already
+            except SessionGone:  # already deleted
                 continue
             except Stale:
                 self._plan.halves.discard(key)
@@ -189,14 +189,14 @@ class Work:
         seqs = self._plan.positions(key)
         for start in range(0, len(seqs), _AT_ONCE):
             some = seqs[start : start + _AT_ONCE]
-            with suppress(SessionGone):  # deleted meanwhile, and its messages with it
+            with suppress(SessionGone):  # deleted in the meantime, with its messages
                 await self._store.erase(key, some)
             self._done += len(some)
             if self._progress:
                 self._progress(min(self._done, self._plan.size()), self._plan.size())
 
     async def _blank(self) -> None:
-        """Take away what is said of forgotten sessions, first where a fork copied it."""
+        """Clear the titles and prompts of forgotten sessions, first where a fork copied them."""
         for twin, originals in self._plan.twins.items():
             for key in originals & self._sessions.keys():
                 original = self._sessions[key]
@@ -215,7 +215,7 @@ class Work:
                 changed = change(known)
                 if changed == known:
                     return
-                with suppress(Stale):  # changed by another in the meantime: look again
+                with suppress(Stale):  # changed by another process in the meantime: read it again
                     await self._store.put_session(changed, seen=known)
                     return
         except SessionGone:
@@ -227,7 +227,7 @@ class Work:
     # --- cleaning ---
 
     async def clean(self, told: Receipt) -> Receipt:
-        """Let the engine let go of the bytes, look whether it did, and end the intent."""
+        """Let the engine remove the bytes, search for remainders, and end the intent."""
         probes = self._survey.probes.chosen()
         touched = [*self._plan.sessions, *self._plan.halves]
         rewrite = self._intent.rewrite
@@ -238,7 +238,7 @@ class Work:
             probes = [probe for probe in probes if probe not in living.held]
             again = await self._store.clean(probes=probes)
             cleaning = again._replace(done=cleaning.done)
-        if not cleaning.again:  # else the next one who opens the memory does it over
+        if not cleaning.again:  # otherwise the next process that opens the memory repeats it
             await self._intent.drop(self._store)
         return replace(
             told,
@@ -252,7 +252,7 @@ class Work:
         )
 
     def _repeats(self, living: Living) -> list[str]:
-        """Return which sessions still say of themselves what is forgotten."""
+        """Return the places in sessions' records that still repeat forgotten text."""
         kept = [detail for info in self._sessions.values() for detail in details_of(info)]
         seen = self._survey.repeats
         return [detail.where for detail in kept if detail in seen or living.has(detail)]
@@ -263,7 +263,7 @@ def _without_details(info: SessionInfo) -> SessionInfo:
 
 
 def _without_copies(info: SessionInfo, original: SessionInfo) -> SessionInfo:
-    """Return a session without what it has from another that is forgotten."""
+    """Return a session without the fields that it copied from a forgotten one."""
     titled = info.title != original.title
     return replace(
         info,

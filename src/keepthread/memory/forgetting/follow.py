@@ -1,7 +1,7 @@
-"""Following what is meant to its copies, to sub-agents, and to what was made of it in the log.
+"""Follow chosen messages to their copies, to delegated tasks, and to messages made from them.
 
 A fork's messages have the ids, positions and times of those they were copied from. So the copies of
-a session are those sessions of its owner whose first message is the same, be it a tombstone by now.
+a session are the sessions of its owner with the same first message, even if it is a tombstone now.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey
 Sessions: TypeAlias = dict[SessionKey, SessionInfo]
 
 _PAGE: Final = 500
-_ABREAST: Final = 8  # sessions at a time: a server is asked again while it answers
+_ABREAST: Final = 8  # sessions read at a time, so that a server is not idle between two answers
 _NEAR: Final = 200
-"""How far behind a call its results are looked for, beside by their ids."""
+"""Messages after a call in which its results are searched for, in addition to their ids."""
 
 
 class _First(NamedTuple):
-    """A session's first message, as its copies have it too."""
+    """A session's first message, which its copies share."""
 
     id: str
     at: float
 
 
 class _Link(NamedTuple):
-    """Where a sub-agent was sent from."""
+    """The session and the message that a task was delegated from."""
 
     record: Record
     parents: Sequence[SessionKey]
@@ -42,14 +42,14 @@ class _Link(NamedTuple):
 
 
 async def all_sessions(store: Store) -> Sessions:
-    """Return all sessions by key, also those that are being made."""
+    """Return all sessions by key, also forks that are not yet complete."""
     return {session.key: session async for session in every_session(store)}
 
 
 async def messages_at(
     store: Store, session: SessionKey, seqs: Sequence[int]
 ) -> AsyncGenerator[list[Message]]:
-    """Yield the messages at positions, page by page; of a deleted session none."""
+    """Yield the messages at positions, page by page; nothing for a deleted session."""
     for start in range(0, len(seqs), _PAGE):
         try:
             yield await store.find(session, seqs=seqs[start : start + _PAGE])
@@ -58,10 +58,10 @@ async def messages_at(
 
 
 class Following:
-    """One round of following; `run` it until the plan does not grow."""
+    """One round of following; call `run` until the plan no longer grows."""
 
     def __init__(self, store: Store, plan: Plan, sessions: Sessions, *, answers: bool) -> None:
-        """Know where to look; with `answers`, what was written from it goes as well."""
+        """Take the plan; `answers` includes answers that were written from its messages."""
         self._store = store
         self._plan = plan
         self._sessions = sessions
@@ -70,7 +70,7 @@ class Following:
         self._links: dict[SessionKey, _Link | None] = {}
 
     async def run(self) -> None:
-        """Take into the plan all that follows from what is in it."""
+        """Add to the plan everything that follows from what is in it."""
         self._plan.refresh()
         while fresh := self._plan.take_fresh():
             for session, seqs in fresh.items():
@@ -86,7 +86,7 @@ class Following:
     # --- in the log ---
 
     async def _results(self, session: SessionKey, seqs: Sequence[int]) -> None:
-        """Let a tool's result go with its call, and a sub-agent with what it reported."""
+        """Add a tool's result with its call, and a delegated task with its report."""
         async for page in messages_at(self._store, session, sorted(seqs)):
             for message in page:
                 if message.state == "live" and message.tool_calls:
@@ -152,7 +152,7 @@ class Following:
     # --- sub-agents ---
 
     async def _delegates(self) -> None:
-        """Let a sub-agent go with what its task was made of, and its report with what it said."""
+        """Add delegated tasks with the messages they were made from, and reports with answers."""
         touched = set(self._plan.sessions)
         ids = {self._sessions[key].id for key in touched if key in self._sessions}
         for child in self._sessions.values():
@@ -185,12 +185,12 @@ class Following:
         return link
 
     def _others(self, child: SessionInfo) -> list[SessionKey]:
-        """Return where a report may be if the session it was made to is gone: in its forks."""
+        """Return the forks that may hold a report if the session it was made to is gone."""
         mine = [info for info in self._sessions.values() if info.owner == child.owner]
         return [info.key for info in mine if info.kind != "delegate"]
 
     async def _reports(self, link: _Link) -> list[tuple[SessionKey, Message]]:
-        """Return the call and the result that stand for a sub-agent where it was sent from."""
+        """Return the call and the result of a delegated task in the session it came from."""
         return [
             (key, message)
             for key in link.parents
@@ -198,7 +198,7 @@ class Following:
         ]
 
     async def _lost(self, child: SessionInfo, link: _Link) -> set[str]:
-        """Return which of both go with a sub-agent's own words: the task is in the call."""
+        """Return which of the two are erased with a task's messages: the call holds the task."""
         if child.key in self._plan.whole:
             return {link.call, link.result}
         roles: set[str] = set()
@@ -211,7 +211,7 @@ class Following:
     async def _find(
         self, session: SessionKey, *, ids: Sequence[str] = (), seqs: Sequence[int] = ()
     ) -> list[Message]:
-        """Return messages; none of a session that was deleted meanwhile."""
+        """Return messages; none if the session was deleted in the meantime."""
         try:
             return await self._store.find(session, ids=ids, seqs=seqs)
         except SessionGone:
@@ -219,7 +219,7 @@ class Following:
 
 
 def _is_copy(one: Message, other: Message) -> bool:
-    """Return whether two messages at one position were once the same; one may be a tombstone."""
+    """Return whether two messages at one position are copies; one may be a tombstone."""
     if (one.id, one.created_at) != (other.id, other.created_at):
         return False
     return one.state != "live" or other.state != "live" or one.digest == other.digest

@@ -1,4 +1,4 @@
-"""Forgetting from end to end: choose, store the intent, carry it out, clean up, give a receipt."""
+"""Forgetting, step by step: choose, store the intent, carry it out, clean up, return a receipt."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _log: Final = logging.getLogger("keepthread")
 
 
 class Forgetting:
-    """Forgets in one store, for one tenant."""
+    """Erases messages in one store, for one tenant."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Forgetting:
         views: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> None:
-        """Know the store, the same with its outbox if it has one, and the names of vectors."""
+        """Take the store, the same store with its outbox if any, and the views of vectors."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -42,10 +42,10 @@ class Forgetting:
         self._progress = progress
 
     async def forget(self, wish: Wish, *, answers: bool, rewrite: bool, dry_run: bool) -> Receipt:
-        """Forget what is asked for, or say what that would be."""
+        """Forget what a query matches, or report what that would be."""
         wish.check()
         if self._outbox is not None:
-            await self._outbox.outbox.deliver()  # so that all there is stands in the log
+            await self._outbox.outbox.deliver()  # so that the log has all messages
         sessions = await all_sessions(self._store)
         plan = await choose(self._store, sessions, wish)
         await Following(self._store, plan, sessions, answers=answers).run()
@@ -59,7 +59,7 @@ class Forgetting:
         return await self._carry_out(intent, work, told)
 
     async def complete(self) -> int:
-        """Complete what was begun by one who died, and return how much that was."""
+        """Complete what a process began before it died; return the number of intents."""
         found = await intents(self._store)
         for intent in found:
             sessions = await all_sessions(self._store)
@@ -93,7 +93,7 @@ class Forgetting:
         return [Answer(sessions[key].id, seq) for key, found in seqs.items() for seq in found]
 
     async def _empty_outbox(self, wish: Wish, plan: Plan) -> int:
-        """Take out of the outbox what was set aside there and is meant as well."""
+        """Remove messages from the outbox that were set aside there and match as well."""
         if self._outbox is None:
             return 0
         sessions = await all_sessions(self._store)

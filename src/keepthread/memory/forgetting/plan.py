@@ -1,7 +1,7 @@
-"""Intents: what a forgetting is about to do, stored before it begins, without a word of it.
+"""Intents: what a forgetting will do, stored before it begins, without any of the text.
 
-Should its process die, the next one that opens the memory finds the intent and completes it. A
-large one is several records; until all of them are there, nothing was begun.
+If its process dies, the next one that opens the memory finds the intent and completes it. A large
+intent is several records; until all of them are stored, nothing is erased.
 """
 
 from bisect import bisect_left
@@ -17,22 +17,22 @@ from keepthread.stores.validation import check_id, check_time
 from keepthread.types import JSON, Message, Record, Scope, SessionInfo, SessionKey, Span
 
 Reason: TypeAlias = Literal["chosen", "copy", "delegate", "made", "answer"]
-"""Why a message goes: it was meant, or is a copy, a delegate's, made from others, an answer."""
+"""Why a message is erased: it matched, or is a copy, a delegate's, made from others, an answer."""
 
 
 class Plan:
-    """Positions by session; it grows as what is meant is followed to what was made of it."""
+    """Positions to erase, by session; it grows as chosen messages are followed."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Begin empty."""
         self.whole: dict[SessionKey, Reason] = {}
-        """Sessions of which nothing stays but tombstones."""
+        """Sessions that are erased completely; their tombstones stay."""
         self.halves: set[SessionKey] = set()
-        """Forks that are being made, and must be made again."""
+        """Forks that are not yet complete, and must be made again."""
         self.twins: dict[SessionKey, set[SessionKey]] = {}
-        """Copies of whole sessions, and of which; they may say the same of themselves."""
+        """Copies of whole sessions, and of which; they may have the same title or prompt."""
         self.owner: str | None = None
-        """Whose own shelf goes as well."""
+        """The owner whose own records are dropped as well."""
         self._why: dict[SessionKey, dict[int, Reason]] = {}
         self._fresh: dict[SessionKey, list[int]] = {}
         self._sorted: dict[SessionKey, list[int]] = {}
@@ -43,11 +43,11 @@ class Plan:
 
     @property
     def sessions(self) -> list[SessionKey]:
-        """Return the sessions that are touched."""
+        """Return the sessions with something to erase."""
         return list(dict.fromkeys([*self._why, *self.whole]))
 
     def add(self, session: SessionKey, seqs: Iterable[int], reason: Reason) -> None:
-        """Take in positions; the first reason stays."""
+        """Add positions; the first reason stays."""
         known = self._why.get(session, {})
         new = [seq for seq in seqs if seq not in known]
         if not new:
@@ -57,17 +57,17 @@ class Plan:
         self._sorted.pop(session, None)
 
     def add_whole(self, session: SessionKey, messages: int, reason: Reason) -> None:
-        """Take in all of a session."""
+        """Add a whole session."""
         self.whole.setdefault(session, reason)
         self.add(session, range(1, messages + 1), reason)
 
     def take_fresh(self) -> dict[SessionKey, list[int]]:
-        """Return what was taken in since this was asked last."""
+        """Return what was added since the last call."""
         fresh, self._fresh = self._fresh, {}
         return fresh
 
     def refresh(self) -> None:
-        """Let everything be looked at anew."""
+        """Return everything again with the next `take_fresh`."""
         self._fresh = {session: list(why) for session, why in self._why.items()}
 
     def positions(self, session: SessionKey) -> Sequence[int]:
@@ -77,28 +77,28 @@ class Plan:
         return self._sorted[session]
 
     def reasons(self, session: SessionKey) -> Mapping[int, Reason]:
-        """Return why each position of a session goes."""
+        """Return why each position of a session is erased."""
         return self._why.get(session, {})
 
     def covers(self, session: SessionKey, first: int, last: int) -> bool:
-        """Return whether a range holds a position that goes."""
+        """Return whether a range holds a position to erase."""
         seqs = self.positions(session)
         place = bisect_left(seqs, first)
         return place < len(seqs) and seqs[place] <= last
 
     def touches(self, spans: Sequence[Span]) -> bool:
-        """Return whether something is made of what goes."""
+        """Return whether a span holds a position to erase."""
         return any(self.covers(*span) for span in spans)
 
     def takes_title(self, info: SessionInfo) -> bool:
-        """Return whether a session's title was made from a message that goes."""
+        """Return whether a session's title was made from a message to erase."""
         return info.title_seq > 0 and self.covers(info.key, info.title_seq, info.title_seq)
 
     def size(self) -> int:
         """Return how many positions there are."""
         return sum(map(len, self._why.values()))
 
-    # --- as JSON, without a word of what goes ---
+    # --- as JSON, without any text ---
 
     def entries(self) -> Iterator[JSON]:
         """Yield the plan in small parts."""
@@ -112,7 +112,7 @@ class Plan:
                     yield [session, first, last, reason]
 
     def take(self, entry: JSON) -> None:
-        """Take in a part that `entries` gave."""
+        """Add a part that `entries` returned."""
         if isinstance(entry, Mapping):
             part = cast(Mapping[str, Any], entry)
             if "owner" in part:
@@ -130,7 +130,7 @@ def ranges(seqs: Iterable[int]) -> list[Range]:
 
 
 class Wish(NamedTuple):
-    """What to look for; a message is meant if everything that is given holds for it."""
+    """Selects messages: a message matches if it matches every field that is given."""
 
     session: str | None = None
     message: str | None = None
@@ -142,7 +142,7 @@ class Wish(NamedTuple):
     until: float | None = None
 
     def check(self) -> "Wish":
-        """Refuse what means nothing, or everything."""
+        """Refuse a query without a field, or with contradicting ones."""
         if all(value is None for value in self):
             raise InvalidInput(
                 "say what to forget: a session, a message of one, an owner, an author, a source,"
@@ -161,16 +161,16 @@ class Wish(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all of a session is meant, and so what is said of it as well."""
+        """Return whether it selects whole sessions, with their titles and prompts."""
         others = (self.message, self.author, self.source, self.since, self.until)
         return all(value is None for value in others)
 
     def admits(self, session: SessionInfo) -> bool:
-        """Return whether messages of a session may be meant."""
+        """Return whether messages of a session can match."""
         return self.session in (None, session.id) and self.owner in (None, session.owner)
 
     def means(self, owner: str, message: Message) -> bool:
-        """Return whether a message of a session that may be meant is."""
+        """Return whether a message of such a session matches."""
         at = message.created_at
         return (
             self.message in (None, message.id)
@@ -181,7 +181,7 @@ class Wish(NamedTuple):
         )
 
     def to_json(self) -> dict[str, JSON]:
-        """Return what was given."""
+        """Return the fields that are given."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def __str__(self) -> str:
@@ -190,7 +190,7 @@ class Wish(NamedTuple):
 
 
 def _author_of(owner: str, message: Message) -> str | None:
-    """Return who wrote a message: where nobody is named, the owner wrote what a user says."""
+    """Return who wrote a message; a user's message without an author is the owner's."""
     if message.author is None and message.role == "user":
         return owner
     return message.author
@@ -200,7 +200,7 @@ _ENTRIES: Final = 4000
 
 
 class Intent(NamedTuple):
-    """What was begun, and how."""
+    """A forgetting that was begun: its plan and its options."""
 
     id: str
     wish: Wish
@@ -209,7 +209,7 @@ class Intent(NamedTuple):
     rewrite: bool = False
 
     async def store(self, store: Store) -> None:
-        """Put it on the tenant's shelf."""
+        """Store it as records of the tenant."""
         entries = self.plan.entries()
         parts = [list(islice(entries, _ENTRIES))]
         while more := list(islice(entries, _ENTRIES)):
@@ -226,7 +226,7 @@ class Intent(NamedTuple):
         await self._drop(store, after=len(parts) - 1)
 
     async def drop(self, store: Store) -> None:
-        """Take it off: it is done."""
+        """Drop it: it is done."""
         await self._drop(store)
 
     async def _drop(self, store: Store, *, after: int = -1) -> None:
@@ -237,7 +237,7 @@ class Intent(NamedTuple):
 
 
 async def intents(store: Store) -> list[Intent]:
-    """Return what was begun and is not done."""
+    """Return the intents that were begun and are not done."""
     begun: dict[str, list[Record]] = {}
     for record in await store.scan(Scope(), FORGET):
         begun.setdefault(record.key.rpartition(":")[0], []).append(record)

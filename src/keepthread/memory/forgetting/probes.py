@@ -1,4 +1,4 @@
-"""Probes: pieces of what is forgotten by which files are searched; they are kept nowhere."""
+"""Probes: pieces of forgotten text that files are searched for; they are not stored."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,23 +7,23 @@ from typing import Final
 from keepthread.types import Message
 
 LEAST: Final = 16
-"""Bytes that a piece must have to be worth looking for."""
+"""Bytes of the shortest piece that is searched for."""
 MOST: Final = 24
-"""Pieces that are looked for: each means reading every file once more."""
+"""Pieces that are searched for at most: each means reading every file once more."""
 _LONGEST: Final = 64
 _RUN: Final = re.compile(r"[^\x00-\x1f\x7f\"\\\ud800-\udfff]+")
-"""Text that stands in JSON as it stands in a message."""
+"""Text that is the same in JSON and in a message."""
 
 
 class Probes:
-    """The most telling pieces of many texts."""
+    """The most distinctive pieces of many texts."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self._best: dict[bytes, int] = {}
 
     def offer(self, message: Message) -> None:
-        """Take a piece of a message, if it has one that tells much."""
+        """Take the most distinctive piece of a message, if it has one."""
         if pieces := pieces_of(message):
             piece = max(pieces, key=_tells)
             self._best[piece] = _tells(piece)
@@ -31,7 +31,7 @@ class Probes:
             self._best = dict(self._in_order()[:MOST])
 
     def chosen(self) -> list[bytes]:
-        """Return the pieces to look for."""
+        """Return the pieces to search for."""
         return [piece for piece, _ in self._in_order()[:MOST]]
 
     def _in_order(self) -> list[tuple[bytes, int]]:
@@ -44,13 +44,13 @@ def pieces_of(message: Message) -> list[bytes]:
 
 
 def held_by(message: Message, probes: Sequence[bytes]) -> set[bytes]:
-    """Return the pieces that a message holds."""
+    """Return the pieces that a message contains."""
     data = "\0".join(texts_of(message)).encode("utf-8", "surrogatepass")
     return {probe for probe in probes if probe in data}
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """Yield what a message says: its content, and the arguments of its calls."""
+    """Yield the texts of a message: its content, and the arguments of its calls."""
     if message.content:
         yield message.content
     for call in message.tool_calls:
@@ -58,7 +58,7 @@ def texts_of(message: Message) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[bytes]:
-    """Yield pieces of a text, none of them short."""
+    """Yield pieces of a text, none of them too short."""
     for run in _RUN.findall(text):
         data = run.encode()
         for start in range(0, len(data), _LONGEST):
@@ -73,5 +73,5 @@ def _whole_characters(data: bytes) -> bytes:
 
 
 def _tells(piece: bytes) -> int:
-    """Tell how unlikely it is that another text has the piece: by its different characters."""
+    """Return how distinctive a piece is: the number of its different characters."""
     return len(set(piece.decode()))

@@ -1,4 +1,4 @@
-"""The receipt: what was forgotten, what was written from it, and what may be left where."""
+"""The receipt: what was forgotten, which answers were written from it, and what may be left."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _SHOWN: Final = 20
 
 
 class Answer(NamedTuple):
-    """An answer that was written from a context which held what is forgotten."""
+    """An answer that was written from a context with forgotten messages."""
 
     session: str
     seq: int
@@ -19,7 +19,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a `forget` did, or with `dry_run` what it would do. It holds no forgotten text."""
+    """The result of a `forget`, or with `dry_run` its preview. It holds no forgotten text."""
 
     asked: Mapping[str, JSON]
     at: float
@@ -28,35 +28,35 @@ class Receipt:
     sessions: int = 0
     """Sessions that are forgotten as a whole; their ids and tombstones stay."""
     messages: int = 0
-    """Messages that were meant."""
+    """Messages that matched."""
     copies: int = 0
     """Copies of them in forks."""
     delegates: int = 0
-    """Sub-agents' sessions that were made from them."""
+    """Sessions of delegated tasks that were made from them."""
     derived: int = 0
-    """Messages made from them: of those sub-agents, and what the tools of erased calls gave."""
+    """Messages made from them: in those sessions, and results of erased tool calls."""
     records: Mapping[str, int]
-    """Records made from them, by kind: compactions, digests, remembered tools, facts, accounts …"""
+    """Dropped records by kind: compactions, digests, cached tools, facts, explanations …"""
     index: Mapping[str, int]
-    """What an index held of them: pieces, and vectors."""
+    """Rows of the index by kind: pieces, and vectors."""
     titles: int = 0
     """Titles of sessions that were made from them."""
     queued: int = 0
     """Messages that an outbox had set aside."""
     answers: Sequence[Answer] = ()
-    """Answers known to have been written from a context that held some of it."""
+    """Answers known to have been written from a context with some of the messages."""
     answers_erased: bool = False
     cleaned: Sequence[str] = ()
-    """What the engine did to let go of the bytes."""
+    """Steps of the engine to remove the bytes."""
     probes: int = 0
-    """Pieces of 16 bytes or more that the files were searched for; no living message has them."""
+    """Pieces of 16 bytes or more that the files were searched for; no live message has them."""
     searched: Sequence[str] = ()
     found: int = 0
     """How many of these pieces are still in a file."""
     excluded: int = 0
-    """Pieces that were not searched for in the end, because living text has them too."""
+    """Pieces that were not searched for, because live text has them too."""
     repeated: Sequence[str] = ()
-    """Living text that repeats some of it, by place: it was not asked for, and stays."""
+    """Live text that repeats some of it, by place: it did not match, and stays."""
     residues: Sequence[Residue] = ()
     """Where bytes may be left, why, and until when."""
 

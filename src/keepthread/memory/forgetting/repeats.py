@@ -1,7 +1,7 @@
-"""Living text that repeats what is forgotten: in messages, records, titles, tags and metadata.
+"""Live text that repeats forgotten text: in messages, records, titles, tags and metadata.
 
-A title that was made from a message is erased with it. What somebody set by hand is theirs and
-stays; where it repeats forgotten text, the receipt names it.
+A title that was made from a message is erased with it. A title that a person set stays; where it
+repeats forgotten text, the receipt names it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from keepthread.stores.codec import dumps
 from keepthread.types import JSON, Message, Scope, SessionInfo
 
 _LEAST: Final = 8
-"""Characters that a text must have to count as a quotation."""
+"""Characters of the shortest text that counts as a quotation."""
 _PAGE: Final = 500
 
 
@@ -45,7 +45,7 @@ def details_of(info: SessionInfo) -> list[Detail]:
 
 
 def repeated_by(details: Sequence[Detail], message: Message) -> set[Detail]:
-    """Return the texts that repeat a message: in whole, or a piece of it."""
+    """Return the texts that repeat a message, in whole or in part."""
     if not details:
         return set()
     said = [text for text in texts_of(message) if len(text) >= _LEAST]
@@ -60,10 +60,10 @@ def _quotes(text: str, said: Iterable[str]) -> bool:
 
 
 class Living:
-    """Everything that a tenant keeps, searched for probes."""
+    """Searches everything that a tenant stores for probes."""
 
     def __init__(self, store: Store, sessions: Sessions, probes: Sequence[bytes]) -> None:
-        """Know where to look, and for what."""
+        """Take the store and the probes."""
         self._store = store
         self._sessions = sessions
         self._probes = probes
@@ -90,7 +90,7 @@ class Living:
                     self._note(found, f"a record of kind {record.kind!r} of {whose}")
 
     def has(self, detail: Detail) -> bool:
-        """Return whether a session's record has a probe; for that nothing is read."""
+        """Return whether a session's record has a probe, without reading the store."""
         return bool(self._in(detail))
 
     def _in(self, detail: Detail) -> set[bytes]:
