@@ -338,7 +338,7 @@ def test_the_command_takes_a_stream_and_says_what_it_passed_over(tmp_path: Path)
     assert result.returncode == 1
     assert result.stdout == b""
     assert result.stderr.decode().splitlines()[-4:] == [
-        "warning: conversation 3: it is no conversation of ChatGPT or Claude",
+        "warning: conversation 3: it is not a conversation of ChatGPT or Claude",
         f"Imported 1 sessions, 1 messages into {tmp_path / 'a.db'}",
         "1 conversations were empty",
         "1 conversations were passed over; all others were imported",
@@ -440,14 +440,14 @@ async def test_what_is_broken_is_named_and_passed_over() -> None:
     alone = chat("alone", "one", "two")
     del alone["mapping"]["n0"]
     items = [
-        (b"null", "conversation 1: it is no conversation"),
-        (b'{"mapping": nonsense}', "conversation 2: it is no JSON"),
+        (b"null", "conversation 1: it is not a conversation"),
+        (b'{"mapping": nonsense}', "conversation 2: it is not valid JSON"),
         (deep(MAX_DEPTH + 1), "conversation 3: it is nested more than"),
         (deep(100_000), "conversation 4: it is nested more than"),
         (json.dumps(circle).encode(), "conversation 5: its messages follow each other in a circle"),
-        (b'{"mapping": "\xff"}', "conversation 6: it is no JSON"),
-        (b'"a string"', "conversation 7: it is no conversation"),
-        (b"17", "conversation 8: it is no conversation"),
+        (b'{"mapping": "\xff"}', "conversation 6: it is not valid JSON"),
+        (b'"a string"', "conversation 7: it is not a conversation"),
+        (b"17", "conversation 8: it is not a conversation"),
     ]
     good = [json.dumps(each).encode() for each in (alone, chat("good", "one"))]
     data = b"[" + b", ".join([*(item for item, _ in items), *good]) + b"]"

@@ -284,7 +284,7 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["copy", "sqlite:///chat.db", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
         (["backup", "x", "--store", "redis://h:7"], "InvalidInput", "redis://h:7/… is a server"),
         (["import", "nope.jsonl"], "FileNotFoundError", "nope.jsonl: No such file"),
-        (["import", "chat.db"], "InvalidInput", "it is no JSON"),
+        (["import", "chat.db"], "InvalidInput", "it is not valid JSON"),
         (["backup", "chat.db"], "InvalidInput", "overwrites nothing"),
         (["backup", "no/where.db"], "Unavailable", "No such file"),
         (["export", "-o", "no/where"], "FileNotFoundError", "No such file"),

@@ -305,7 +305,7 @@ async def test_another_conversation_under_an_id_is_refused_and_nothing_is_change
     key = (await target.put_session(taken)).key
     await target.append(key, [user("another", id="1"), user("talk", id="2")])
     before = await picture(target)
-    with pytest.raises(SessionExists, match="session 's' is at the target already"):
+    with pytest.raises(SessionExists, match="session 's' already exists at the target"):
         await copy(source, target)
     assert await picture(target) == before
 
@@ -321,7 +321,7 @@ async def test_a_session_that_went_on_at_the_target_is_refused(
         await copy(source, target)
     await target.append((await there(target)).key, [user("and on")])
     before = await picture(target)
-    with pytest.raises(SessionExists, match="went on at the target: it has 6 messages"):
+    with pytest.raises(SessionExists, match="continued at the target: it has 6 messages"):
         await copy(source, target)
     assert await picture(target) == before
 
@@ -512,7 +512,7 @@ async def test_a_tampered_target_is_found(
         assert (await copy(source, target)).differences == []
     for statement, what in (
         ("UPDATE messages SET content = x'00' WHERE seq = 2", "1 messages differ, the first at 2"),
-        ("UPDATE records SET value = '2' WHERE kind = 'pin'", "is damaged at the target"),
+        ("UPDATE records SET value = '2' WHERE kind = 'pin'", "are damaged at the target"),
         ("UPDATE sessions SET owner = 'eve'", "its record at the target is damaged"),
     ):
         with sqlite3.connect(path) as db:
@@ -542,7 +542,7 @@ async def test_damage_at_the_source_stays_damage_and_is_named(tmp_path: Path) ->
             assert sorted(done.damaged) == [
                 "message 2 of session 's'",
                 "the record of session 'other': owner, title and more",
-                "the shelf of session 's', left out",
+                "the records of session 's', left out",
             ]
     assert [m.state for m in await target.read((await there(target)).key)] == [
         "live",

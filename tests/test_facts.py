@@ -854,7 +854,7 @@ async def test_facts_go_elsewhere_as_json_and_raise_no_trust(
 
 @pytest.mark.parametrize("value", [None, [], {}, {"format": "keepthread-facts", "version": 2}])
 async def test_what_is_no_document_of_facts_is_refused(memory: Memory, value: JSON) -> None:
-    with pytest.raises(InvalidInput, match="no document of facts"):
+    with pytest.raises(InvalidInput, match="not a document of facts"):
         await memory.facts(OWNER).from_json(value)
 
 
@@ -863,6 +863,6 @@ async def test_a_wrong_fact_in_a_document_is_named_and_nothing_loaded(memory: Me
     await facts.remember("Has a cat.")
     value: Any = await facts.to_json()
     value["facts"].append({"key": "k", "text": 1})
-    with pytest.raises(InvalidInput, match="fact 2 of the document"):
+    with pytest.raises(InvalidInput, match="fact 2 is not a valid fact object; nothing was loaded"):
         await memory.facts("bob").from_json(value)
     assert await memory.facts("bob").list() == []

@@ -238,7 +238,7 @@ async def test_damage_is_named_and_stays_damage(tmp_path: Path) -> None:
         done: Exported = await export(store, out.write)
     assert [what.partition(",")[0] for what in done.damaged] == [
         "message 2 of session 's'",
-        "the shelf of session 'other'",
+        "the records of session 'other'",
         "the record of session 'other': owner",
     ]
     async with await SQLiteStore.open(tmp_path / "b.db") as twin:
@@ -314,7 +314,7 @@ async def test_the_same_messages_under_the_same_id_of_another_session_are_not_ta
         await store.append(key, [user("one", id="1", created_at=1.0)])
     data = await exported(source, "s")
     before = await exported(target)
-    with pytest.raises(SessionExists, match="session 's' is there already and is another"):
+    with pytest.raises(SessionExists, match="session 's' already exists and is another"):
         await imported(target, data)
     assert await exported(target) == before
     assert (await imported(source, data)).known == 1
@@ -349,11 +349,11 @@ HEAD = b'{"format":"keepthread","version":1}\n{"session":{"id":"s","messages":1}
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (b"no json\n", "line 3: it is no JSON"),
-        (b"[" * 100_000 + b"\n", "line 3: it is no JSON"),
-        (b"\xff\n", "line 3: it is no JSON"),
-        (b'{"message":NaN}\n', "line 3: it is no JSON"),
-        (b"7\n", "line 3: it is no JSON object"),
+        (b"no json\n", "line 3: it is not valid JSON"),
+        (b"[" * 100_000 + b"\n", "line 3: it is not valid JSON"),
+        (b"\xff\n", "line 3: it is not valid JSON"),
+        (b'{"message":NaN}\n', "line 3: it is not valid JSON"),
+        (b"7\n", "line 3: it is not a JSON object"),
         (b'{"base64":"!"}\n', "line 3: its base64"),
         (b'{"pickle":"x"}\n', "line 3: there are no lines of the kind 'pickle'"),
         (b'{"message":{"role":"user","class":"os.system"}}\n', "line 3: the message has no field"),

@@ -195,7 +195,7 @@ async def test_what_was_erased_is_told_but_not_said() -> None:
         (b"# A title\n\n## User\n\nhello\n", "mark is missing"),
         (b"<!-- keepthread transcript 2 -->\n", "newer keepthread"),
         (b"<!-- keepthread transcript 1 -->\n# x\n\n## User\n\nhi\n", "- session:"),
-        (b"<!-- keepthread transcript 1 -->\n- session: \xff\n", "no UTF-8"),
+        (b"<!-- keepthread transcript 1 -->\n- session: \xff\n", "not UTF-8"),
     ],
 )
 async def test_a_file_that_is_no_transcript_is_refused(data: bytes, says: str) -> None:

@@ -1,7 +1,7 @@
-"""A conversation of ChatGPT's export: a tree of messages, of which one way is the current one.
+"""A conversation of ChatGPT's export: a tree of messages, of which one path is the current one.
 
-A node has a message, a parent and children; editing or asking anew makes a further child. A call
-of a tool is an assistant's message to a recipient other than `all`.
+A node has a message, a parent and children; an edit or a new answer adds another child. A tool call
+is an assistant's message to a recipient other than `all`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ _MEDIA: Final = {
 
 
 def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
-    """Return the current way through a conversation, and if asked for every other as a fork."""
+    """Return the current path through a conversation, and with `branches` every other as a fork."""
     given = mapped(value, "mapping")
     nodes = {id: node for id in given if (node := mapped(given, id))}
     if not nodes:
@@ -103,7 +103,7 @@ def _newest(
 
 
 class _Speech:
-    """What was said along one way."""
+    """The messages along one path."""
 
     def __init__(self, conversation: str) -> None:
         self.conversation = conversation
@@ -111,10 +111,10 @@ class _Speech:
         self.messages: list[Message] = []
         self.hidden: list[str] = []
         self.shortened = 0
-        self.call: Message | None = None  # the latest call, while its results come
+        self.call: Message | None = None  # the latest call, while its results are read
 
     def hear(self, node: str, value: Mapping[str, Any]) -> None:
-        """Take one node; one without a message is a root."""
+        """Add the message of a node; a root has none."""
         if value.get("message") is None:
             return
         message = self._message(node, mapped(value, "message"))
@@ -162,7 +162,7 @@ class _Speech:
         return replace(message, tool_calls=(call,))
 
     def _result(self, call: Message, message: Message) -> Message:
-        """Return a result as that of its call; whatever comes behind it is added to it."""
+        """Return a message as the result of a call, or added to the result before it."""
         last = self.messages[-1]
         if last is call:
             (id,) = result_ids(call)
@@ -172,7 +172,7 @@ class _Speech:
 
 
 def _text(content: Mapping[str, Any]) -> str:
-    """Return the text of a content, of whatever type it is."""
+    """Return the text of a content of any type."""
     parts = [
         part if isinstance(part, str) else text_in(part, "text")
         for part in listed(content, "parts")
@@ -184,7 +184,7 @@ def _text(content: Mapping[str, Any]) -> str:
 
 
 def _names(content: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[str]:
-    """Return the names of what goes with a message, as far as there are any."""
+    """Return the names of a message's attachments, where they have one."""
     found: dict[str, str] = {}
     for part in dicts(listed(content, "parts")):
         if kind := _MEDIA.get(text_in(part, "content_type")):

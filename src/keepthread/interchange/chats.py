@@ -1,8 +1,8 @@
-"""Reading the exports of ChatGPT and Claude into a store: resumable, done twice as done once.
+"""Import the exports of ChatGPT and Claude: resumable, and idempotent.
 
-Both are an array of conversations. Each becomes a session; what is there already is passed over,
-so that an import that was broken off goes on when it is run again, and a later export brings what
-came since.
+Both are an array of conversations. Each becomes a session. Messages that are already stored are
+skipped, so an import that was interrupted resumes when it is run again, and a later export adds the
+messages written since.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from keepthread.stores.validation import check_id
 
 PROGRAMS: Final = (CHATGPT, CLAUDE)
 
-_ABREAST: Final = 8  # conversations at a time: their commits are shared
-_AT_ONCE: Final = 4 << 20  # bytes of conversations that are held at a time
+_ABREAST: Final = 8  # conversations at a time: they share commits
+_AT_ONCE: Final = 4 << 20  # bytes of conversations that are in memory at a time
 _MOST_READ: Final = 500  # items before the event loop is served again
 _LONGEST_PREFIX: Final = 100
 
 MAX_USELESS: Final = 10_000
-"""Items without a conversation: a file with more of them is not an export."""
+"""Items without a conversation at most; a file with more of them is not an export."""
 
 
 class _Reader(Protocol):
@@ -54,11 +54,12 @@ async def import_chats(
     size: int = 0,
     progress: Progress | None = None,
 ) -> Arrived:
-    """Read the export of ChatGPT or Claude into a store: `conversations.json`, or its archive.
+    """Import the export of ChatGPT or Claude into a store: `conversations.json`, or its archive.
 
-    What people edited away or asked anew becomes forks if `branches` says so. `program` is
-    `chatgpt` or `claude`; without it each conversation is known by what it holds. `size` is the
-    bytes of the file, for `progress`. What could not be taken is named in what is returned.
+    With `branches`, messages that were edited and answers that were generated again become forks.
+    `program` is `chatgpt` or `claude`; without it, it is recognized by the content of each
+    conversation. `size` is the size of the file in bytes, for `progress`. The returned report names
+    what could not be imported.
     """
     check_id(owner, "owner")
     if program not in (None, *PROGRAMS):
@@ -81,7 +82,7 @@ async def import_chats(
 
 
 def check_chats(file: BinaryIO) -> None:
-    """Refuse a file that holds no conversation of theirs; it is read anew afterwards."""
+    """Refuse a file without a conversation of ChatGPT or Claude, before the actual reading."""
     for part in parts_of(file, 0):
         for item in items_of(part.file):
             if program_of(mapped({"": item.value}, "")):
@@ -93,7 +94,7 @@ def check_chats(file: BinaryIO) -> None:
 
 
 class _Chats:
-    """An import of conversations on its way."""
+    """One import of conversations."""
 
     def __init__(self, arrivals: Arrivals, *, branches: bool, program: str | None) -> None:
         self.arrivals = arrivals
@@ -132,7 +133,7 @@ class _Chats:
             raise _none()
 
     def _read(self, item: Item) -> Reading | None:
-        """Return what an item holds; what is wrong with it is noted."""
+        """Return the conversation of an item; report what is wrong with it."""
         where = f"conversation {item.number}"
         if item.fault:
             self.done.refuse(where, item.fault)
@@ -140,7 +141,7 @@ class _Chats:
         value = mapped({"": item.value}, "")
         program = self.program or program_of(value)
         if program is None or not value:
-            self.done.refuse(where, "it is no conversation of ChatGPT or Claude")
+            self.done.refuse(where, "it is not a conversation of ChatGPT or Claude")
             return None
         self.recognised = True
         try:
@@ -160,7 +161,7 @@ class _Chats:
 
 
 def program_of(value: Mapping[str, Any]) -> str | None:
-    """Return whose conversation it is, by what it holds."""
+    """Return the program that wrote a conversation, recognized by its content."""
     return next((program for key, program in _KNOWN_BY.items() if key in value), None)
 
 

@@ -1,6 +1,6 @@
 """A conversation of Claude's export: a list of messages made of blocks, newer ones with parents.
 
-What one message holds of calls and their results becomes messages of their own, in order.
+The tool calls and results inside one message become messages of their own, in order.
 """
 
 import json
@@ -50,7 +50,7 @@ _ROOT: Final = "00000000-0000-4000-8000-000000000000"
 
 
 def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
-    """Return the newest way through a conversation, and if asked for every other as a fork."""
+    """Return the newest path through a conversation, and with `branches` every other as a fork."""
     listing = listed(value, "chat_messages")
     nodes, repeated = _nodes(dicts(listing))
     unreadable = sum(bool(each) and not isinstance(each, dict) for each in listing)
@@ -83,7 +83,7 @@ def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
 
 
 def _nodes(given: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Mapping[str, Any]], int]:
-    """Return messages by name, and how many were there word for word before.
+    """Return messages by name, and how many were exact repetitions.
 
     Two different messages with one uuid are both kept: the second gets a number.
     """
@@ -105,7 +105,7 @@ def _nodes(given: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Mapping[str, A
 
 
 def _parents(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
-    """Return whom each message follows; in older exports that is the one before it."""
+    """Return the parent of each message; in older exports that is the message before it."""
     if not any(text_in(each, _PARENT) for each in nodes.values()):
         return dict(zip(nodes, [None, *nodes], strict=False))
     names: dict[str, str] = {}  # the newest message of a uuid so far
@@ -143,7 +143,7 @@ def _time(value: Mapping[str, Any], key: str) -> float:
 
 
 class _Speech:
-    """What was said along one way."""
+    """The messages along one path."""
 
     def __init__(self, conversation: str) -> None:
         self.conversation = conversation
@@ -154,7 +154,7 @@ class _Speech:
         self.waiting = Waiting()
 
     def hear(self, node: str, value: Mapping[str, Any]) -> None:
-        """Take one message, which may become several."""
+        """Add a message, which may become several."""
         role = _ROLES.get(text_in(value, "sender"))
         before = len(self.messages)
         if role:
@@ -173,7 +173,7 @@ class _Speech:
                 self._result(draft, block)
             elif kind == "tool_use" and draft.role == "assistant":
                 draft.calls.append(self._call(draft, block))
-            else:  # thoughts have no text of their own
+            else:  # thinking blocks have no text of their own
                 if draft.calls:
                     self._say(draft)
                 draft.texts.append(text_in(block, "text"))
@@ -182,7 +182,7 @@ class _Speech:
         self._say(draft)
 
     def _say(self, draft: "_Draft") -> None:
-        """Add what was gathered, if anything was."""
+        """Add the collected text as a message, if there is any."""
         text = paragraphs(*(text for text in draft.texts if text.strip()))
         if text or draft.calls:
             message = self._message(draft, draft.role, text)
@@ -235,7 +235,7 @@ class _Draft:
 
 
 def _extracted(value: Mapping[str, Any]) -> list[str]:
-    """Return the texts that were attached: a long paste becomes an attachment without a name."""
+    """Return the attached texts: a long paste becomes an attachment without a name."""
     found: list[str] = []
     for each in dicts(listed(value, "attachments")):
         name, text = short(each.get("file_name")), text_in(each, "extracted_content")
@@ -244,7 +244,7 @@ def _extracted(value: Mapping[str, Any]) -> list[str]:
 
 
 def _names(value: Mapping[str, Any]) -> list[str]:
-    """Return the names of what goes with a message and is no text."""
+    """Return the names of a message's attachments that are not texts."""
     files = [*dicts(listed(value, "files")), *dicts(listed(value, "files_v2"))]
     bare = [a for a in dicts(listed(value, "attachments")) if not text_in(a, "extracted_content")]
     names = [short(each.get("file_name")) for each in (*bare, *files)]

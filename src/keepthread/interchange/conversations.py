@@ -1,7 +1,7 @@
-"""Conversations of other programs on their way into a store: data only, done twice as done once.
+"""Store conversations of other programs as sessions: data only, and idempotent.
 
-Each becomes a session that is shown once it is whole. One that cannot be taken is named in the
-report, and the others are taken nevertheless.
+Each becomes a session that is shown once it is complete. One that cannot be imported is named in
+the report, and the others are still imported.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from keepthread.stores.validation import MAX_BYTES, MAX_ID
 from keepthread.types import JSON, ForkPoint, Message, SessionInfo
 
 NAMED: Final = 1000
-"""How many problems are named; all are counted."""
+"""Problems that are named at most; all are counted."""
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 1 << 20
-_MOST_TEXT: Final = MAX_BYTES // 2  # bytes of a text, so that there is room for all else
+_MOST_TEXT: Final = MAX_BYTES // 2  # bytes of a text, so that the other fields have room
 
 
 class Conversation(NamedTuple):
-    """What is to become a session; its messages have ids, and times as far as they are known."""
+    """A conversation to store as a session; its messages have ids, and times where known."""
 
     id: str
     messages: Sequence[Message]
@@ -46,7 +46,7 @@ class Conversation(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What could not be taken, and why."""
+    """Something that could not be imported, and why."""
 
     where: str
     what: str
@@ -54,48 +54,48 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Arrived:
-    """What an import of conversations brought, and what it met on its way."""
+    """The report of an import of conversations."""
 
     sessions: int = 0
-    """Forks are among them."""
+    """Forks are included."""
     messages: int = 0
     forks: int = 0
     known: int = 0
-    """Sessions that were there before, with all these messages."""
+    """Sessions that already existed with all these messages."""
     grown: int = 0
-    """Sessions that were there before, and got the messages that came since."""
+    """Sessions that already existed, and got the messages written since."""
     empty: int = 0
-    """Conversations in which nobody said anything."""
+    """Conversations without a message."""
     hidden: int = 0
-    """Messages that people were not shown either: settings, a model's thoughts, empty ones."""
+    """Messages that the program did not show either: settings, a model's thoughts, empty ones."""
     shortened: int = 0
-    """Messages that were too long and lost their end."""
+    """Messages that were too long and were cut at the end."""
     left_out: int = 0
-    """Messages on branches that were not asked for, in circles, or not JSON objects."""
+    """Messages on branches that were not requested, in circles, or not JSON objects."""
     repeated: int = 0
-    """Messages that were in their conversation before, with the same id and the same content."""
+    """Messages that were repeated in their conversation, with the same id and content."""
     rejoined: int = 0
     """Messages whose predecessor is missing; they follow the message before them in the file."""
     refused: int = 0
-    """Conversations that were passed over."""
+    """Conversations that were skipped."""
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def refuse(self, where: str, what: str) -> None:
-        """Count what was passed over, and name it."""
+        """Count a skipped conversation, and name it."""
         self.refused += 1
         self.note(where, what)
 
     def note(self, where: str, what: str) -> None:
-        """Name what a person should know."""
+        """Report something that a person should know."""
         if len(self.problems) < NAMED:
             self.problems.append(Problem(where, what))
 
 
 class Arrivals:
-    """Puts one conversation after another into a store."""
+    """Stores conversations as sessions, one after another."""
 
     def __init__(self, store: Store, counter: TokenCounter, *, owner: str, prefix: str) -> None:
-        """Name whose conversations they are, and what to put before the ids of their sessions."""
+        """Take the owner of the conversations, and the prefix for the ids of their sessions."""
         self.done = Arrived()
         self._store = store
         self._counter = counter
@@ -103,7 +103,7 @@ class Arrivals:
         self._prefix = prefix
 
     async def take(self, given: Conversation, *, progress: Progress | None = None) -> None:
-        """Make a session of a conversation, or say why not; `progress` tells of its messages."""
+        """Store a conversation, or report why not; `progress` counts its messages."""
         try:
             await self._take(given, progress)
         except (Unavailable, StoreClosed):
@@ -125,8 +125,8 @@ class Arrivals:
                     progress(batch[-1].seq, len(messages))
         except Conflict:
             raise SessionExists(
-                f"session {info.id!r} is there already and went on in another way;"
-                " keep both with --as PREFIX, or delete the one that is there"
+                f"session {info.id!r} already exists and continued differently;"
+                " keep both with --as PREFIX, or delete the existing one"
             ) from None
         if not stored.ready:
             if meanwhile := await self._erased(info.forked_from) - gone:
@@ -164,7 +164,7 @@ class Arrivals:
         return stored
 
     async def _erased(self, fork: ForkPoint | None) -> set[int]:
-        """Return what was erased before a fork point: it does not come back in the fork."""
+        """Return the positions erased before a fork point: they must not come back in the fork."""
         origin = await self._store.get_session(fork.session) if fork else None
         if fork is None or origin is None or not origin.epoch:
             return set()
@@ -172,7 +172,7 @@ class Arrivals:
         return {message.seq for message in found if message.state == "erased"}
 
     def _placed(self, messages: Sequence[Message], stored: SessionInfo) -> list[Message]:
-        """Return messages as a store gives them out; those that are there need no count."""
+        """Return messages as a store returns them; those already stored are not counted again."""
         turn, total, at = 0, stored.tokens, stored.created_at
         placed: list[Message] = []
         for seq, message in enumerate(messages, 1):
@@ -187,7 +187,7 @@ class Arrivals:
 
 
 def _with_digests(messages: Iterable[Message]) -> list[Message]:
-    """Return messages that a store is sure to take."""
+    """Return messages in a form that a store accepts."""
     return [replace(message, digest=encode(message, message.id).digest) for message in messages]
 
 
@@ -213,7 +213,7 @@ def _batches(messages: Sequence[Message]) -> Iterator[list[Message]]:
 
 
 def session_id(program: str, *parts: str) -> str:
-    """Return the id of a session that is named by its parts, or by what follows from them."""
+    """Return the id of a session: its parts, or an id derived from them if that is too long."""
     id = f"{program}:{'/'.join(parts)}"
     if len(id) <= MAX_ID // 2 and id.isprintable() and all(parts):
         return id
@@ -221,26 +221,26 @@ def session_id(program: str, *parts: str) -> str:
 
 
 def source_of(program: str, id: str) -> str:
-    """Return the source of all that comes from one conversation, in whichever file it comes."""
+    """Return the source of all messages of one conversation, the same in every file."""
     return f"import:{derived_id('import', program, id)}"
 
 
 def time_of(value: object) -> float:
-    """Return seconds since 1970, or 0 if that is no time."""
+    """Return seconds since 1970, or 0 if the value is not a time."""
     if type(value) is int or type(value) is float:
         return float(value) if 0 < value < LATEST else 0.0
     return 0.0
 
 
 def short(value: object) -> str:
-    """Return a name or a title in one line of bearable length, nothing if it is no text."""
+    """Return a name or a title as one line of limited length; empty if it is not a text."""
     if type(value) is not str:
         return ""
     return " ".join(value[:MAX_ID].split())
 
 
 def fitted(text: str) -> str:
-    """Return a text that fits into a message, with a mark if its end is lost."""
+    """Return a text that fits into a message, with a mark if its end was cut."""
     kept = text
     while (size := len(kept.encode("utf-8", "surrogatepass"))) > _MOST_TEXT:
         kept = kept[: len(kept) * _MOST_TEXT // size]
@@ -257,11 +257,11 @@ class Waiting:
         self._results: dict[str, str] = {}
 
     def called(self, message: Message) -> None:
-        """Remember what a message calls."""
+        """Add the calls of a message."""
         ids = result_ids(message)
         for call, id in zip(message.tool_calls, ids, strict=True):
             self._results[call.id] = id
 
     def answered(self, call: str | None) -> str | None:
-        """Return the id that the result of a call must have, or None if nobody waits for it."""
+        """Return the id that the result of a call must have, or None if no call waits for it."""
         return self._results.pop(call, None) if call is not None else None

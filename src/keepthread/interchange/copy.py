@@ -1,4 +1,4 @@
-"""Comparing what a copy made with what it was made of: position by position, record by record."""
+"""Copy a tenant to another store, and compare both: message by message, record by record."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -21,14 +21,14 @@ R = TypeVar("R")
 
 PAGE: Final = 100
 _LOOKED_AT: Final = 500
-_ABREAST: Final = 4  # sessions at a time: a server is asked again while it answers
+_ABREAST: Final = 4  # sessions at a time, so that a server is not idle between two answers
 _BATCH_BYTES: Final = 1 << 20
 _RECORDS: Final = 100
 _DETAILS: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready")
 
 
 class Difference(NamedTuple):
-    """Something that is not the same in both stores."""
+    """Something that differs between the two stores."""
 
     what: str
     session: str = ""
@@ -37,17 +37,17 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Copied:
-    """What a copy did, and what it met on its way."""
+    """The report of a copy."""
 
     sessions: int = 0
     messages: int = 0
-    """Messages of these sessions; `moved` is how many of them came over now."""
+    """Messages of these sessions; `moved` is how many of them were copied now."""
     moved: int = 0
     records: int = 0
     erased: int = 0
-    """Messages that were erased at the source after they had been copied, and now at the target."""
+    """Messages erased at the source after they had been copied, and now at the target too."""
     damaged: list[str] = field(default_factory=list[str])
-    """What could not be copied as it once was."""
+    """Damaged messages and records, which could not be copied as they once were."""
     differences: list[Difference] = field(default_factory=list[Difference])
 
 
@@ -60,10 +60,10 @@ class Pair(NamedTuple):
 
 
 class Copying:
-    """One copy on its way; `run` it, then let a `Comparison` look at what came of it."""
+    """One copy; `run` it, then check it with a `Comparison`."""
 
     def __init__(self, source: Store, target: Store, *, replace: bool = False) -> None:
-        """Name both stores; `replace` also changes what is whole at the target and differs."""
+        """Take both stores; `replace` also changes complete sessions at the target that differ."""
         self.source = source
         self.target = target
         self.replace = replace
@@ -71,13 +71,13 @@ class Copying:
         self.pairs: list[Pair] = []
         self.keys: dict[SessionKey, SessionKey] = {}
         self.total = 0
-        """Messages of the source, as far as sessions were looked at."""
+        """Messages of the source, in the sessions that were read so far."""
         self._there: dict[str, SessionKey] = {}
         self._passed = 0
         self._progress: Progress | None = None
 
     async def run(self, progress: Progress | None = None) -> None:
-        """Copy what is missing; a session that is another conversation raises `SessionExists`."""
+        """Copy what is missing; raise `SessionExists` if an id is another conversation's."""
         self._progress = progress
         await self._look()
         async for session in every_session(self.source):
@@ -94,14 +94,14 @@ class Copying:
     # --- sessions ---
 
     async def _look(self) -> None:
-        """Find out whether an id is taken, before anything is made."""
+        """Check whether an id is taken, before anything is created."""
         last: SessionKey | None = None
         while page := await self.source.scan_sessions(after=last, limit=_LOOKED_AT):
             await abreast(page, self._find)
             last = page[-1].key
 
     async def _find(self, session: SessionInfo) -> None:
-        """Look for a session at the target, and refuse another conversation."""
+        """Find a session at the target; refuse another conversation."""
         id = id_of(session)
         there = await self.target.get_session(id)
         if there is None:
@@ -111,10 +111,10 @@ class Copying:
             raise _taken(id)
         if there.messages > session.messages:
             raise SessionExists(
-                f"session {id!r} went on at the target: it has {there.messages} messages there and"
-                f" {session.messages} at the source. Delete one of the two to copy the other"
+                f"session {id!r} continued at the target: it has {there.messages} messages there"
+                f" and {session.messages} at the source. Delete one of the two to copy the other"
             )
-        with suppress(SessionGone):  # deleted meanwhile
+        with suppress(SessionGone):  # deleted in the meantime
             mine = await self.source.find(session.key, seqs=[there.messages])
             theirs = await self.target.find(there.key, seqs=[there.messages])
             if mine and theirs and not _may_be_one(mine[0], theirs[0]):
@@ -131,21 +131,21 @@ class Copying:
         except SessionGone:
             if await self.source.get_session(pair.id) is not None:
                 raise
-            there = await self.target.get_session(pair.id)  # it was deleted while it was copied
+            there = await self.target.get_session(pair.id)  # deleted during the copy
             if there and not there.ready:
-                with suppress(SessionGone, Stale):  # another deleted or finished it
+                with suppress(SessionGone, Stale):  # another process deleted or finished it
                     await self.target.delete_session(there.key, unready=True)
 
     async def _filled(self, pair: Pair) -> bool:
-        """Copy a session, and return whether nothing was erased meanwhile."""
-        # The shelf is read first: whatever it speaks of is in the log that is read after it.
+        """Copy a session, and return whether nothing was erased in the meantime."""
+        # The records are read first: every message they name is then in the log that is read after.
         session = await self.source.describe(pair.source)
         records = await shelf(self.source, Scope(session=pair.source))
         there = await self.target.describe(pair.target)
         self._tell(there.messages)
         if there.state == "damaged" or not await self._may_change(session, there, records):
             return True
-        if there.ready:  # so that what is broken off here is known for what it is
+        if there.ready:  # hide it, so that an interruption does not leave it half changed
             there = await self.target.put_session(replace(there, ready=False))
         await self._load(pair, there.messages, session.messages)
         if records is not None:
@@ -170,7 +170,7 @@ class Copying:
     async def _show(self, session: SessionInfo, key: SessionKey) -> None:
         given = replace(session, key=key, state="live")
         shown = await self.target.put_session(given)
-        if shown.ready and shown.updated_at < session.updated_at:  # it went on since it was made
+        if shown.ready and shown.updated_at < session.updated_at:  # it continued since it was made
             await self.target.put_session(given)
 
     # --- messages ---
@@ -193,16 +193,16 @@ class Copying:
         if self._progress and self._passed:
             self._progress(self._passed, max(self.total, self._passed))
 
-    # --- shelves ---
+    # --- records ---
 
     async def _merge(self, scope: Scope) -> None:
-        """Copy the shelf of an owner or the tenant; what else is there is left alone."""
+        """Copy the records of an owner or the tenant; other records at the target stay."""
         records = await shelf(self.source, scope)
         if records is not None:
             await self._put(scope, records, own=False)
 
     async def _put(self, scope: Scope, records: Sequence[Record], *, own: bool) -> None:
-        """Put what is missing; on a shelf of its own also what differs, and take off the rest."""
+        """Put missing records; if the scope is the copy's `own`, also replace and drop others."""
         theirs = await shelf(self.target, scope) or []
         there = mapped(theirs)
         new = [r for r in records if there.get((r.kind, r.key)) != self.content(r)]
@@ -213,7 +213,7 @@ class Copying:
             try:
                 spans = self._spans(record)
                 await self.target.put(*place, record.value, made_of=spans, version=version)
-            except Stale:  # another value is there, and the comparison says so
+            except Stale:  # the target has another value, which the comparison reports
                 return
 
         await abreast(new, put, _RECORDS)
@@ -224,54 +224,54 @@ class Copying:
                     await self.target.drop(scope, record.kind, record.key)
 
     def _spans(self, record: Record) -> list[Span]:
-        """Return what a record is made of, by the target's keys; what is gone leaves no trace."""
+        """Return a record's spans with the target's keys, without those of deleted sessions."""
         spans = record.made_of
         return [s._replace(session=self.keys[s.session]) for s in spans if s.session in self.keys]
 
     def content(self, record: Record) -> "Content":
-        """Return what a record must be at the target."""
+        """Return the content that a record must have at the target."""
         return content(record, self._spans(record))
 
     def mapped(self, records: Sequence[Record]) -> "Contents":
-        """Return what records must be at the target, by kind and key."""
+        """Return the contents that records must have at the target, by kind and key."""
         return {(record.kind, record.key): self.content(record) for record in records}
 
 
-# --- what both stores hold ---
+# --- reading both stores ---
 
 Content = tuple[bytes, tuple[Span, ...]]
 Contents = dict[tuple[str, str], Content]
 
 
 def content(record: Record, spans: Sequence[Span]) -> Content:
-    """Return what a record says, to the byte, and what it is made of."""
+    """Return a record's value as bytes, and its spans."""
     return dumps(record.value, "the value"), tuple(spans)
 
 
 def mapped(records: Sequence[Record]) -> Contents:
-    """Return what records are, by kind and key."""
+    """Return the contents of records, by kind and key."""
     return {(record.kind, record.key): content(record, record.made_of) for record in records}
 
 
 def details(session: SessionInfo) -> dict[str, bytes]:
-    """Return what a program may change of a session, each to the byte."""
+    """Return the fields of a session that a program may change, each as bytes."""
     return {name: dumps(getattr(session, name), name) for name in _DETAILS}
 
 
 async def shelf(store: Store, scope: Scope) -> list[Record] | None:
-    """Return the records of a shelf, or None if it is damaged."""
+    """Return the records of a scope, or None if one is damaged."""
     try:
         records = await store.scan(scope)
     except Damaged:
         return None
-    # What is going on right now is true in one store alone.
+    # Leases are about work in one store, so they are not copied.
     return [record for record in records if record.kind not in UNDER_WAY]
 
 
 async def abreast(
     items: Sequence[T], work: Callable[[T], Awaitable[R]], number: int = _ABREAST
 ) -> None:
-    """Do something with each, a few at a time; what was begun ends before an error is raised."""
+    """Call a function for each item, a few at a time; calls in progress end before an error."""
     for start in range(0, len(items), number):
         some = (work(item) for item in items[start : start + number])
         for answer in await asyncio.gather(*some, return_exceptions=True):
@@ -280,7 +280,7 @@ async def abreast(
 
 
 def _batches(page: Sequence[Message]) -> Iterator[list[Message]]:
-    """Yield messages in parts that are not too large for one write."""
+    """Yield messages in parts that are small enough for one write."""
     batch: list[Message] = []
     size = 0
     for message in page:
@@ -294,7 +294,7 @@ def _batches(page: Sequence[Message]) -> Iterator[list[Message]]:
 
 
 def _may_be_one(mine: Message, theirs: Message) -> bool:
-    """Return whether two messages at one position are the same, one of them perhaps erased."""
+    """Return whether two messages at one position are the same, one of them possibly erased."""
     if "damaged" in (mine.state, theirs.state):
         return True
     erased = "erased" in (mine.state, theirs.state)
@@ -303,12 +303,12 @@ def _may_be_one(mine: Message, theirs: Message) -> bool:
 
 def _taken(id: str) -> SessionExists:
     return SessionExists(
-        f"session {id!r} is at the target already and is another conversation; nothing of it was"
+        f"session {id!r} already exists at the target and is another conversation; it was not"
         " changed. Delete one of the two, or copy into another tenant with --to-tenant"
     )
 
 
-_LAG: Final = 1.0  # a second by which a session's latest activity may lag behind
+_LAG: Final = 1.0  # seconds by which the time of a session's latest activity may lag
 _IDENTITY: Final = ("owner", "kind", "parent", "forked_from", "created_at")
 _COUNTS: Final = ("turns", "tokens")
 _MESSAGE: Final = (
@@ -317,10 +317,10 @@ _MESSAGE: Final = (
 
 
 class Comparison:
-    """Looks at both stores behind a copy, and notes in what it did all that is not the same."""
+    """Compares both stores after a copy, and adds the differences to its report."""
 
     def __init__(self, copying: Copying) -> None:
-        """Look at what a copy knows."""
+        """Take the copy to check."""
         self._copying = copying
         self._source = copying.source
         self._target = copying.target
@@ -328,9 +328,9 @@ class Comparison:
         self._progress: Progress | None = None
 
     async def run(self, progress: Progress | None = None) -> None:
-        """Compare every session, and the shelves of owners and tenant.
+        """Compare every session, and the records of owners and tenant.
 
-        An erasure that the target has not seen yet is carried over.
+        Messages that were erased at the source since are erased at the target, too.
         """
         self._progress = progress
         pairs = self._copying.pairs
@@ -339,7 +339,7 @@ class Comparison:
             await self._shelf(Scope(owner=owner), Scope(owner=owner), f"owner {owner!r}")
         await self._shelf(Scope(), Scope(), "the tenant")
         if await self._source.scan_sessions(after=pairs[-1].source if pairs else None, limit=1):
-            self._note("sessions were made at the source meanwhile: run it again")
+            self._note("sessions were created at the source in the meantime: run it again")
 
     def _note(self, what: str, session: str = "", seq: int = 0) -> None:
         self._done.differences.append(Difference(what, session, seq))
@@ -349,16 +349,18 @@ class Comparison:
             session = await self._source.describe(pair.source)
         except SessionGone:
             if await self._target.get_session(pair.id):
-                self._note("it was deleted at the source meanwhile, and is at the target", pair.id)
+                self._note(
+                    "it was deleted at the source in the meantime, and is at the target", pair.id
+                )
             return
         there = await self._target.describe(pair.target)
         sound = await self._log(pair, min(session.messages, there.messages))
         self._done.sessions += 1
         if (more := session.messages - there.messages) > 0:
-            self._note(f"{more:,} messages came at the source meanwhile: run it again", pair.id)
+            self._note(f"{more:,} messages were added at the source since: run it again", pair.id)
             return
         if more < 0:
-            self._note(f"{-more:,} messages came at the target meanwhile", pair.id)
+            self._note(f"{-more:,} messages were added at the target since", pair.id)
         self._record(session, there, _IDENTITY + _COUNTS if sound else _IDENTITY)
         where = f"session {pair.id!r}"
         scopes = (Scope(session=pair.source), Scope(session=pair.target))
@@ -383,7 +385,7 @@ class Comparison:
     # --- messages ---
 
     async def _log(self, pair: Pair, upto: int) -> bool:
-        """Compare two logs up to a position; return whether nothing of the source's is damaged."""
+        """Compare two logs up to a position; return whether no message of the source is damaged."""
         sound = True
         wrong: list[int] = []
         erased: list[int] = []
@@ -410,7 +412,7 @@ class Comparison:
         return sound
 
     async def _erase(self, pair: Pair, seqs: Sequence[int]) -> list[int]:
-        """Carry erasures over; return the positions that are not the same even then."""
+        """Erase messages at the target, too; return the positions that still differ."""
         if not seqs:
             return []
         await self._target.erase(pair.target, seqs)
@@ -419,16 +421,16 @@ class Comparison:
         new = await self._target.find(pair.target, seqs=seqs)
         return [a.seq for a, b in zip(old, new, strict=True) if not _same(a, b)]
 
-    # --- shelves ---
+    # --- records ---
 
     async def _shelf(self, source: Scope, target: Scope, where: str, id: str = "") -> None:
         mine, theirs = await shelf(self._source, source), await shelf(self._target, target)
         if mine is None:
-            self._done.damaged.append(f"the shelf of {where}, left out")
+            self._done.damaged.append(f"the records of {where}, left out")
             return
         self._done.records += len(mine)
         if theirs is None:
-            self._note(f"the shelf of {where} is damaged at the target", id)
+            self._note(f"the records of {where} are damaged at the target", id)
             return
         wrong = list(_unlike(self._copying.mapped(mine), mapped(theirs), own=bool(id)))
         if wrong:
@@ -438,20 +440,20 @@ class Comparison:
 def _aligned(
     mine: Sequence[Message], theirs: Sequence[Message], after: int
 ) -> Iterator[tuple[Message | None, Message | None]]:
-    """Yield what both logs hold at each position of a page."""
+    """Yield the messages of both logs at each position of a page."""
     old, new = ({message.seq: message for message in page} for page in (mine, theirs))
     for seq in range(after + 1, max([*old, *new], default=after) + 1):
         yield old.get(seq), new.get(seq)
 
 
 def _same(mine: Message, theirs: Message) -> bool:
-    if mine.state == "damaged":  # what it once was, nobody knows
+    if mine.state == "damaged":  # its original content is unknown
         return theirs.state == "damaged"
     return all(getattr(mine, name) == getattr(theirs, name) for name in _MESSAGE)
 
 
 def _unlike(mine: Contents, theirs: Contents, *, own: bool) -> Iterator[str]:
-    """Yield the places of a shelf that differ; one that is not its own may hold more."""
+    """Yield the keys of records that differ; unless `own`, the target may have more."""
     for place in mine.keys() | theirs.keys() if own else mine:
         old: Content | None = mine.get(place)
         new: Content | None = theirs.get(place)

@@ -1,4 +1,4 @@
-"""Writing a tenant, or some of its sessions, as the lines of an export."""
+"""Export a tenant, or some of its sessions, as lines of JSON."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ _PAGE: Final = 500
 
 @dataclass(slots=True, kw_only=True)
 class Exported:
-    """What an export holds; `damaged` names what could not be written as it once was."""
+    """The report of an export; `damaged` names what could not be written as it once was."""
 
     sessions: int = 0
     messages: int = 0
@@ -36,7 +36,7 @@ async def export(
     owner: str | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write everything of the tenant, or of an owner, or the named sessions with their shelves.
+    """Write everything of the tenant, or of an owner, or the named sessions with their records.
 
     With an owner, another's session is not found.
     """
@@ -46,7 +46,7 @@ async def export(
 
 
 class _Export:
-    """One export on its way."""
+    """One export."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Export:
         return self.owner is None or (session.state == "live" and session.owner == self.owner)
 
     async def _session(self, session: SessionInfo) -> None:
-        # The shelf is read first: whatever it speaks of is in the log that is read after it.
+        # The records are read first: every message they name is then in the log that is read after.
         id = self.ids.setdefault(session.key, id_of(session))
         try:
             records = await self._read_shelf(Scope(session=session.key), f"session {id!r}")
@@ -119,7 +119,7 @@ class _Export:
         try:
             await self._messages(session, id)
         except SessionGone:
-            # A part of it is written already: this line makes the import leave it out.
+            # A part of it is already written: this line makes the import leave it out.
             self._write("deleted", {"session": id})
             self.done = replace(before, deleted=before.deleted + 1)
             return
@@ -148,9 +148,9 @@ class _Export:
         try:
             records = await self.store.scan(scope)
         except Damaged as error:
-            self.done.damaged.append(f"the shelf of {where}, left out: {error}")
+            self.done.damaged.append(f"the records of {where}, left out: {error}")
             return []
-        # What is going on right now is true in this store alone.
+        # Leases are about work in this store, so they are not exported.
         return [record for record in records if record.kind not in UNDER_WAY]
 
     def _records(self, records: Sequence[Record], scope: JSON) -> None:
@@ -163,7 +163,7 @@ class _Export:
 
 
 def id_of(session: SessionInfo) -> str:
-    """Return a session's id, or one in its stead if damage made it unusable."""
+    """Return a session's id, or a replacement if damage made it unusable."""
     try:
         return check_id(session.id, "id")
     except KeepthreadError:

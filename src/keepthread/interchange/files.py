@@ -1,4 +1,4 @@
-"""The archive that an export comes in: only its conversations are read, and nothing is unpacked."""
+"""Read the file of an export, which may be an archive; nothing is unpacked to disk."""
 
 import json
 import os
@@ -18,16 +18,16 @@ CHATGPT: Final = "chatgpt"
 CLAUDE: Final = "claude"
 FORMATS: Final = (JSONL, MARKDOWN, CHATGPT, CLAUDE)
 CHATS: Final = "chats"
-"""ChatGPT's or Claude's: their conversations say which."""
+"""A file of ChatGPT or Claude: the conversations in it say which."""
 
 ARCHIVE: Final = b"PK\x03\x04"
-"""How an archive begins."""
+"""The first bytes of an archive."""
 TRANSCRIPT: Final = "<!-- keepthread transcript"
-"""How a transcript begins."""
+"""The first characters of a transcript."""
 
 
 def format_of(head: bytes) -> str:
-    """Return the format of a file that begins so; an export of ours if it is none of the others."""
+    """Return the format of a file by its first bytes; by default, an export of keepthread."""
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(TRANSCRIPT.encode()):
         return MARKDOWN
@@ -38,25 +38,25 @@ def format_of(head: bytes) -> str:
 
 
 MAX_PART: Final = 8 << 30
-"""Bytes of a part once it is read."""
+"""Bytes of a file in an archive at most, unpacked."""
 
 _NAME: Final = r"(?:.*/)?conversations(?:-[0-9]{1,4})?\.json"  # large exports come in parts
-_MOST_PACKED: Final = 200  # text is seldom packed to a tenth of its size
+_MOST_PACKED: Final = 200  # text seldom shrinks to less than a tenth of its size
 _SMALL: Final = 1 << 20
 
 T = TypeVar("T")
 
 
 class Readable(Protocol):
-    """A file, as far as it is read from its beginning to its end."""
+    """A file that is read from beginning to end."""
 
     def read(self, size: int, /) -> bytes:
-        """Return so many bytes, fewer at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
         ...
 
 
 class Part(NamedTuple):
-    """A file of conversations, and its bytes if they are known."""
+    """A file of conversations, and its size in bytes if known."""
 
     file: Readable
     size: int
@@ -84,7 +84,7 @@ def _members(file: BinaryIO) -> Iterator[Part]:
     if not found:
         raise WrongFormat("the archive holds no conversations.json")
     total = sum(info.file_size for info in found)
-    # Parts that share their bytes would each look harmless.
+    # Files that overlap in the archive would each look harmless, so their sum is checked.
     if _unpacks_too_far(total, file.seek(0, os.SEEK_END)):
         raise InvalidInput(f"the conversations in the archive would have {total} bytes")
     for info in sorted(found, key=lambda info: info.filename):
@@ -102,18 +102,18 @@ class _Member:
 
 
 def _read(what: Callable[[], T]) -> T:
-    """Return what an archive gives; what is broken or locked in it raises an error of ours."""
+    """Read from an archive; raise an error of ours if it is damaged or encrypted."""
     from zipfile import BadZipFile  # noqa: PLC0415 - loaded where there is an archive
 
     try:
         return what()
-    # An unknown packing, a password that is not known, and a file that is no archive after all.
+    # An unknown compression, a missing password, or a file that is not an archive.
     except (BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as why:
         raise InvalidInput(f"the archive cannot be read: {why}") from None
 
 
 def _checked(info: "ZipInfo") -> "ZipInfo":
-    """Refuse what would never end."""
+    """Refuse a file that would be too large when unpacked."""
     if info.file_size > MAX_PART or _unpacks_too_far(info.file_size, info.compress_size):
         raise InvalidInput(f"{info.filename!r} in the archive would have {info.file_size} bytes")
     return info
@@ -124,25 +124,25 @@ def _unpacks_too_far(size: int, packed: int) -> bool:
 
 
 MAX_ITEM: Final = 64 << 20
-"""Bytes of an item; longer ones are passed over."""
+"""Bytes of an item at most; longer ones are skipped."""
 MAX_DEPTH: Final = 200
-"""How deep an item may be nested; what chat programs write stays below 20."""
+"""Depth of an item at most; chat programs nest less than 20 levels."""
 
 _CHUNK: Final = 1 << 18
 _BOM: Final = b"\xef\xbb\xbf"
-# Compiled when first used: a command that reads no array need not wait for it.
+# Compiled at first use: other commands start faster without it.
 _BLANK: Final = rb"[ \t\r\n]*+"
-# All that is no bracket, whole strings included; between items a comma ends it as well.
+# Everything except brackets, whole strings included; between items a comma ends it as well.
 _INSIDE: Final = rb'(?s)(?:[^\[\]{}"]++|"(?:[^"\\]++|\\.)*+")*+'
 _BETWEEN: Final = rb'(?s)(?:[^\[\]{}",]++|"(?:[^"\\]++|\\.)*+")*+'
 _STRING: Final = rb'(?s)(?:[^"\\]++|\\.)*+'
 
 
 class Item(NamedTuple):
-    """An item of the array, or what is wrong with it."""
+    """An item of the array, or the reason why it cannot be read."""
 
     number: int
-    """Its place in the array, from 1."""
+    """Its position in the array, from 1."""
     end: int
     """The bytes of the file up to its end."""
     size: int = 0
@@ -151,11 +151,11 @@ class Item(NamedTuple):
 
 
 def items_of(file: Readable, *, limit: int = MAX_ITEM) -> Iterator[Item]:
-    """Yield the items of a JSON array; one object by itself is taken for an array of one."""
+    """Yield the items of a JSON array; a single object is read as an array of one."""
     reader = _Reader(file, limit)
     sign = reader.sign()
     if sign not in (b"[", b"{"):
-        raise WrongFormat("the file is no JSON array: it does not begin with [")
+        raise WrongFormat("the file is not a JSON array: it does not begin with [")
     if sign == b"{":
         yield reader.item(1)
         return
@@ -169,23 +169,23 @@ def items_of(file: Readable, *, limit: int = MAX_ITEM) -> Iterator[Item]:
         yield (item := reader.item(number))
         if reader.ended:
             return
-        if not item.value and reader.sign() == b"}":  # it closes nothing
+        if not item.value and reader.sign() == b"}":  # a bracket that closes nothing
             reader.at += 1
 
 
 class _Reader:
-    """A file, as far as it was read and is still needed."""
+    """A file, and the part of it that was read and is still needed."""
 
     def __init__(self, file: Readable, limit: int) -> None:
         self.file = file
         self.limit = limit
         self.data = b""
         self.at = 0
-        self.before = 0  # bytes of the file before the data
+        self.before = 0  # bytes of the file before `data`
         self.ended = False
 
     def sign(self) -> bytes:
-        """Return the next byte that is not blank, nothing at the end of the file."""
+        """Return the next byte that is not white space; empty at the end of the file."""
         while True:
             if not self.before and self.data.startswith(_BOM):
                 self.at = max(self.at, len(_BOM))
@@ -218,11 +218,11 @@ class _Reader:
         try:
             value = json.loads(self.data[start:at].decode(), parse_constant=_nothing)
         except ValueError as error:
-            return Item(number, end, fault=f"it is no JSON: {error}")
+            return Item(number, end, fault=f"it is not valid JSON: {error}")
         return Item(number, end, at - start, value)
 
     def _more(self, dropped: int) -> bool:
-        """Let go of what was read and read on; twice as much each time one item needs more."""
+        """Drop bytes that were used and read more; twice as much each time one item needs more."""
         self.data = self.data[dropped:]
         self.before += dropped
         self.at -= dropped
@@ -232,7 +232,7 @@ class _Reader:
 
 
 class _Scan:
-    """Looks for the end of an item, from one piece of the file to the next."""
+    """Finds the end of an item, across pieces of the file."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -241,11 +241,11 @@ class _Scan:
         self.done = False
 
     def go_on(self, data: bytes, at: int) -> int:
-        """Return how far the data was looked at; it is done if the item ends there."""
+        """Return how far the data was scanned; the item ends there if `done`."""
         while True:
             if self.quoted:
                 at = _end(_STRING, data, at)
-                if data[at : at + 1] != b'"':  # the string, or what a backslash begins, goes on
+                if data[at : at + 1] != b'"':  # the string or an escape continues in the next piece
                     return at
                 self.quoted = False
                 at += 1
@@ -258,7 +258,7 @@ class _Scan:
             elif sign in (b"{", b"["):
                 self.depth += 1
                 self.deepest = max(self.deepest, self.depth)
-            elif not self.depth:  # a comma, or a bracket that is not its own
+            elif not self.depth:  # a comma, or the closing bracket of the array
                 self.done = True
                 return at
             else:
@@ -275,4 +275,4 @@ def _end(pattern: bytes, data: bytes, at: int) -> int:
 
 
 def _nothing(_: str) -> None:
-    """Take NaN and its like, which JSON does not have, for nothing."""
+    """Read NaN and the like, which JSON does not have, as null."""

@@ -1,7 +1,6 @@
-"""What the readers of other programs' conversations share: from a tree to sessions, and its JSON.
+"""Shared by the readers of other programs' conversations: from a tree to sessions, and its JSON.
 
-Anything may be missing, null or of another type than it should be: then it is as if it were not
-there.
+Any value may be missing, null or of the wrong type: it is then treated as missing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,19 +16,19 @@ from keepthread.types import ForkPoint, Message
 
 
 class Way(NamedTuple):
-    """One way through a tree, from a root to a leaf."""
+    """One path through a tree, from a root to a leaf."""
 
     nodes: Sequence[str]
     origin: int = 0
-    """The number of the way it parts from."""
+    """The number of the path that it branches off from."""
     shared: int = 0
-    """How many nodes at its beginning are of that way."""
+    """How many nodes at its beginning it shares with that path."""
 
 
 def ways_of(parents: Mapping[str, str | None], current: str) -> Iterator[Way]:
-    """Yield the way that ends at a node, then every other, each behind the one it parts from.
+    """Yield the path that ends at a node, then every other, each after the one it branches from.
 
-    Other ways follow the first child, so that they stay what they are when the tree grows.
+    Other paths follow the first child, so that they stay the same when the tree grows.
     """
     main = Way(_up(parents, current))
     yield main
@@ -49,7 +48,7 @@ def ways_of(parents: Mapping[str, str | None], current: str) -> Iterator[Way]:
 
 
 def leaves_of(parents: Mapping[str, str | None], below: str | None = None) -> list[str]:
-    """Return the nodes that no other follows; with `below`, those that follow it or are it."""
+    """Return the nodes without children; with `below`, only those at or below that node."""
     inner = set(parents.values())
     leaves = [node for node in parents if node not in inner]
     if below is None:
@@ -68,9 +67,9 @@ def leaves_of(parents: Mapping[str, str | None], below: str | None = None) -> li
 
 
 def mended(parents: Mapping[str, str | None]) -> tuple[dict[str, str | None], int]:
-    """Let nodes whose parent is missing follow the node before them; return how many did so.
+    """Attach nodes whose parent is missing to the node before them; return how many there were.
 
-    The parent that the first root names is the name of the root: its other children are roots too.
+    The parent that the first root names is the name of the root: its other children are roots, too.
     """
     named = [parent for parent in parents.values() if parent not in parents]
     root = None if None in named else next(iter(named), None)
@@ -82,7 +81,7 @@ def mended(parents: Mapping[str, str | None]) -> tuple[dict[str, str | None], in
             top = before
             while (next_top := tops[top]) != top:
                 top = next_top
-            if top != node:  # otherwise the node before it follows it
+            if top != node:  # otherwise the node before it is below it
                 result[node], tops[node] = before, top
                 number += 1
         before = node
@@ -90,7 +89,7 @@ def mended(parents: Mapping[str, str | None]) -> tuple[dict[str, str | None], in
 
 
 def _tops(parents: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the root above each node; of nodes in a circle, one of them."""
+    """Return the root above each node; for nodes in a circle, one of them."""
     tops: dict[str, str] = {}
     for start in parents:
         path: dict[str, None] = {}
@@ -127,21 +126,21 @@ def _down(children: Mapping[str | None, Sequence[str]], node: str) -> Iterator[s
 
 
 MOST_BRANCHES: Final = 100
-"""How many forks one conversation may become."""
+"""Forks that one conversation may become at most."""
 _MOST_ATTACHED: Final = 100
 
 
 class Said(NamedTuple):
-    """What was said along one way through a conversation."""
+    """The messages along one path through a conversation."""
 
     messages: Sequence[Message]
     hidden: Collection[str] = ()
-    """The nodes of which nothing is shown."""
+    """The nodes without a message to show."""
     shortened: int = 0
 
 
 class Reading(NamedTuple):
-    """What one conversation becomes: the session it is, then its forks."""
+    """The sessions that one conversation becomes: itself, then its forks."""
 
     conversations: Sequence[Conversation] = ()
     hidden: int = 0
@@ -153,7 +152,7 @@ class Reading(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A conversation as its program tells it: which one it is, what is known of it, its ways."""
+    """A parsed conversation: its id, its metadata and its paths."""
 
     program: str
     id: str
@@ -161,11 +160,11 @@ class Told(NamedTuple):
     ways: Iterator[Way]
     say: Callable[[Sequence[str]], Said]
     nodes: Collection[str]
-    """All that have a message."""
+    """All nodes that have a message."""
 
 
 def read_ways(told: Told, *, branches: bool) -> Reading:
-    """Return the first way as a session and, if asked for, the others as forks."""
+    """Return the first path as a session and, with `branches`, the others as forks."""
     way = next(told.ways)
     first = told.say(way.nodes)
     seen, hidden = set(way.nodes), set(first.hidden)
@@ -183,7 +182,7 @@ def read_ways(told: Told, *, branches: bool) -> Reading:
 
 
 def _fork(told: Told, way: Way, messages: Sequence[Message], origin: Conversation) -> Conversation:
-    """Return what parts from another way, or that one itself if nothing was said on it."""
+    """Return a path as a fork of another, or that other itself if the path adds nothing."""
     shared = 0
     for one, other in zip(origin.messages, messages, strict=False):
         if one != other:
@@ -195,27 +194,27 @@ def _fork(told: Told, way: Way, messages: Sequence[Message], origin: Conversatio
         id=session_id(told.program, told.id, way.nodes[way.shared]),
         messages=messages,
         forked_from=ForkPoint(session=origin.id, seq=shared),
-        updated_at=0.0,  # when its last message was written
+        updated_at=0.0,  # the time of its last message
     )
 
 
-# --- looking into JSON ---
+# --- reading JSON ---
 
 
 def mapped(value: Any, key: str) -> Mapping[str, Any]:
-    """Return the object under a key, an empty one if there is none."""
+    """Return the object under a key; empty if there is none."""
     found = cast(dict[str, Any], value).get(key) if isinstance(value, dict) else None
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
 def listed(value: Any, key: str) -> Sequence[Any]:
-    """Return the list under a key, an empty one if there is none."""
+    """Return the list under a key; empty if there is none."""
     found = cast(dict[str, Any], value).get(key) if isinstance(value, dict) else None
     return cast(list[Any], found) if isinstance(found, list) else []
 
 
 def text_in(value: Any, key: str) -> str:
-    """Return the text under a key, an empty one if there is none."""
+    """Return the text under a key; empty if there is none."""
     found = cast(dict[str, Any], value).get(key) if isinstance(value, dict) else None
     return found if isinstance(found, str) else ""
 
@@ -228,15 +227,15 @@ def dicts(values: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def paragraphs(*parts: str) -> str:
-    """Return texts as one, those left out that say nothing."""
+    """Join texts, without empty ones."""
     return "\n\n".join(part for part in parts if part)
 
 
 def attached(names: Sequence[str]) -> str:
-    """Return what went with a message, in words: the things themselves are not in the file."""
+    """Return the names of attachments as text: their contents are not in the file."""
     return "\n".join(f"[attached: {name}]" for name in names[:_MOST_ATTACHED])
 
 
 def id_by_content(value: Mapping[str, Any]) -> str:
-    """Return an id for what has none: the same for the same content."""
+    """Return an id for an object without one: the same for the same content."""
     return sha256(dumps(value, "the conversation", limit=2 * MAX_ITEM)).hexdigest()

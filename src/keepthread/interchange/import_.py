@@ -1,7 +1,7 @@
-"""Reading the lines of an export into a store: data only, resumable, done twice as done once.
+"""Import the lines of an export: data only, resumable, and idempotent.
 
-Sessions are made unready, filled in batches, and shown when the whole file was read. An import that
-was broken off is continued by running it again.
+Sessions are created hidden, filled in batches, and shown when the whole file was read. To resume an
+import that was interrupted, run it again.
 """
 
 import asyncio
@@ -33,22 +33,22 @@ _RECORDS: Final = 100
 
 @dataclass(slots=True, kw_only=True)
 class Imported:
-    """What an import read; what was `known` before it was compared, and what was `kept` differs."""
+    """The report of an import; sessions `known` before were compared, records `kept` differ."""
 
     sessions: int = 0
     messages: int = 0
     records: int = 0
     known: int = 0
-    """Sessions that were there, whole, before."""
+    """Sessions that already existed and were complete."""
     kept: int = 0
-    """Records of owners or the tenant whose place was taken by another value, which stays."""
+    """Records of owners or the tenant that already have another value here, which stays."""
     damaged: int = 0
-    """Sessions and messages that were damaged where they came from."""
+    """Sessions and messages that were damaged in the store they came from."""
 
 
 @dataclass(slots=True)
 class _Filling:
-    """A session on its way in, by its name in the file, and what was read before it."""
+    """A session that is being imported, with what was read of it so far."""
 
     name: str
     given: SessionInfo
@@ -58,7 +58,7 @@ class _Filling:
 
 
 class _Entry(NamedTuple):
-    """A record of the file, and the line it stands on."""
+    """A record of the file, and its line number."""
 
     line: int
     scope: Scope
@@ -73,10 +73,10 @@ async def import_lines(
     size: int = 0,
     progress: Progress | None = None,
 ) -> Imported:
-    """Read an export into a store.
+    """Import an export into a store.
 
-    A session whose id is taken by another conversation raises `SessionExists`; a prefix gives every
-    session another id. `size` is the bytes of all lines, for `progress`.
+    If the id of a session is another conversation's, `SessionExists` is raised; `prefix` gives all
+    sessions other ids. `size` is the size of all lines in bytes, for `progress`.
     """
     reading = _Import(store, prefix)
     read = 0
@@ -93,14 +93,14 @@ async def import_lines(
         raise type(error)(f"line {reading.line}: {error}") from error
     if not reading.ended:
         raise InvalidInput(
-            f"the export ends at line {reading.line} without its last line: it was broken off."
-            " Nothing of it is shown; import a whole export to continue"
+            f"the export ends at line {reading.line} without its last line: it is incomplete."
+            " Nothing of it is shown; import a complete export to continue"
         )
     return reading.done
 
 
 class _Import:
-    """One import on its way."""
+    """One import."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self.store = store
@@ -114,7 +114,7 @@ class _Import:
         self.batch: list[Message] = []
         self.batch_bytes = 0
         self.waiting: list[_Entry] = []  # records ready to be put
-        self.later: list[_Entry] = []  # records made of sessions that may come
+        self.later: list[_Entry] = []  # records made from sessions that may still follow
 
     async def take(self, line: bytes) -> None:
         value = jsonl.decode_line(line)
@@ -122,7 +122,7 @@ class _Import:
             jsonl.check_header(value)
             return
         if self.ended:
-            raise InvalidInput("nothing may come behind the end")
+            raise InvalidInput("no line may come after the end")
         if len(value) != 1:
             raise InvalidInput(
                 "a line must be a session, a message, a record, a deletion or the end"
@@ -162,7 +162,7 @@ class _Import:
             self.done.known += 1
 
     async def _deleted(self, body: Any) -> None:
-        """Leave out the session above: it was deleted while the export was written."""
+        """Leave out the session above: it was deleted during the export."""
         last = self.filled[-1] if self.filled else None
         if last is None or body != {"session": last.name}:
             raise InvalidInput("only the session above can be deleted")
@@ -170,7 +170,7 @@ class _Import:
         del self.keys[last.name]
         self.done = last.before
         if not last.stored.ready:
-            with suppress(SessionGone, Stale):  # somebody else deleted or finished it
+            with suppress(SessionGone, Stale):  # another process deleted or finished it
                 await self.store.delete_session(last.stored.key, unready=True)
 
     def _renamed(self, given: SessionInfo) -> SessionInfo:
@@ -193,8 +193,8 @@ class _Import:
             raise taken(given.id)
         if stored.ready and stored.messages < given.messages:
             raise SessionExists(
-                f"session {given.id!r} is there already with {stored.messages} messages; the"
-                f" export has {given.messages}. Delete it first, or keep both with --as PREFIX"
+                f"session {given.id!r} already exists with {stored.messages} messages; the export"
+                f" has {given.messages}. Delete it first, or keep both with --as PREFIX"
             )
         return stored
 
@@ -210,7 +210,7 @@ class _Import:
     async def _message(self, body: Any, size: int) -> None:
         message = nouns.message_from_json(body)
         if not self.filled:
-            raise InvalidInput("a message must come behind its session")
+            raise InvalidInput("a message must come after its session")
         session = self.filled[-1]
         session.messages += 1
         if message.seq != session.messages or message.seq > session.given.messages:
@@ -238,7 +238,7 @@ class _Import:
         value = nouns.record_from_json(body)
         if (
             check_id(value["kind"], "kind") in UNDER_WAY
-        ):  # an import is data: it names nothing that we do
+        ):  # an import is data: it cannot bring records that make us act
             raise InvalidInput(f"a record of the kind {value['kind']!r} cannot be imported")
         self.done.records += 1
         scope = Scope(owner=value["scope"].get("owner", ""))
@@ -246,7 +246,7 @@ class _Import:
             if name not in self.keys:
                 raise InvalidInput(f"session {name!r} must come before its records")
             scope = Scope(session=self.keys[name])
-            if scope.session in self.known:  # it may have moved on, and its shelf with it
+            if scope.session in self.known:  # it may have continued, and its records with it
                 return
         entry = _Entry(self.line, scope, value)
         unseen = any(span[0] not in self.keys for span in value["made_of"] if span[0] is not None)
@@ -283,9 +283,9 @@ class _Import:
             return
 
     async def _epochs(self, scope: Scope, spans: Sequence[Span]) -> dict[SessionKey, int] | None:
-        """Return the epochs of what a record is made of, or None if some of it was erased here.
+        """Return the epochs of the sessions a record is made from; None if some of it was erased.
 
-        What is known of an owner by messages that are forgotten does not come back.
+        So facts about an owner from messages that were forgotten do not come back.
         """
         epochs: dict[SessionKey, int] = {}
         for session, first, last in () if scope.session else spans:
@@ -303,7 +303,7 @@ class _Import:
         done = self.done
         read = {"sessions": done.sessions, "messages": done.messages, "records": done.records}
         if body != read:
-            raise InvalidInput(f"the end speaks of {show(body)}; there were {read}")
+            raise InvalidInput(f"the last line counts {show(body)}; the file has {read}")
         self.waiting += self.later
         await self._put_waiting()
         for session in self.filled:
@@ -315,7 +315,7 @@ class _Import:
 
 
 def same_conversation(stored: SessionInfo, given: SessionInfo) -> bool:
-    """Return whether two records are of one conversation, as far as records can tell."""
+    """Return whether two session records seem to be of one conversation."""
     alike = (stored.owner, stored.kind, stored.parent, stored.forked_from) == (
         given.owner,
         given.kind,
@@ -328,6 +328,6 @@ def same_conversation(stored: SessionInfo, given: SessionInfo) -> bool:
 def taken(id: str) -> SessionExists:
     """Return the error for an id that another conversation has."""
     return SessionExists(
-        f"session {id!r} is there already and is another conversation;"
-        " keep both with --as PREFIX, or delete the one that is there"
+        f"session {id!r} already exists and is another conversation;"
+        " keep both with --as PREFIX, or delete the existing one"
     )

@@ -1,11 +1,10 @@
 """The lines of an export: one JSON object each, in valid UTF-8, exact in both directions.
 
 The first line is the header, the last one the end; between them come the sessions, each followed by
-its messages and the records of its shelf, and then the records of owners and of the tenant. A
-session that was deleted while its messages were written ends with a line that says so, and is not
-imported. JSON cannot write two lone surrogates side by side: a reader takes them for one character.
-A line that holds a lone surrogate is therefore wrapped: `{"base64": …}` around its JSON, in our
-codec's bytes.
+its messages and its records, and then the records of owners and of the tenant. A session that was
+deleted while its messages were written ends with a line that says so, and is not imported. JSON
+cannot write two lone surrogates side by side: a reader takes them for one character. A line with a
+lone surrogate is therefore wrapped: `{"base64": …}` around its JSON, in our codec's bytes.
 """
 
 import binascii
@@ -22,13 +21,13 @@ from keepthread.types import JSON
 FORMAT: Final = "keepthread"
 VERSION: Final = 1
 MAX_LINE: Final = 16 << 20
-"""More than any line of ours needs: a message has 1 MiB, and JSON may make six bytes of one."""
+"""Larger than any line of ours: a message has 1 MiB, and JSON may write a byte as six."""
 
 HEADER: Final[Mapping[str, JSON]] = {"format": FORMAT, "version": VERSION}
 
 
 def encode_line(value: Mapping[str, JSON]) -> bytes:
-    """Return one line, its end included."""
+    """Return one line with its line end."""
     data = dumps(value, "the line", limit=MAX_LINE)
     try:
         data.decode()
@@ -52,9 +51,9 @@ def _parse(data: bytes, errors: str) -> dict[str, Any]:
     try:
         value = json.loads(data.decode("utf-8", errors), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"it is no JSON: {error}") from None
+        raise InvalidInput(f"it is not valid JSON: {error}") from None
     if type(value) is not dict:
-        raise InvalidInput("it is no JSON object")
+        raise InvalidInput("it is not a JSON object")
     return cast(dict[str, Any], value)
 
 
@@ -63,7 +62,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file, none so long that it would fill the memory."""
+    """Yield the lines of a file; refuse a line that would fill the memory."""
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
             raise InvalidInput(f"a line has more than {MAX_LINE} bytes")
@@ -71,12 +70,12 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 def check_header(value: dict[str, Any]) -> None:
-    """Refuse what is no export of ours, or a newer one."""
+    """Refuse a file that is not a keepthread export, or a newer one."""
     if value.get("format") != FORMAT:
-        raise WrongFormat('this is no keepthread export: it does not begin with {"format": …}')
+        raise WrongFormat('this is not a keepthread export: it does not begin with {"format": …}')
     version = value.get("version")
     if type(version) is not int or version < 1:
-        raise WrongFormat(f"the header has no version but {show(version)}")
+        raise WrongFormat(f"the header has no valid version: {show(version)}")
     if version > VERSION:
         raise WrongFormat(
             f"the export has version {version}; this keepthread knows versions up to {VERSION}."

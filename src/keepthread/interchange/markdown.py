@@ -1,8 +1,8 @@
 """A conversation as Markdown that people can read, and that reads back exactly.
 
 A message begins with a heading, `## User · by ana · 2026-11-14 09:30:12 UTC`; then comes its text
-as it is. A line of a text that looks like such a heading gets a backslash before it, which Markdown
-does not show, and what no text file can hold is written as `&#13;`.
+unchanged. A line of the text that looks like such a heading gets a backslash, which Markdown does
+not show, and characters that a text file cannot hold are written as `&#13;`.
 """
 
 import re
@@ -18,7 +18,7 @@ from keepthread.stores.validation import check_time
 from keepthread.types import Attachment, Message, Role, SessionInfo, ToolCall
 
 LATEST: Final = 253_402_300_800
-"""The year 10000: from there on nothing is a date."""
+"""The year 10000, the first time that is not a valid date."""
 FIRST_LINE: Final = f"{TRANSCRIPT} 1 -->"
 
 _ROLES: Final[dict[str, Role]] = {
@@ -30,7 +30,7 @@ _ROLES: Final[dict[str, Role]] = {
 _CALL: Final = "Call"
 _ATTACHMENT: Final = "Attachment"
 _KINDS: Final = "|".join((*_ROLES, _CALL, _ATTACHMENT))
-# Compiled when first used: a command that reads no transcript need not wait for it.
+# Compiled at first use: other commands start faster without it.
 _HEADING: Final = rf"###? ({_KINDS})(?: · (.*))?"
 _LOOKS_LIKE_ONE: Final = rf"(?m)^(?=\\*###? (?:{_KINDS})(?: ·|$))"
 _WAS_ONE: Final = rf"(?m)^\\(?=\\*###? (?:{_KINDS})(?: ·|$))"
@@ -49,7 +49,7 @@ _STATE: Final = "state"
 
 
 class Transcript(NamedTuple):
-    """What a transcript says; nothing of it is believed, and nothing in it is followed."""
+    """The content of a transcript; it is data, and has no trust."""
 
     session: str
     owner: str
@@ -71,7 +71,7 @@ def header_of(session: SessionInfo) -> str:
 
 
 def markdown_of(message: Message) -> str:
-    """Return one message: its heading, its text, what it calls and what goes with it."""
+    """Return one message: its heading, its text, its tool calls and its attachments."""
     kind = message.role.capitalize()
     fields = {"by": message.author, "from": message.name, "for": message.tool_call_id}
     heading = _heading("##", kind, fields)
@@ -107,7 +107,7 @@ def _written(text: str, unwritable: str) -> str:
 
 
 def _when(seconds: float) -> str:
-    """Return a time to its last digit, so that it reads back as it was."""
+    """Return a time with all its digits, so that it is read back exactly."""
     digits = repr(float(seconds))
     if "e" in digits or seconds >= LATEST:
         return f"{digits} s"
@@ -120,17 +120,17 @@ def _when(seconds: float) -> str:
 
 
 def read_markdown(data: bytes) -> Transcript:
-    """Return what a transcript says; its messages have no ids, those that were erased are gone."""
+    """Parse a transcript; its messages have no ids, and erased ones are left out."""
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")  # an editor may have made them
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"the transcript is no UTF-8: {error}") from None
+        raise InvalidInput(f"the transcript is not UTF-8: {error}") from None
     first, _, rest = text.partition("\n")
     if first.rstrip() != FIRST_LINE:
         why = (
             "a newer keepthread wrote it" if first.startswith(TRANSCRIPT) else "its mark is missing"
         )
-        raise WrongFormat(f"this is no transcript that can be read: {why}")
+        raise WrongFormat(f"this transcript cannot be read: {why}")
     lines = rest.removesuffix("\n").split("\n")
     starts = [n for n, line in enumerate(lines) if re.fullmatch(_HEADING, line)]
     about = _about(lines[: starts[0] if starts else len(lines)])
@@ -145,7 +145,7 @@ def _about(lines: Sequence[str]) -> Transcript:
     titles = [_read(line[2:]) for line in lines if line.startswith("# ")]
     session = _read(found.get("session", ""))
     if not session:
-        raise InvalidInput("the transcript does not say whose it is: `- session: …` is missing")
+        raise InvalidInput("the transcript names no session: `- session: …` is missing")
     return Transcript(
         session=session,
         owner=_read(found.get("owner", "")),
@@ -156,7 +156,7 @@ def _about(lines: Sequence[str]) -> Transcript:
 
 
 def _take(messages: list[Message], heading: str, lines: Sequence[str]) -> None:
-    """Add the message of a heading, or what it adds to the last one."""
+    """Add the message of a heading, or add its part to the last message."""
     found = re.fullmatch(_HEADING, heading)
     assert found
     kind, fields = found[1], _fields(found[2] or "")
@@ -183,7 +183,7 @@ def _take(messages: list[Message], heading: str, lines: Sequence[str]) -> None:
 
 
 def _fields(written: str) -> dict[str, str]:
-    """Return what a heading says: names with their values, a time, a state."""
+    """Return the fields of a heading: names with their values, a time, a state."""
     found: dict[str, str] = {}
     for each in written.split(" · "):
         name, _, value = each.partition(" ")
@@ -213,11 +213,11 @@ def _sign(found: re.Match[str]) -> str:
 
 
 def _time(written: str) -> float:
-    """Return the seconds since 1970 of a time, 0 if it is none."""
+    """Return a time in seconds since 1970; 0 if it is not a time."""
     try:
         if found := re.fullmatch(_WHEN, written):
             moment = datetime.strptime(found[1], _DATE).replace(tzinfo=UTC)
             return float(f"{(moment - _EPOCH) // timedelta(seconds=1)}{found[2] or ''}")
         return check_time(float(written.removesuffix(" s")), "a time")
-    except (ValueError, OverflowError):  # what is no time is none
+    except (ValueError, OverflowError):  # not a time
         return 0.0

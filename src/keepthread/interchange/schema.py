@@ -27,14 +27,14 @@ _SESSION: Final = ("id", "owner", "title", "system_prompt", "meta", "kind", "par
 _SESSION_ONLY: Final = frozenset(
     (*_SESSION, "title_seq", "tags", "forked_from", "created_at", "updated_at", "state", "messages")
 )
-_DAMAGED_TEXT: Final = MAX_BYTES // 4  # characters that fit into a message whatever they are
+_DAMAGED_TEXT: Final = MAX_BYTES // 4  # characters that always fit into a message
 
 
 # --- sessions ---
 
 
 def session_to_json(session: SessionInfo) -> dict[str, JSON]:
-    """Return a session as it is exported; its key and epoch belong to one store and stay there."""
+    """Return a session for an export; its key and epoch are left out: they belong to one store."""
     out: dict[str, JSON] = {name: getattr(session, name) for name in _SESSION}
     out["tags"] = list(session.tags)
     if session.title_seq:
@@ -48,7 +48,7 @@ def session_to_json(session: SessionInfo) -> dict[str, JSON]:
 
 
 def session_from_json(value: Any) -> SessionInfo:
-    """Return the session of a line; what a store checks by itself is left to it."""
+    """Return the session of a line; checks that every store makes are not repeated here."""
     value = _object(value, "the session", _SESSION_ONLY)
     check_id(value.get("id"), "a session id")
     check_count(value.get("messages"), "messages")
@@ -73,7 +73,7 @@ def session_from_json(value: Any) -> SessionInfo:
 
 
 def message_to_json(message: Message) -> dict[str, JSON]:
-    """Return a message with all its fields; those that say nothing are left out."""
+    """Return a message with its fields, without those that have their default."""
     out: dict[str, JSON] = {name: getattr(message, name) for name in _ALWAYS}
     out |= {"created_at": message.created_at, "digest": message.digest.hex()}
     for name in _IF_GIVEN:
@@ -99,7 +99,7 @@ def message_to_json(message: Message) -> dict[str, JSON]:
 
 
 def message_from_json(value: Any) -> Message:
-    """Return the message of a line, or refuse what no store gave out."""
+    """Return the message of a line; refuse one that no store could have written."""
     value = _object(value, "the message", _DEFAULTS.keys())
     for name, noun in (("tool_calls", ToolCall), ("attachments", Attachment)):
         if name in value:
@@ -127,10 +127,10 @@ def message_from_json(value: Any) -> Message:
 
 
 def _check_tombstone(message: Message, digest: bytes) -> None:
-    """Refuse a tombstone that still says something."""
+    """Refuse a tombstone with text."""
     bare = Message(role=message.role, state="erased", **{f: getattr(message, f) for f in _PLACE})
     if message != replace(bare, digest=digest):
-        raise InvalidInput("an erased message keeps its id and place, and no more")
+        raise InvalidInput("an erased message has an id and a position, and nothing else")
 
 
 def _nouns(values: Any, what: str, noun: type[ToolCall] | type[Attachment]) -> list[Any]:
@@ -144,7 +144,7 @@ def _nouns(values: Any, what: str, noun: type[ToolCall] | type[Attachment]) -> l
 
 
 def presentable(message: Message) -> Message:
-    """Return a message that can be exported: what damage made of an id or a text need not be."""
+    """Return a message that can be exported: damage may have made its id or text unusable."""
     if message.state != "damaged":
         return message
     try:
@@ -158,7 +158,7 @@ def presentable(message: Message) -> Message:
 
 
 def record_to_json(record: Record, scope: JSON, ids: Mapping[SessionKey, str]) -> dict[str, JSON]:
-    """Return a record; sessions are named by their ids, those that are gone by null."""
+    """Return a record for an export; sessions are named by their ids, deleted ones by null."""
     spans: Sequence[JSON] = [[ids.get(s.session), s.first, s.last] for s in record.made_of]
     out: dict[str, JSON] = {"scope": scope, "kind": record.kind, "key": record.key}
     out["value"] = record.value
@@ -166,7 +166,7 @@ def record_to_json(record: Record, scope: JSON, ids: Mapping[SessionKey, str]) -
 
 
 def record_from_json(value: Any) -> dict[str, Any]:
-    """Return the fields of a record's line; what a store checks by itself is left to it."""
+    """Return the fields of a record's line; checks that every store makes are not repeated."""
     value = _object(value, "the record", {"scope", "kind", "key", "value", "made_of"})
     if absent := {"scope", "kind", "key", "value"} - value.keys():
         raise InvalidInput(f"the record has no {', '.join(sorted(absent))}")
@@ -190,7 +190,7 @@ def record_from_json(value: Any) -> dict[str, Any]:
 
 
 def _object(value: Any, what: str, known: Collection[str]) -> dict[str, Any]:
-    """Return a copy of a JSON object whose names are all known."""
+    """Return a copy of a JSON object; refuse unknown fields."""
     if type(value) is not dict:
         raise InvalidInput(f"{what} must be an object, not {show(value)}")
     found = cast(dict[str, Any], value)

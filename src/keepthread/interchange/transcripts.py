@@ -36,7 +36,7 @@ NAME: Final = "session-memory-"
 
 
 def transcript_name(session: SessionInfo) -> str:
-    """Return the name of a session's file: what it is about, its id, and its latest activity."""
+    """Return the file name for a session: its topic, its id, and its latest activity."""
     words = re.findall(r"[a-z0-9]+", session.title.lower()[: 4 * _LONGEST_TOPIC])
     topic = "-".join(words)[:_LONGEST_TOPIC].strip("-") or "conversation"
     moment = datetime.fromtimestamp(min(session.updated_at, LATEST - 1), tz=UTC)
@@ -44,7 +44,7 @@ def transcript_name(session: SessionInfo) -> str:
 
 
 def id_in_a_name(id: str) -> str:
-    """Return an id as every file system takes it; one that had to change is told from its like."""
+    """Return an id that every file system accepts; a changed id gets a suffix that is unique."""
     if len(id) <= _LONGEST_ID and re.fullmatch(r"[a-z0-9_]+", id):
         return id
     plain = re.sub(r"[^a-z0-9_-]", "_", id.lower())[:_LONGEST_ID]
@@ -59,7 +59,7 @@ async def write_transcript(
     *,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write a session as Markdown; what is damaged is named in what is returned."""
+    """Write a session as Markdown; the returned report names what is damaged."""
     done = Exported(sessions=1, damaged=[])
     write(header_of(session).encode())
     while page := await store.read(
@@ -76,7 +76,7 @@ async def write_transcript(
 
 
 async def save_transcript(store: Store, session: SessionInfo, folder: Path) -> Path:
-    """Write a session as a file of its own into a folder; it appears there once it is whole."""
+    """Write a session into a new file in a folder; the file appears once it is complete."""
     path = folder / transcript_name(session)
     with private_file(path) as write:
         await write_transcript(store, session, write)
@@ -84,9 +84,9 @@ async def save_transcript(store: Store, session: SessionInfo, folder: Path) -> P
 
 
 MAX_TRANSCRIPT: Final = 64 << 20
-"""Bytes of a transcript; longer ones are not read."""
+"""Bytes of a transcript at most; longer ones are not read."""
 LAST: Final = 20
-"""How many messages a session is seeded with."""
+"""Messages that a session is seeded with."""
 
 
 async def import_transcript(
@@ -98,7 +98,7 @@ async def import_transcript(
     prefix: str = "",
     progress: Progress | None = None,
 ) -> Arrived:
-    """Make a session of a transcript; without an owner it is of the one whom the file names."""
+    """Import a transcript as a session; the default owner is the one that the file names."""
     transcript, messages = await asyncio.to_thread(_read, file)
     arrivals = Arrivals(
         store, counter or Estimator(), owner=owner or transcript.owner or "default", prefix=prefix
@@ -125,7 +125,7 @@ async def seed(
 ) -> int:
     """Begin a session with the last messages of its newest transcript in a folder.
 
-    A session that has messages already is left as it is. Returns how many messages it was given.
+    A session that already has messages is left as it is. Returns how many messages were added.
     """
     check_id(session, "a session id")
     check_count(last, "last")
@@ -142,14 +142,14 @@ async def seed(
         info = SessionInfo(id=session, owner=owner or "default", title=transcript.title)
         try:
             stored = await store.put_session(info)
-        except SessionExists:  # another made it meanwhile
+        except SessionExists:  # another caller made it in the meantime
             return await seed(store, session, folder, last=last, owner=owner, counter=counter)
     by = counter or Estimator()
     chosen = messages[max(0, len(messages) - last) :]
     counted = [replace(m, tokens=by.count(m), counter=by.name) for m in chosen]
     try:
         await store.append(stored.key, counted, expect=0)
-    except Stale:  # somebody spoke first
+    except Stale:  # another message was stored first
         return 0
     return len(counted)
 
@@ -173,7 +173,7 @@ def _newest(folder: Path, session: str) -> tuple[Transcript, Sequence[Message]] 
 
 
 def _is_of(path: Path, session: str) -> bool:
-    """Return whether a file is a transcript of just this session: names may look alike."""
+    """Return whether a file is a transcript of exactly this session: names may look alike."""
     try:
         with path.open("rb") as file:
             head = file.read(1 << 16).partition(b"\n## ")[0]

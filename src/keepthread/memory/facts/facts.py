@@ -226,7 +226,7 @@ class Facts:
     # --- extracting ---
 
     async def extract(self, session: str | None = None) -> int:
-        """Let the model read what is unread, of one session or all; return how many facts are new."""
+        """Let the model read what is unread, of one session or all; return the number of facts."""
         if self._extractor is None:
             raise InvalidInput(_NO_MODEL)
         await self._shelf.check()
