@@ -384,7 +384,7 @@ def test_export_to_stdout_and_import_from_stdin(folder: Path) -> None:
     exported = in_process("export").stdout
     in_process("import", "-", "--store", "sqlite:///new.db", input=exported)
     assert in_process("export", "--store", "sqlite:///new.db").stdout == exported
-    assert "no keepthread export" in keepthread("import", "-").stderr
+    assert "not a keepthread export" in keepthread("import", "-").stderr
 
 
 def test_import_can_rename_and_says_what_it_kept(folder: Path) -> None:
