@@ -2,19 +2,37 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
+
+
+class LazyPattern:
+    """A regular expression that is compiled when it is first used.
+
+    Compiling ours takes longer than importing the modules that they are in.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        """Take the text of the expression."""
+        self._pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        """Compile, and keep what is asked for: the next time it is an attribute like any other."""
+        value = getattr(re.compile(self._pattern), name)  # `re` keeps what it compiled
+        setattr(self, name, value)
+        return value
+
 
 _C: Final = r"(?:[^aeiouy]|(?:(?<=[aeiou])|^)y)"
 _V: Final = r"(?:[aeiou]|(?<=[^aeiou])y)"
-_SOME: Final = re.compile(rf"^{_C}*{_V}+{_C}").match
+_SOME: Final = LazyPattern(rf"^{_C}*{_V}+{_C}")
 """At least one vowel followed by a consonant: the measure is above 0."""
-_MORE: Final = re.compile(rf"^{_C}*(?:{_V}+{_C}+){{2}}").match
+_MORE: Final = LazyPattern(rf"^{_C}*(?:{_V}+{_C}+){{2}}")
 """The measure is above 1."""
-_ONE: Final = re.compile(rf"^{_C}*{_V}+{_C}+{_V}*$").match
+_ONE: Final = LazyPattern(rf"^{_C}*{_V}+{_C}+{_V}*$")
 """The measure is exactly 1."""
-_VOWEL: Final = re.compile(_V).search
-_DOUBLE: Final = re.compile(r"([^aeiouylsz])\1$").search
-_SHORT: Final = re.compile(rf"{_C}[aeiouy][^aeiouwxy]$").search
+_VOWEL: Final = LazyPattern(_V)
+_DOUBLE: Final = LazyPattern(r"([^aeiouylsz])\1$")
+_SHORT: Final = LazyPattern(rf"{_C}[aeiouy][^aeiouwxy]$")
 """Consonant, vowel, consonant at the end, the last not w, x or y."""
 
 _SECOND: Final = {
@@ -52,15 +70,15 @@ _THIRD: Final = {
 _FOURTH: Final = "al ance ence er ic able ible ant ement ment ent ion ou ism ate iti ous ive ize"
 
 
-def _ending(endings: Iterable[str]) -> re.Pattern[str]:
+def _ending(endings: Iterable[str]) -> LazyPattern:
     """Return a pattern for the longest of some endings."""
     longest = sorted(endings, key=len, reverse=True)
-    return re.compile(rf"(?:{'|'.join(longest)})$")
+    return LazyPattern(rf"(?:{'|'.join(longest)})$")
 
 
-_ENDING_2: Final = _ending(_SECOND).search
-_ENDING_3: Final = _ending(_THIRD).search
-_ENDING_4: Final = _ending(_FOURTH.split()).search
+_ENDING_2: Final = _ending(_SECOND)
+_ENDING_3: Final = _ending(_THIRD)
+_ENDING_4: Final = _ending(_FOURTH.split())
 
 
 def stem(word: str) -> str:
@@ -68,11 +86,11 @@ def stem(word: str) -> str:
     if len(word) <= 2:
         return word
     word = _inflected(_plural(word))
-    if word.endswith("y") and _VOWEL(word, 0, len(word) - 1):
+    if word.endswith("y") and _VOWEL.search(word, 0, len(word) - 1):
         word = word[:-1] + "i"
-    for ending, instead in ((_ENDING_2, _SECOND), (_ENDING_3, _THIRD)):
-        found = ending(word)
-        if found and _SOME(head := word[: found.start()]):
+    for pattern, instead in ((_ENDING_2, _SECOND), (_ENDING_3, _THIRD)):
+        found = pattern.search(word)
+        if found and _SOME.match(head := word[: found.start()]):
             word = head + instead[found.group()]
     return _bare(word)
 
@@ -87,34 +105,34 @@ def _plural(word: str) -> str:
 def _inflected(word: str) -> str:
     """Remove the endings -ed and -ing."""
     if word.endswith("eed"):
-        return word[:-1] if _SOME(word[:-3]) else word
+        return word[:-1] if _SOME.match(word[:-3]) else word
     cut = 2 if word.endswith("ed") else 3 if word.endswith("ing") else 0
-    if not cut or not _VOWEL(head := word[:-cut]):
+    if not cut or not _VOWEL.search(head := word[:-cut]):
         return word
     if head.endswith(("at", "bl", "iz")):
         return head + "e"
-    if _DOUBLE(head):
+    if _DOUBLE.search(head):
         return head[:-1]
-    return head + "e" if _ONE(head) and _SHORT(head) else head
+    return head + "e" if _ONE.match(head) and _SHORT.search(head) else head
 
 
 def _bare(word: str) -> str:
     """Remove what is left of an ending."""
-    found = _ENDING_4(word)
+    found = _ENDING_4.search(word)
     if found:
         head = word[: found.start()]
-        if _MORE(head) and (found.group() != "ion" or head.endswith(("s", "t"))):
+        if _MORE.match(head) and (found.group() != "ion" or head.endswith(("s", "t"))):
             word = head
     if word.endswith("e"):
         head = word[:-1]
-        if _MORE(head) or (_ONE(head) and not _SHORT(head)):
+        if _MORE.match(head) or (_ONE.match(head) and not _SHORT.search(head)):
             word = head
-    return word[:-1] if word.endswith("ll") and _MORE(word[:-1]) else word
+    return word[:-1] if word.endswith("ll") and _MORE.match(word[:-1]) else word
 
 
 _VOWELS: Final = "аеиоуыэюя"
-_AFTER_VOWEL: Final = re.compile(f"[{_VOWELS}]").search
-_REGION: Final = re.compile(f"[{_VOWELS}][^{_VOWELS}]").search
+_AFTER_VOWEL: Final = LazyPattern(f"[{_VOWELS}]")
+_REGION: Final = LazyPattern(f"[{_VOWELS}][^{_VOWELS}]")
 
 
 def _endings(words: str) -> str:
@@ -122,19 +140,19 @@ def _endings(words: str) -> str:
     return "|".join(sorted(words.split(), key=len, reverse=True))
 
 
-_GERUND: Final = re.compile(
+_GERUND: Final = LazyPattern(
     f"(?:(?<=[ая])(?:{_endings('в вши вшись')})|{_endings('ив ивши ившись ыв ывши ывшись')})$"
-).search
-_REFLEXIVE: Final = re.compile("(?:ся|сь)$").search
-_ADJECTIVE: Final = re.compile(
+)
+_REFLEXIVE: Final = LazyPattern("(?:ся|сь)$")
+_ADJECTIVE: Final = LazyPattern(
     "(?:"
     + _endings(
         "ее ие ые ое ими ыми ей ий ый ой ем им ым ом его ого ему ому их ых ую юю ая яя ою ею"
     )
     + ")$"
-).search
-_PARTICIPLE: Final = re.compile("(?:(?<=[ая])(?:ем|нн|вш|ющ|щ)|(?:ивш|ывш|ующ))$").search
-_VERB: Final = re.compile(
+)
+_PARTICIPLE: Final = LazyPattern("(?:(?<=[ая])(?:ем|нн|вш|ющ|щ)|(?:ивш|ывш|ующ))$")
+_VERB: Final = LazyPattern(
     "(?:(?<=[ая])(?:"
     + _endings("ла на ете йте ли й л ем н ло но ет ют ны ть ешь нно")
     + ")|(?:"
@@ -143,17 +161,17 @@ _VERB: Final = re.compile(
         " ить ыть ишь ую ю"
     )
     + "))$"
-).search
-_NOUN: Final = re.compile(
+)
+_NOUN: Final = LazyPattern(
     "(?:"
     + _endings(
         "а ев ов ие ье е иями ями ами еи ии и ией ей ой ий й иям ям ием ем ам ом о у ах иях ях ы"
         " ь ию ью ю ия ья я"
     )
     + ")$"
-).search
-_QUALITY: Final = re.compile("(?:ость|ост)$").search
-_SUPERLATIVE: Final = re.compile("(?:ейше|ейш)$").search
+)
+_QUALITY: Final = LazyPattern("(?:ость|ост)$")
+_SUPERLATIVE: Final = LazyPattern("(?:ейше|ейш)$")
 
 _ARABIC_PREFIXES: Final = {"وال": 2, "بال": 2, "كال": 2, "فال": 2, "ال": 2, "لل": 2, "و": 3}
 """By prefix, the minimum number of letters that must remain."""
@@ -184,16 +202,16 @@ def inflected_stem(word: str) -> str:
 
 
 def _russian(word: str) -> str:
-    vowel = _AFTER_VOWEL(word)
+    vowel = _AFTER_VOWEL.search(word)
     if vowel is None:
         return word
     head, tail = word[: vowel.end()], word[vowel.end() :]
     tail = _inflections(tail).removesuffix("и")
     second = _second_region(word)
-    quality = _QUALITY(tail)
+    quality = _QUALITY.search(tail)
     if quality and len(head) + quality.start() >= second:
         tail = tail[: quality.start()]
-    if superlative := _SUPERLATIVE(tail):
+    if superlative := _SUPERLATIVE.search(tail):
         tail = tail[: superlative.start()]
     tail = tail[:-1] if tail.endswith("нн") else tail.removesuffix("ь")
     return head + tail
@@ -201,22 +219,22 @@ def _russian(word: str) -> str:
 
 def _inflections(tail: str) -> str:
     """Remove the ending of a gerund, or those of a reflexive, adjective, verb or noun."""
-    if gerund := _GERUND(tail):
+    if gerund := _GERUND.search(tail):
         return tail[: gerund.start()]
-    if reflexive := _REFLEXIVE(tail):
+    if reflexive := _REFLEXIVE.search(tail):
         tail = tail[: reflexive.start()]
-    if adjective := _ADJECTIVE(tail):
+    if adjective := _ADJECTIVE.search(tail):
         tail = tail[: adjective.start()]
-        participle = _PARTICIPLE(tail)
+        participle = _PARTICIPLE.search(tail)
         return tail[: participle.start()] if participle else tail
-    ending = _VERB(tail) or _NOUN(tail)
+    ending = _VERB.search(tail) or _NOUN.search(tail)
     return tail[: ending.start()] if ending else tail
 
 
 def _second_region(word: str) -> int:
     """Return the start of the part after the second vowel and consonant of a word."""
-    first = _REGION(word)
-    second = _REGION(word, first.end()) if first else None
+    first = _REGION.search(word)
+    second = _REGION.search(word, first.end()) if first else None
     return second.end() if second else len(word)
 
 
@@ -254,7 +272,7 @@ _ALSO_GERMAN: Final = """
 _MAYBE: Final = frozenset(_ALSO_GERMAN.split())
 """Function words that other languages also have, as words or names."""
 _LETTERS: Final = frozenset("äöüß")
-_WORDS: Final = re.compile(r"\w+").findall
+_WORDS: Final = LazyPattern(r"\w+")
 _ENDINGS: Final = ("ern", "em", "er", "en", "es", "e", "n", "s", "t", "")
 _LEAST: Final = 3
 """Minimum number of letters that remain after an ending is removed."""
@@ -262,7 +280,7 @@ _LEAST: Final = 3
 
 def is_german(text: str) -> bool:
     """Return whether a question is German: it has two function words, one of them only German."""
-    words = _WORDS(text.casefold())
+    words = _WORDS.findall(text.casefold())
     sure = sum(word in _GERMAN for word in words)
     maybe = sum(word in _MAYBE or not _LETTERS.isdisjoint(word) for word in words)
     return sure > 0 and sure + maybe > 1

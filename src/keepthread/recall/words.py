@@ -1,13 +1,12 @@
 """Words of texts and queries, normalized in spelling, case and endings."""
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 from unicodedata import normalize
 
-from keepthread.recall.stemming import forms_of, inflected_stem, is_german, stem
+from keepthread.recall.stemming import LazyPattern, forms_of, inflected_stem, is_german, stem
 from keepthread.text_caches import register_cache
 
 LONGEST: Final = 64
@@ -29,12 +28,12 @@ _SIGNS: Final = (
     "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u0900-\u0963\u0971-\u0df3\u0e31-\u0e4e\u0eb1-\u0ece\u102b-\u103e\u1056-\u1059\u17b4-\u17d3"
 )
-_PLAIN: Final = re.compile(r"[a-z0-9]+").findall
-_WORDS: Final = re.compile(rf"[^\W_](?:[^\W_]|[{_SIGNS}])*").findall
-_RUNS: Final = re.compile(rf"[{_UNSPACED}{_SIGNS}]+|[^{_UNSPACED}]+").findall
-_IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]").search
-_ACCENT: Final = re.compile("(?<=[a-z])[\u0300-\u036f]+")
-_SHORTENED: Final = re.compile(r"(?<=\w)'(?:s|d|m|ll|re|ve)\b")
+_PLAIN: Final = LazyPattern(r"[a-z0-9]+")
+_WORDS: Final = LazyPattern(rf"[^\W_](?:[^\W_]|[{_SIGNS}])*")
+_RUNS: Final = LazyPattern(rf"[{_UNSPACED}{_SIGNS}]+|[^{_UNSPACED}]+")
+_IS_UNSPACED: Final = LazyPattern(f"[{_UNSPACED}]")
+_ACCENT: Final = LazyPattern("(?<=[a-z])[\u0300-\u036f]+")
+_SHORTENED: Final = LazyPattern(r"(?<=\w)'(?:s|d|m|ll|re|ve)\b")
 # Letters with several spellings, and marks that are often left out: the Russian io and
 # stress, the Arabic alef, ya, ta marbuta, vowels and tatweel, Hebrew points, the Hindi nukta.
 _SAME: Final = str.maketrans(
@@ -114,12 +113,12 @@ def _spelled(text: str) -> list[str]:
     """Return the words of a text in lower case and without accents."""
     if text.isascii():
         text = text.lower()
-        return _PLAIN(_plain_marks(text) if "'" in text else text)
+        return _PLAIN.findall(_plain_marks(text) if "'" in text else text)
     text = normalize("NFKC", text.translate(_APART)).casefold()
     text = normalize("NFC", _ACCENT.sub("", normalize("NFD", text))).translate(_SAME)
     words: list[str] = []
-    for word in _WORDS(_plain_marks(text)):
-        if word.isascii() or not _IS_UNSPACED(word):
+    for word in _WORDS.findall(_plain_marks(text)):
+        if word.isascii() or not _IS_UNSPACED.search(word):
             words.append(word)
         else:
             words += _parted(word)
@@ -134,8 +133,8 @@ def _plain_marks(text: str) -> str:
 def _parted(word: str) -> list[str]:
     """Return pairs of adjacent characters for scripts without spaces."""
     words: list[str] = []
-    for run in _RUNS(word):
-        if len(run) > 1 and _IS_UNSPACED(run):
+    for run in _RUNS.findall(word):
+        if len(run) > 1 and _IS_UNSPACED.search(run):
             words += map("".join, pairwise(run))
         else:
             words.append(run)
@@ -153,9 +152,9 @@ def _stem(word: str) -> str:
 register_cache(_stem.cache_clear)
 
 
-_FOUND: Final = re.compile(
+_FOUND: Final = LazyPattern(
     "[\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]"
-).findall
+)
 _PAIR: Final = 2
 _HIRAGANA: Final = map(chr, range(0x3041, 0x3097))
 _GRAMMAR: Final = frozenset(
@@ -170,7 +169,7 @@ def characters_of(text: str) -> list[str]:
     """Return the Han and Hangul characters of a text, each once."""
     if text.isascii():
         return []
-    found = dict.fromkeys(_FOUND(normalize("NFKC", text)))
+    found = dict.fromkeys(_FOUND.findall(normalize("NFKC", text)))
     return [each for each in found if each.isalpha()]  # some are not assigned yet
 
 
