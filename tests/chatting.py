@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import Any, NamedTuple, Self
 from keepthread import Memory
 from keepthread.memory.summaries import Compaction
 from keepthread.testing.server import ScriptedServer
+from tests import preloaded
+from tests.preloaded import KEEPTHREAD
 from tests.terminal import Terminal
 
-KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
 FOLDERS = {"XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data", "XDG_STATE_HOME": "state"}
 PATIENCE = 60.0  # a busy machine needs a while to load what talks to a model
 _TAIL = 10
@@ -174,14 +174,12 @@ class Home(NamedTuple):
     ) -> subprocess.CompletedProcess[bytes]:
         """Run the command in pipes."""
         whole = {**os.environ, **self.env, **env}
-        return subprocess.run(
-            [KEEPTHREAD, *arguments],
-            env={name: value for name, value in whole.items() if value is not None},
-            cwd=self.folder,
-            input=said if isinstance(said, bytes) else said.encode(),
-            capture_output=True,
-            timeout=2 * PATIENCE,
-            check=False,
+        return preloaded.run(
+            [str(KEEPTHREAD), *arguments],
+            {name: value for name, value in whole.items() if value is not None},
+            self.folder,
+            said if isinstance(said, bytes) else said.encode(),
+            2 * PATIENCE,
         )
 
     async def fill(self, session: str, turns: int) -> None:

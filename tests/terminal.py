@@ -10,13 +10,16 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import pyte
 
+from tests import preloaded
 from tests.emulator import BRACKETED_PASTE, Emulator, picture, text
+from tests.preloaded import Ended
 
 # A session's first terminal to be opened becomes the one that controls it. A shell opens it, and
 # then becomes the program: nothing of ours runs between fork and exec.
@@ -47,13 +50,6 @@ KEYS = {
 }
 
 
-class Ended(NamedTuple):
-    """How a program ended, a signal as a negative number, and the seconds of CPU it took."""
-
-    code: int
-    cpu: float
-
-
 class Terminal:
     """A program in a pty, with a keyboard to press and a screen to look at.
 
@@ -81,15 +77,20 @@ class Terminal:
         self._master, slave = pty.openpty()
         self._stop_reading, self._stop = os.pipe()
         termios.tcsetwinsize(slave, (rows, columns))
-        self._process = subprocess.Popen(
-            [*SHELL, os.ttyname(slave), *map(str, program)],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=_environment(env or {}),
-            cwd=cwd,
-            start_new_session=True,
-        )
+        command, whole = [*map(str, program)], _environment(env or {})
+        self._process: subprocess.Popen[bytes] | preloaded.Started
+        if preloaded.may_start(command, whole):
+            self._process = preloaded.start(command, whole, cwd, terminal=slave)
+        else:
+            self._process = subprocess.Popen(
+                [*SHELL, os.ttyname(slave), *command],
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                env=whole,
+                cwd=cwd,
+                start_new_session=True,
+            )
         os.close(slave)
         self._threads = [
             threading.Thread(target=work, daemon=True) for work in (self._read, self._wait)
@@ -246,7 +247,8 @@ class Terminal:
         """Send a signal to the program alone; Ctrl-C on the keyboard reaches its children too."""
         with self._changed:
             if self._ended is None:
-                os.kill(self.pid, number)
+                with suppress(ProcessLookupError):  # it has just ended, and we hear of it soon
+                    os.kill(self.pid, number)
 
     def exit_code(self, seconds: float = 20) -> int:
         """Wait for the end; return the exit code, or the negative number of the signal."""
@@ -278,6 +280,12 @@ class Terminal:
         os.close(self._stop_reading)
 
     def _wait(self) -> None:
+        if isinstance(self._process, preloaded.Started):
+            ended = self._process.wait()
+            with self._changed:
+                self._ended = ended
+                self._changed.notify_all()
+            return
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._changed:  # the id is ours until it is waited for, and no signal comes between
             _, status, usage = os.wait4(self.pid, 0)

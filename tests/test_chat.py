@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,9 +20,10 @@ from keepthread import Memory, Message
 from keepthread.apps.cli.chat.blocks import blocks_of
 from keepthread.models.tokens import Estimator
 from keepthread.testing.server import Gate, Say, ScriptedServer
+from tests import preloaded
+from tests.preloaded import KEEPTHREAD
 from tests.terminal import SHELL, Terminal
 
-KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
 READY = re.compile(r"^>$", re.MULTILINE)
 MARKDOWN = """\
 # Weather
@@ -78,16 +78,11 @@ class Place(NamedTuple):
         self, *options: str, said: str | bytes = b"", **env: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a chat without a terminal."""
-        return subprocess.run(
-            [KEEPTHREAD, "chat", *options],
-            env={**os.environ, **self.env, **env},
-            cwd=self.folder,
-            input=said.decode() if isinstance(said, bytes) else said,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        program = [str(KEEPTHREAD), "chat", *options]
+        given = said if isinstance(said, bytes) else said.encode()
+        done = preloaded.run(program, {**os.environ, **self.env, **env}, self.folder, given, 60)
+        out, errors = done.stdout.decode(), done.stderr.decode()
+        return subprocess.CompletedProcess(program, done.returncode, out, errors)
 
     def closed_when(self, seen: str) -> int:
         """Ask something in a terminal that is closed when a text is seen; return the status."""

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,8 +17,7 @@ from keepthread.apps.cli.settings.load import read_config
 from keepthread.errors import InvalidInput
 from keepthread.testing.server import ScriptedServer
 from tests.discord_server import TOKEN, DiscordServer
-
-KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
+from tests.preloaded import KEEPTHREAD
 
 
 def environment(folder: Path, settings: str = "", **more: str) -> dict[str, str]:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sysconfig
 import threading
 from pathlib import Path
 from typing import NamedTuple
@@ -20,9 +19,10 @@ from keepthread.testing import ManualClock
 from keepthread.testing.contract import Letters
 from keepthread.testing.embeddings import EmbeddingsServer, Fault
 from keepthread.testing.server import Gate, Say, ScriptedServer
+from tests import preloaded
+from tests.preloaded import KEEPTHREAD
 from tests.terminal import Terminal
 
-KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
 CHATS = Path(__file__).parent / "chats"
 LONG = 60
 """Turns of the session that is compacted; the others have one each."""
@@ -97,15 +97,10 @@ def environment(**more: str) -> dict[str, str]:
 
 def piped(folder: Path, command: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command with nobody looking."""
-    return subprocess.run(
-        [KEEPTHREAD, *command.split()],
-        cwd=folder,
-        env={**os.environ, **environment(**env)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    program = [str(KEEPTHREAD), *command.split()]
+    done = preloaded.run(program, {**os.environ, **environment(**env)}, folder, b"", 120)
+    done.check_returncode()
+    return subprocess.CompletedProcess(program, 0, done.stdout.decode(), done.stderr.decode())
 
 
 def in_terminal(folder: Path, command: str, **env: str) -> Terminal:

@@ -3,14 +3,12 @@
 import re
 import signal
 import sys
-import sysconfig
-from pathlib import Path
 
 import pytest
 
+from tests.preloaded import KEEPTHREAD
 from tests.terminal import Terminal, svg
 
-KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
 SIZE = "import os; size = os.get_terminal_size(); print(size.columns, 'by', size.lines)"
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
 

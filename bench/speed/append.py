@@ -21,7 +21,7 @@ from bench.speed.rows import microseconds, named, times
 from bench.surface import Awaiting, Blocking
 
 GROUP = "append, CPU"
-WARM = 600  # appends until SQLite's log has wrapped, and no longer grows
+WARM, QUICK_WARM = 600, 60  # appends until SQLite's log has wrapped, and no longer grows
 _INSIDE, _AWAITED, _SESSION, _SYNC = Bar(3), Bar(7), Bar(8), Bar(12)
 
 
@@ -31,7 +31,8 @@ def measure(run: Run, size: int) -> Sequence[Row]:
     for number in range(run.rounds):
         run.progress(f"append, {size} bytes: round {number + 1} of {run.rounds}")
         with TemporaryDirectory(dir=run.memory) as folder:
-            rounds.append(_round(Path(folder), size, slices=4 if run.quick else 12))
+            slices, warm = (2, QUICK_WARM) if run.quick else (12, WARM)
+            rounds.append(_round(Path(folder), size, slices=slices, warm=warm))
     found = [
         microseconds(GROUP, named("bare INSERT and commit", size), [r["bare"] for r in rounds]),
         times(GROUP, named("append inside the store", size), rounds, "inside", "bare", bar=_INSIDE),
@@ -45,8 +46,9 @@ def measure(run: Run, size: int) -> Sequence[Row]:
     return found
 
 
-def _round(folder: Path, size: int, *, slices: int, count: int = 200) -> dict[str, float]:
-    number = WARM + slices * count
+def _round(folder: Path, size: int, *, slices: int, warm: int) -> dict[str, float]:
+    count = 200
+    number = warm + slices * count
     some = messages(size, number)
     with ExitStack() as stack:
         bare = stack.enter_context(closing(Bare(folder / "bare", rows(size, number))))
@@ -67,5 +69,5 @@ def _round(folder: Path, size: int, *, slices: int, count: int = 200) -> dict[st
         if INSTALLED:
             work["peer"] = stack.enter_context(closing(Peer(folder / "peer", some))).append
         for each in work.values():
-            each(WARM)
+            each(warm)
         return cpu_in_turn(work, slices=slices, count=count)
