@@ -1,4 +1,4 @@
-"""The chat models: each stands on its provider's own SDK, which is loaded when first needed."""
+"""Chat models: each uses its provider's SDK, which is imported on first use."""
 
 import importlib
 import typing

@@ -1,4 +1,4 @@
-"""Anthropic's messages."""
+"""Anthropic's messages API, and every server that implements it."""
 
 import json
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from keepthread.types import Native, Reply, Tool, ToolCall, Usage
 
 _CUT: Final = ("max_tokens", "refusal", "model_context_window_exceeded")
 _MAX_TOKENS: Final = 8192
-"""How long an answer may be if nobody says: the wire wants to be told."""
+"""The default limit of an answer; the API requires one."""
 _INPUTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _THOUGHTS: Final = {"thinking": "signature", "redacted_thinking": "data"}
-"""Blocks of thoughts, and the field that the provider checks when they come back."""
+"""Types of reasoning blocks, and the field that the provider checks when they are sent back."""
 _JSON: Final = "json"
 _DELTAS: Final = {
     "text_delta": ("text", "text"),
@@ -27,7 +27,7 @@ _DELTAS: Final = {
 
 
 class AnthropicModel(RemoteModel):
-    """A model of Anthropic's, or of a server that speaks the same.
+    """A model of Anthropic, or of a server with the same API.
 
     >>> model = AnthropicModel("claude-sonnet-4-5", key="…")
     """
@@ -47,7 +47,7 @@ class AnthropicModel(RemoteModel):
             "stream": True,
         }
         if len(request["messages"]) > 1:
-            # A window keeps its beginning; what is asked but once is not worth keeping there.
+            # A window's beginning stays the same and can be cached; a single message need not be.
             request["cache_control"] = {"type": "ephemeral"}
         if question.schema is not None:
             form = {"type": "json_schema", "schema": self._schema(dict(question.schema))}
@@ -55,32 +55,32 @@ class AnthropicModel(RemoteModel):
         if question.tools:
             request["tools"] = [_tool(tool) for tool in question.tools]
         elif called := _called(request["messages"]):
-            # Calls in the past are refused without the tools they called.
+            # The API rejects earlier calls if the request does not define their tools.
             request["tools"] = [_tool(Tool(name)) for name in called]
             request["tool_choice"] = {"type": "none"}
         return request
 
     def _schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return a schema as the provider takes it, with what it cannot check as words."""
+        """Return a schema as the provider accepts it; unsupported rules become descriptions."""
         try:
             return self._sdk.transform_schema(schema)
         except (ValueError, TypeError, AssertionError):  # let the provider judge
             return schema
 
-    def _hearing(self, names: Mapping[str, str]) -> "Heard":
-        return Heard(names, self._asked.host)
+    def _parser(self, names: Mapping[str, str]) -> "MessageStreamParser":
+        return MessageStreamParser(names, self._asked.host)
 
     def _connected(self, sdk: Any, **settings: Any) -> Any:
         client = sdk.AsyncAnthropic(**settings, open_telemetry=False)
-        client._custom_headers = {}  # noqa: SLF001 - the environment's are in it
+        client._custom_headers = {}  # noqa: SLF001 - they come from the environment
         return client
 
 
-class Heard:
-    """What is heard of an answer, event by event."""
+class MessageStreamParser:
+    """Parses the events of an answer."""
 
     def __init__(self, names: Mapping[str, str] = {}, provider: str = "") -> None:
-        """Know what tools are called, and the host that answers."""
+        """Keep the names of tools by their names on the wire, and the host that answers."""
         self.said = Pieces()
         self.ended = False
         self._names = names
@@ -91,7 +91,7 @@ class Heard:
         self._usage: dict[str, int] = {}
 
     def take(self, event: Mapping[str, Any]) -> str:
-        """Take an event, and return what it says."""
+        """Parse an event, and return the text it adds to the answer."""
         match event["type"]:
             case "message_start":
                 self._cost(event["message"].get("usage"))
@@ -109,12 +109,12 @@ class Heard:
 
     def _begin(self, index: int, given: dict[str, Any]) -> str:
         block = _Block(given)
-        self._blocks.append(block)  # some servers give all blocks one index
+        self._blocks.append(block)  # some servers use one index for all blocks
         self._at[index] = block
         return self.said.add(text_of(given["text"])) if block.kind == "text" else ""
 
     def _delta(self, block: "_Block", delta: Mapping[str, Any]) -> str:
-        """Add to a block, and return what that says."""
+        """Add to a block, and return the text that it adds to the answer."""
         name, field = _DELTAS.get(delta["type"], ("", ""))
         if not name:
             return ""
@@ -123,7 +123,7 @@ class Heard:
         return self.said.add(given) if name == "text" else ""
 
     def _cost(self, usage: Mapping[str, Any] | None) -> None:
-        """Keep the latest figures: each tells of all that came before."""
+        """Keep the latest numbers: each is a total."""
         given = (usage or {}).items()
         self._usage |= {name: count_of(value) for name, value in given if value is not None}
 
@@ -156,9 +156,9 @@ class Heard:
         )
 
     def _native(self) -> Native | None:
-        """Return the blocks if there are thoughts before calls: they must go back as they came.
+        """Return the blocks if there is reasoning before calls: it must be sent back unchanged.
 
-        Anthropic takes no thought back without its signature.
+        Anthropic accepts no reasoning without its signature.
         """
         thoughts = [block for block in self._blocks if block.kind in _THOUGHTS]
         if not thoughts or not all(block.text(_THOUGHTS[block.kind]) for block in thoughts):
@@ -170,7 +170,7 @@ class Heard:
 
 
 class _Block:
-    """A block of an answer: what it began with, and the texts that are added to it."""
+    """A block of an answer: its first event, and the texts added since."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.kind = text_of(given["type"])
@@ -186,7 +186,7 @@ class _Block:
         self._added[field].add(piece)
 
     def text(self, field: str) -> str:
-        """Return a text as far as it arrived."""
+        """Return the text of a field that has arrived so far."""
         added = self._added.get(field)
         return added.text if added else text_of(self.given.get(field))
 
@@ -196,7 +196,7 @@ class _Block:
         return self.text(_JSON) or json.dumps(self.given.get("input") or {}, ensure_ascii=False)
 
     def item(self) -> dict[str, Any]:
-        """Return the block as it may go back."""
+        """Return the block as it is sent back."""
         texts = {field: pieces.text for field, pieces in self._added.items()}
         kept = {name: value for name, value in {**self.given, **texts}.items() if name != _JSON}
         if self.kind == "tool_use":

@@ -1,4 +1,4 @@
-"""Patience: how long to wait for a sign of life, and when to ask again."""
+"""Models reached through a provider's SDK: requests, streams, timeouts and retries."""
 
 import asyncio
 import importlib
@@ -21,31 +21,31 @@ _LONGEST_PAUSE: Final = 20.0
 
 
 class Patience:
-    """How long one question may go without a sign of life, over all tries together."""
+    """The time left until the first byte of an answer, and the retries, over all tries together."""
 
     def __init__(
         self, timeout: float, retries: int, sleep: Callable[[float], Awaitable[object]]
     ) -> None:
-        """Begin to wait."""
+        """Start the clock."""
         self._clock = asyncio.get_running_loop().time
         self._end = self._clock() + timeout
         self._retries = retries
         self._sleep = sleep
         self.tried = 1
         self.instead: dict[str, str | None] = {}
-        """What the server would not be told, and what it was told instead."""
+        """Request fields that the server rejected, and the fields sent instead."""
 
     @property
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Return the remaining seconds."""
         return self._end - self._clock()
 
     async def again(self, failure: Failure) -> bool:
-        """Wait and return True if it is worth asking again, and there is the time for it."""
-        drawn = _FIRST_PAUSE * 2 ** (self.tried - 1) * random.uniform(0.5, 1)  # noqa: S311 - so that not all come at once
+        """If a retry may help and there is time for it, wait and return True."""
+        drawn = _FIRST_PAUSE * 2 ** (self.tried - 1) * random.uniform(0.5, 1)  # noqa: S311 - spreads the retries of many clients
         pause = max(drawn, failure.after)
-        most = min(self.left, _LONGEST_PAUSE)
-        if not failure.again or self.tried > self._retries or pause >= most:
+        max_pause = min(self.left, _LONGEST_PAUSE)
+        if not failure.again or self.tried > self._retries or pause >= max_pause:
             return False
         await self._sleep(pause)
         self.tried += 1
@@ -53,17 +53,17 @@ class Patience:
 
 
 _CONNECT: Final = 10.0
-"""Seconds to reach a server; how long it may think is another matter."""
+"""Seconds to connect to a server; `timeout` limits how long it may take to answer."""
 
 
-class Hearing(Protocol):
-    """What is heard of one answer; `ended` once it has come to its own end."""
+class StreamParser(Protocol):
+    """Parses the events of one streamed answer; `ended` is true once the answer is complete."""
 
-    said: Pieces
+    said: TextBuffer
     ended: bool
 
     def take(self, event: Mapping[str, Any]) -> str:
-        """Take an event of a stream, and return what it says."""
+        """Parse an event, and return the text it adds to the answer."""
         ...
 
     def reply(self) -> Reply:
@@ -72,27 +72,28 @@ class Hearing(Protocol):
 
 
 class RemoteModel(ABC):
-    """A model behind a provider's SDK, asked in streams alone.
+    """A model called through its provider's SDK; every answer is streamed.
 
-    The SDK is loaded when first needed, or by `warm`. `timeout` is how many seconds may pass
-    without a sign of life: until the first byte over all tries, and then between bytes. A whole
-    answer may take `max_seconds` and have 1 MB of text; a longer one raises `ModelCut`. What is
-    busy, broken or out of reach is asked again, up to `retries` times, as long as nothing was said.
-    Several threads may ask it, each in an event loop of its own. No environment is read and no
-    redirection followed. The key is in no error, log or `repr`.
+    The SDK is imported on first use, or by `warm`. `timeout` is the number of seconds without a
+    sign of life: until the first byte over all tries, and then between bytes. A whole answer may
+    take `max_seconds` and have 1 MB of text; a longer one raises `ModelCut`. If the server is busy,
+    fails or cannot be reached, the request is sent again up to `retries` times, unless part of the
+    answer has arrived. Several threads may call it, each in its own event loop. Environment
+    variables are not read, redirects are not followed, and no error, log or `repr` contains the
+    key.
     """
 
     package: ClassVar[str]
-    """The SDK, and the extra that brings it."""
+    """The SDK's package, which is also the name of our extra."""
     own: ClassVar[str]
-    """The provider's own address."""
+    """The provider's own URL."""
     ends: ClassVar[Sequence[str]]
-    """What people copy along with an address."""
+    """Suffixes to remove from a base URL; people often copy them along."""
     root: ClassVar[str]
-    """The path of an address that has none."""
+    """The path to use if a base URL has none."""
     path: ClassVar[str]
     optional: ClassVar[Mapping[str, str | None]]
-    """What some servers refuse to be told, and what they may be told instead."""
+    """Request fields that some servers reject, and the fields to send instead, if any."""
 
     def __init__(
         self,
@@ -106,9 +107,8 @@ class RemoteModel(ABC):
         max_seconds: float = 1800.0,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Know whom to ask; nothing is loaded or asked yet."""
-        if key is not None and not re.fullmatch("[!-~]+", key):
-            raise InvalidInput("the key has a blank, a line break or no ASCII in it; copy it anew")
+        """Keep the settings; nothing is imported or sent yet."""
+        check_key(key)
         if timeout <= 0 or max_seconds <= 0 or retries < 0:
             raise InvalidInput("timeout and max_seconds must be above 0, and retries 0 or more")
         self.name = name
@@ -122,7 +122,7 @@ class RemoteModel(ABC):
         self._sdk: Any = None
         self._loading = threading.Lock()
         self._spare: Any = None
-        """A client that was made in a thread, for the first loop that asks."""
+        """A client that `warm` created in a thread, for the first loop that needs one."""
         self._clients = PerLoop(self._client, _close)  # connections belong to one event loop
 
     def __repr__(self) -> str:
@@ -133,23 +133,23 @@ class RemoteModel(ABC):
         """Return the body of a request."""
 
     @abstractmethod
-    def _hearing(self, names: Mapping[str, str]) -> Hearing:
-        """Return what hears one answer; `names` are those of tools, by what the wire calls them."""
+    def _parser(self, names: Mapping[str, str]) -> StreamParser:
+        """Return a parser for one answer; `names` maps names on the wire to names of tools."""
 
     @abstractmethod
     def _connected(self, sdk: Any, **settings: Any) -> Any:
-        """Return a client that takes nothing from the environment."""
+        """Return a client that ignores environment variables."""
 
     async def warm(self) -> None:
-        """Load the SDK, in a thread, so that the first answer need not wait for it."""
+        """Import the SDK, in a thread, so that the first answer need not wait for it."""
         if self._sdk is None:
             await asyncio.to_thread(self._load)
         self._clients.current()
 
     async def close(self) -> None:
-        """Close its connections, those of other event loops too.
+        """Close its connections, including those of other event loops.
 
-        It may be asked again, and opens new ones then. When a loop ends, its connections are closed
+        It may be used again, and opens new ones then. When a loop ends, its connections are closed
         with it.
         """
         await self._clients.close()
@@ -163,7 +163,7 @@ class RemoteModel(ABC):
         schema: Mapping[str, JSON] | None = None,
         max_tokens: int | None = None,
     ) -> Reply:
-        """Return the whole answer. It is streamed here, too: so a long one is no silence."""
+        """Return the whole answer; it is streamed too, so that a long one does not time out."""
         reply = Reply()
         async for piece in self.stream(
             messages, system=system, tools=tools, schema=schema, max_tokens=max_tokens
@@ -181,41 +181,41 @@ class RemoteModel(ABC):
         schema: Mapping[str, JSON] | None = None,
         max_tokens: int | None = None,
     ) -> AsyncGenerator[str | Reply, None]:
-        """Yield the answer piece by piece, and at the end the whole of it."""
+        """Yield the answer's text in pieces, then the whole answer."""
         names = wire_names(tools)
         selection = conversation(messages, system)
         await self._ready()
         question = Question(selection, tools, schema, max_tokens or self._max_tokens)
         request = _reworded(self._request(question), self._instead)
-        patience = Patience(self._asked.timeout, self._retries, self._sleep)
+        timeouts = Timeouts(self._asked.timeout, self._retries, self._sleep)
         deadline = Deadline(self._asked.timeout, self._max_seconds)
         while True:
-            hearing = self._hearing(names)
+            parser = self._parser(names)
             failure = ended_early(self._asked)
             try:
-                async with await self._opened(request, patience.left) as stream:
+                async with await self._opened(request, timeouts.left) as stream:
                     events = aiter(stream)
                     while (event := await deadline.event(events)) is not OVER:
-                        if piece := _heard(hearing, event):
+                        if piece := _parse(parser, event):
                             yield piece
             except self._failures as error:
                 failure = failure_of(error, self._asked)
-            if hearing.ended:
+            if parser.ended:
                 break
             # Raised out here, an error has no context that holds the request and its key.
-            request = await self._next_request(request, failure, hearing.said.text, patience)
-        self._instead |= patience.instead
-        if rest := hearing.said.rest():
+            request = await self._next_request(request, failure, parser.said.text, timeouts)
+        self._instead |= timeouts.instead
+        if rest := parser.said.rest():
             yield rest
-        yield self._whole(hearing)
+        yield self._whole(parser)
 
-    def _whole(self, hearing: Hearing) -> Reply:
-        """Return the whole answer; raise what to tell if it cannot be put together."""
+    def _whole(self, parser: StreamParser) -> Reply:
+        """Return the whole answer, or raise an error if it is malformed."""
         try:
-            return hearing.reply()
+            return parser.reply()
         except (AttributeError, TypeError, ValueError, LookupError, RecursionError):
             failure = failure_of(Garbled(), self._asked)
-        raise failure.error(1, hearing.said.text)
+        raise failure.error(1, parser.said.text)
 
     async def _ready(self) -> None:
         asked = self._asked
@@ -232,7 +232,7 @@ class RemoteModel(ABC):
                 self._failures = _failures_of(sdk)
                 self._without = dict.fromkeys(("Authorization", "X-Api-Key"), sdk.Omit())
                 self._spare = self._new_client(sdk)
-                self._sdk = sdk  # last: it tells other threads that all of this is ready
+                self._sdk = sdk  # last: other threads take it as the sign that all is ready
 
     def _client(self) -> Any:
         """Return a client for the running loop."""
@@ -245,7 +245,7 @@ class RemoteModel(ABC):
         return self._connected(sdk, **settings)
 
     async def _opened(self, request: Mapping[str, Any], seconds: float) -> Any:
-        """Return the events of an answer once it has begun."""
+        """Send a request, and return the stream of events once the answer has begun."""
         async with asyncio.timeout(seconds):
             return await self._clients.current().post(
                 self.path,
@@ -257,21 +257,21 @@ class RemoteModel(ABC):
             )
 
     async def _next_request(
-        self, request: dict[str, Any], failure: Failure, said: str, patience: Patience
+        self, request: dict[str, Any], failure: Failure, said: str, timeouts: Timeouts
     ) -> dict[str, Any]:
-        """Return what to ask next, when it is time to; raise what to tell if it is never."""
+        """Wait, and return the request to send next; raise an error if a retry is pointless."""
         if not said:
-            if refused := self._refused(request, failure, patience.instead):
-                patience.instead |= refused
+            if refused := self._refused(request, failure, timeouts.instead):
+                timeouts.instead |= refused
                 return _reworded(request, refused)
-            if await patience.again(failure):
+            if await timeouts.again(failure):
                 return request
-        raise failure.error(patience.tried, said)
+        raise failure.error(timeouts.tried, said)
 
     def _refused(
         self, request: Mapping[str, Any], failure: Failure, instead: Mapping[str, str | None]
     ) -> dict[str, str | None]:
-        """Return what a server names as what it will not be told, and what to tell it instead."""
+        """Return the optional fields that the server's error names, and their replacements."""
         if failure.kind is not ModelRefused:
             return {}
         named = (n for n in self.optional if _names(request, n) and n in failure.told)
@@ -283,7 +283,7 @@ async def _close(client: Any) -> None:
 
 
 def _reworded(request: Mapping[str, Any], instead: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return a request in words that a server knows."""
+    """Return a request with rejected fields renamed or removed."""
     worded = dict(request)
     for name, other in instead.items():
         if name in worded:
@@ -295,22 +295,22 @@ def _reworded(request: Mapping[str, Any], instead: Mapping[str, str | None]) -> 
 
 
 def _names(request: Mapping[str, Any], name: str) -> bool:
-    """Tell whether a request, a message in it or a call of that has a field of this name."""
+    """Return whether the request, one of its messages or one of their calls has this field."""
     messages: list[dict[str, Any]] = request["messages"]
     return name in request or any(_without(m, name) != m for m in messages)
 
 
 def _without(message: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a message without a field, and its calls without it."""
+    """Return a message without a field, in its calls too."""
     kept = {key: value for key, value in message.items() if key != name}
     if calls := kept.get("tool_calls"):
         kept["tool_calls"] = [{k: v for k, v in call.items() if k != name} for call in calls]
     return kept
 
 
-def _heard(hearing: Hearing, event: Any) -> str:
+def _parse(parser: StreamParser, event: Any) -> str:
     try:
-        return hearing.take(event)
+        return parser.take(event)
     except (AttributeError, TypeError, ValueError, LookupError, RecursionError):
         raise Garbled from None
 
@@ -320,12 +320,12 @@ def _import(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError:
         raise ModelUnavailable(
-            f"this model needs a package that is not there: pip install 'keepthread[{package}]'"
+            f"this model needs a package that is missing: pip install 'keepthread[{package}]'"
         ) from None
 
 
 def _failures_of(sdk: Any) -> tuple[type[Exception], ...]:
-    """Return what may go wrong on a wire. Not every SDK hides what it stands on."""
+    """Return the errors that a request may raise; not every SDK wraps those of its HTTP client."""
     http: Any = importlib.import_module("httpx2")
     return (
         sdk.APIError,
@@ -340,14 +340,14 @@ def _failures_of(sdk: Any) -> tuple[type[Exception], ...]:
 
 
 def _settings(sdk: Any, url: str, key: str | None, timeout: float) -> dict[str, Any]:
-    """Return what both clients are given; whoever gives nothing has the environment read."""
-    patience = sdk.Timeout(timeout, connect=min(timeout, _CONNECT))
+    """Return the settings of a client; SDKs read missing ones from environment variables."""
+    limits = sdk.Timeout(timeout, connect=min(timeout, _CONNECT))
     return {
-        "api_key": key or "none",  # which is left out where it is sent
+        "api_key": key or "none",  # requests without a key omit the header
         "base_url": url,
-        "timeout": patience,
+        "timeout": limits,
         "max_retries": 0,
         "http_client": sdk.DefaultAsyncHttpxClient(
-            timeout=patience, follow_redirects=False, event_hooks={"response": [bound]}
+            timeout=limits, follow_redirects=False, event_hooks={"response": [bound]}
         ),
     }

@@ -1,4 +1,4 @@
-"""What goes wrong with a model, in our own words: what happened, whose fault, what to do next."""
+"""Errors of models in our own words: what happened, why, and what to do."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from keepthread.errors import (
     ModelUnavailable,
 )
 
-_MOST_TOLD: Final = 300
+_MAX_QUOTED: Final = 300
 _LONGEST_WAIT: Final = 86_400.0
 _BUSY: Final = 429
 _LATER: Final = (408, 409, _BUSY)
@@ -24,8 +24,8 @@ _STATUS_OF_ERRORS: Final = 300
 _STATUS_OF_REFUSALS: Final = 400
 _STATUS_OF_FAULTS: Final = 500
 _FINAL: Final = {
-    401: (ModelDenied, "{host} does not take the key", "check the key, or give another"),
-    402: (ModelDenied, "{host} wants to be paid first", "look at the account of this key"),
+    401: (ModelDenied, "{host} does not accept the key", "check the key, or give another"),
+    402: (ModelDenied, "{host} asks for payment", "check the account of this key"),
     403: (
         ModelDenied,
         "{host} does not let this key use {model}",
@@ -36,11 +36,11 @@ _FINAL: Final = {
         "{host} has no model {model} at this address",
         "check the model's name and base_url",
     ),
-    413: (ModelRefused, "{host} finds this request too large", "send less, by a smaller budget"),
+    413: (ModelRefused, "{host} says the request is too large", "send less: use a smaller budget"),
 }
-"""What a status means that stays the same however often one asks, and what to do."""
-_ELSEWHERE: Final = (ModelRefused, "{host} points elsewhere", "give that address as base_url")
-_REFUSED: Final = (ModelRefused, "{host} will not answer this request", "change what is asked")
+"""HTTP statuses for which a retry is pointless: the error, its meaning, and what to do."""
+_ELSEWHERE: Final = (ModelRefused, "{host} redirects elsewhere", "give that address as base_url")
+_REFUSED: Final = (ModelRefused, "{host} rejects the request", "change the request")
 _STATUS: Final = {
     "invalid_api_key": 401,
     "authentication_error": 401,
@@ -56,19 +56,19 @@ _STATUS: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""What an error is called that comes in the middle of a stream, where no status can."""
+"""The HTTP status for each type of error inside a stream, where no status can be sent."""
 
 
-class Garbled(Exception):
-    """What came is no answer."""
+class MalformedAnswer(Exception):
+    """The response cannot be parsed."""
 
 
-class Exceeded(Exception):
-    """An answer is larger or takes longer than any should; it says how, after the host's name."""
+class LimitExceeded(Exception):
+    """An answer is too large or takes too long; its text continues a sentence about the host."""
 
 
-class Asked(NamedTuple):
-    """Who was asked, and what must never be told."""
+class Target(NamedTuple):
+    """The model and host of a request, and the key, which must never be shown."""
 
     model: str
     host: str
@@ -76,96 +76,96 @@ class Asked(NamedTuple):
     key: str | None
 
     def __repr__(self) -> str:
-        return f"Asked({self.model!r} at {self.host})"
+        return f"Target({self.model!r} at {self.host})"
 
 
 class Failure(NamedTuple):
-    """Why there is no answer, whether asking again may help, and how long to wait before."""
+    """Why there is no answer, whether a retry may help, and how long to wait first."""
 
     kind: type[ModelError]
     what: str
     cure: str
-    told: str = ""
-    """The provider's own words, all of them but the key."""
+    provider_text: str = ""
+    """The provider's own error text, without the key."""
     again: bool = False
     after: float = 0.0
 
     def error(self, tried: int, said: str) -> ModelError:
-        """Return what to raise after so many tries, and after so much was said."""
-        told = f" (it says: {_short(self.told)})" if self.told else ""
+        """Return the error to raise after `tried` tries, if the text `said` had arrived."""
+        quoted = f" (it says: {_short(self.provider_text)})" if self.provider_text else ""
         if said:
-            return ModelCut(f"the answer broke off, as {self.what}: ask again{told}", said)
+            return ModelCut(f"the answer broke off, as {self.what}: ask again{quoted}", said)
         times = f", asked {tried} times" if tried > 1 else ""
-        return self.kind(f"{self.what}{times}: {self.cure}{told}")
+        return self.kind(f"{self.what}{times}: {self.cure}{quoted}")
 
 
-def failure_of(error: BaseException, asked: Asked) -> Failure:
-    """Return what an error of an SDK, or of what it stands on, means."""
-    if isinstance(error, Exceeded):
+def failure_of(error: BaseException, asked: Target) -> Failure:
+    """Return the meaning of an error of an SDK or of its HTTP client."""
+    if isinstance(error, LimitExceeded):
         return Failure(ModelUnavailable, f"{asked.host} {error}", "ask for less, or ask another")
-    if isinstance(error, Garbled | ValueError | RecursionError):
+    if isinstance(error, MalformedAnswer | ValueError | RecursionError):
         return _unread(asked)
     status, body = getattr(error, "status_code", 0), getattr(error, "body", None)
     if status < _STATUS_OF_ERRORS and body is None:
         silent = "Timeout" in type(error).__name__
         return _silent(error, asked) if silent else _unreachable(error, asked)
-    told = _plain(_words(body), asked.key)
+    provider_text = _plain(_words(body), asked.key)
     if status < _STATUS_OF_ERRORS:
-        return _answered(_status_in(body), told, asked)
+        return _answered(_status_in(body), provider_text, asked)
     response: Any = getattr(error, "response", None)
-    return _answered(status, told, asked, response.headers)
+    return _answered(status, provider_text, asked, response.headers)
 
 
-def ended_early(asked: Asked) -> Failure:
-    """Return the failure of a stream that ended in good order, but not with an end."""
-    what = f"{asked.host} ended without a last word"
+def ended_early(asked: Target) -> Failure:
+    """Return the failure of a stream that was closed normally but without an end event."""
+    what = f"{asked.host} ended the answer before it was complete"
     return Failure(ModelUnavailable, what, "ask again, or check base_url", again=True)
 
 
 def _answered(
-    status: int, told: str, asked: Asked, headers: Mapping[str, str] | None = None
+    status: int, provider_text: str, asked: Target, headers: Mapping[str, str] | None = None
 ) -> Failure:
     if status in _LATER or status >= _STATUS_OF_FAULTS:
-        return _later(status, told, asked, headers or {})
+        return _later(status, provider_text, asked, headers or {})
     other = _ELSEWHERE if status < _STATUS_OF_REFUSALS else _REFUSED
     kind, what, cure = _FINAL.get(status, other)
     what = what.format(host=asked.host, model=asked.model)
-    return Failure(kind, f"{what} ({status})", cure, told)
+    return Failure(kind, f"{what} ({status})", cure, provider_text)
 
 
-def _later(status: int, told: str, asked: Asked, headers: Mapping[str, str]) -> Failure:
-    """Return a failure that may be over when it is asked again."""
+def _later(status: int, provider_text: str, asked: Target, headers: Mapping[str, str]) -> Failure:
+    """Return a failure that a later retry may not meet again."""
     after = _wait(headers)
     again = headers.get("x-should-retry") != "false"
     wait = f"wait {math.ceil(after)} seconds" if after else "wait a little"
     if status == _BUSY:
         what, cure = f"{asked.host} is asked too much (429)", f"{wait}, or raise the limit there"
-        return Failure(ModelBusy, what, cure, told, again, after)
+        return Failure(ModelBusy, what, cure, provider_text, again, after)
     what = f"{asked.host} is broken or has too much to do ({status})"
-    return Failure(ModelUnavailable, what, f"{wait} and ask again", told, again, after)
+    return Failure(ModelUnavailable, what, f"{wait} and ask again", provider_text, again, after)
 
 
-def _silent(error: BaseException, asked: Asked) -> Failure:
+def _silent(error: BaseException, asked: Target) -> Failure:
     if "Connect" in type(error.__cause__ or error).__name__:
         return _unreachable(error, asked)
     what = f"{asked.host} gave no sign of life for {asked.timeout:g} seconds"
     return Failure(ModelUnavailable, what, "ask again, or raise timeout", again=True)
 
 
-def _unreachable(error: BaseException, asked: Asked) -> Failure:
+def _unreachable(error: BaseException, asked: Target) -> Failure:
     cause = error.__cause__ or error
     reason = _short(_plain(str(cause) or type(cause).__name__, asked.key))
     what = f"{asked.host} cannot be reached, or hung up ({reason})"
     return Failure(ModelUnavailable, what, "check that it runs, and base_url", again=True)
 
 
-def _unread(asked: Asked) -> Failure:
-    what = f"{asked.host} answered with something that is no answer"
-    return Failure(ModelUnavailable, what, "check that base_url is of a server that speaks so")
+def _unread(asked: Target) -> Failure:
+    what = f"{asked.host} sent something that is not a valid answer"
+    return Failure(ModelUnavailable, what, "check that base_url is of a server with this API")
 
 
 def _status_in(body: Any) -> int:
-    """Return the status that an error inside a stream stands for."""
+    """Return the HTTP status that corresponds to an error inside a stream."""
     error = _error_in(body)
     code = str(error.get("code") or "")
     if re.fullmatch("[345][0-9][0-9]", code):
@@ -174,7 +174,7 @@ def _status_in(body: Any) -> int:
 
 
 def _words(body: Any) -> str:
-    """Return what a provider says for people, wherever it puts it."""
+    """Return the provider's error text, wherever the body has it."""
     if isinstance(body, str):
         return body
     error = _error_in(body)
@@ -189,7 +189,7 @@ def _error_in(body: Any) -> Mapping[str, Any]:
 
 
 def _wait(headers: Mapping[str, str]) -> float:
-    """Return the seconds that a server asks to wait for."""
+    """Return the seconds that the server asks to wait."""
     try:
         if milliseconds := headers.get("retry-after-ms"):
             return _seconds(float(milliseconds) / 1000)
@@ -202,7 +202,7 @@ def _wait(headers: Mapping[str, str]) -> float:
 
 
 def _seconds(given: float) -> float:
-    """Return a time to wait that can be shown: a server may ask for any."""
+    """Return a time to wait within sensible limits: a server may send any number."""
     return min(max(0.0, given), _LONGEST_WAIT)
 
 
@@ -212,4 +212,4 @@ def _plain(text: str, key: str | None) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _MOST_TOLD else f"{text[: _MOST_TOLD - 1]}…"
+    return text if len(text) <= _MAX_QUOTED else f"{text[: _MAX_QUOTED - 1]}…"

@@ -1,4 +1,4 @@
-"""Limits of one answer: how many bytes it may have, and how long it may take in all."""
+"""Limits of one answer: its size in bytes, and the total time it may take."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,19 +7,19 @@ from typing import Any, Final
 from keepthread.models.failures import Exceeded
 
 MOST_BYTES: Final = 64 << 20
-"""Of one answer as it arrives, unpacked: each token comes in some hundred bytes of JSON."""
+"""Bytes of one uncompressed response; each token takes a few hundred bytes of JSON."""
 MOST_LINE: Final = 8 << 20
-"""Of one line of it."""
+"""Bytes of one line of it."""
 MOST_TEXT: Final = 1_000_000
-"""Bytes of what an answer says: no more can be stored in one message."""
+"""Bytes of an answer's text: a message cannot store more."""
 _SILENCES: Final = 3
-"""After how many timeouts a server that only keeps the connection alive is given up."""
+"""Number of timeouts after which we stop waiting for a server that only keeps the connection."""
 OVER: Final = object()
-"""Comes after the last event."""
+"""Returned after the last event."""
 
 
 async def bound(response: Any) -> None:
-    """Let no more be read of an HTTP response than an answer may have."""
+    """Limit the bytes that are read from an HTTP response."""
     read = response.aiter_bytes
 
     async def aiter_bytes(chunk_size: int | None = None) -> AsyncIterator[bytes]:
@@ -37,13 +37,13 @@ async def bound(response: Any) -> None:
 
 
 class Deadline:
-    """How long the events of one answer may be waited for, over all tries together.
+    """The total time to wait for the events of one answer, over all tries together.
 
-    What the caller does with an event takes none of this time.
+    Time that the caller spends on an event does not count.
     """
 
     def __init__(self, timeout: float, max_seconds: float) -> None:
-        """Begin with nothing waited."""
+        """Start with the full time."""
         self._clock = asyncio.get_running_loop().time
         self._silence = _SILENCES * timeout
         self._most = max_seconds

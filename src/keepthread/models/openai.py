@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, and every server that speaks like them."""
+"""OpenAI's chat completions API, and every server that implements it."""
 
 import json
 import re
@@ -15,15 +15,16 @@ from keepthread.types import JSON, Native, Reply, Tool, ToolCall, Usage
 _CUT: Final = ("length", "content_filter", "error")
 _THOUGHTS: Final = ("reasoning_content", "reasoning_details")
 _SIGNATURES: Final = ("extra_content",)
-"""What DeepSeek, Kimi, OpenRouter and Gemini give with calls, and want back with their results."""
+"""Fields that DeepSeek, Kimi, OpenRouter and Gemini send with calls and require with the results.
+"""
 _OLD_LIMIT: Final = "max_tokens"
 _NEW_LIMIT: Final = "max_completion_tokens"
 
 
 class OpenAIModel(RemoteModel):
-    """A model of OpenAI's, or of a server that speaks the same: Ollama, vLLM, llama.cpp.
+    """A model of OpenAI, or of a server with the same API: Ollama, vLLM, llama.cpp.
 
-    `base_url` is such a server's, like `http://localhost:11434/v1`. Without it OpenAI is asked.
+    `base_url` is that server's, such as `http://localhost:11434/v1`; the default is OpenAI's.
 
     >>> model = OpenAIModel("qwen3", base_url="http://localhost:11434/v1")
     """
@@ -52,26 +53,26 @@ class OpenAIModel(RemoteModel):
         if question.schema is not None:
             request["response_format"] = _format(question.schema)
         if question.max_tokens is not None:
-            # OpenAI's newer models refuse the old name, and few others know the new one.
+            # OpenAI's newer models reject the old name, and few others know the new one.
             limit = _NEW_LIMIT if self._url == self.own else _OLD_LIMIT
             request[limit] = question.max_tokens
         return request
 
-    def _hearing(self, names: Mapping[str, str]) -> "Heard":
-        return Heard(names, self._asked.host)
+    def _parser(self, names: Mapping[str, str]) -> "ChatStreamParser":
+        return ChatStreamParser(names, self._asked.host)
 
     def _connected(self, sdk: Any, **settings: Any) -> Any:
         client = sdk.AsyncOpenAI(**settings)
         client.admin_api_key = client.organization = client.project = None
-        client._custom_headers = {}  # noqa: SLF001 - the environment's are in it
+        client._custom_headers = {}  # noqa: SLF001 - they come from the environment
         return client
 
 
-class Heard:
-    """What is heard of an answer, chunk by chunk."""
+class ChatStreamParser:
+    """Parses the chunks of an answer."""
 
     def __init__(self, names: Mapping[str, str] = {}, provider: str = "") -> None:
-        """Know what tools are called, and the host that answers."""
+        """Keep the names of tools by their names on the wire, and the host that answers."""
         self.said = Pieces()
         self.ended = False
         self._names = names
@@ -85,7 +86,7 @@ class Heard:
         self._usage: Usage | None = None
 
     def take(self, event: Mapping[str, Any]) -> str:
-        """Take a chunk, and return what it says."""
+        """Parse a chunk, and return the text it adds to the answer."""
         if usage := event.get("usage"):
             self._usage = _usage(usage)
         choice = next(iter(event.get("choices") or ()), None)
@@ -111,7 +112,7 @@ class Heard:
                 self._kept[name] = self._kept[name] + thought if name in self._kept else thought
 
     def _call(self, given: Mapping[str, Any], index: int) -> None:
-        """Take a part of a call."""
+        """Parse a part of a call."""
         function: dict[str, Any] = given.get("function") or {}
         id, name = text_of(given.get("id")), text_of(function.get("name"))
         call = self._begun(index, id, name)
@@ -130,7 +131,8 @@ class Heard:
     def _begun(self, index: int, id: str, name: str) -> "_Call | None":
         """Return the call that a part continues.
 
-        Some servers give all calls one index: an id, or the name of another tool, begins the next.
+        Some servers use one index for all calls: then an id, or another tool's name, starts a new
+        call.
         """
         call = self._at.get(index)
         if call and id:
@@ -155,7 +157,7 @@ class Heard:
         return Reply(self.said.text, calls, self._usage, self._cut, native)
 
     def _native(self, parts: Sequence["_Call"], calls: Sequence[ToolCall]) -> Native | None:
-        """Return the message if its calls must go back with what was thought before them."""
+        """Return the message if its calls must be sent back with the reasoning before them."""
         thoughts = {name: pieces.text for name, pieces in self._thought.items() if pieces.text}
         kept = {**self._kept, **thoughts}
         if not calls or not (kept or any(part.kept for part in parts)):
@@ -179,21 +181,21 @@ class Heard:
 
 
 class _Call:
-    """A call as it arrives."""
+    """A tool call that arrives in parts."""
 
     def __init__(self, name: str = "", arguments: str = "") -> None:
         self.id = ""
         self.name = name
         self.named = 0
-        """How many of its parts name the tool."""
+        """Number of parts that name the tool."""
         self.arguments = Pieces()
         self.arguments.add(arguments)
         self.kept: dict[str, Any] = {}
 
     def parts(self) -> "list[_Call]":
-        """Return the calls that it is: calls of one tool, one index and no ids arrive as one.
+        """Split it into calls: without ids, calls of one tool with one index arrive as one.
 
-        Their arguments are then several JSON objects in a row.
+        Its arguments are then several JSON objects in a row.
         """
         found = _objects(self.arguments.text) if self.named > 1 or not self.id else []
         if len(found) < 2:
@@ -206,7 +208,7 @@ class _Call:
 def _objects(text: str) -> list[str]:
     """Return the JSON objects that a text consists of; the last may be cut short.
 
-    Return none if it is anything else.
+    Return an empty list if it is anything else.
     """
     found: list[str] = []
     decoder = json.JSONDecoder()
@@ -223,7 +225,7 @@ def _objects(text: str) -> list[str]:
 
 
 def _text(content: Any) -> str:
-    """Return a text that is given as such, or in parts."""
+    """Return content that is a text or a list of parts."""
     if isinstance(content, list):
         parts = cast("list[dict[str, Any]]", content)
         return "".join(text_of(part["text"]) for part in parts if part["type"] == "text")
@@ -254,7 +256,7 @@ def _format(schema: Mapping[str, JSON]) -> dict[str, Any]:
 
 
 def _is_strict(schema: JSON) -> bool:
-    """Tell whether every object names all that it has: OpenAI holds a model to no other schema."""
+    """Return whether every object requires all its properties; OpenAI enforces no other schema."""
     if isinstance(schema, Mapping):
         properties = schema.get("properties")
         if schema.get("type") == "object" or isinstance(properties, Mapping):

@@ -1,4 +1,4 @@
-"""What both wires need to ask: who is asked, a conversation that is in order, names of tools."""
+"""Parts of requests and answers that all chat models share."""
 
 import json
 import re
@@ -26,7 +26,8 @@ class Question(NamedTuple):
 
 
 def conversation(messages: Sequence[Message], system: str) -> Selection:
-    """Return messages as what is rendered; refuse them if a call lacks its results."""
+    """Return messages as a selection to render; raise `InvalidInput` if a call lacks its results.
+    """
     results: list[str] = []
     for message in messages:
         if not results:
@@ -37,35 +38,48 @@ def conversation(messages: Sequence[Message], system: str) -> Selection:
             break
     if results:
         raise InvalidInput(
-            f"the call {results[0]!r} has no result behind it; give the messages of a context,"
-            " or each call's results right behind it, in the order of the calls"
+            f"the call {results[0]!r} has no result after it; give the messages of a context,"
+            " or put each call's results right after it, in the order of the calls"
         )
     return Selection(0, 0, system, messages, ())
 
 
 def wire_names(tools: Sequence[Tool]) -> dict[str, str]:
-    """Return the names of tools by the names that a provider takes."""
+    """Map the names that providers accept to the names of the tools."""
     names = {wire_name(tool.name): tool.name for tool in tools}
     if len(names) < len(tools):
         raise InvalidInput(
-            "two tools have names that a provider cannot tell apart: use letters, digits, _ and -"
-            " alone, 64 at most"
+            "two tools have names that a provider cannot distinguish: use only letters, digits, _"
+            " and -, at most 64 characters"
         )
     return names
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """Return a tool's parameters as the object that providers ask for."""
+    """Return a tool's parameters as the JSON schema object that providers require."""
     return {**_NO_PARAMETERS, **tool.parameters}
 
 
-def address_of(url: str, *, ends: Sequence[str], root: str) -> tuple[str, str]:
-    """Return a base address and its host; `ends` are what people copy along, `root` is added."""
+def check_key(key: str | None) -> None:
+    """Raise `InvalidInput` if a key cannot be sent as it is."""
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        raise InvalidInput(
+            "the key has a blank, a line break or a character beyond ASCII; copy it again"
+        )
+
+
+def address_of(
+    url: str, *, ends: Sequence[str], root: str, argument: str = "base_url"
+) -> tuple[str, str]:
+    """Return the base URL and its host.
+
+    `ends` are suffixes to remove, `root` is the path if there is none; errors name the argument.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise InvalidInput("base_url must be like https://HOST/v1 and nothing more")
+        raise InvalidInput(f"{argument} must be like https://HOST/v1 and nothing more")
     if parts.username is not None:
-        raise InvalidInput("base_url has a user's name in it; give what is secret as key")
+        raise InvalidInput(f"{argument} has a user's name in it; give what is secret as key")
     path = parts.path.rstrip("/")
     for end in ends:
         path = path.removesuffix(end)
@@ -73,7 +87,7 @@ def address_of(url: str, *, ends: Sequence[str], root: str) -> tuple[str, str]:
 
 
 def native_of(wire: Wire, items: Sequence[JSON], provider: str) -> Native:
-    """Return a provider's own items; raise `ValueError` if no request could carry them."""
+    """Return a provider's own items; raise `ValueError` if no request could contain them."""
     json.dumps(items, ensure_ascii=False).encode()
     return Native(wire, items, provider)
 
@@ -82,17 +96,17 @@ _SURROGATE: Final = "[\ud800-\udfff]"
 _OPENS: Final = "[\ud800-\udbff]$"
 
 
-class Pieces:
-    """What was said so far. Half of a character waits for its other half."""
+class TextBuffer:
+    """The text of an answer so far; holds back half of a surrogate pair until the other half."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._said: list[str] = []
         self._half = ""
         self._size = 0
 
     def add(self, piece: str) -> str:
-        """Take a piece, and return what can be passed on."""
+        """Add a piece, and return the text that can be passed on."""
         piece = self._half + piece
         self._half = ""
         if not piece.isascii() and re.search(_SURROGATE, piece):
@@ -102,29 +116,29 @@ class Pieces:
                 piece, self._half = piece[:-1], piece[-1]
         self._size += len(piece.encode("utf-8", "surrogatepass"))
         if self._size > MOST_TEXT:
-            raise Exceeded("gives an answer longer than 1 MB")
+            raise LimitExceeded("gives an answer longer than 1 MB")
         self._said.append(piece)
         return piece
 
     def rest(self) -> str:
-        """Return the half whose other half never came."""
+        """Return half of a surrogate pair if its other half never came."""
         half, self._half = self._half, ""
         self._said.append(half)
         return half
 
     @property
     def text(self) -> str:
-        """Return all that was said."""
+        """Return the whole text."""
         return "".join(self._said) + self._half
 
 
 def text_of(given: object) -> str:
-    """Return a text that may be left out; raise `TypeError` if it is something else."""
+    """Return an optional text; raise `TypeError` if it is something else."""
     if given is None or isinstance(given, str):
         return given or ""
-    raise TypeError("no text")
+    raise TypeError("not a text")
 
 
 def count_of(given: object) -> int:
-    """Return a number of tokens that may be left out."""
+    """Return an optional number of tokens; 0 if it is missing or invalid."""
     return given if isinstance(given, int) and given >= 0 else 0

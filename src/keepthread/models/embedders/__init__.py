@@ -1,7 +1,4 @@
-"""The embedders: what says texts in vectors. They are optional, and so is what they need.
-
-One is loaded when it is first asked for: nobody waits for what the other needs.
-"""
+"""Embedders, which turn texts into vectors. Each is imported on first use."""
 
 import importlib
 import typing

@@ -1,4 +1,4 @@
-"""Any endpoint of embeddings that speaks as OpenAI's does, with the standard library's HTTP."""
+"""Any embeddings endpoint with OpenAI's API, through the standard library's HTTP client."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ _NAMES: Final = re.compile(r'"(?:code|param)"\s*:\s*"([a-z_]{1,40})"').findall
 
 
 class EndpointEmbedder:
-    """Embeds through an endpoint that speaks as OpenAI's does; each text gets one vector.
+    """Embeds through an endpoint with OpenAI's API; each text gets one vector.
 
-    `url` is its base, such as `http://localhost:11434/v1`. A server that is busy or broken is asked
-    again, with pauses; one that refuses the request is not. The key is in no error, log or `repr`.
+    `url` is its base URL, such as `http://localhost:11434/v1`. If the server is busy or fails, the
+    request is sent again after a pause; if it rejects the request, an error is raised. No error,
+    log or `repr` contains the key.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class EndpointEmbedder:
         batch: int = 64,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Know whom to ask, and for which model; nothing is asked yet."""
-        if key is not None and not re.fullmatch("[!-~]+", key):
-            raise InvalidInput("the key has a blank, a line break or no ASCII in it; copy it anew")
+        """Keep the settings; nothing is sent yet."""
+        check_key(key)
         if batch < 1:
             raise InvalidInput(f"batch must be 1 text or more, not {batch}")
-        self._url, self._host = _address(url)
+        base, self._host = address_of(url, ends=("/embeddings",), root="/v1", argument="url")
+        self._url = f"{base}/embeddings"
         self._key = key
         self._timeout = timeout
         self._batch = batch
@@ -79,14 +80,14 @@ class EndpointEmbedder:
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
         """Return the vector of each text, or raise `Unavailable` saying what to do."""
         if not all(texts):
-            raise InvalidInput("a text is empty; no endpoint takes it")
+            raise InvalidInput("a text is empty; no endpoint accepts it")
         made: list[Embedding] = []
         for start in range(0, len(texts), self._batch):
             made += await self._batched(texts[start : start + self._batch])
         return made
 
     async def _batched(self, texts: Sequence[str]) -> list[Embedding]:
-        # Half of a surrogate pair is no text to anybody else.
+        # Half of a surrogate pair cannot be encoded as UTF-8.
         given = [text.encode(errors="replace").decode() for text in texts]
         body = json.dumps({**self._request, "input": given}).encode()
         pause = _FIRST_PAUSE
@@ -96,13 +97,13 @@ class EndpointEmbedder:
                 return self._read(answer, len(texts))
             if tried == _TRIES or answer.after > _LONGEST_PAUSE:
                 raise Unavailable(f"{self._host} {answer.what}, asked {tried} times: try later")
-            drawn = pause * random.uniform(0.5, 1)  # noqa: S311 - so that not all come at once
+            drawn = pause * random.uniform(0.5, 1)  # noqa: S311 - spreads the retries of many clients
             await self._sleep(max(drawn, answer.after))
             pause *= 2
         raise AssertionError("the last try returns or raises")
 
     def _post(self, body: bytes) -> bytes | _Trouble:
-        """Ask once; return the answer, or a trouble that may be over when it is asked again."""
+        """Send one request; return the answer, or a failure for which a retry may help."""
         headers = {"Content-Type": "application/json", "User-Agent": "keepthread"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -121,7 +122,7 @@ class EndpointEmbedder:
             return _Trouble(f"broke off ({type(error).__name__})")
 
     def _refused(self, status: int, body: bytes) -> Unavailable:
-        # The server's own words may repeat the key or a text. Its names for faults cannot.
+        # The server's error text may repeat the key or a text; its error codes cannot.
         named = ", ".join([str(status), *_NAMES(body.decode(errors="replace"))])
         match status:
             case 401 | 403:
@@ -129,7 +130,7 @@ class EndpointEmbedder:
             case 404:
                 cure = "has no such model, or no embeddings there: check url and model"
             case _ if status < 400:
-                cure = "points elsewhere: give the address it points to as url"
+                cure = "redirects elsewhere: give the address it points to as url"
             case _:
                 cure = "refuses the request: check model and dimensions, or give a smaller batch"
         return Unavailable(f"{self._host} {cure} ({named})")
@@ -141,7 +142,7 @@ class EndpointEmbedder:
         except (ValueError, TypeError, LookupError, ArithmeticError):
             raise Unavailable(
                 f"{self._host} answered, but not with embeddings: check that url is of an endpoint"
-                " that speaks as OpenAI's does"
+                " with OpenAI's API"
             ) from None
         if sorted(found) != list(range(count)):
             raise Unavailable(
@@ -158,7 +159,7 @@ class EndpointEmbedder:
 
 
 async def _apart(ask: Callable[[], _Answer]) -> _Answer:
-    """Ask in a thread of its own: a server that does not answer keeps no program from ending."""
+    """Run in a daemon thread, so that a server that does not answer cannot keep a program alive."""
     answer: Future[_Answer] = Future()
     answer.set_running_or_notify_cancel()
 
@@ -172,21 +173,21 @@ async def _apart(ask: Callable[[], _Answer]) -> _Answer:
     return await asyncio.wrap_future(answer)
 
 
-class _Trouble(NamedTuple):
-    """Why there was no answer, and how long to wait at least before asking again."""
+class _Failure(NamedTuple):
+    """Why there was no answer, and the least time to wait before a retry."""
 
     what: str
     after: float = 0.0
 
     @classmethod
-    def answered(cls, status: int, after: str | None) -> _Trouble:
+    def answered(cls, status: int, after: str | None) -> _Failure:
         what = "has too much to do" if status == 429 else "is broken"
         return cls(f"{what} ({status})", float(after) if after and after.isdigit() else 0.0)
 
 
 @functools.cache
 def _opener() -> OpenerDirector:
-    """Return what opens addresses, and follows no redirection: it would take the key along."""
+    """Return an opener that follows no redirects: they would send the key elsewhere."""
     opener = OpenerDirector()
     for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler):
         opener.add_handler(handler())
@@ -194,18 +195,7 @@ def _opener() -> OpenerDirector:
     return opener
 
 
-def _address(url: str) -> tuple[str, str]:
-    """Return the whole address of the embeddings, and its host."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise InvalidInput("url must be like https://HOST/v1 and nothing more")
-    if parts.username is not None:
-        raise InvalidInput("url has a user's name in it; give what is secret as key")
-    path = parts.path.rstrip("/").removesuffix("/embeddings") or "/v1"
-    return f"{parts.scheme}://{parts.netloc}{path}/embeddings", parts.netloc
-
-
 def _in_bytes(values: list[float]) -> bytes:
-    """Return a vector as an embedding writes it, at length 1."""
+    """Return a vector in the format of `Embedding`, scaled to length 1."""
     scale = 127 / math.hypot(*values)
     return array("b", [round(value * scale) for value in values]).tobytes()

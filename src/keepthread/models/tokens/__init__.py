@@ -1,4 +1,5 @@
-"""Token counters: exact through tiktoken, or an estimate that needs nothing and is not too low."""
+"""Token counters: exact with tiktoken, or an estimate without dependencies that is never too low.
+"""
 
 import functools
 import importlib.util
@@ -36,23 +37,23 @@ class Estimator:
     """Estimates what tiktoken would count, not below it; its name is the vocabulary's with ~."""
 
     def __init__(self, vocabulary: str = "o200k") -> None:
-        """Take one of the two vocabularies of which it has a part."""
+        """Load the table of a vocabulary."""
         _check(vocabulary)
-        # Read here, once: threads that count at the same time would each read a table of their own.
+        # Read it here, once: threads that count at the same time would each read it.
         vocabulary_of(f"{vocabulary}_base")
         self.name = f"~{vocabulary}"
         self.measure = functools.partial(estimate, vocabulary=f"{vocabulary}_base")
 
     def count(self, message: Message) -> int:
-        """Return the tokens a message takes on any wire, its frame included."""
+        """Return the tokens a message takes on any wire, including its overhead."""
         return count_message(message, self.measure)
 
 
 @functools.cache
 def counter(vocabulary: str = "o200k") -> TokenCounter:
-    """Return the best counter there is: exact where tiktoken is installed, else the estimator.
+    """Return the best available counter: exact if tiktoken is installed, else the estimator.
 
-    Warns once if tiktoken is there but cannot load its vocabulary.
+    Warns once if tiktoken is installed but cannot load its vocabulary.
     """
     _check(vocabulary)
     if importlib.util.find_spec("tiktoken"):

@@ -1,4 +1,4 @@
-"""Estimate how many tokens a text takes in a known vocabulary, with the standard library alone.
+"""Estimate how many tokens a text takes in a known vocabulary, without dependencies.
 
 Text is cut as the vocabulary cuts it, and each piece is merged by byte pair encoding, as the
 vocabulary merges it, but only with the most common merges: those in the tables beside this file.
@@ -17,11 +17,11 @@ from keepthread.text_caches import register_cache
 VOCABULARIES: Final = ("o200k_base", "cl100k_base")
 TABLES: Final = Path(__file__).with_name("vocabularies")
 SPELLED: Final = {" ": "▁", "\n": "␤", "\r": "␍"}
-"""How a table writes what would not be seen, or would end a line."""
+"""How a table writes characters that are invisible or would end a line."""
 PART: Final = "␀"
-"""How a table marks a token that is not whole letters; its bytes follow, in hexadecimal."""
+"""How a table marks a token that is not whole characters; its bytes follow, in hexadecimal."""
 
-# The vocabularies' own patterns, for a module that knows few categories of characters: \w is a
+# The vocabularies' own patterns, adapted to `re`, which knows few character categories: \w is a
 # letter, a number or an underscore. Every repeat has a bound, so that time stays linear. A piece
 # has a space only as its first character or in a run of blanks: `estimate` relies on that.
 _LETTER: Final = r"[^\W\d_{number}]"
@@ -44,8 +44,9 @@ _PATTERNS: Final = {
 _NEVER: Final = 1 << 30
 Text = TypeVar("Text", str, bytes)
 _BYTEWISE, _CJK = 24, "\u2e80"
-"""Shorter pieces below these characters are merged byte by byte, as the vocabulary does; others
-letter by letter, which is several times as fast and seldom differs."""
+"""Pieces up to this length, with characters below this one, are merged byte by byte as the
+vocabulary does; others character by character, which is several times as fast and rarely differs.
+"""
 _LONGEST, _MOST = 48, 1 << 15
 
 
@@ -77,7 +78,7 @@ class Vocabulary:
             return len(self._merged_bytes(piece))
         head = 0
         if piece[0] < "\x80" <= piece[1:2] and piece[:2] not in ranks:
-            # A space may take the first byte of a letter, and the letter falls apart.
+            # A space may merge with the first byte of a letter, which splits the letter.
             bytewise = self._merged_bytes(piece[:2])
             if len(bytewise[0]) > 1:
                 head, piece = len(bytewise), piece[2:]
@@ -119,7 +120,7 @@ def _merged(units: Iterable[Text], rank: Callable[[Text], int]) -> list[Text]:
 
 
 class _Costs(dict[str, int]):
-    """What words cost with what is before them; short ones are kept."""
+    """A cache of the cost of words with the text before them; long words are not cached."""
 
     def __init__(self, vocabulary: Vocabulary, before: str) -> None:
         super().__init__()
@@ -151,7 +152,7 @@ _known: Final[dict[str, Vocabulary]] = {}
 
 
 def vocabulary_of(name: str) -> Vocabulary:
-    """Return the part of a vocabulary, read when it is first asked for."""
+    """Return our part of a vocabulary; it is read on first use."""
     if name not in VOCABULARIES:
         known = ", ".join(VOCABULARIES)
         raise ValueError(f"no estimate for the vocabulary {name!r}; known are {known}")
@@ -162,7 +163,7 @@ def vocabulary_of(name: str) -> Vocabulary:
 
 
 def estimate(text: str, vocabulary: str) -> int:
-    """Return about how many tokens the text takes: a little too many, not too few."""
+    """Return roughly how many tokens the text takes: a few too many, never too few."""
     part = _known.get(vocabulary) or vocabulary_of(vocabulary)
     if _has_runs(text):
         return sum(map(part.price, part.pieces(text)))
@@ -174,7 +175,7 @@ _odd_blank: Final = re.compile(r"[^\S \r\n]").search
 
 
 def _has_runs(text: str) -> bool:
-    """Return whether a text has blanks that are a piece together."""
+    """Return whether a text has a run of blanks that forms one piece."""
     return bool(_odd_blank(text)) or (
         "  " in text and ("   " in text or "  \n" in text or "  \r" in text or text.endswith("  "))
     )

@@ -1,4 +1,4 @@
-"""Exact counts through tiktoken (extra `tokens`), for the vocabularies o200k and cl100k."""
+"""Exact counts with tiktoken (extra `tokens`), for the vocabularies o200k and cl100k."""
 
 from typing import Any, Final
 
@@ -21,12 +21,12 @@ class Tiktoken:
         """Return the tokens of a text."""
         if len(text) <= _CHUNK:
             return len(self._encoding.encode_ordinary(text))
-        # A megabyte of blanks overflows tiktoken's stack; a seam costs a token at most.
+        # A megabyte of blanks overflows tiktoken's stack; each cut costs one token at most.
         chunks = (text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK))
         return sum(len(self._encoding.encode_ordinary(chunk)) for chunk in chunks)
 
     def count(self, message: Message) -> int:
-        """Return the tokens a message takes on any wire, its frame included."""
+        """Return the tokens a message takes on any wire, including its overhead."""
         return count_message(message, self.measure)
 
 
