@@ -84,7 +84,7 @@ def test_a_key_that_is_missing_or_wrong_is_told_and_never_shown(tmp_path: Path) 
             assert chat.ended() == 2
             assert "there is no key: export OPENAI_API_KEY=…" in chat.seen
         with here.chat(OPENAI_API_KEY="sk-quite-wrong") as chat:
-            assert "does not take the key (401)" in chat.say("Hello?")
+            assert "does not accept the key (401)" in chat.say("Hello?")
             chat.leave()
             assert b"quite-wrong" not in chat.terminal.raw
         kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]

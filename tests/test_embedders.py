@@ -136,7 +136,9 @@ async def test_a_folder_may_be_laid_out_as_sentence_transformers_does(
     assert first.name.endswith(":cls")
     assert await first.embed(["Ana"]) != await OnnxEmbedder(minilm, by_token=False).embed(["Ana"])
     pooling.write_text('{"pooling_mode_max_tokens": true}')
-    with pytest.raises(InvalidInput, match="pooling_mode_max_tokens; mean and cls can be done"):
+    with pytest.raises(
+        InvalidInput, match="pooling_mode_max_tokens; only mean and cls can be done"
+    ):
         OnnxEmbedder(tmp_path, by_token=False)
 
 
@@ -151,7 +153,7 @@ async def test_a_folder_that_is_none_says_what_is_missing(minilm: Path, tmp_path
     with pytest.raises(InvalidInput, match="cannot be loaded"):
         await OnnxEmbedder(tmp_path).embed(["Ana"])
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(InvalidInput, match=r"config\.json is no JSON object"):
+    with pytest.raises(InvalidInput, match=r"config\.json is not a JSON object"):
         OnnxEmbedder(tmp_path)
 
 
@@ -256,7 +258,7 @@ async def test_after_four_tries_it_is_an_error_that_says_why() -> None:
         (Fault(body=b'{"data": [{"index": 0, "embedding": [NaN]}]}'), "not with embeddings"),
         (Fault(body=b'{"data": [{"index": 0, "embedding": ["x"]}]}'), "not with embeddings"),
         (Fault(400), r"refuses the request: check .* \(400, scripted\)"),
-        (Fault(307, {"Location": "http://127.0.0.1:1/"}), "points elsewhere"),
+        (Fault(307, {"Location": "http://127.0.0.1:1/"}), "redirects elsewhere"),
     ],
 )
 async def test_what_will_not_get_better_is_an_error_at_once(fault: Fault, said: str) -> None:

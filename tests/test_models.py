@@ -32,12 +32,12 @@ from keepthread.errors import (
     ModelUnavailable,
 )
 from keepthread.models import AnthropicModel, OpenAIModel
-from keepthread.models.anthropic import Heard as AnthropicHeard
-from keepthread.models.base import _heard
-from keepthread.models.failures import Asked, Garbled, failure_of
-from keepthread.models.limits import MOST_TEXT
-from keepthread.models.openai import Heard as OpenAIHeard
-from keepthread.models.request import Pieces, Question, conversation
+from keepthread.models.anthropic import MessageStreamParser
+from keepthread.models.base import _parse
+from keepthread.models.failures import MalformedAnswer, Target, failure_of
+from keepthread.models.limits import MAX_TEXT
+from keepthread.models.openai import ChatStreamParser
+from keepthread.models.request import Question, TextBuffer, conversation
 from keepthread.testing.server import Gate, Line, Say, ScriptedServer
 from keepthread.types import Native, Reply, Tool, ToolCall, Usage
 
@@ -221,7 +221,7 @@ def test_a_character_that_is_cut_in_half_is_made_whole(text: str, cuts: list[int
     text = units.decode("utf-16-le", "surrogatepass")
     ends = sorted({min(2 * cut, len(units)) for cut in cuts} | {0, len(units)})
     halves = [units[a:b].decode("utf-16-le", "surrogatepass") for a, b in pairwise(ends)]
-    pieces = Pieces()
+    pieces = TextBuffer()
     assert "".join([*map(pieces.add, halves), pieces.rest()]) == text == pieces.text
 
 
@@ -383,7 +383,7 @@ async def test_no_redirection_is_followed(bench: Bench) -> None:
     elsewhere = bench.connect("Here I am.").server
     there = Say(status=307, headers={"Location": f"{elsewhere.openai}/chat/completions"})
     model, _, _ = bench.connect(there)
-    with pytest.raises(ModelRefused, match="points elsewhere"):
+    with pytest.raises(ModelRefused, match="redirects elsewhere"):
         await model.complete(ASKED)
     assert not elsewhere.requests
     assert not elsewhere.refused
@@ -408,17 +408,21 @@ def events(*data: str) -> bytes:
         (answer(422, '{"detail": [{"loc": ["body"]}]}'), ModelRefused, "'loc': ['body']"),
         (answer(404, '{"error": "no such model"}'), ModelRefused, "no such model"),
         (answer(400, '{"message": "too long"}'), ModelRefused, "too long"),
-        (answer(418, "7"), ModelRefused, "change what is asked"),
+        (answer(418, "7"), ModelRefused, "change the request"),
         (answer(429, "{}", Retry_After_Ms="90000"), ModelBusy, "wait 90 seconds"),
         (answer(429, "{}", Retry_After="soon"), ModelBusy, "wait a little"),
         (answer(503, "{}", X_Should_Retry="false"), ModelUnavailable, "(503): wait"),
         (answer(200, "<html>Welcome</html>", "text/html"), ModelUnavailable, "check base_url"),
-        (events("{broken"), ModelUnavailable, "is no answer"),
-        (events("[1, 2]"), ModelUnavailable, "is no answer"),
-        (events('{"type": "message_start", "choices": 5}'), ModelUnavailable, "is no answer"),
-        (events("[" * 200_000 + "]" * 200_000), ModelUnavailable, "is no answer"),
-        (events(f'{{"usage": {"9" * 5000}}}'), ModelUnavailable, "is no answer"),
-        (answer(400, "[" * 200_000 + "]" * 200_000), ModelRefused, "change what is asked"),
+        (events("{broken"), ModelUnavailable, "is not a valid answer"),
+        (events("[1, 2]"), ModelUnavailable, "is not a valid answer"),
+        (
+            events('{"type": "message_start", "choices": 5}'),
+            ModelUnavailable,
+            "is not a valid answer",
+        ),
+        (events("[" * 200_000 + "]" * 200_000), ModelUnavailable, "is not a valid answer"),
+        (events(f'{{"usage": {"9" * 5000}}}'), ModelUnavailable, "is not a valid answer"),
+        (answer(400, "[" * 200_000 + "]" * 200_000), ModelRefused, "change the request"),
         (answer(429, "{}", Retry_After="9" * 400), ModelBusy, "wait 86400 seconds"),
         (answer(429, "{}", Retry_After_Ms="inf"), ModelBusy, "wait 86400 seconds"),
     ],
@@ -514,7 +518,7 @@ async def test_an_answer_that_grows_without_end_is_cut(bench: Bench) -> None:
         model = bench.connect(base_url=url).model
         with pytest.raises(ModelCut, match=r"longer than 1 MB") as raised:
             await model.complete(ASKED)
-    assert len(raised.value.said) == MOST_TEXT
+    assert len(raised.value.said) == MAX_TEXT
 
 
 async def test_a_whole_answer_has_a_deadline_however_steadily_it_arrives(bench: Bench) -> None:
@@ -546,7 +550,7 @@ async def test_a_call_nested_too_deeply_is_an_answer_that_is_none() -> None:
         {"id": "c", "type": "tool_use", "name": "f", "input": {}, "extra": nested(100_000)},
     ):
         model = AnthropicModel("scripted-1", base_url="http://localhost:1")
-        hearing = model._hearing({})
+        hearing = model._parser({})
         hearing.take({"type": "content_block_start", "index": 0, "content_block": start})
         thought = {"type": "thinking", "thinking": ""}
         hearing.take({"type": "content_block_start", "index": 1, "content_block": thought})
@@ -562,7 +566,7 @@ def nested(depth: int) -> Any:
 
 
 async def test_an_error_inside_a_stream_may_name_its_status_in_many_ways() -> None:
-    asked = Asked("scripted-1", "localhost", 1.0, None)
+    asked = Target("scripted-1", "localhost", 1.0, None)
     for body, kind in (
         ({"code": 502, "message": "upstream"}, ModelUnavailable),
         ({"code": "429"}, ModelBusy),
@@ -592,7 +596,7 @@ async def test_the_key_is_in_no_error_log_or_repr(
         Say("Sunny.", first_after=30),
         timeout=1,
     )
-    told: list[str] = [repr(model), repr(model._asked), repr(vars(model))]
+    told: list[str] = [repr(model), repr(model._target), repr(vars(model))]
     for _ in range(5):
         with pytest.raises(ModelError) as raised:
             await model.complete(ASKED)
@@ -763,7 +767,7 @@ async def test_a_conversation_that_no_provider_takes_is_refused_before_it_is_sen
     for messages in ([*ASKED, call], [*ASKED, call, *ASKED]):
         with pytest.raises(InvalidInput, match="'1' has no result"):
             await model.complete(messages)
-    with pytest.raises(InvalidInput, match="cannot tell apart"):
+    with pytest.raises(InvalidInput, match="cannot distinguish"):
         await model.complete(ASKED, tools=[Tool("a.b"), Tool("a_b")])
     assert not server.requests
 
@@ -846,7 +850,7 @@ def called(name: str, arguments: str, **more: Any) -> dict[str, Any]:
 
 
 def test_strange_chunks_make_sense() -> None:
-    heard = OpenAIHeard({"weather_now": "weather.now"})
+    heard = ChatStreamParser({"weather_now": "weather.now"})
     assert heard.take({"choices": []}) == ""
     assert heard.take({"choices": [{"delta": None}]}) == ""
     assert heard.take(chunk(content=[{"type": "text", "text": "Hm"}])) == "Hm"
@@ -869,7 +873,7 @@ def test_strange_chunks_make_sense() -> None:
 
 
 def test_thoughts_before_half_a_call_need_not_go_back() -> None:
-    heard = AnthropicHeard()
+    heard = MessageStreamParser()
     for event in ANTHROPIC_STREAM:
         cut = event["type"] == "content_block_delta" and "partial_json" in event["delta"]
         heard.take({**event, "delta": {**event["delta"], "partial_json": "{"}} if cut else event)
@@ -885,14 +889,14 @@ async def test_a_schema_that_an_sdk_does_not_know_is_left_to_the_provider() -> N
 
 
 def test_a_refusal_is_what_was_said_and_cut() -> None:
-    heard = OpenAIHeard()
+    heard = ChatStreamParser()
     assert heard.take(chunk(refusal="I cannot.")) == "I cannot."
     heard.take(chunk("stop"))
     assert heard.reply() == Reply("I cannot.", [], truncated=True)
 
 
 def test_what_other_servers_think_before_a_call_goes_back_too() -> None:
-    heard = OpenAIHeard()
+    heard = ChatStreamParser()
     heard.take(chunk(reasoning_content="Where "))
     heard.take(chunk(reasoning_content="is that?"))
     signed = called("look", "{}", id="x", extra_content={"google": {"thought_signature": "s"}})
@@ -915,7 +919,7 @@ def test_what_other_servers_think_before_a_call_goes_back_too() -> None:
             }
         ],
     )
-    answered = OpenAIHeard()
+    answered = ChatStreamParser()
     answered.take(chunk("stop", reasoning_content="Hm.", content="There."))
     assert answered.reply().native is None
 
@@ -924,7 +928,7 @@ def test_what_other_servers_think_before_a_call_goes_back_too() -> None:
 
 
 def heard_openai(*chunks: dict[str, Any]) -> Reply:
-    heard = OpenAIHeard()
+    heard = ChatStreamParser()
     for event in chunks:
         heard.take(event)
     return heard.reply()
@@ -932,7 +936,7 @@ def heard_openai(*chunks: dict[str, Any]) -> Reply:
 
 def heard_anthropic(*blocks: tuple[int, dict[str, Any], str]) -> Reply:
     """Return an answer of blocks: the index of each, how it begins, and its arguments."""
-    heard = AnthropicHeard()
+    heard = MessageStreamParser()
     for index, block, arguments in blocks:
         heard.take({"type": "content_block_start", "index": index, "content_block": block})
         if arguments:
@@ -1020,7 +1024,7 @@ def test_a_character_split_between_chunks_does_not_break_arguments_or_thoughts()
             reasoning_content="\ude00", tool_calls=[{"index": 0, "function": {"arguments": second}}]
         ),
     )
-    heard = AnthropicHeard()
+    heard = MessageStreamParser()
     for index, block, field, kind, pieces in (
         (0, {"type": "thinking", "signature": "s"}, "thinking", "thinking_delta", "\ud83d\ude00"),
         (1, use("c"), "partial_json", "input_json_delta", (first, second)),
@@ -1045,7 +1049,7 @@ def test_a_thought_without_its_signature_does_not_go_back() -> None:
 @pytest.mark.parametrize("bench", ["openai"], indirect=True)
 async def test_thoughts_of_one_server_are_not_sent_to_another(bench: Bench) -> None:
     """The scripted server refuses fields that OpenAI does not know."""
-    heard = OpenAIHeard({}, "api.deepseek.com")
+    heard = ChatStreamParser({}, "api.deepseek.com")
     signed = called("look", "{}", id="x", extra_content={"signature": "s"})
     heard.take(chunk("tool_calls", reasoning_content="Hm.", tool_calls=[signed]))
     reply = heard.reply()
@@ -1063,7 +1067,7 @@ async def test_thoughts_of_one_server_are_not_sent_to_another(bench: Bench) -> N
     assert not server.refused
 
     # Some servers refuse even their own thoughts: they are asked again without them.
-    own = reply.native._replace(provider=model._asked.host)
+    own = reply.native._replace(provider=model._target.host)
     for _ in range(2):
         assert (await model.complete(log(own))).content == "Sunny."
     assert len(server.requests) == 3
@@ -1120,7 +1124,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 @given(st.data())
 @settings(max_examples=500)
 def test_whatever_a_server_sends_is_an_answer_or_known_to_be_none(data: st.DataObject) -> None:
-    pairs = [(OPENAI_STREAM, OpenAIHeard), (ANTHROPIC_STREAM, AnthropicHeard)]
+    pairs = [(OPENAI_STREAM, ChatStreamParser), (ANTHROPIC_STREAM, MessageStreamParser)]
     stream, hearing = data.draw(st.sampled_from(pairs))
     events = copy.deepcopy(stream)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -1128,8 +1132,8 @@ def test_whatever_a_server_sends_is_an_answer_or_known_to_be_none(data: st.DataO
         holder[name] = data.draw(JSON_VALUES)
     heard = hearing()
     try:
-        said = "".join(_heard(heard, event) for event in events)
-    except Garbled:
+        said = "".join(_parse(heard, event) for event in events)
+    except MalformedAnswer:
         return
     reply = heard.reply()
     assert reply.content == said + heard.said.rest()

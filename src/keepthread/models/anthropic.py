@@ -8,7 +8,14 @@ from keepthread.context.ids import distinct_calls
 from keepthread.context.rendering import wire_name
 from keepthread.context.wires.anthropic import render
 from keepthread.models.base import RemoteModel
-from keepthread.models.request import Pieces, Question, count_of, native_of, parameters_of, text_of
+from keepthread.models.request import (
+    Question,
+    TextBuffer,
+    count_of,
+    native_of,
+    parameters_of,
+    text_of,
+)
 from keepthread.types import Native, Reply, Tool, ToolCall, Usage
 
 _CUT: Final = ("max_tokens", "refusal", "model_context_window_exceeded")
@@ -43,7 +50,7 @@ class AnthropicModel(RemoteModel):
         request: dict[str, Any] = {
             "model": self.name,
             "max_tokens": question.max_tokens or _MAX_TOKENS,
-            **render(question.selection, self._asked.host),
+            **render(question.selection, self._target.host),
             "stream": True,
         }
         if len(request["messages"]) > 1:
@@ -68,7 +75,7 @@ class AnthropicModel(RemoteModel):
             return schema
 
     def _parser(self, names: Mapping[str, str]) -> "MessageStreamParser":
-        return MessageStreamParser(names, self._asked.host)
+        return MessageStreamParser(names, self._target.host)
 
     def _connected(self, sdk: Any, **settings: Any) -> Any:
         client = sdk.AsyncAnthropic(**settings, open_telemetry=False)
@@ -81,7 +88,7 @@ class MessageStreamParser:
 
     def __init__(self, names: Mapping[str, str] = {}, provider: str = "") -> None:
         """Keep the names of tools by their names on the wire, and the host that answers."""
-        self.said = Pieces()
+        self.said = TextBuffer()
         self.ended = False
         self._names = names
         self._provider = provider
@@ -176,12 +183,12 @@ class _Block:
         self.kind = text_of(given["type"])
         named = ("id", "name") if self.kind == "tool_use" else ()
         self.given = given | {name: text_of(given.get(name)) for name in named}
-        self._added: dict[str, Pieces] = {}
+        self._added: dict[str, TextBuffer] = {}
 
     def add(self, field: str, piece: str) -> None:
         """Add to a text."""
         if field not in self._added:
-            self._added[field] = Pieces()
+            self._added[field] = TextBuffer()
             self._added[field].add(text_of(self.given.get(field)))
         self._added[field].add(piece)
 

@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import random
-import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -11,16 +10,30 @@ from typing import Any, ClassVar, Final, Protocol
 
 from keepthread.errors import InvalidInput, ModelDenied, ModelRefused, ModelUnavailable
 from keepthread.event_loops import PerLoop
-from keepthread.models.failures import Asked, Exceeded, Failure, Garbled, ended_early, failure_of
+from keepthread.models.failures import (
+    Failure,
+    LimitExceeded,
+    MalformedAnswer,
+    Target,
+    ended_early,
+    failure_of,
+)
 from keepthread.models.limits import OVER, Deadline, bound
-from keepthread.models.request import Pieces, Question, address_of, conversation, wire_names
+from keepthread.models.request import (
+    Question,
+    TextBuffer,
+    address_of,
+    check_key,
+    conversation,
+    wire_names,
+)
 from keepthread.types import JSON, Message, Reply, Tool
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 20.0
 
 
-class Patience:
+class Timeouts:
     """The time left until the first byte of an answer, and the retries, over all tries together."""
 
     def __init__(
@@ -113,7 +126,7 @@ class RemoteModel(ABC):
             raise InvalidInput("timeout and max_seconds must be above 0, and retries 0 or more")
         self.name = name
         self._url, host = address_of(base_url or self.own, ends=self.ends, root=self.root)
-        self._asked = Asked(name, host, timeout, key)
+        self._target = Target(name, host, timeout, key)
         self._retries = retries
         self._max_tokens = max_tokens
         self._max_seconds = max_seconds
@@ -126,7 +139,7 @@ class RemoteModel(ABC):
         self._clients = PerLoop(self._client, _close)  # connections belong to one event loop
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r} at {self._asked.host})"
+        return f"{type(self).__name__}({self.name!r} at {self._target.host})"
 
     @abstractmethod
     def _request(self, question: Question) -> dict[str, Any]:
@@ -187,11 +200,11 @@ class RemoteModel(ABC):
         await self._ready()
         question = Question(selection, tools, schema, max_tokens or self._max_tokens)
         request = _reworded(self._request(question), self._instead)
-        timeouts = Timeouts(self._asked.timeout, self._retries, self._sleep)
-        deadline = Deadline(self._asked.timeout, self._max_seconds)
+        timeouts = Timeouts(self._target.timeout, self._retries, self._sleep)
+        deadline = Deadline(self._target.timeout, self._max_seconds)
         while True:
             parser = self._parser(names)
-            failure = ended_early(self._asked)
+            failure = ended_early(self._target)
             try:
                 async with await self._opened(request, timeouts.left) as stream:
                     events = aiter(stream)
@@ -199,7 +212,7 @@ class RemoteModel(ABC):
                         if piece := _parse(parser, event):
                             yield piece
             except self._failures as error:
-                failure = failure_of(error, self._asked)
+                failure = failure_of(error, self._target)
             if parser.ended:
                 break
             # Raised out here, an error has no context that holds the request and its key.
@@ -214,14 +227,14 @@ class RemoteModel(ABC):
         try:
             return parser.reply()
         except (AttributeError, TypeError, ValueError, LookupError, RecursionError):
-            failure = failure_of(Garbled(), self._asked)
+            failure = failure_of(MalformedAnswer(), self._target)
         raise failure.error(1, parser.said.text)
 
     async def _ready(self) -> None:
-        asked = self._asked
-        if asked.key is None and self._url == self.own:
+        target = self._target
+        if target.key is None and self._url == self.own:
             raise ModelDenied(
-                f"{asked.host} needs a key: give one as key, or the base_url of a server without"
+                f"{target.host} needs a key: give one as key, or the base_url of a server without"
             )
         await self.warm()
 
@@ -241,7 +254,7 @@ class RemoteModel(ABC):
         return spare or self._new_client(self._sdk)
 
     def _new_client(self, sdk: Any) -> Any:
-        settings = _settings(sdk, self._url, self._asked.key, self._asked.timeout)
+        settings = _settings(sdk, self._url, self._target.key, self._target.timeout)
         return self._connected(sdk, **settings)
 
     async def _opened(self, request: Mapping[str, Any], seconds: float) -> Any:
@@ -253,7 +266,7 @@ class RemoteModel(ABC):
                 body=request,
                 stream=True,
                 stream_cls=self._sdk.AsyncStream[object],
-                options={} if self._asked.key else {"headers": self._without},
+                options={} if self._target.key else {"headers": self._without},
             )
 
     async def _next_request(
@@ -274,7 +287,7 @@ class RemoteModel(ABC):
         """Return the optional fields that the server's error names, and their replacements."""
         if failure.kind is not ModelRefused:
             return {}
-        named = (n for n in self.optional if _names(request, n) and n in failure.told)
+        named = (n for n in self.optional if _names(request, n) and n in failure.provider_text)
         return {name: self.optional[name] for name in named if self.optional[name] not in instead}
 
 
@@ -312,7 +325,7 @@ def _parse(parser: StreamParser, event: Any) -> str:
     try:
         return parser.take(event)
     except (AttributeError, TypeError, ValueError, LookupError, RecursionError):
-        raise Garbled from None
+        raise MalformedAnswer from None
 
 
 def _import(package: str) -> Any:
@@ -334,8 +347,8 @@ def _failures_of(sdk: Any) -> tuple[type[Exception], ...]:
         TimeoutError,
         ValueError,
         RecursionError,
-        Garbled,
-        Exceeded,
+        MalformedAnswer,
+        LimitExceeded,
     )
 
 

@@ -99,68 +99,68 @@ class Failure(NamedTuple):
         return self.kind(f"{self.what}{times}: {self.cure}{quoted}")
 
 
-def failure_of(error: BaseException, asked: Target) -> Failure:
+def failure_of(error: BaseException, target: Target) -> Failure:
     """Return the meaning of an error of an SDK or of its HTTP client."""
     if isinstance(error, LimitExceeded):
-        return Failure(ModelUnavailable, f"{asked.host} {error}", "ask for less, or ask another")
+        return Failure(ModelUnavailable, f"{target.host} {error}", "ask for less, or ask another")
     if isinstance(error, MalformedAnswer | ValueError | RecursionError):
-        return _unread(asked)
+        return _unread(target)
     status, body = getattr(error, "status_code", 0), getattr(error, "body", None)
     if status < _STATUS_OF_ERRORS and body is None:
         silent = "Timeout" in type(error).__name__
-        return _silent(error, asked) if silent else _unreachable(error, asked)
-    provider_text = _plain(_words(body), asked.key)
+        return _silent(error, target) if silent else _unreachable(error, target)
+    provider_text = _plain(_words(body), target.key)
     if status < _STATUS_OF_ERRORS:
-        return _answered(_status_in(body), provider_text, asked)
+        return _answered(_status_in(body), provider_text, target)
     response: Any = getattr(error, "response", None)
-    return _answered(status, provider_text, asked, response.headers)
+    return _answered(status, provider_text, target, response.headers)
 
 
-def ended_early(asked: Target) -> Failure:
+def ended_early(target: Target) -> Failure:
     """Return the failure of a stream that was closed normally but without an end event."""
-    what = f"{asked.host} ended the answer before it was complete"
+    what = f"{target.host} ended the answer before it was complete"
     return Failure(ModelUnavailable, what, "ask again, or check base_url", again=True)
 
 
 def _answered(
-    status: int, provider_text: str, asked: Target, headers: Mapping[str, str] | None = None
+    status: int, provider_text: str, target: Target, headers: Mapping[str, str] | None = None
 ) -> Failure:
     if status in _LATER or status >= _STATUS_OF_FAULTS:
-        return _later(status, provider_text, asked, headers or {})
+        return _later(status, provider_text, target, headers or {})
     other = _ELSEWHERE if status < _STATUS_OF_REFUSALS else _REFUSED
     kind, what, cure = _FINAL.get(status, other)
-    what = what.format(host=asked.host, model=asked.model)
+    what = what.format(host=target.host, model=target.model)
     return Failure(kind, f"{what} ({status})", cure, provider_text)
 
 
-def _later(status: int, provider_text: str, asked: Target, headers: Mapping[str, str]) -> Failure:
+def _later(status: int, provider_text: str, target: Target, headers: Mapping[str, str]) -> Failure:
     """Return a failure that a later retry may not meet again."""
     after = _wait(headers)
     again = headers.get("x-should-retry") != "false"
     wait = f"wait {math.ceil(after)} seconds" if after else "wait a little"
     if status == _BUSY:
-        what, cure = f"{asked.host} is asked too much (429)", f"{wait}, or raise the limit there"
+        what, cure = f"{target.host} is asked too much (429)", f"{wait}, or raise the limit there"
         return Failure(ModelBusy, what, cure, provider_text, again, after)
-    what = f"{asked.host} is broken or has too much to do ({status})"
+    what = f"{target.host} is broken or has too much to do ({status})"
     return Failure(ModelUnavailable, what, f"{wait} and ask again", provider_text, again, after)
 
 
-def _silent(error: BaseException, asked: Target) -> Failure:
+def _silent(error: BaseException, target: Target) -> Failure:
     if "Connect" in type(error.__cause__ or error).__name__:
-        return _unreachable(error, asked)
-    what = f"{asked.host} gave no sign of life for {asked.timeout:g} seconds"
+        return _unreachable(error, target)
+    what = f"{target.host} gave no sign of life for {target.timeout:g} seconds"
     return Failure(ModelUnavailable, what, "ask again, or raise timeout", again=True)
 
 
-def _unreachable(error: BaseException, asked: Target) -> Failure:
+def _unreachable(error: BaseException, target: Target) -> Failure:
     cause = error.__cause__ or error
-    reason = _short(_plain(str(cause) or type(cause).__name__, asked.key))
-    what = f"{asked.host} cannot be reached, or hung up ({reason})"
+    reason = _short(_plain(str(cause) or type(cause).__name__, target.key))
+    what = f"{target.host} cannot be reached, or hung up ({reason})"
     return Failure(ModelUnavailable, what, "check that it runs, and base_url", again=True)
 
 
-def _unread(asked: Target) -> Failure:
-    what = f"{asked.host} sent something that is not a valid answer"
+def _unread(target: Target) -> Failure:
+    what = f"{target.host} sent something that is not a valid answer"
     return Failure(ModelUnavailable, what, "check that base_url is of a server with this API")
 
 

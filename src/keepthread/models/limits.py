@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from keepthread.models.failures import Exceeded
+from keepthread.models.failures import LimitExceeded
 
-MOST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """Bytes of one uncompressed response; each token takes a few hundred bytes of JSON."""
-MOST_LINE: Final = 8 << 20
+MAX_LINE: Final = 8 << 20
 """Bytes of one line of it."""
-MOST_TEXT: Final = 1_000_000
+MAX_TEXT: Final = 1_000_000
 """Bytes of an answer's text: a message cannot store more."""
 _SILENCES: Final = 3
 """Number of timeouts after which we stop waiting for a server that only keeps the connection."""
@@ -28,9 +28,9 @@ async def bound(response: Any) -> None:
             size += len(chunk)
             end = chunk.rfind(b"\n")
             line = line + len(chunk) if end < 0 else len(chunk) - end - 1
-            if size > MOST_BYTES or line > MOST_LINE:
-                most = MOST_BYTES if size > MOST_BYTES else MOST_LINE
-                raise Exceeded(f"answers with more than {most >> 20} MB")
+            if size > MAX_BYTES or line > MAX_LINE:
+                limit = MAX_BYTES if size > MAX_BYTES else MAX_LINE
+                raise LimitExceeded(f"answers with more than {limit >> 20} MB")
             yield chunk
 
     response.aiter_bytes = aiter_bytes
@@ -46,19 +46,19 @@ class Deadline:
         """Start with the full time."""
         self._clock = asyncio.get_running_loop().time
         self._silence = _SILENCES * timeout
-        self._most = max_seconds
+        self._max_seconds = max_seconds
         self._waited = 0.0
 
     async def event(self, events: AsyncIterator[Any]) -> Any:
         """Return the next event, or `OVER`."""
         began = self._clock()
-        left = self._most - self._waited
+        left = self._max_seconds - self._waited
         try:
             async with asyncio.timeout(min(self._silence, left)):
                 return await anext(events, OVER)
         except TimeoutError:
             if left > self._silence:
                 raise
-            raise Exceeded(f"took more than {self._most:g} seconds to answer") from None
+            raise LimitExceeded(f"took more than {self._max_seconds:g} seconds to answer") from None
         finally:
             self._waited += self._clock() - began

@@ -9,7 +9,14 @@ from keepthread.context.ids import distinct_calls
 from keepthread.context.rendering import wire_name
 from keepthread.context.wires.openai_chat import render
 from keepthread.models.base import RemoteModel
-from keepthread.models.request import Pieces, Question, count_of, native_of, parameters_of, text_of
+from keepthread.models.request import (
+    Question,
+    TextBuffer,
+    count_of,
+    native_of,
+    parameters_of,
+    text_of,
+)
 from keepthread.types import JSON, Native, Reply, Tool, ToolCall, Usage
 
 _CUT: Final = ("length", "content_filter", "error")
@@ -44,7 +51,7 @@ class OpenAIModel(RemoteModel):
     def _request(self, question: Question) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": self.name,
-            **render(question.selection, self._asked.host),
+            **render(question.selection, self._target.host),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -59,7 +66,7 @@ class OpenAIModel(RemoteModel):
         return request
 
     def _parser(self, names: Mapping[str, str]) -> "ChatStreamParser":
-        return ChatStreamParser(names, self._asked.host)
+        return ChatStreamParser(names, self._target.host)
 
     def _connected(self, sdk: Any, **settings: Any) -> Any:
         client = sdk.AsyncOpenAI(**settings)
@@ -73,7 +80,7 @@ class ChatStreamParser:
 
     def __init__(self, names: Mapping[str, str] = {}, provider: str = "") -> None:
         """Keep the names of tools by their names on the wire, and the host that answers."""
-        self.said = Pieces()
+        self.said = TextBuffer()
         self.ended = False
         self._names = names
         self._provider = provider
@@ -81,7 +88,7 @@ class ChatStreamParser:
         self._at: dict[int, _Call] = {}
         self._ids: dict[tuple[int, str], _Call] = {}
         self._kept: dict[str, Any] = {}
-        self._thought: dict[str, Pieces] = {}
+        self._thought: dict[str, TextBuffer] = {}
         self._cut = False
         self._usage: Usage | None = None
 
@@ -107,7 +114,7 @@ class ChatStreamParser:
         for name in _THOUGHTS:
             thought = delta.get(name)
             if isinstance(thought, str):
-                self._thought.setdefault(name, Pieces()).add(thought)
+                self._thought.setdefault(name, TextBuffer()).add(thought)
             elif thought:
                 self._kept[name] = self._kept[name] + thought if name in self._kept else thought
 
@@ -188,7 +195,7 @@ class _Call:
         self.name = name
         self.named = 0
         """Number of parts that name the tool."""
-        self.arguments = Pieces()
+        self.arguments = TextBuffer()
         self.arguments.add(arguments)
         self.kept: dict[str, Any] = {}
 

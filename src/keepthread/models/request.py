@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from keepthread.context.blocks import calls_of
 from keepthread.context.rendering import wire_name
 from keepthread.errors import InvalidInput
-from keepthread.models.failures import Exceeded
-from keepthread.models.limits import MOST_TEXT
+from keepthread.models.failures import LimitExceeded
+from keepthread.models.limits import MAX_TEXT
 from keepthread.types import JSON, Message, Native, Selection, Tool, Wire
 
 _NO_PARAMETERS: Final[Mapping[str, JSON]] = {"type": "object", "properties": {}}
@@ -26,8 +26,7 @@ class Question(NamedTuple):
 
 
 def conversation(messages: Sequence[Message], system: str) -> Selection:
-    """Return messages as a selection to render; raise `InvalidInput` if a call lacks its results.
-    """
+    """Return messages as a selection to render; raise if a call lacks its results."""
     results: list[str] = []
     for message in messages:
         if not results:
@@ -115,7 +114,7 @@ class TextBuffer:
             if re.search(_OPENS, piece):
                 piece, self._half = piece[:-1], piece[-1]
         self._size += len(piece.encode("utf-8", "surrogatepass"))
-        if self._size > MOST_TEXT:
+        if self._size > MAX_TEXT:
             raise LimitExceeded("gives an answer longer than 1 MB")
         self._said.append(piece)
         return piece

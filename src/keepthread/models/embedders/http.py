@@ -14,7 +14,6 @@ from http.client import HTTPException
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import (
     HTTPDefaultErrorHandler,
     HTTPErrorProcessor,
@@ -26,6 +25,7 @@ from urllib.request import (
 )
 
 from keepthread.errors import InvalidInput, Unavailable
+from keepthread.models.request import address_of, check_key
 from keepthread.types import JSON, Embedding
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class EndpointEmbedder:
             pause *= 2
         raise AssertionError("the last try returns or raises")
 
-    def _post(self, body: bytes) -> bytes | _Trouble:
+    def _post(self, body: bytes) -> bytes | _Failure:
         """Send one request; return the answer, or a failure for which a retry may help."""
         headers = {"Content-Type": "application/json", "User-Agent": "keepthread"}
         if self._key is not None:
@@ -114,12 +114,12 @@ class EndpointEmbedder:
         except HTTPError as error:
             with error:
                 if error.code == 429 or error.code >= 500:
-                    return _Trouble.answered(error.code, error.headers["Retry-After"])
+                    return _Failure.answered(error.code, error.headers["Retry-After"])
                 raise self._refused(error.code, error.read(4096)) from None
         except URLError as error:
-            return _Trouble(f"cannot be reached ({error.reason})")
+            return _Failure(f"cannot be reached ({error.reason})")
         except (HTTPException, OSError) as error:  # a timeout is among them
-            return _Trouble(f"broke off ({type(error).__name__})")
+            return _Failure(f"broke off ({type(error).__name__})")
 
     def _refused(self, status: int, body: bytes) -> Unavailable:
         # The server's error text may repeat the key or a text; its error codes cannot.

@@ -1,5 +1,4 @@
-"""Token counters: exact with tiktoken, or an estimate without dependencies that is never too low.
-"""
+"""Token counters: exact with tiktoken, or an estimate without dependencies, never too low."""
 
 import functools
 import importlib.util
