@@ -101,7 +101,7 @@ async def note_of(memory: Memory, session: Session, turn: Turn) -> dict[str, Any
     ["", "chat.db", "sqlite:", "sqlite://", "sqlite:///", "sqlite://chat.db", "ram:///x", "ram:"],
 )
 async def test_what_is_no_address_is_refused_with_those_there_are(url: str) -> None:
-    with pytest.raises(InvalidInput, match="is no address of a store; there are sqlite:///"):
+    with pytest.raises(InvalidInput, match="is not a store URL; use sqlite:///"):
         Memory.open(url)
 
 

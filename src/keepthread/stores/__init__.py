@@ -1,7 +1,4 @@
-"""The backends: each keeps a log and a shelf, and none knows another.
-
-One is loaded when it is first asked for: nobody waits for the engines of the others.
-"""
+"""The stores. Each is imported on first use, so that the others' drivers are not needed."""
 
 import importlib
 import typing

@@ -1,4 +1,4 @@
-"""What an engine implements: the methods of `Store`, with arguments that were checked once.
+"""The protocol that each engine implements: the methods of `Store`, with checked arguments.
 
 `front.Front` is the `Store` over it. It checks every argument, encodes messages and values, and
 names the tenant; a backend only stores and reads. `Store` says what each method promises.
@@ -30,13 +30,13 @@ class Append(NamedTuple):
     drafts: Sequence[Draft]
     expect: int | None
     turn: int | None
-    """Its range is checked by the backend: only that knows how many there are."""
+    """The backend checks its range: only it knows the number of turns."""
     now: float
     """The time of this activity."""
 
 
 class Tail(NamedTuple):
-    """Which of the newest messages are wanted."""
+    """A request for the newest messages."""
 
     tokens: int | None
     limit: int | None
@@ -46,7 +46,7 @@ class Tail(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """What a context is made of."""
+    """A request for the material of a context."""
 
     tokens: int
     least: int
@@ -55,7 +55,7 @@ class Gather(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A record, and what must not have moved since its value was made."""
+    """A record to store, and the version and epochs that must not have changed."""
 
     kind: str
     key: str
@@ -142,19 +142,19 @@ _MOST_NOTED: Final = 10_000
 
 
 class RecentActivity:
-    """When a session's activity was last written down: once a second is enough."""
+    """The time of each session's last recorded activity; once a second is enough."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start empty."""
         self._noted: dict[SessionKey, float] = {}
 
     def is_due(self, session: SessionKey, now: float) -> bool:
-        """Return whether activity at this time must be written down."""
+        """Return whether activity at this time must be recorded."""
         last = self._noted.get(session)
         return last is None or not 0 <= now - last < 1
 
     def note(self, session: SessionKey, now: float) -> None:
-        """Remember that it was written down."""
+        """Remember that activity was recorded."""
         if len(self._noted) >= _MOST_NOTED:
             self._noted.clear()
         self._noted[session] = now

@@ -1,4 +1,4 @@
-"""The one codec: a message to the bytes a store keeps, and back, checked.
+"""Encode messages into the bytes that stores keep, and decode and check them.
 
 A message is kept as content bytes and, where it has more than a role and a text, plain JSON with
 a fixed schema. Text is UTF-8 with lone surrogates passed through, so it survives byte for byte.
@@ -39,7 +39,7 @@ GuardOf: TypeAlias = Callable[[int, int, int, bytes, int, int, int, float, bytes
 
 
 class Body(NamedTuple):
-    """What a message's id stands for, as a store keeps it; a tombstone's content is None."""
+    """The body of a message as stored; the content of a tombstone is `None`."""
 
     role: int
     content: bytes | None
@@ -48,7 +48,7 @@ class Body(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One message as a store keeps it; `turns` is the running count of the log."""
+    """One message as stored; `turns` is the running count of the log."""
 
     seq: int
     id: PackedId
@@ -83,7 +83,7 @@ def loads(data: bytes) -> Any:
 
 
 def digest(id: str, role: int, content: bytes, extra: bytes | None) -> bytes:
-    """Return the SHA-256 that a body has in every store and every copy."""
+    """Return the SHA-256 of a body, which is the same in every store and copy."""
     name = id.encode()
     if extra is None:
         return sha256(_pack_lengths(role, len(name), 0) + name + content).digest()
@@ -101,7 +101,7 @@ def guard_of(
     created_at: float,
     digest: bytes,
 ) -> int:
-    """Return the check over a row's digest and the values around it.
+    """Return a checksum over a row's digest and its other values.
 
     `place` is the session's number, so that a row that strays into another session is noticed.
     """
@@ -110,7 +110,7 @@ def guard_of(
 
 
 def guarded(place: int, numbers: Sequence[Any]) -> bool:
-    """Tell whether a row's `seq`, `tokens` and so on to its guard are what was written."""
+    """Return whether a row's values from `seq` to `guard` are what was written."""
     try:
         return numbers[-1] == guard_of(place, *numbers[:-1])
     except (TypeError, struct.error):  # damage can change a value's type as well
@@ -118,7 +118,7 @@ def guarded(place: int, numbers: Sequence[Any]) -> bool:
 
 
 def value_check(*values: int | float | str | bytes | None) -> int:
-    """Return the check over the values of a small record."""
+    """Return a checksum over the values of a small record."""
     check = 0
     for value in values:
         data = value if isinstance(value, bytes) else repr(value).encode()
@@ -146,10 +146,10 @@ def pack_id(id: str) -> PackedId:
 
 
 def encode(message: Message, id: str, *, limit: int = MAX_BYTES) -> Body:
-    """Return the body that `id` stands for, or refuse the message whole."""
+    """Return the body of a message, or raise `InvalidInput`."""
     role = _role_code(message.role)
     text = check_text(message.content, "content")
-    if len(text) > limit:  # before 50 MB are copied
+    if len(text) > limit:  # checked before 50 MB are copied
         raise InvalidInput(f"the message has {len(text)} characters; the limit is {limit} bytes")
     content = text.encode("utf-8", "surrogatepass")
     if type(message.meta) is not dict:
@@ -162,11 +162,11 @@ def encode(message: Message, id: str, *, limit: int = MAX_BYTES) -> Body:
 
 
 def encode_as_is(message: Message, *, limit: int = MAX_BYTES) -> Body:
-    """Return the body of a message that a store gave out, in whatever state it is."""
+    """Return the body of a message that was read from a store, in any state."""
     if message.state == "erased":
         return tombstone(message.id, _role_code(message.role))
     body = encode(message, message.id, limit=limit)
-    if message.state == "damaged":  # and stays so in every copy
+    if message.state == "damaged":  # it stays damaged in every copy
         return body._replace(digest=_NO_DIGEST)
     if message.digest != body.digest:
         raise Damaged(f"message {show(message.id)} does not match its digest")
@@ -242,7 +242,7 @@ def _plain_native(native: object) -> JSON:
 
 
 class _Draft:
-    """A message under construction, with the very slots of `Message`.
+    """A message under construction, with the same slots as `Message`.
 
     Setting twenty fields of a frozen dataclass costs 7 µs; filling this and turning it into a
     `Message` costs 0.5, and a context of 4,096 tokens has a hundred messages.
@@ -286,7 +286,7 @@ class _Draft:
         self.state = state
 
     def take_extra(self, extra: dict[str, Any]) -> None:
-        """Fill in what the JSON beside the content holds."""
+        """Fill in the fields that are stored as JSON."""
         self.tool_calls = tuple(ToolCall(**call) for call in extra.get("tool_calls", ()))
         self.tool_call_id = extra.get("tool_call_id")
         self.name = extra.get("name")
@@ -300,7 +300,7 @@ class _Draft:
         self.meta = extra.get("meta", self.meta)
 
     def done(self) -> Message:
-        """Turn into the frozen noun."""
+        """Become a frozen `Message`."""
         self.__class__ = Message  # pyright: ignore[reportAttributeAccessIssue]
         return cast(Message, self)
 
@@ -329,7 +329,7 @@ def decode(place: int, row: Row | tuple[Any, ...], guard_of: GuardOf = guard_of)
 
 
 def _decode_damaged(row: Row) -> Message:
-    """Return what can still be read, for a person's eye; nothing of it is to be trusted."""
+    """Return the readable parts of a damaged row, for display; none of them can be trusted."""
     content = row.content if isinstance(row.content, bytes) else b""
     draft = _Draft(
         row.id.hex() if isinstance(row.id, bytes) else str(row.id),
@@ -348,7 +348,7 @@ def _decode_damaged(row: Row) -> Message:
 
 
 def missing(seq: int) -> Message:
-    """Return the stand-in for a message that should be at a position and is not."""
+    """Return a damaged placeholder for a position whose message is missing."""
     return _Draft("", USER, "", 0, "", 0.0, seq, 0, 0, _NO_DIGEST, "damaged").done()
 
 
@@ -357,7 +357,7 @@ def _whole(value: object) -> int:
 
 
 def stored(message: Message, id: str, body: Body, row: Row) -> Message:
-    """Return the message as a store now holds it, without reading it back."""
+    """Return the message as it was stored, without reading it again."""
     draft = _Draft(
         id,
         body.role,

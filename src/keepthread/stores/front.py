@@ -1,6 +1,6 @@
-"""The one front of all stores: checks arguments, prepares what is stored, names the tenant.
+"""The public methods of all stores: check arguments, encode messages, bind the tenant.
 
-So every store accepts, refuses and returns the same. `backend.Backend` does the rest.
+So every store accepts, rejects and returns the same. `backend.Backend` does the rest.
 """
 
 import time
@@ -51,7 +51,7 @@ class Front(Generic[B]):
         ids: Callable[[], str] = new_id,
         closes: bool = True,
     ) -> None:
-        """Serve one tenant; `closes` says whether closing this closes the backend."""
+        """Serve one tenant; `closes` is whether closing this closes the backend."""
         self.backend = backend
         self._tenant = check_id(tenant, "tenant")
         self._clock = clock

@@ -1,8 +1,8 @@
-"""A lease: one of several processes does a thing, and another takes over should it die.
+"""Leases: one of several processes does a task, and another takes over if it dies.
 
-A record on a shelf says that somebody is at it. Its holder puts it anew three times in a lease's
-length, and each put has a version of its own. So no two clocks need to agree: whoever has seen one
-version for a whole length, by its own clock, may take over.
+A record in the store marks the task as taken. Its holder writes it again three times per lease
+length, and each write has a new version. So clocks need not agree: a process that has seen the same
+version for a whole lease length, by its own clock, may take over.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from keepthread.types import Record, Scope
 
 SECONDS: Final = 30.0
 _FIRST_PAUSE: Final = 0.01
-_MOST_PAUSE: Final = 0.2
+_MAX_PAUSE: Final = 0.2
 
 
 class Leases(NamedTuple):
-    """The leases on the shelves of a store."""
+    """The leases of a store."""
 
     store: Store
     clock: Callable[[], float] = time.time
@@ -41,12 +41,12 @@ class Leases(NamedTuple):
         by_clock: bool = False,
         needless: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncGenerator[bool, None]:
-        """Hold a lease while the block runs, and tell whether it is held.
+        """Hold a lease while the block runs; yield whether it is held.
 
-        It is not if another has it and `wait` is False, or `needless`, asked while waiting, says
-        that there is nothing left to do. `by_clock` takes over at once what has ended by this
-        machine's clock, for work that may be done twice. Holding on is tried, not promised: after
-        a pause longer than the lease another may be at it too.
+        It is not held if another process holds it and `wait` is False, or if `needless`, called
+        while waiting, returns that nothing is left to do. `by_clock` takes over immediately if the
+        lease has expired by this machine's clock; use it for work that may be done twice. A lease
+        is not a guarantee: after a pause longer than the lease, two processes may hold it.
         """
         version = await self._acquire(scope, key, wait, by_clock, needless)
         if version is None:
@@ -59,7 +59,7 @@ class Leases(NamedTuple):
             await holding.release()
 
     async def put(self, scope: Scope, key: str, version: int) -> int:
-        """Take or renew a lease that is at a version, and return its new one."""
+        """Take or renew a lease with this version, and return its new version."""
         until = {"until": self.clock() + self.seconds}
         return await self.store.put(scope, LEASE, key, until, version=version)
 
@@ -84,7 +84,7 @@ class Leases(NamedTuple):
             if not wait or (needless and await needless()):
                 return None
             await self.sleep(pause)
-            pause = min(2 * pause, _MOST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     def _ended(self, record: Record, since: float, by_clock: bool) -> bool:
         if by_clock and cast(dict[str, float], record.value)["until"] <= self.clock():
@@ -93,7 +93,7 @@ class Leases(NamedTuple):
 
 
 class _Holding:
-    """A lease that is held: renewed by a task of its own until it is released."""
+    """A held lease; a background task renews it until it is released."""
 
     def __init__(self, leases: Leases, scope: Scope, key: str, version: int) -> None:
         self._leases = leases
@@ -112,24 +112,24 @@ class _Holding:
                 except Unavailable:
                     continue  # there is time to try again
                 except KeepthreadError:
-                    return  # another has it, or the session is gone; the holder goes on
+                    return  # another process has it, or the session is gone; the holder continues
 
     async def release(self) -> None:
-        """Let go of it; one that another took over stays with the other."""
+        """Release it, unless another process has taken over."""
         try:
-            # Not in the midst of a put: nobody would know the version it gave.
+            # Not during a put: its version would be unknown.
             await self._putting.acquire()
         finally:
             self._task.cancel()
-        with suppress(KeepthreadError):  # it ends by itself
+        with suppress(KeepthreadError):  # it expires
             await self._leases.store.drop(self._scope, LEASE, self._key, version=self._version)
 
 
 class Locks:
-    """Each lock exists as long as somebody holds it or waits for it."""
+    """Named locks; each exists as long as a task holds it or waits for it."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without locks."""
         self._locks: WeakValueDictionary[tuple[object, ...], asyncio.Lock] = WeakValueDictionary()
 
     def of(self, *name: str) -> asyncio.Lock:

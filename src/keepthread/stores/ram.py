@@ -1,7 +1,6 @@
-"""A store in the memory of one process: for tests, for trying things out, for what may be lost.
+"""A store in the memory of one process: for tests, experiments and data that may be lost.
 
-It keeps the same rows as every other backend, so what it accepts, refuses and gives back is the
-same.
+It stores the same rows as every other backend, so it accepts, rejects and returns the same.
 """
 
 import itertools
@@ -70,7 +69,7 @@ from keepthread.types import (
 
 
 class _Thread:
-    """One session: its record and its log."""
+    """A session's metadata and log."""
 
     def __init__(self, place: int, tenant: str, info: SessionInfo, details: bytes) -> None:
         self.place = place
@@ -98,7 +97,7 @@ class _Thread:
 
 
 class _Kept(NamedTuple):
-    """One record on a shelf, as bytes, so that no caller can change it from outside."""
+    """A record as bytes, so that no caller can change the stored value."""
 
     value: bytes
     version: int
@@ -115,7 +114,7 @@ class RamBackend:
     durability: Durability = "memory"
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self.threads: dict[SessionKey, _Thread] = {}
         self.index = RamIndex()
         self._keys: dict[tuple[str, str], SessionKey] = {}
@@ -125,7 +124,7 @@ class RamBackend:
 
     @property
     def lock(self) -> threading.RLock:
-        """Return what `exclusive` holds."""
+        """Return the lock that `exclusive` holds."""
         return self.index.lock
 
     async def close(self) -> None:
@@ -138,7 +137,7 @@ class RamBackend:
         self._check_open()
         details = encode_details(session)
         if (tenant, session.id) in self._keys:
-            raise SessionExists(f"session {session.id!r} is there already")
+            raise SessionExists(f"session {session.id!r} already exists")
         place = next(self._numbers)
         key = SessionKey(str(place))
         info = replace(session, key=key, epoch=0, state="live")
@@ -435,7 +434,7 @@ def _compare(shelf: _Shelf, kind: str, key: str, version: int | None) -> None:
 
 
 class RamStore(Front[RamBackend]):
-    """The `Store` that lives and dies with its process."""
+    """A `Store` whose data is lost when the process ends."""
 
     def __init__(
         self,

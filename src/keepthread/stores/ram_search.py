@@ -1,4 +1,4 @@
-"""Finding in memory: words and vectors in dictionaries, for what `RamStore` holds."""
+"""Search in memory: words and vectors in dictionaries, for `RamStore`."""
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from keepthread.types import (
 
 
 class _View:
-    """What one view of every tenant's logs has; pieces are told apart without their length."""
+    """One index over the logs of every tenant; the keys of parts omit their length."""
 
     def __init__(self) -> None:
         self.marks: dict[SessionKey, int] = {}
@@ -72,7 +72,7 @@ class _View:
 
 
 def _among(keys: Iterable[int], session: SessionKey, seqs: Collection[int] | None) -> list[int]:
-    """Return the keys of a session's pieces, of some positions if they are given."""
+    """Return the keys of a session's parts, or of those at some positions."""
     places = [(key, key << LENGTH_BITS) for key in keys]
     return [
         key
@@ -94,7 +94,7 @@ T = TypeVar("T")
 def exclusive(
     method: "Callable[Concatenate[S, P], CoroutineType[Any, Any, T]]",
 ) -> "Callable[Concatenate[S, P], CoroutineType[Any, Any, T]]":
-    """Let a method finish before a thread calls another one; it does not wait for anything."""
+    """Run a method under a lock, so that threads call one after another; it never waits."""
 
     @wraps(method)
     async def locked(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -105,16 +105,16 @@ def exclusive(
 
 
 class RamIndex:
-    """The views of one store."""
+    """The indexes of one store."""
 
     def __init__(self) -> None:
-        """Begin with nothing read."""
+        """Start with empty indexes."""
         self.views: dict[str, _View] = {}
         self.lock = threading.RLock()
-        """Held by each call of the store and of its finders: event loops may share them."""
+        """Held by each call of the store and its finders: several event loops may share them."""
 
     def forget(self, session: SessionKey, seqs: Collection[int] | None = None) -> None:
-        """Take some positions of a session out of every view, or all of it."""
+        """Remove some positions of a session from every index, or all of them."""
         for view in self.views.values():
             view.forget(session, seqs)
 
@@ -124,11 +124,11 @@ class RamFinder:
 
     @property
     def lock(self) -> threading.RLock:
-        """Return what `exclusive` holds."""
+        """Return the lock that `exclusive` holds."""
         return self._index.lock
 
     def __init__(self, backend: Backend, tenant: str, index: RamIndex) -> None:
-        """Search what a backend holds of a tenant."""
+        """Search the data of one tenant."""
         self._backend = backend
         self._tenant = tenant
         self._index = index
@@ -257,7 +257,7 @@ class RamFinder:
             known.forget(info.key, None)
 
     async def _admitted(self, places: Sequence[int], only: MessageFilter) -> list[int]:
-        """Return the places of messages that a filter admits, in their order."""
+        """Return the places of messages that match a filter, in order."""
         seqs: dict[int, set[int]] = {}
         for place in places:
             seqs.setdefault(session_of(place), set()).add(seq_of(place))
@@ -272,7 +272,7 @@ class RamFinder:
 
     @exclusive
     async def _scope(self, owner: str | None, session: SessionKey | None) -> list[SessionInfo]:
-        """Return the sessions that are asked for and that views read, latest activity first."""
+        """Return the indexed sessions of an owner or key, latest activity first."""
         check_filter(owner, "owner")
         if session is None:
             return await self._backend.list_sessions(self._tenant, owner, MAX_COUNT)

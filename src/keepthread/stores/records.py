@@ -1,4 +1,4 @@
-"""What every backend does alike with sessions and shelves: check, and turn into JSON and back."""
+"""Checks and JSON encoding of sessions and records, shared by all backends."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -38,9 +38,9 @@ KINDS: Final[tuple[SessionKind, ...]] = ("main", "fork", "delegate")
 
 
 def check_session(session: SessionInfo, *, now: float, ids: Callable[[], str]) -> SessionInfo:
-    """Return a session that every backend can keep, stamped, or refuse it.
+    """Return a valid session with its times set, or raise `InvalidInput`.
 
-    A new one gets a fence unless it brings one, drawn from what ids are drawn from.
+    A new session without a delimiter (`fence`) gets a random one, from the source of ids.
     """
     check_id(session.id, "a session id")
     check_id(session.owner, "owner")
@@ -69,8 +69,8 @@ def with_changes(
 ) -> SessionInfo:
     """Return a stored session with the changes of an update.
 
-    With `seen`, only fields that differ from it change, and a field that somebody else changed in
-    the meantime, or an erasure since then, is `Stale`.
+    With `seen`, only fields that differ from it change. If another writer changed one of them in
+    the meantime, or a message was erased since then, `Stale` is raised.
     """
     wanted = {name: getattr(given, name) for name in CHANGEABLE}
     if seen is None:
@@ -86,14 +86,14 @@ def with_changes(
 
 
 def _alike(one: object, other: object) -> bool:
-    """Tell whether two values of a field are stored as the same JSON."""
+    """Return whether two values of a field are stored as the same JSON."""
     return _comparable(one) == _comparable(other)
 
 
 def _comparable(value: object) -> object:
     if isinstance(value, list | tuple):
         return [*cast(Sequence[object], value)]
-    if isinstance(value, dict):  # as JSON, for Python takes 1 and True for the same
+    if isinstance(value, dict):  # as JSON, because 1 == True in Python
         return dumps(plain(cast(object, value), "meta"), "meta")
     return value
 
@@ -112,11 +112,11 @@ class Condition(NamedTuple):
     idle_since: float | None = None
 
     def __bool__(self) -> bool:
-        """Return whether anything is required at all."""
+        """Return whether there is any condition."""
         return self.unready or self.idle_since is not None
 
     def check(self, session: SessionInfo) -> None:
-        """Refuse to delete a session that does not meet the condition."""
+        """Raise `Stale` if a session does not meet the condition."""
         if not self:
             return
         if session.state == "damaged":
@@ -139,14 +139,14 @@ _KEY_DIGITS: Final = 19
 
 
 def sid_of(key: SessionKey) -> int:
-    """Return the number that is a session's key in most stores; one that none ever had is -1."""
+    """Return a session key as the number that most stores use; -1 for one that never existed."""
     if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
         return int(key) if key[0] != "0" else -1
-    raise SessionGone("that is no session's key here")
+    raise SessionGone("that is not a session key of this store")
 
 
 def is_listed(info: SessionInfo) -> bool:
-    """Tell whether people look through a session, and views read it: ready, and no delegate."""
+    """Return whether a session is listed and indexed: it is ready, and not a delegate."""
     return info.ready and info.kind != "delegate"
 
 
@@ -156,7 +156,7 @@ def damaged_session(id: str) -> Damaged:
 
 
 def encode_details(session: SessionInfo) -> bytes:
-    """Return as JSON what is not needed to find a session."""
+    """Return as JSON the fields of a session that no query needs."""
     fork = session.forked_from
     if fork is not None and type(fork) is not ForkPoint:
         raise InvalidInput(f"forked_from must be a ForkPoint, not {show(fork)}")
@@ -186,7 +186,7 @@ def _optional(value: object, what: str) -> str | None:
 
 
 def decode_details(details: bytes) -> dict[str, Any]:
-    """Return the fields of a session that `encode_details` wrote; some are left out."""
+    """Return the fields of a session that `encode_details` wrote."""
     fields: dict[str, Any] = loads(details)
     fields["tags"] = tuple(fields["tags"])
     fields.setdefault("title_seq", 0)
@@ -196,7 +196,7 @@ def decode_details(details: bytes) -> dict[str, Any]:
 
 
 def check_filter(value: str | None, what: str) -> None:
-    """Refuse a filter that no stored name can match; None is none."""
+    """Raise `InvalidInput` if a filter cannot match any stored name; None means no filter."""
     if value is not None:
         check_id(value, what)
 
@@ -211,10 +211,10 @@ def check_scope(scope: Scope) -> Scope:
 
 
 class Keys(NamedTuple):
-    """Which keys of a kind are meant: those between two, and of these the last."""
+    """A range of keys of one kind; the limit keeps the last ones."""
 
     after: str = ""
-    before: str = "\U0010ffff"  # it cannot be printed, so every key comes before it
+    before: str = "\U0010ffff"  # not printable, so every key sorts before it
     limit: int = MAX_COUNT
 
 
@@ -222,7 +222,7 @@ ALL_KEYS: Final = Keys()
 
 
 def check_keys(kind: str | None, after: str | None, before: str | None, limit: int | None) -> Keys:
-    """Return which keys of a kind to scan; without a kind it must be all."""
+    """Return the range of keys to scan; without a kind, it must be all keys."""
     check_filter(kind, "kind")
     if after is before is limit is None:
         return ALL_KEYS
@@ -243,7 +243,7 @@ def encode_value(kind: str, key: str, value: JSON) -> bytes:
 
 
 def encode_spans(spans: Sequence[Span]) -> bytes | None:
-    """Return spans as JSON, or None where there are none."""
+    """Return spans as JSON, or None if there are no spans."""
     if not spans:
         return None
     plain_spans: JSON = [
@@ -262,7 +262,7 @@ def decode_spans(data: bytes | None) -> tuple[Span, ...]:
 
 
 def touches(spans: Sequence[Span], session: SessionKey, seqs: Sequence[int]) -> bool:
-    """Tell whether spans cover one of these positions of a session, which must ascend."""
+    """Return whether spans cover one of these positions of a session, which must ascend."""
     return any(
         bisect_left(seqs, span.first) < bisect_right(seqs, span.last)
         for span in spans
@@ -273,7 +273,7 @@ def touches(spans: Sequence[Span], session: SessionKey, seqs: Sequence[int]) -> 
 def decode_record(
     scope: Scope, kind: str, key: str, value: bytes, version: int, made_of: bytes | None
 ) -> Record:
-    """Return a record from the bytes that are kept of it."""
+    """Return a record from its stored bytes."""
     return Record(
         scope=scope,
         kind=kind,
@@ -285,13 +285,13 @@ def decode_record(
 
 
 def check_version(current: int, seen: int | None) -> None:
-    """Refuse to write over a record that is not the one the caller saw (0: none)."""
+    """Raise `Stale` if the record is not the one the caller read (0: no record)."""
     if seen is not None and seen != current:
         raise Stale(f"the record is at version {current}, not at {seen}")
 
 
 def check_epoch(current: int, seen: int) -> None:
-    """Refuse what was made before something was erased."""
+    """Raise `Stale` if a message was erased since the caller read the session."""
     if seen != current:
         raise Stale(f"the session is at epoch {current}, not at {seen}")
 
@@ -300,20 +300,20 @@ _LEVELS: Final[tuple[Durability, ...]] = ("memory", "process", "power", "replica
 
 
 def check_durability(level: object) -> None:
-    """Refuse a durability that is not one of ours; None leaves it to the engine."""
+    """Raise `InvalidInput` for an unknown durability; None means the engine's default."""
     if level is not None and level not in _LEVELS:
         raise InvalidInput(f"durability must be one of {', '.join(_LEVELS)}, not {show(level)}")
 
 
 def strength(level: Durability) -> int:
-    """Return a number that is larger the more a write survives."""
+    """Return the rank of a durability; higher means that writes survive more."""
     return _LEVELS.index(level)
 
 
 def check_reading(read: Unread, upto: int, *, epoch: int, mark: int, last: int) -> None:
-    """Refuse what was read before something was erased, or another has read already.
+    """Raise `Stale` if a message was erased, or another caller indexed more in the meantime.
 
-    `mark` is how far the view has read by now, `last` the end of the log.
+    `mark` is the last indexed position, `last` the end of the log.
     """
     check_epoch(epoch, read.epoch)
     if mark != read.upto:
@@ -323,32 +323,32 @@ def check_reading(read: Unread, upto: int, *, epoch: int, mark: int, last: int) 
 
 
 def role_bits(only: MessageFilter) -> int:
-    """Return the roles that a filter admits: a bit for each, by its number in a row."""
+    """Return the roles that a filter admits, as bits in the order of `ROLES`."""
     roles = ROLES if only.roles is None else set(only.roles)
     return sum(1 << ROLES.index(role) for role in roles)
 
 
 def check_readable(*, readable: bool) -> None:
-    """Refuse a delegate, and a session that is not ready: no view reads them."""
+    """Raise `Stale` for a delegate or a session that is not ready: they are not indexed."""
     if not readable:
         raise Stale("the session is a delegate, or not ready: no view reads it")
 
 
 def check_places(read: Unread, upto: int, places: Iterable[int]) -> None:
-    """Refuse what does not stand in the part of the log that was read."""
+    """Raise `InvalidInput` if a place is outside the range that was read."""
     lowest, highest = span(int(read.session), read.upto + 1, upto)
     if not all(lowest <= place <= highest for place in places):
         raise InvalidInput("a place is not in the part of the log that was read")
 
 
 def check_sittings(read: Unread, sittings: Iterable[Sitting]) -> None:
-    """Refuse a sitting of another session."""
+    """Raise `InvalidInput` if a segment is of another session."""
     if any(sitting.session != read.session for sitting in sittings):
-        raise InvalidInput("a sitting is not of the session that was read")
+        raise InvalidInput("a segment is not of the session that was read")
 
 
 def without(sitting: Sitting, place: int, flags: int) -> Sitting | None:
-    """Return a sitting that lost a piece, or None if it was the last."""
+    """Return a segment without one of its parts, or None if that was the last."""
     if sitting.parts <= 1:
         return None
     return sitting._replace(

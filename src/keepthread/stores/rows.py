@@ -1,4 +1,4 @@
-"""What every backend does alike before and while it stores messages: check, encode, place."""
+"""Prepare messages and rows for storage; shared by all backends."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,12 +31,12 @@ from keepthread.stores.validation import (
 )
 from keepthread.types import Message
 
-_NEW: Final = ("live", "queued")  # what an outbox acknowledged may be sent again
+_NEW: Final = ("live", "queued")  # a message that an outbox acknowledged may be sent again
 STATES: Final = ("live", "erased", "damaged")
 
 
 class Head(NamedTuple):
-    """Where a log ends: its last position, its turns and its tokens."""
+    """The end of a log: its last position, number of turns and total tokens."""
 
     seq: int = 0
     turns: int = 0
@@ -44,7 +44,7 @@ class Head(NamedTuple):
 
 
 class AwaitedTurn(int):
-    """The turn that a queued user message opens; it gets its number at delivery."""
+    """The turn of a queued user message; it gets its number on delivery."""
 
     opened_by: str
     """The id of the user message."""
@@ -57,7 +57,7 @@ class AwaitedTurn(int):
 
 
 class Draft(NamedTuple):
-    """A message made ready: refused or sure to be storable, its id fixed."""
+    """A message that was checked and encoded; it has an id."""
 
     message: Message
     id: str
@@ -69,15 +69,15 @@ class Draft(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes in a store."""
+        """Return roughly how many bytes it takes in a store."""
         return _ROW_BYTES + len(self.body.content or b"") + len(self.body.extra or b"")
 
 
-_ROW_BYTES: Final = 200  # what a message takes beside its text
+_ROW_BYTES: Final = 200  # bytes of a message besides its text
 
 
 def draft(message: Message, *, clock: Callable[[], float], ids: Callable[[], str]) -> Draft:
-    """Make a caller's message ready to be appended."""
+    """Check and encode a caller's message."""
     if type(message) is not Message:
         raise InvalidInput(f"expected a Message, not {show(message)}")
     if message.state not in _NEW:
@@ -95,12 +95,12 @@ def draft(message: Message, *, clock: Callable[[], float], ids: Callable[[], str
 
 
 def _time(given: float, clock: Callable[[], float]) -> float:
-    """Return when a message was written: as the caller says, or now."""
+    """Return the time given by the caller, or now."""
     return check_time(clock(), "created_at") if given == 0 else check_date(given, "created_at")
 
 
 def draft_copy(message: Message) -> Draft:
-    """Make ready a message that a store gave out, as it is."""
+    """Encode a message that was read from a store, unchanged."""
     if type(message) is not Message or message.state not in STATES:
         raise InvalidInput(f"expected a Message that a store gave out, not {show(message)}")
     if message.id != "" or message.state != "damaged":
@@ -119,19 +119,19 @@ def draft_copy(message: Message) -> Draft:
 
 
 def check_turn(turn: int | None, head: Head) -> None:
-    """Refuse a turn that was never opened."""
+    """Raise `InvalidInput` for a turn that was never opened."""
     if turn is not None and not 0 < check_count(turn, "turn") <= head.turns:
         raise InvalidInput(f"turn {turn} was never opened; there are {head.turns}")
 
 
 def check_total(total: int) -> None:
-    """Refuse messages whose tokens no log can count; copies and exports could not hold them."""
+    """Raise `InvalidInput` for a token total beyond the limit of a log."""
     if total > MAX_COUNT:
         raise InvalidInput(f"the log would count {total} tokens; it can count {MAX_COUNT} at most")
 
 
 def next_row(place: int, head: Head, draft: Draft, turn: int | None) -> Row:
-    """Return the row that a draft becomes at the end of the log."""
+    """Return the row of a new message at the end of the log."""
     turns = head.turns
     if turn is None:
         if draft.body.role == USER:
@@ -141,11 +141,11 @@ def next_row(place: int, head: Head, draft: Draft, turn: int | None) -> Row:
 
 
 def next_copy(place: int, head: Head, draft: Draft, guard_of: GuardOf = guard_of) -> Row:
-    """Return the row that a copied message becomes at the end of the log."""
+    """Return the row of a copied message at the end of the log."""
     message = draft.message
     if message.seq != head.seq + 1:
         raise Stale(f"position {message.seq} cannot follow {head.seq}: load without gaps")
-    if message.state == "damaged":  # its numbers are not to be trusted either
+    if message.state == "damaged":  # its numbers cannot be trusted either
         numbers = (head.turns, head.turns, head.total)
         return _row(place, head, draft, *numbers, guard_of)
     turn = check_count(message.turn, "turn")
@@ -184,31 +184,31 @@ def _row(
 
 
 def head_after(row: Row) -> Head:
-    """Return where the log ends behind a row."""
+    """Return the end of the log after a row."""
     return Head(row.seq, row.turns, row.total)
 
 
 def as_stored(draft: Draft, row: Row) -> Message:
-    """Return the message that a draft became."""
+    """Return the stored message of a draft."""
     return stored(draft.message, draft.id, draft.body, row)
 
 
 def same_body(draft: Draft, known: Message) -> Message:
-    """Return the known message under a draft's id, or refuse another body under it."""
+    """Return the stored message with a draft's id; raise `Conflict` if the bodies differ."""
     if known.state == "live" and known.digest != draft.body.digest:
         raise Conflict(f"message id {show(draft.id)} is stored with another body")
     return known
 
 
 def same_place(draft: Draft, id: PackedId, digest: bytes) -> None:
-    """Refuse a copy of another message than the one that is at its position already."""
+    """Raise `Conflict` if the message stored at a copy's position is a different one."""
     erased = tombstone(draft.id, draft.body.role).digest
     if id != draft.packed or digest not in (draft.body.digest, erased):
         raise Conflict(f"another message is at position {draft.message.seq}")
 
 
 def erased_row(place: int, seq: int, row: Row, guard_of: GuardOf = guard_of) -> Row:
-    """Return the tombstone that takes a row's place; the running totals stay."""
+    """Return the tombstone that replaces a row; the running totals do not change."""
     message = decode(place, row, guard_of)
     body = tombstone(message.id, ROLES.index(message.role))
     damaged = message.state == "damaged"
@@ -222,7 +222,7 @@ def erased_row(place: int, seq: int, row: Row, guard_of: GuardOf = guard_of) -> 
 def recounted_row(
     place: int, row: Row, tokens: int, counter: bytes, total: int, guard_of: GuardOf = guard_of
 ) -> Row:
-    """Return a row with another count; its digest, and so any damage, stays."""
+    """Return a row with another count; its digest, and so any damage, does not change."""
     check_count(tokens, "tokens")
     check_total(total)
     numbers = (row.turn, row.turns, total, row.created_at)
@@ -231,17 +231,17 @@ def recounted_row(
 
 
 def check_positions(**values: int | None) -> None:
-    """Refuse limits and positions that are no whole numbers; None is none."""
+    """Raise `InvalidInput` for limits and positions that are not whole numbers or `None`."""
     for what, value in values.items():
         if value is not None:
             check_count(value, what)
 
 
-_MOST_MISSING: Final = 1000
+_MAX_MISSING: Final = 1000
 
 
 def without_gaps(messages: list[Message], after: int | None = None) -> list[Message]:
-    """Put a damaged stand-in wherever a position is missing."""
+    """Return the messages with a damaged placeholder for each missing position."""
     if not messages:
         return messages
     before = messages[0].seq - 1 if after is None else after
@@ -249,9 +249,9 @@ def without_gaps(messages: list[Message], after: int | None = None) -> list[Mess
         return messages
     whole: list[Message] = []
     for found in messages:
-        # A damaged row need not know its own position.
+        # The position in a damaged row may be wrong.
         message = replace(found, seq=before + 1) if found.state == "damaged" else found
-        if message.seq - before > _MOST_MISSING:
+        if message.seq - before > _MAX_MISSING:
             raise Damaged(f"positions {before + 1} to {message.seq - 1} are missing; run `verify`")
         whole += [missing(seq) for seq in range(before + 1, message.seq)]
         whole.append(message)

@@ -1,4 +1,4 @@
-"""Opening a store by its address: a file, a server, or this process's own memory."""
+"""Open a store by its URL: a file, a server, or the memory of this process."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -15,14 +15,15 @@ Open: TypeAlias = Callable[..., Awaitable[Front[Any]]]
 POSTGRES: Final = ("postgresql", "postgres")
 REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 SERVERS: Final = (*POSTGRES, *REDIS)
-_PATIENCE: Final = 5.0  # seconds that a call waits for a server if there is an outbox
+_TIMEOUT: Final = 5.0  # seconds that a call waits for a server if there is an outbox
 
 
 def store_at(url: str, outbox: str | None = None, patience: float | None = None) -> Open:
-    """Return what opens the store at an address, given tenant, durability, clock and ids.
+    """Return a function that opens the store at a URL, given tenant, durability, clock and ids.
 
-    With the path of an outbox, messages are queued there while the store is away. `patience` is the
-    number of seconds that a call waits for a busy or absent store; None means the engine's default.
+    With the path of an outbox, messages are queued there while the store is unavailable. `patience`
+    is the number of seconds that a call waits for a busy or absent store; None means the engine's
+    default.
     """
     _check_text(url)
     if outbox is not None:
@@ -37,7 +38,7 @@ def store_at(url: str, outbox: str | None = None, patience: float | None = None)
 
 
 def _check_text(url: object) -> None:
-    """Refuse a path and anything else that is not a URL's text."""
+    """Raise `InvalidInput` for a path, or anything else that is not the text of a URL."""
     if isinstance(url, PurePath):
         raise InvalidInput(
             f"a store is opened by its URL, not by a path; write {f'sqlite:///{url}'!r}"
@@ -49,31 +50,31 @@ def _check_text(url: object) -> None:
 
 
 def scheme_of(url: str) -> str:
-    """Return the kind of an address, which may be shown: what is behind it may hold a password."""
+    """Return the scheme of a URL, which may be shown; the rest may contain a password."""
     return url.partition("://")[0]
 
 
 def shown(url: str) -> str:
-    """Return an address as it may be shown: of a server its kind and host, without a password."""
+    """Return a URL for display: for a server only scheme and host, without a password."""
     scheme, separator, rest = url.partition("://")
     if scheme in ("sqlite", "ram") or (not separator and ":" not in url.partition("@")[0]):
         return url
-    host, behind = _host_of(rest)
-    if not separator or "@" in behind:
+    host, path = _host_of(rest)
+    if not separator or "@" in path:
         return f"{scheme}://…" if separator else "…"
     return f"{scheme}://{host.rpartition('@')[2]}/…"
 
 
 def _host_of(rest: str) -> tuple[str, str]:
-    """Return what stands in a URL before its path, and what comes behind."""
+    """Return the part of a URL before its path, and the rest."""
     end = min((place for mark in "/?#" if (place := rest.find(mark)) >= 0), default=len(rest))
     return rest[:end], rest[end:]
 
 
 def _check_encoded(url: str) -> None:
-    """Refuse a URL of which a driver may take a part of the password for a host, and name it."""
-    host, behind = _host_of(url.partition("://")[2])
-    if host.count("@") > 1 or "@" in behind:
+    """Raise if a driver may mistake part of the password for a host, which errors would show."""
+    host, path = _host_of(url.partition("://")[2])
+    if host.count("@") > 1 or "@" in path:
         raise InvalidInput(
             f"{scheme_of(url)}://… has an @ too many: in a name or password write"
             " @ as %40, / as %2F, ? as %3F and # as %23"
@@ -81,15 +82,15 @@ def _check_encoded(url: str) -> None:
 
 
 def path_of(url: str) -> str | None:
-    """Return the path of a SQLite address, None for memory."""
+    """Return the path of a SQLite URL, None for memory."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "ram" and not rest:
         return None
     if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return rest[1:]
     raise InvalidInput(
-        f"{shown(url)!r} is no address of a store; there are sqlite:///relative/path.db,"
-        " sqlite:////absolute/path.db, postgresql://…, redis://…, redis+cluster://… and ram://"
+        f"{shown(url)!r} is not a store URL; use sqlite:///relative/path.db,"
+        " sqlite:////absolute/path.db, postgresql://…, redis://…, redis+cluster://… or ram://"
     )
 
 
@@ -110,17 +111,17 @@ async def _redis(url: str, **settings: Any) -> Front[Any]:
 
 
 async def _queued(path: str, url: str, patience: float | None, **settings: Any) -> Front[Any]:
-    # Loads all of SQLite, which a store without an outbox may never need.
+    # Imports all of SQLite, which a store without an outbox may not need.
     from keepthread.stores.outbox.store import SpooledStore  # noqa: PLC0415
 
     if patience is None and scheme_of(url) in SERVERS:
-        patience = _PATIENCE
+        patience = _TIMEOUT
     opened = partial(store_at(url, patience=patience), **settings)
     return await SpooledStore.open(path, opened, target=target_of(url), **settings)
 
 
 def _waiting(url: str, seconds: float) -> dict[str, Any]:
-    """Return what lets a store wait so long; a missing driver is no outage, and told now."""
+    """Return the settings for this timeout; raise now if the driver is missing."""
     if scheme_of(url) in POSTGRES:
         _ = stores.PostgresStore
         return {"deadline": seconds}
@@ -137,10 +138,10 @@ _SAME: Final = {"postgres": "postgresql"}
 
 
 def target_of(url: str) -> str:
-    """Return scheme, hosts, ports and database of an address: no user, no password."""
+    """Return scheme, hosts, ports and database of a URL, without user and password."""
     scheme, _, rest = url.partition("://")
     if scheme == "ram":
-        raise InvalidInput("a store in memory is never away; leave the outbox out")
+        raise InvalidInput("a store in memory is always available; leave the outbox out")
     if scheme == "sqlite":
         return f"sqlite:///{Path(rest.removeprefix('/')).absolute()}"
     parts = urlsplit(url)

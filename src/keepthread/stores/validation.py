@@ -1,4 +1,4 @@
-"""What may be stored and opened: values that every backend keeps exactly, and formats."""
+"""Checks of values that every backend must store exactly, and of formats."""
 
 import math
 from typing import Final, cast
@@ -122,7 +122,7 @@ class _Plain:
 
 
 def show(value: object) -> str:
-    """Return a short ASCII picture of any value, for an error's text."""
+    """Return a short ASCII form of any value, for error messages."""
     try:
         text = ascii(value)
     except ValueError:  # an int of more digits than Python prints

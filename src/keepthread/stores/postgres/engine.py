@@ -44,7 +44,7 @@ _OURS: Final[dict[str, type[KeepthreadError]]] = {
 }
 
 _BY_CODE: Final[dict[str, tuple[type[KeepthreadError], str]]] = {
-    "23505": (Taken, "a key is there already"),
+    "23505": (Taken, "a key already exists"),
     "25006": (ReadOnly, "the server can be read but not written"),
     "40001": (Busy, "others changed the same rows for too long"),
     "40P01": (Busy, "others waited for the same rows for too long"),

@@ -27,7 +27,7 @@ async def create(engine: Engine, tenant: int, session: SessionInfo) -> SessionIn
     values = (tenant, id, owner, kind, session.ready, *times, details)
     ((sid,),) = await engine.call(SQL["create_session"], values, again=False)
     if sid is None:
-        raise SessionExists(f"session {session.id!r} is there already")
+        raise SessionExists(f"session {session.id!r} already exists")
     return await by_sid(engine, tenant, sid)
 
 

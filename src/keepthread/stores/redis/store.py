@@ -61,7 +61,7 @@ class RedisBackend:
                 await self._sweep(tenant)
             return await sessions.describe(self.link, place)
         await self._withdraw(tenant, key, session.owner)
-        raise SessionExists(f"session {session.id!r} is there already")
+        raise SessionExists(f"session {session.id!r} already exists")
 
     async def update_session(
         self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float

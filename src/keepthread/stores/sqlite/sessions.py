@@ -36,7 +36,7 @@ def create(db: sqlite3.Connection, tenant: str, session: SessionInfo) -> Session
     try:
         sid = db.execute(SQL["insert_session"], values).lastrowid
     except sqlite3.IntegrityError:
-        raise SessionExists(f"session {session.id!r} is there already") from None
+        raise SessionExists(f"session {session.id!r} already exists") from None
     assert sid is not None
     _seal(db, sid)
     touch(db, sid, session.updated_at)
