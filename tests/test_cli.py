@@ -277,7 +277,7 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["sessions", "--store", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
-        (["sessions", "--store", "http://x"], "InvalidInput", "no address of a store"),
+        (["sessions", "--store", "http://x"], "InvalidInput", "is not a store URL"),
         (["migrate", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["copy", "sqlite:///chat.db"], "Usage", "Missing argument 'TARGET'"),
         (["copy", "sqlite:///nope.db", "sqlite:///x.db"], "InvalidInput", "no store at nope.db"),

@@ -54,4 +54,4 @@ def test_a_typo_in_the_address_is_explained(newcomer: Path, tmp_path: Path) -> N
     done = subprocess.run(
         [newcomer, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert "there are sqlite:///relative/path.db" in done.stderr
+    assert "use sqlite:///relative/path.db" in done.stderr

@@ -766,7 +766,7 @@ async def test_a_role_that_may_not_rewrite_is_told_so(postgres: PostgresServer) 
 @pytest.mark.parametrize(
     ("looks_at", "why"),
     [
-        (b"SELECT count(*) FROM keepthread.sessions", "others hold them"),
+        (b"SELECT count(*) FROM keepthread.sessions", "others have locked them"),
         (b"SELECT count(*) FROM pg_class", "may still see erased rows"),
     ],
     ids=["a lock", "a snapshot"],

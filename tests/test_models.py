@@ -34,7 +34,7 @@ from keepthread.errors import (
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.models.anthropic import MessageStreamParser
 from keepthread.models.base import _parse
-from keepthread.models.failures import MalformedAnswer, Target, failure_of
+from keepthread.models.failures import Endpoint, MalformedAnswer, failure_of
 from keepthread.models.limits import MAX_TEXT
 from keepthread.models.openai import ChatStreamParser
 from keepthread.models.request import Question, TextBuffer, conversation
@@ -566,7 +566,7 @@ def nested(depth: int) -> Any:
 
 
 async def test_an_error_inside_a_stream_may_name_its_status_in_many_ways() -> None:
-    asked = Target("scripted-1", "localhost", 1.0, None)
+    asked = Endpoint("scripted-1", "localhost", 1.0, None)
     for body, kind in (
         ({"code": 502, "message": "upstream"}, ModelUnavailable),
         ({"code": "429"}, ModelBusy),
@@ -596,7 +596,7 @@ async def test_the_key_is_in_no_error_log_or_repr(
         Say("Sunny.", first_after=30),
         timeout=1,
     )
-    told: list[str] = [repr(model), repr(model._target), repr(vars(model))]
+    told: list[str] = [repr(model), repr(model._endpoint), repr(vars(model))]
     for _ in range(5):
         with pytest.raises(ModelError) as raised:
             await model.complete(ASKED)
@@ -1067,7 +1067,7 @@ async def test_thoughts_of_one_server_are_not_sent_to_another(bench: Bench) -> N
     assert not server.refused
 
     # Some servers refuse even their own thoughts: they are asked again without them.
-    own = reply.native._replace(provider=model._target.host)
+    own = reply.native._replace(provider=model._endpoint.host)
     for _ in range(2):
         assert (await model.complete(log(own))).content == "Sunny."
     assert len(server.requests) == 3

@@ -30,7 +30,7 @@ from keepthread.errors import (
 )
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
-from keepthread.stores.outbox.file import Box, look
+from keepthread.stores.outbox.file import OutboxFile, look
 from keepthread.stores.outbox.store import SpooledStore
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.redis import RedisStore
@@ -342,7 +342,7 @@ async def test_what_was_deleted_is_dropped_and_reported(field: Field) -> None:
         with pytest.raises(SessionGone):
             await store.append(gone, [user("3")])
         assert await store.get_session("gone") is None
-        assert [info.id for info in await store.backend.box.sessions()] == ["kept"]
+        assert [info.id for info in await store.backend.file.sessions()] == ["kept"]
 
 
 async def test_what_waits_is_activity_that_keeps_an_idle_session(field: Field) -> None:
@@ -529,7 +529,7 @@ async def test_other_files_are_refused(tmp_path: Path, redis_field: Field) -> No
     with pytest.raises(InvalidInput, match="there is no outbox"):
         look(tmp_path / "missing")
     with pytest.raises(InvalidInput, match="there is no outbox"):
-        await Box.open(tmp_path / "missing")
+        await OutboxFile.open(tmp_path / "missing")
     with pytest.raises(InvalidInput, match="never away"):
         await Memory.open("ram://", outbox=str(tmp_path / "x"))
 

@@ -13,8 +13,8 @@ import pytest
 from keepthread import Memory, Message, Options, SessionInfo
 from keepthread.errors import Conflict, Unavailable
 from keepthread.models.tokens import Estimator
-from keepthread.stores.outbox.delivery import Courier
-from keepthread.stores.outbox.file import Box
+from keepthread.stores.outbox.delivery import Delivery
+from keepthread.stores.outbox.file import OutboxFile
 from keepthread.stores.outbox.store import OutboxBackend, SpooledStore
 from keepthread.stores.outbox.types import Batch
 from keepthread.stores.ram import RamStore
@@ -224,7 +224,7 @@ class Away:
         return call
 
 
-class LosingBox(Box):
+class LosingFile(OutboxFile):
     """Some batches are acknowledged and not kept."""
 
     added = 0
@@ -235,22 +235,24 @@ class LosingBox(Box):
             await super().add(batch, drafts)
 
 
-class HastyCourier(Courier):
+class HastyDelivery(Delivery):
     """Lets messages pass what waits before them."""
 
     async def is_free(self, session: SessionKey) -> bool:
         return not self._away
 
 
-async def through_outages(folder: Path, box: type[Box], courier: type[Courier]) -> p14_outages.Told:
+async def through_outages(
+    folder: Path, file: type[OutboxFile], delivery: type[Delivery]
+) -> p14_outages.Told:
     """Run P14's writer and its comparison in this process, over a store that comes and goes."""
     target = Away(await SQLiteStore.open(folder / "target.db", durability="process"))
 
     async def open_target() -> Any:
         return target
 
-    opened = await box.open(folder / "outbox", target="t", durability="process")
-    delivering = courier(opened, open_target, "t")
+    opened = await file.open(folder / "outbox", target="t", durability="process")
+    delivering = delivery(opened, open_target, "t")
     await delivering.begin()
     backend = OutboxBackend(delivering, "process", ())
     store = SpooledStore(backend, clock=lambda: 1.0, ids=fresh_ids())
@@ -293,14 +295,14 @@ async def noted(folder: Path, state: str, count: int) -> None:
 
 
 async def test_the_proof_of_outages_holds_for_a_sound_outbox(tmp_path: Path) -> None:
-    told = await through_outages(tmp_path, Box, Courier)
+    told = await through_outages(tmp_path, OutboxFile, Delivery)
     assert told.broken == []
     assert told.queued
 
 
 async def test_the_proof_of_outages_notices_an_outbox_that_loses_batches(tmp_path: Path) -> None:
-    assert (await through_outages(tmp_path, LosingBox, Courier)).lost
+    assert (await through_outages(tmp_path, LosingFile, Delivery)).lost
 
 
 async def test_the_proof_of_outages_notices_messages_that_overtake(tmp_path: Path) -> None:
-    assert (await through_outages(tmp_path, Box, HastyCourier)).moved
+    assert (await through_outages(tmp_path, OutboxFile, HastyDelivery)).moved

@@ -423,7 +423,7 @@ def test_an_exception_leaves_no_cycle_behind(memory: Memory) -> None:
 
 def test_a_wrong_address_starts_no_thread() -> None:
     before = ours()
-    with pytest.raises(InvalidInput, match="no address of a store"):
+    with pytest.raises(InvalidInput, match="is not a store URL"):
         Memory.open("mysql://here")
     assert ours() == before
 

@@ -50,7 +50,7 @@ class AnthropicModel(RemoteModel):
         request: dict[str, Any] = {
             "model": self.name,
             "max_tokens": question.max_tokens or _MAX_TOKENS,
-            **render(question.selection, self._target.host),
+            **render(question.selection, self._endpoint.host),
             "stream": True,
         }
         if len(request["messages"]) > 1:
@@ -75,7 +75,7 @@ class AnthropicModel(RemoteModel):
             return schema
 
     def _parser(self, names: Mapping[str, str]) -> "MessageStreamParser":
-        return MessageStreamParser(names, self._target.host)
+        return MessageStreamParser(names, self._endpoint.host)
 
     def _connected(self, sdk: Any, **settings: Any) -> Any:
         client = sdk.AsyncAnthropic(**settings, open_telemetry=False)

@@ -1,4 +1,4 @@
-"""Models reached through a provider's SDK: requests, streams, timeouts and retries."""
+"""Models reached through a provider's SDK: requests, streams, timer and retries."""
 
 import asyncio
 import importlib
@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final, Protocol
 from keepthread.errors import InvalidInput, ModelDenied, ModelRefused, ModelUnavailable
 from keepthread.event_loops import PerLoop
 from keepthread.models.failures import (
+    Endpoint,
     Failure,
     LimitExceeded,
     MalformedAnswer,
-    Target,
     ended_early,
     failure_of,
 )
@@ -33,7 +33,7 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 20.0
 
 
-class Timeouts:
+class RetryTimer:
     """The time left until the first byte of an answer, and the retries, over all tries together."""
 
     def __init__(
@@ -126,7 +126,7 @@ class RemoteModel(ABC):
             raise InvalidInput("timeout and max_seconds must be above 0, and retries 0 or more")
         self.name = name
         self._url, host = address_of(base_url or self.own, ends=self.ends, root=self.root)
-        self._target = Target(name, host, timeout, key)
+        self._endpoint = Endpoint(name, host, timeout, key)
         self._retries = retries
         self._max_tokens = max_tokens
         self._max_seconds = max_seconds
@@ -139,7 +139,7 @@ class RemoteModel(ABC):
         self._clients = PerLoop(self._client, _close)  # connections belong to one event loop
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r} at {self._target.host})"
+        return f"{type(self).__name__}({self.name!r} at {self._endpoint.host})"
 
     @abstractmethod
     def _request(self, question: Question) -> dict[str, Any]:
@@ -200,24 +200,24 @@ class RemoteModel(ABC):
         await self._ready()
         question = Question(selection, tools, schema, max_tokens or self._max_tokens)
         request = _reworded(self._request(question), self._instead)
-        timeouts = Timeouts(self._target.timeout, self._retries, self._sleep)
-        deadline = Deadline(self._target.timeout, self._max_seconds)
+        timer = RetryTimer(self._endpoint.timeout, self._retries, self._sleep)
+        deadline = Deadline(self._endpoint.timeout, self._max_seconds)
         while True:
             parser = self._parser(names)
-            failure = ended_early(self._target)
+            failure = ended_early(self._endpoint)
             try:
-                async with await self._opened(request, timeouts.left) as stream:
+                async with await self._opened(request, timer.left) as stream:
                     events = aiter(stream)
                     while (event := await deadline.event(events)) is not OVER:
                         if piece := _parse(parser, event):
                             yield piece
             except self._failures as error:
-                failure = failure_of(error, self._target)
+                failure = failure_of(error, self._endpoint)
             if parser.ended:
                 break
             # Raised out here, an error has no context that holds the request and its key.
-            request = await self._next_request(request, failure, parser.said.text, timeouts)
-        self._instead |= timeouts.instead
+            request = await self._next_request(request, failure, parser.said.text, timer)
+        self._instead |= timer.instead
         if rest := parser.said.rest():
             yield rest
         yield self._whole(parser)
@@ -227,14 +227,14 @@ class RemoteModel(ABC):
         try:
             return parser.reply()
         except (AttributeError, TypeError, ValueError, LookupError, RecursionError):
-            failure = failure_of(MalformedAnswer(), self._target)
+            failure = failure_of(MalformedAnswer(), self._endpoint)
         raise failure.error(1, parser.said.text)
 
     async def _ready(self) -> None:
-        target = self._target
-        if target.key is None and self._url == self.own:
+        endpoint = self._endpoint
+        if endpoint.key is None and self._url == self.own:
             raise ModelDenied(
-                f"{target.host} needs a key: give one as key, or the base_url of a server without"
+                f"{endpoint.host} needs a key: give one as key, or the base_url of a server without"
             )
         await self.warm()
 
@@ -254,7 +254,7 @@ class RemoteModel(ABC):
         return spare or self._new_client(self._sdk)
 
     def _new_client(self, sdk: Any) -> Any:
-        settings = _settings(sdk, self._url, self._target.key, self._target.timeout)
+        settings = _settings(sdk, self._url, self._endpoint.key, self._endpoint.timeout)
         return self._connected(sdk, **settings)
 
     async def _opened(self, request: Mapping[str, Any], seconds: float) -> Any:
@@ -266,20 +266,20 @@ class RemoteModel(ABC):
                 body=request,
                 stream=True,
                 stream_cls=self._sdk.AsyncStream[object],
-                options={} if self._target.key else {"headers": self._without},
+                options={} if self._endpoint.key else {"headers": self._without},
             )
 
     async def _next_request(
-        self, request: dict[str, Any], failure: Failure, said: str, timeouts: Timeouts
+        self, request: dict[str, Any], failure: Failure, said: str, timer: RetryTimer
     ) -> dict[str, Any]:
         """Wait, and return the request to send next; raise an error if a retry is pointless."""
         if not said:
-            if refused := self._refused(request, failure, timeouts.instead):
-                timeouts.instead |= refused
+            if refused := self._refused(request, failure, timer.instead):
+                timer.instead |= refused
                 return _reworded(request, refused)
-            if await timeouts.again(failure):
+            if await timer.again(failure):
                 return request
-        raise failure.error(timeouts.tried, said)
+        raise failure.error(timer.tried, said)
 
     def _refused(
         self, request: Mapping[str, Any], failure: Failure, instead: Mapping[str, str | None]

@@ -67,7 +67,7 @@ class LimitExceeded(Exception):
     """An answer is too large or takes too long; its text continues a sentence about the host."""
 
 
-class Target(NamedTuple):
+class Endpoint(NamedTuple):
     """The model and host of a request, and the key, which must never be shown."""
 
     model: str
@@ -76,7 +76,7 @@ class Target(NamedTuple):
     key: str | None
 
     def __repr__(self) -> str:
-        return f"Target({self.model!r} at {self.host})"
+        return f"Endpoint({self.model!r} at {self.host})"
 
 
 class Failure(NamedTuple):
@@ -99,68 +99,70 @@ class Failure(NamedTuple):
         return self.kind(f"{self.what}{times}: {self.cure}{quoted}")
 
 
-def failure_of(error: BaseException, target: Target) -> Failure:
+def failure_of(error: BaseException, endpoint: Endpoint) -> Failure:
     """Return the meaning of an error of an SDK or of its HTTP client."""
     if isinstance(error, LimitExceeded):
-        return Failure(ModelUnavailable, f"{target.host} {error}", "ask for less, or ask another")
+        return Failure(ModelUnavailable, f"{endpoint.host} {error}", "ask for less, or ask another")
     if isinstance(error, MalformedAnswer | ValueError | RecursionError):
-        return _unread(target)
+        return _unread(endpoint)
     status, body = getattr(error, "status_code", 0), getattr(error, "body", None)
     if status < _STATUS_OF_ERRORS and body is None:
         silent = "Timeout" in type(error).__name__
-        return _silent(error, target) if silent else _unreachable(error, target)
-    provider_text = _plain(_words(body), target.key)
+        return _silent(error, endpoint) if silent else _unreachable(error, endpoint)
+    provider_text = _plain(_words(body), endpoint.key)
     if status < _STATUS_OF_ERRORS:
-        return _answered(_status_in(body), provider_text, target)
+        return _answered(_status_in(body), provider_text, endpoint)
     response: Any = getattr(error, "response", None)
-    return _answered(status, provider_text, target, response.headers)
+    return _answered(status, provider_text, endpoint, response.headers)
 
 
-def ended_early(target: Target) -> Failure:
+def ended_early(endpoint: Endpoint) -> Failure:
     """Return the failure of a stream that was closed normally but without an end event."""
-    what = f"{target.host} ended the answer before it was complete"
+    what = f"{endpoint.host} ended the answer before it was complete"
     return Failure(ModelUnavailable, what, "ask again, or check base_url", again=True)
 
 
 def _answered(
-    status: int, provider_text: str, target: Target, headers: Mapping[str, str] | None = None
+    status: int, provider_text: str, endpoint: Endpoint, headers: Mapping[str, str] | None = None
 ) -> Failure:
     if status in _LATER or status >= _STATUS_OF_FAULTS:
-        return _later(status, provider_text, target, headers or {})
+        return _later(status, provider_text, endpoint, headers or {})
     other = _ELSEWHERE if status < _STATUS_OF_REFUSALS else _REFUSED
     kind, what, cure = _FINAL.get(status, other)
-    what = what.format(host=target.host, model=target.model)
+    what = what.format(host=endpoint.host, model=endpoint.model)
     return Failure(kind, f"{what} ({status})", cure, provider_text)
 
 
-def _later(status: int, provider_text: str, target: Target, headers: Mapping[str, str]) -> Failure:
+def _later(
+    status: int, provider_text: str, endpoint: Endpoint, headers: Mapping[str, str]
+) -> Failure:
     """Return a failure that a later retry may not meet again."""
     after = _wait(headers)
     again = headers.get("x-should-retry") != "false"
     wait = f"wait {math.ceil(after)} seconds" if after else "wait a little"
     if status == _BUSY:
-        what, cure = f"{target.host} is asked too much (429)", f"{wait}, or raise the limit there"
+        what, cure = f"{endpoint.host} is asked too much (429)", f"{wait}, or raise the limit there"
         return Failure(ModelBusy, what, cure, provider_text, again, after)
-    what = f"{target.host} is broken or has too much to do ({status})"
+    what = f"{endpoint.host} is broken or has too much to do ({status})"
     return Failure(ModelUnavailable, what, f"{wait} and ask again", provider_text, again, after)
 
 
-def _silent(error: BaseException, target: Target) -> Failure:
+def _silent(error: BaseException, endpoint: Endpoint) -> Failure:
     if "Connect" in type(error.__cause__ or error).__name__:
-        return _unreachable(error, target)
-    what = f"{target.host} gave no sign of life for {target.timeout:g} seconds"
+        return _unreachable(error, endpoint)
+    what = f"{endpoint.host} gave no sign of life for {endpoint.timeout:g} seconds"
     return Failure(ModelUnavailable, what, "ask again, or raise timeout", again=True)
 
 
-def _unreachable(error: BaseException, target: Target) -> Failure:
+def _unreachable(error: BaseException, endpoint: Endpoint) -> Failure:
     cause = error.__cause__ or error
-    reason = _short(_plain(str(cause) or type(cause).__name__, target.key))
-    what = f"{target.host} cannot be reached, or hung up ({reason})"
+    reason = _short(_plain(str(cause) or type(cause).__name__, endpoint.key))
+    what = f"{endpoint.host} cannot be reached, or hung up ({reason})"
     return Failure(ModelUnavailable, what, "check that it runs, and base_url", again=True)
 
 
-def _unread(target: Target) -> Failure:
-    what = f"{target.host} sent something that is not a valid answer"
+def _unread(endpoint: Endpoint) -> Failure:
+    what = f"{endpoint.host} sent something that is not a valid answer"
     return Failure(ModelUnavailable, what, "check that base_url is of a server with this API")
 
 

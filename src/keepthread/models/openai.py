@@ -51,7 +51,7 @@ class OpenAIModel(RemoteModel):
     def _request(self, question: Question) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": self.name,
-            **render(question.selection, self._target.host),
+            **render(question.selection, self._endpoint.host),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -66,7 +66,7 @@ class OpenAIModel(RemoteModel):
         return request
 
     def _parser(self, names: Mapping[str, str]) -> "ChatStreamParser":
-        return ChatStreamParser(names, self._target.host)
+        return ChatStreamParser(names, self._endpoint.host)
 
     def _connected(self, sdk: Any, **settings: Any) -> Any:
         client = sdk.AsyncOpenAI(**settings)

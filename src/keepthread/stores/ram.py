@@ -104,7 +104,7 @@ class _Kept(NamedTuple):
     made_of: bytes | None
 
 
-_Shelf: TypeAlias = dict[tuple[str, str], _Kept]
+_Records: TypeAlias = dict[tuple[str, str], _Kept]
 """Records by kind and key."""
 
 
@@ -118,7 +118,7 @@ class RamBackend:
         self.threads: dict[SessionKey, _Thread] = {}
         self.index = RamIndex()
         self._keys: dict[tuple[str, str], SessionKey] = {}
-        self._shelves: dict[tuple[str, Scope], _Shelf] = {}
+        self._by_scope: dict[tuple[str, Scope], _Records] = {}
         self._numbers = itertools.count(1)
         self._closed = False
 
@@ -193,7 +193,7 @@ class RamBackend:
         del self.threads[session]
         del self._keys[tenant, thread.info.id]
         self.index.forget(session)
-        self._shelves.pop((tenant, Scope(session=session)), None)
+        self._by_scope.pop((tenant, Scope(session=session)), None)
 
     # --- the log ---
 
@@ -306,10 +306,10 @@ class RamBackend:
         if rows:
             thread.info = replace(thread.info, epoch=thread.info.epoch + 1)
             erased = [row.seq for row in rows]
-            shelf = self._shelf(tenant, Scope(session=session))
-            for place, kept in list(shelf.items()):
+            records = self._records_of(tenant, Scope(session=session))
+            for place, kept in list(records.items()):
                 if touches(decode_spans(kept.made_of), session, erased):
-                    del shelf[place]
+                    del records[place]
             self.index.forget(session, erased)
         return thread.info.epoch
 
@@ -337,45 +337,45 @@ class RamBackend:
 
     @exclusive
     async def put(self, tenant: str, scope: Scope, record: Put) -> int:
-        shelf = self._shelf(tenant, scope)
-        _compare(shelf, record.kind, record.key, record.version)
+        records = self._records_of(tenant, scope)
+        _compare(records, record.kind, record.key, record.version)
         for session, epoch in record.epochs.items():
             check_epoch(self._thread(tenant, session).info.epoch, epoch)
         kept = _Kept(record.value, next(self._numbers), record.made_of)
-        shelf[record.kind, record.key] = kept
+        records[record.kind, record.key] = kept
         return kept.version
 
     @exclusive
     async def get(self, tenant: str, scope: Scope, kind: str, key: str) -> Record | None:
-        kept = self._shelf(tenant, scope).get((kind, key))
+        kept = self._records_of(tenant, scope).get((kind, key))
         return kept and decode_record(scope, kind, key, *kept)
 
     @exclusive
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
-        shelf = self._shelf(tenant, scope)
+        records = self._records_of(tenant, scope)
         places = sorted(
             place
-            for place in shelf
+            for place in records
             if kind in (None, place[0]) and keys.after < place[1] < keys.before
         )
         last = places[max(0, len(places) - keys.limit) :]
-        return [decode_record(scope, *place, *shelf[place]) for place in last]
+        return [decode_record(scope, *place, *records[place]) for place in last]
 
     @exclusive
     async def owners(self, tenant: str) -> list[str]:
         self._check_open()
-        shelves = self._shelves.items()
+        by_scope = self._by_scope.items()
         return sorted(
-            s.owner for (name, s), shelf in shelves if name == tenant and s.owner and shelf
+            s.owner for (name, s), records in by_scope if name == tenant and s.owner and records
         )
 
     @exclusive
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:
-        shelf = self._shelf(tenant, scope)
-        _compare(shelf, kind, key, version)
-        return shelf.pop((kind, key), None) is not None
+        records = self._records_of(tenant, scope)
+        _compare(records, kind, key, version)
+        return records.pop((kind, key), None) is not None
 
     # --- integrity ---
 
@@ -391,7 +391,7 @@ class RamBackend:
         messages = sum(t.head.seq for t in threads)
         if progress:
             progress(messages, messages)
-        records = sum(len(s) for (name, _), s in self._shelves.items() if name == tenant)
+        records = sum(len(s) for (name, _), s in self._by_scope.items() if name == tenant)
         return Verification(
             sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
         )
@@ -421,15 +421,15 @@ class RamBackend:
             raise SessionGone("the session was deleted")
         return thread
 
-    def _shelf(self, tenant: str, scope: Scope) -> _Shelf:
+    def _records_of(self, tenant: str, scope: Scope) -> _Records:
         self._check_open()
         if scope.session:
             self._thread(tenant, scope.session)
-        return self._shelves.setdefault((tenant, scope), {})
+        return self._by_scope.setdefault((tenant, scope), {})
 
 
-def _compare(shelf: _Shelf, kind: str, key: str, version: int | None) -> None:
-    kept = shelf.get((kind, key))
+def _compare(records: _Records, kind: str, key: str, version: int | None) -> None:
+    kept = records.get((kind, key))
     check_version(kept.version if kept else 0, version)
 
 

@@ -1,1 +1,1 @@
-"""The outbox: a local file that takes messages while the store is away, and delivers them."""
+"""The outbox: a local file that queues messages while the store is unavailable."""

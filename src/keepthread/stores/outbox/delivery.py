@@ -1,8 +1,8 @@
-"""The courier: knows whether the target is away, and delivers what waits once it is back.
+"""Delivery: knows whether the target is available, and delivers queued batches once it is back.
 
-All decisions are made in one event loop, without a pause between looking and deciding. A session
-is either free, so that its appends go to the target, or it has batches that wait, and then all its
-appends go behind them. It is free again when the last of them is delivered and taken out.
+All decisions are made in one event loop, without an await between check and decision. A session is
+either free, and its appends go to the target, or it has queued batches, and then all its appends
+are queued after them. It is free again when the last of them is delivered and removed.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ from keepthread.event_loops import LoopEnded, run_in
 from keepthread.protocols import Progress
 from keepthread.stores.backend import Append, Backend
 from keepthread.stores.codec import new_id
-from keepthread.stores.outbox.file import Box
+from keepthread.stores.outbox.file import OutboxFile
 from keepthread.stores.outbox.types import Batch, Dropped, Settled
 from keepthread.stores.rows import Draft, draft
 from keepthread.types import Message, SessionKey
 
 
 class Target(Protocol):
-    """A store of ours: messages are prepared before they come to an outbox."""
+    """A store with a backend: the outbox takes messages that are already encoded."""
 
     @property
     def backend(self) -> Backend:
-        """Return what is behind its front."""
+        """Return its backend."""
         ...
 
 
@@ -50,33 +50,33 @@ OpenTarget: TypeAlias = Callable[[], Awaitable[Target]]
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
-_PATIENCE: Final = 5.0  # seconds that opening waits for the target, and closing for deliveries
-_LITTLE_PATIENCE: Final = 1.0  # the same where the target is known to be away
+_TIMEOUT: Final = 5.0  # seconds that opening waits for the target, and closing for deliveries
+_SHORT_TIMEOUT: Final = 1.0  # the same if the target is known to be unavailable
 _AT_ONCE: Final = 8
 _PAGE: Final = 64
-_NOT_AWAY: Final = (Busy, StorageFull, ReadOnly)  # it answers: reading may go on
+_NOT_AWAY: Final = (Busy, StorageFull, ReadOnly)  # it answers, so reading may work
 
 _log: Final = logging.getLogger("keepthread.outbox")
 
 
-class Courier:
-    """Stands between a box and its target, in one event loop; others go through `Home`."""
+class Delivery:
+    """Delivers from an outbox to its target, in one event loop; other loops use `DeliveryLoop`."""
 
     def __init__(
         self,
-        box: Box,
+        file: OutboxFile,
         open_target: OpenTarget,
         name: str,
         *,
         tenant: str = "default",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Know how to open the target, which may be away already; `name` is for people.
+        """Keep how to open the target, which may be unavailable; `name` is for display.
 
         It belongs to the running loop.
         """
         self.loop = asyncio.get_running_loop()
-        self.box = box
+        self.file = file
         self.target: Backend | None = None
         self._open = open_target
         self._name = name
@@ -94,18 +94,19 @@ class Courier:
         self._delivered: Callable[[int], object] = lambda _: None
         self._closed = False
 
-    def moved(self) -> "Courier":
-        """Return one for the running loop that continues; the loop of this one has ended.
+    def moved(self) -> "Delivery":
+        """Return a successor in the running loop, after the loop of this one has ended.
 
-        What waits is in the box. What was under way in the old loop is repeated: messages have ids.
+        Queued batches are in the file. Unfinished work of the old loop is repeated: messages have
+        ids, so they are not stored twice.
         """
-        other = Courier(self.box, self._open, self._name, tenant=self._tenant, clock=self._clock)
+        other = Delivery(self.file, self._open, self._name, tenant=self._tenant, clock=self._clock)
         other.target, other._away, other._closed = self.target, self._away, self._closed
         other._has_begun = False
         return other
 
     async def begun(self) -> None:
-        """Wait until it knows what waits."""
+        """Wait until the queued batches are known."""
         if self._has_begun:
             return
         if self._beginning is None or self._beginning.done():
@@ -114,41 +115,41 @@ class Courier:
         await asyncio.shield(self._beginning)
 
     async def _begin_again(self) -> None:
-        self._waiting = await self.box.waiting()
+        self._waiting = await self.file.waiting()
         self._has_begun = True
         self._wake()
 
     async def begin(self) -> None:
-        """Learn what waits, and open the target if it can be had soon."""
-        self._waiting = await self.box.waiting()
+        """Read the queued batches, and open the target if it is available soon."""
+        self._waiting = await self.file.waiting()
         with suppress(Unavailable, TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 await self._reach()
         self._wake()
 
     async def close(self) -> None:
-        """Try for a while to deliver what waits, then let go of target and box."""
+        """Try for a while to deliver queued batches, then close target and file."""
         self._closed = True
         if self._waiting:
             with suppress(KeepthreadError, TimeoutError):
-                async with asyncio.timeout(_LITTLE_PATIENCE if self._away else _PATIENCE):
+                async with asyncio.timeout(_SHORT_TIMEOUT if self._away else _TIMEOUT):
                     await self.deliver()
         tasks = [task for task in (self._working, self._reaching, self._beginning) if task]
         tasks += self._deliveries.values()
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_LITTLE_PATIENCE)
+            await asyncio.wait(tasks, timeout=_SHORT_TIMEOUT)
         try:
             if self.target is not None:
                 await self.target.close()
         finally:
-            await self.box.close()
+            await self.file.close()
 
-    # --- what may be done now ---
+    # --- state ---
 
     async def ready(self, session: SessionKey | None = None) -> Backend:
-        """Return the target, with all that was acknowledged of a session; else `Unavailable`."""
+        """Return the target once a session is delivered; raise `Unavailable` if it cannot be."""
         target = self._here()
         if session is not None:
             await self.settle(session)
@@ -160,23 +161,23 @@ class Courier:
         return self.target
 
     async def is_free(self, session: SessionKey) -> bool:
-        """Tell whether an append may go to the target; the caller must not pause before it does."""
+        """Return whether an append may go to the target; the caller must not await in between."""
         if gate := self._gates.get(session):
             await gate.wait()
         return not self._away and session not in self._waiting
 
     def note(self, error: Unavailable) -> None:
-        """Take note of what the target raised."""
+        """Record an error of the target."""
         if not isinstance(error, _NOT_AWAY):
             if not self._away:
                 _log.warning("%s is away: %s", self._name, type(error).__name__)
             self._away = str(error)
         self._wake()
 
-    # --- putting in ---
+    # --- queueing ---
 
     async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
-        """Put a batch into the box; a caller who goes away meanwhile changes nothing."""
+        """Queue a batch, even if the caller is canceled in the meantime."""
         key = batch.key
         self._waiting[key] = self._waiting.get(key, 0) + 1
         task = asyncio.create_task(self._add(batch, drafts))
@@ -188,7 +189,7 @@ class Courier:
     async def _add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
         key = batch.key
         try:
-            await self.box.add(batch, drafts)
+            await self.file.add(batch, drafts)
         except BaseException:
             self._settled(key, 1)
             raise
@@ -206,28 +207,28 @@ class Courier:
         else:
             del self._waiting[session]
 
-    # --- delivering ---
+    # --- delivery ---
 
     async def deliver(self, *, progress: Progress | None = None) -> None:
-        """Deliver what waits; `Unavailable` if not all of it can be delivered now."""
+        """Deliver queued batches; raise `Unavailable` if not all of them can be delivered now."""
         await self._reach()
         if progress:
-            await self._tell(progress)
+            await self._report(progress)
         try:
             await self._deliver_all()
         finally:
             self._delivered = lambda _: None
-        await self.box.tidy()
+        await self.file.tidy()
 
-    async def _tell(self, progress: Progress) -> None:
-        done, total = 0, (await self.box.survey()).messages
+    async def _report(self, progress: Progress) -> None:
+        done, total = 0, (await self.file.survey()).messages
 
-        def tell(messages: int) -> None:
+        def report(messages: int) -> None:
             nonlocal done
             done += messages
             progress(done, max(done, total))
 
-        self._delivered = tell
+        self._delivered = report
 
     async def _deliver_all(self) -> None:
         sessions = list(reversed(self._waiting))
@@ -246,7 +247,7 @@ class Courier:
         self._here()
 
     async def settle(self, session: SessionKey) -> None:
-        """Deliver what waits of one session."""
+        """Deliver the queued batches of one session."""
         if session not in self._waiting:
             return
         delivery = self._deliveries.get(session)
@@ -257,16 +258,16 @@ class Courier:
         await asyncio.shield(delivery)
 
     async def _deliver(self, session: SessionKey) -> None:
-        """Deliver page by page; an append meanwhile waits for one page, or for the last.
+        """Deliver page by page; an append in the meantime waits for one page, or for the last.
 
-        So delivering gains on those who append, however fast they are.
+        So delivery is faster than any number of appends.
         """
         gate = self._gates[session] = asyncio.Event()
         try:
             while session in self._waiting:
-                # Counted before the read: a batch that is added while it runs may not be in it.
+                # Counted before the read: a batch added during the read may not be in it.
                 committed = self._waiting[session] - len(self._adding.get(session, ()))
-                page = await self.box.oldest(session, _PAGE)
+                page = await self.file.oldest(session, _PAGE)
                 if not page:
                     await self._after_empty_page(session, committed)
                 await self._deliver_page(session, page)
@@ -281,9 +282,9 @@ class Courier:
     async def _after_empty_page(self, session: SessionKey, committed: int) -> None:
         """Wait for batches that are being added; the session stays busy until they are delivered.
 
-        `committed` is how many batches were in the box before it was read.
+        `committed` is the number of batches in the file before it was read.
         """
-        if committed > 0:  # the file was changed by something else, or is damaged
+        if committed > 0:  # another program changed the file, or it is damaged
             _log.error("%d batches are missing in the outbox's file", committed)
             self._settled(session, committed)
         elif adding := self._adding.get(session):
@@ -297,11 +298,11 @@ class Courier:
                 self._delivered(len(batch.messages))
         finally:
             if settled:
-                await self.box.settle(settled)
+                await self.file.settle(settled)
                 self._settled(session, len(settled))
 
     async def _deliver_batch(self, batch: Batch) -> Settled:
-        """Deliver a batch; what the target will never take is dropped or set aside."""
+        """Deliver a batch; messages that the target will never accept are dropped or set aside."""
         try:
             stored = await self._append(self._here(), batch)
         except SessionGone:
@@ -325,11 +326,11 @@ class Courier:
         new = Append(drafts, None, turn, self._clock())
         return await target.append(self._tenant, batch.key, new)
 
-    # --- coming back ---
+    # --- availability ---
 
     async def _reach(self) -> None:
-        """Open the target, or find that it is back."""
-        if self._reaching is not None:  # begun before: the target may have come back since
+        """Open the target, or check that it is available again."""
+        if self._reaching is not None:  # started earlier: the target may have come back since
             await asyncio.wait([self._reaching])
         if not self._away:
             return
@@ -349,12 +350,12 @@ class Courier:
             raise
         else:
             self._away = ""
-            _log.info("%s is there; %d sessions wait", self._name, len(self._waiting))
+            _log.info("%s is available; %d sessions wait", self._name, len(self._waiting))
         finally:
             self._reaching = None
 
     def _wake(self) -> None:
-        """Have someone look after it for as long as the target is away or something waits."""
+        """Start a task that retries as long as the target is unavailable or batches are queued."""
         if self._working is None and not self._closed and (self._away or self._waiting):
             self._working = asyncio.create_task(self._work())
 
@@ -367,13 +368,13 @@ class Courier:
                     await self.deliver()
                 except Unavailable:
                     pass
-                except Exception as error:  # noqa: BLE001 - nobody waits for it, and it is tried again
+                except Exception as error:  # noqa: BLE001 - nobody awaits it, and it is retried
                     _log.warning("delivering failed: %s", type(error).__name__)
                 else:
                     continue
                 if sum(self._waiting.values()) < before:
                     pause = FIRST_PAUSE
-                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
+                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the retries of many clients
                 pause = min(2 * pause, LONGEST_PAUSE)
         finally:
             self._working = None
@@ -401,7 +402,7 @@ def _current() -> "asyncio.Task[None]":
 
 
 def _retrieve(task: "asyncio.Task[None]") -> None:
-    """Look at an error, which its waiters got as well, if any are left."""
+    """Mark an error as seen; the waiting callers, if any, got it as well."""
     if not task.cancelled():
         task.exception()
 
@@ -409,43 +410,43 @@ def _retrieve(task: "asyncio.Task[None]") -> None:
 T = TypeVar("T")
 
 
-class Home:
-    """The courier and its event loop; another loop takes over when that one has ended."""
+class DeliveryLoop:
+    """The delivery and its event loop; another loop takes over when that one has ended."""
 
-    def __init__(self, courier: Courier) -> None:
-        """Begin in the loop in which the courier has begun."""
+    def __init__(self, delivery: Delivery) -> None:
+        """Start in the loop of the delivery."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._courier = courier
+        self._courier = delivery
 
     @property
     def is_forked(self) -> bool:
-        """Tell whether this is a copy in a forked process: the parent delivers."""
+        """Return whether this is a copy in a forked process: the parent delivers."""
         return os.getpid() != self._pid
 
     @property
-    def courier(self) -> Courier:
-        """Return the courier, for what may be read from any loop."""
+    def delivery(self) -> Delivery:
+        """Return the delivery, for attributes that any loop may read."""
         return self._courier
 
-    async def call(self, what: Callable[[Courier], Coroutine[Any, Any, T]]) -> T:
-        """Run something that may be repeated where the courier lives."""
+    async def call(self, what: Callable[[Delivery], Coroutine[Any, Any, T]]) -> T:
+        """Run a repeatable call in the loop of the delivery."""
         while True:
-            courier = self._living()
-            with suppress(LoopEnded):  # then this loop, or another, takes over
-                return await run_in(courier.loop, lambda c=courier: _when_begun(c, what))
+            delivery = self._living()
+            with suppress(LoopEnded):  # this loop, or another, takes over
+                return await run_in(delivery.loop, lambda c=delivery: _when_begun(c, what))
 
     def note(self, error: Unavailable) -> None:
-        """Tell the courier what the target raised."""
-        courier = self._living()
-        if courier.loop is asyncio.get_running_loop():
-            courier.note(error)
+        """Pass an error of the target to the delivery."""
+        delivery = self._living()
+        if delivery.loop is asyncio.get_running_loop():
+            delivery.note(error)
         else:
-            with suppress(RuntimeError):  # its loop ended: who takes over will notice
-                courier.loop.call_soon_threadsafe(courier.note, error)
+            with suppress(RuntimeError):  # its loop ended: its successor will notice
+                delivery.loop.call_soon_threadsafe(delivery.note, error)
 
-    def _living(self) -> Courier:
-        """Return the courier, a new one in this loop if the old one's has ended."""
+    def _living(self) -> Delivery:
+        """Return the delivery, a new one in this loop if the old loop has ended."""
         if self.is_forked:
             raise StoreClosed("the store was opened before a fork; open it again in this process")
         with self._lock:
@@ -454,6 +455,6 @@ class Home:
             return self._courier
 
 
-async def _when_begun(courier: Courier, what: Callable[[Courier], Coroutine[Any, Any, T]]) -> T:
-    await courier.begun()
-    return await what(courier)
+async def _when_begun(delivery: Delivery, what: Callable[[Delivery], Coroutine[Any, Any, T]]) -> T:
+    await delivery.begun()
+    return await what(delivery)

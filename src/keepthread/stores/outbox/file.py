@@ -1,4 +1,4 @@
-"""The outbox's file as a box of batches: put in, look, take out; each all or none."""
+"""The outbox's file: add, read and remove batches, each in one transaction."""
 
 import asyncio
 import os
@@ -43,13 +43,13 @@ SYNCHRONOUS: Final[dict[Durability, str]] = {"process": "NORMAL", "power": "FULL
 _TIMEOUT: Final = 1.0
 
 
-class SpoolFile(DatabaseFile):
-    """A file that is written by its owner alone, and may be read by others meanwhile."""
+class OutboxDatabase(DatabaseFile):
+    """A file that only its owner writes; others may read it in the meantime."""
 
     def __init__(
         self, path: Path, *, durability: Durability = "power", connect: Connect = connect
     ) -> None:
-        """Name the file; nothing is touched yet."""
+        """Set the path; nothing is opened yet."""
         synchronous = SYNCHRONOUS[durability]
         super().__init__(
             path, synchronous=synchronous, timeout=_TIMEOUT, connect=connect, kind=OUTBOX
@@ -67,12 +67,12 @@ class SpoolFile(DatabaseFile):
             raise Busy(f"{self.path} belongs to {self.owner() or 'a process'}, which runs")
 
     def note_owner(self) -> None:
-        """Write down who owns the file, for people; not waiting for the disk."""
+        """Record the owner of the file, for display; without waiting for the disk."""
         with suppress(OSError):
             self._owning.write_text(f"process {os.getpid()}")
 
     def owner(self) -> str:
-        """Name the process that owns the file; nobody if none does."""
+        """Return the process that owns the file; empty if none does."""
         if not self._owning.exists():
             return ""
         with suppress(OSError):
@@ -83,11 +83,11 @@ class SpoolFile(DatabaseFile):
         return ""
 
     def release(self) -> None:
-        """Let others own the file."""
+        """Release the file."""
         self._owner.release()
 
     def checkpoint(self, db: sqlite3.Connection) -> None:
-        """Move the log into the file and leave nothing in it: what was delivered is gone.
+        """Move the log into the file and empty it, so that delivered messages are gone.
 
         The owner alone resets it. If another process is looking, the next one tries again.
         """
@@ -95,17 +95,17 @@ class SpoolFile(DatabaseFile):
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-Meant: TypeAlias = Callable[[SessionKey, Message], bool]
-"""Tells whether a message of a session is meant."""
+Selects: TypeAlias = Callable[[SessionKey, Message], bool]
+"""Returns whether a message of a session is selected."""
 
-_ENOUGH: Final = CHECKPOINT_PAGES * 4096  # so much written makes the engine move its log
+_ENOUGH: Final = CHECKPOINT_PAGES * 4096  # bytes after which the engine moves its log
 
 
-class Box:
+class OutboxFile:
     """One outbox file, owned by this process until it is closed."""
 
-    def __init__(self, file: SpoolFile) -> None:
-        """Take a file that is owned; `open` is the usual way."""
+    def __init__(self, file: OutboxDatabase) -> None:
+        """Use a file that this process owns; normally called by `open`."""
         self._file = file
         self._engine = Engine(file)
 
@@ -119,90 +119,90 @@ class Box:
         durability: Durability = "power",
         connect: Connect = connect,
     ) -> Self:
-        """Own a file, made if it is not there; it must belong to this tenant and this target.
+        """Take ownership of a file, created if it is missing; it must be of this tenant and target.
 
-        Without them it must be there.
+        Without a tenant and target, the file must exist.
         """
-        file = SpoolFile(Path(path), durability=durability, connect=connect)
+        file = OutboxDatabase(Path(path), durability=durability, connect=connect)
         if target is None and not file.path.is_file():
             raise InvalidInput(f"there is no outbox at {file.path}")
         await asyncio.to_thread(file.take)
-        box = cls(file)
+        outbox = cls(file)
         try:
             if target is not None:
                 wanted = {"target": target, "tenant": tenant or "default"}
-                await box._engine.write(lambda db: _claim(db, file.path, wanted))
+                await outbox._engine.write(lambda db: _claim(db, file.path, wanted))
             file.note_owner()
         except BaseException:
-            await box.close()
+            await outbox.close()
             raise
-        return box
+        return outbox
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         await self._engine.close()
         self._file.release()
 
     # --- batches ---
 
     async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
-        """Put a batch behind all others; its messages are the drafts."""
+        """Add a batch after all others; its messages are the drafts."""
         size = sum(draft.size for draft in drafts)
         await self._engine.write(lambda db: _add(db, batch, drafts), size)
 
     async def waiting(self) -> dict[SessionKey, int]:
-        """Return how many batches of each session wait."""
+        """Return the number of queued batches of each session."""
         return await self._engine.read(lambda db: dict(db.execute(sql.WAITING).fetchall()))
 
     async def oldest(self, session: SessionKey, limit: int) -> list[Batch]:
-        """Return the first batches of a session that wait."""
+        """Return the oldest queued batches of a session."""
         return await self._engine.read(lambda db: _oldest(db, session, limit))
 
     async def settle(self, batches: Sequence[Settled]) -> None:
-        """Take out what was delivered or dropped, and keep what was refused."""
+        """Remove delivered and dropped batches, and set aside rejected ones."""
         await self._engine.write(lambda db: _settle(db, batches))
 
     async def clear(self) -> None:
-        """Forget what was dropped and set aside."""
+        """Delete the lists of dropped and set-aside messages."""
         await self._engine.write(lambda db: [_execute(db, each) for each in sql.CLEAR])
         await self.tidy()
 
-    async def erase(self, meant: Meant) -> int:
-        """Take out messages that were set aside and are meant; return how many."""
+    async def erase(self, meant: Selects) -> int:
+        """Remove the selected messages that were set aside; return their number."""
         return await self._engine.write(lambda db: _erase(db, meant))
 
     async def clean(self, probes: Sequence[bytes]) -> Cleaning:
-        """Rewrite the file, so that nothing of what was taken out is left, and search it."""
+        """Rewrite the file, so that nothing of removed messages is left, and search it."""
         file = self._file
         return await self._engine.maintain(lambda db: clean(db, file, rewrite=True, probes=probes))
 
     async def tidy(self) -> None:
-        """Leave nothing of what was taken out, in the file or its log."""
+        """Clear removed messages from the file and its log."""
         await self._engine.write(_nothing, _ENOUGH)
-        await self._engine.write(_nothing)  # comes to its turn when that is done
+        await self._engine.write(_nothing)  # runs after that is done
 
     # --- sessions ---
 
     async def sessions(self) -> list[SessionInfo]:
-        """Return the sessions that were seen, the latest last."""
+        """Return the known sessions, latest last."""
         return await self._engine.read(_sessions)
 
     async def remember(self, session: SessionInfo) -> None:
-        """Take note of a session."""
+        """Store a session."""
         await self._engine.write(lambda db: _remember(db, session))
 
     async def forget(self, id: str) -> None:
-        """Forget a session that was deleted."""
+        """Remove a deleted session."""
         await self._engine.write(lambda db: _execute(db, sql.FORGET_SESSION, (id,)))
 
     async def survey(self) -> Survey:
-        """Return all that the file says of itself."""
+        """Return the state of the file."""
         return await self._engine.read(lambda db: _survey(db, self._file.owner()))
 
 
 def look(path: str | Path) -> Survey:
-    """Return what an outbox file says of itself, whoever owns it; nothing is written."""
-    file = SpoolFile(Path(path))
+    """Return the state of an outbox file, without owning it; nothing is written."""
+    file = OutboxDatabase(Path(path))
     if not file.path.is_file():
         raise InvalidInput(f"there is no outbox at {file.path}")
     with USES.during(file.path), closing(file.open_for_reading().db) as db:
@@ -213,11 +213,11 @@ def look(path: str | Path) -> Survey:
             raise translate(error, file.path) from error
 
 
-# --- work on a connection ---
+# --- jobs on a connection ---
 
 
 def _nothing(_: sqlite3.Connection) -> None:
-    """Ask for no more than that the file is open."""
+    """Do nothing; raises if the file is closed."""
 
 
 def _execute(db: sqlite3.Connection, statement: str, values: Sequence[Any] = ()) -> None:
@@ -268,7 +268,7 @@ def _settle(db: sqlite3.Connection, batches: Sequence[Settled]) -> None:
             db.execute(sql.SET_ASIDE, (reason, batch.number))
 
 
-def _erase(db: sqlite3.Connection, meant: Meant) -> int:
+def _erase(db: sqlite3.Connection, meant: Selects) -> int:
     erased = 0
     for number, key in db.execute(sql.ASIDE).fetchall():
         messages = _messages(db, number)

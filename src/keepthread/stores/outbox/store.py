@@ -1,4 +1,4 @@
-"""The store with an outbox: appends are taken while the target is away, and delivered later."""
+"""The store with an outbox: appends are queued while the target is unavailable."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -13,8 +13,8 @@ from keepthread.protocols import Progress
 from keepthread.stores.backend import Append, Backend
 from keepthread.stores.codec import Row, new_id
 from keepthread.stores.front import Front
-from keepthread.stores.outbox.delivery import Courier, Home, OpenTarget, turn_of
-from keepthread.stores.outbox.file import Box, Meant
+from keepthread.stores.outbox.delivery import Delivery, DeliveryLoop, OpenTarget, turn_of
+from keepthread.stores.outbox.file import OutboxFile, Selects
 from keepthread.stores.outbox.types import Batch, KnownSessions, Survey
 from keepthread.stores.records import Condition, strength
 from keepthread.stores.rows import AwaitedTurn, Draft, as_stored
@@ -27,23 +27,23 @@ T = TypeVar("T")
 
 
 class Outbox:
-    """What waits beside a store; `memory.outbox`."""
+    """The queued messages of a store; `memory.outbox`."""
 
-    def __init__(self, home: Home) -> None:
-        """Look through who delivers."""
+    def __init__(self, home: DeliveryLoop) -> None:
+        """Use a delivery."""
         self._home = home
 
     async def survey(self) -> Survey:
-        """Return what waits, what was dropped, and what was set aside and why."""
-        return await self._home.courier.box.survey()
+        """Return the queued, dropped and set-aside messages, with reasons."""
+        return await self._home.delivery.file.survey()
 
     async def deliver(self, *, progress: Progress | None = None) -> None:
-        """Deliver now what waits; `Unavailable` if not all of it can be delivered."""
-        await self._home.call(lambda courier: courier.deliver(progress=progress))
+        """Deliver queued messages now; raise `Unavailable` if not all can be delivered."""
+        await self._home.call(lambda delivery: delivery.deliver(progress=progress))
 
     async def clear(self) -> None:
-        """Forget what was dropped and set aside."""
-        await self._home.courier.box.clear()
+        """Delete the lists of dropped and set-aside messages."""
+        await self._home.delivery.file.clear()
 
 
 def _passed_on(
@@ -61,7 +61,7 @@ def _passed_on(
 def _after_delivery(
     method: "Callable[Concatenate[Any, str, SessionKey, P], CoroutineType[Any, Any, T]]",
 ) -> "Callable[Concatenate[Any, str, SessionKey, P], CoroutineType[Any, Any, T]]":
-    """Return a method that calls the target's once all of the session is delivered."""
+    """Return a method that calls the target's once the session is delivered."""
 
     async def call(
         self: "OutboxBackend", tenant: str, session: SessionKey, *args: P.args, **kwargs: P.kwargs
@@ -73,22 +73,22 @@ def _after_delivery(
 
 
 class OutboxBackend:
-    """A target's backend, and a box for what is appended while that is away."""
+    """A target's backend, and an outbox for appends while it is unavailable."""
 
     def __init__(
-        self, courier: Courier, durability: Durability, known: Iterable[SessionInfo]
+        self, delivery: Delivery, durability: Durability, known: Iterable[SessionInfo]
     ) -> None:
-        """Stand on a courier that has begun."""
-        self.home = Home(courier)
-        self.box = courier.box
+        """Use a delivery that was started."""
+        self.home = DeliveryLoop(delivery)
+        self.file = delivery.file
         self._durability: Durability = durability
         self._known = KnownSessions(known)
         self._closed = False
 
     @property
     def durability(self) -> Durability:
-        """Name what both give: an acknowledgement may be the target's or the outbox's."""
-        target = self.home.courier.target
+        """Return the lower durability: the target or the outbox may acknowledge an append."""
+        target = self.home.delivery.target
         if target and strength(target.durability) < strength(self._durability):
             return target.durability
         return self._durability
@@ -97,7 +97,7 @@ class OutboxBackend:
         if not self._closed:
             self._closed = True
             if not self.home.is_forked:
-                await self.home.call(Courier.close)
+                await self.home.call(Delivery.close)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -105,9 +105,9 @@ class OutboxBackend:
 
     @asynccontextmanager
     async def target(self, session: SessionKey | None = None) -> AsyncGenerator[Backend]:
-        """Give the target, with all that was acknowledged of a session."""
+        """Yield the target once a session is delivered."""
         self._check_open()
-        target = await self.home.call(lambda courier: courier.ready(session))
+        target = await self.home.call(lambda delivery: delivery.ready(session))
         try:
             yield target
         except Unavailable as error:
@@ -145,7 +145,7 @@ class OutboxBackend:
             return await self._remember(await target.update_session(tenant, session, seen, now))
 
     async def get_session(self, tenant: str, id: str) -> SessionInfo | None:
-        """Return the session of that id; while the target is away, what is remembered of it."""
+        """Return the session with that id; from the outbox while the target is unavailable."""
         try:
             async with self.target() as target:
                 found = await target.get_session(tenant, id)
@@ -159,24 +159,24 @@ class OutboxBackend:
         return await self._remember(found)
 
     async def _remember(self, session: SessionInfo) -> SessionInfo:
-        """Take note of a session once; that is a help in outages, and no reason to fail."""
+        """Store a session in the outbox once, for outages; a failure is ignored."""
         if session.ready and not self._known.is_written(session.key):
             bare = SessionInfo(
                 id=session.id, key=session.key, owner=session.owner, kind=session.kind
             )
             self._known.add(bare)
             with suppress(Unavailable):
-                await self.box.remember(bare)
+                await self.file.remember(bare)
                 self._known.note_written(session.key)
         return session
 
     async def _forget(self, id: str) -> None:
         if self._known.discard(id):
             with suppress(Unavailable):
-                await self.box.forget(id)
+                await self.file.forget(id)
 
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
-        """Remove a session; what of it still waits in the outbox is dropped, and reported.
+        """Remove a session; its queued messages are dropped, and reported.
 
         With a condition, what waits is delivered first: it counts as activity.
         """
@@ -188,31 +188,31 @@ class OutboxBackend:
     # --- the log ---
 
     async def append(self, tenant: str, session: SessionKey, new: Append) -> list[Message]:
-        """Store messages, or put them into the outbox: those have state `queued` and no place."""
+        """Store messages, or queue them: those have the state `queued` and no position."""
         if new.expect is not None or not new.drafts:
             async with self.target(session) as target:
                 return await _append(target, tenant, session, new)
         self._check_open()
         return await self.home.call(
-            lambda courier: self._append_or_put_in(courier, tenant, session, new)
+            lambda delivery: self._append_or_put_in(delivery, tenant, session, new)
         )
 
     async def _append_or_put_in(
-        self, courier: Courier, tenant: str, session: SessionKey, new: Append
+        self, delivery: Delivery, tenant: str, session: SessionKey, new: Append
     ) -> list[Message]:
-        if await courier.is_free(session):
-            target = await courier.ready()
+        if await delivery.is_free(session):
+            target = await delivery.ready()
             try:
                 return await _append(target, tenant, session, new)
-            except Unavailable as error:  # nobody knows whether they are stored; their ids tell
-                courier.note(error)
+            except Unavailable as error:  # the outcome is unknown; their ids prevent duplicates
+                delivery.note(error)
         turn, opened_by = new.turn, None
         if isinstance(turn, AwaitedTurn):
             turn, opened_by = None, turn.opened_by
         elif turn == 0:
             raise InvalidInput("turn 0 was never opened")
         name = self._known.id_of(session) or session
-        await courier.add(Batch(0, session, name, turn, opened_by, ()), new.drafts)
+        await delivery.add(Batch(0, session, name, turn, opened_by, ()), new.drafts)
         return [_queued(each) for each in new.drafts]
 
     # --- integrity ---
@@ -226,7 +226,7 @@ class OutboxBackend:
     ) -> Cleaning:
         async with self.target() as target:
             there = await target.clean(tenant, sessions, rewrite, probes)
-        here = await self.box.clean(probes)
+        here = await self.file.clean(probes)
         return Cleaning(
             (*there.done, *here.done),
             (*there.searched, *here.searched),
@@ -244,7 +244,7 @@ async def _append(target: Backend, tenant: str, session: SessionKey, new: Append
 
 
 def _queued(draft: Draft) -> Message:
-    """Return what the caller gets of a message that waits: no position yet."""
+    """Return a queued message for the caller: it has no position yet."""
     _, _, packed, body, tokens, counter, at = draft
     around = (tokens, counter, 0, 0, 0, at, body.digest, 0)
     message = as_stored(draft, Row(0, packed, body.role, None, None, *around))
@@ -252,7 +252,7 @@ def _queued(draft: Draft) -> Message:
 
 
 class SpooledStore(Front[OutboxBackend]):
-    """A `Store` whose appends survive that its target is away; open it with `open`.
+    """A `Store` that accepts appends while its target is unavailable; open it with `open`.
 
     An append without `expect` is acknowledged by the target or, while that is away, by the outbox.
     All else is the target's: it raises `Unavailable` while that is away, or as long as messages of
@@ -277,7 +277,7 @@ class SpooledStore(Front[OutboxBackend]):
         ids: Callable[[], str] = new_id,
         connect: Connect = connect,
     ) -> Self:
-        """Own an outbox file for one tenant of one target, which may be away already.
+        """Take ownership of an outbox file for one tenant of one target, which may be unavailable.
 
         `target` names it: scheme, hosts and database. `durability` is the least that is accepted,
         of both; an outbox gives `power` at most, and `process` if that is asked for.
@@ -286,27 +286,27 @@ class SpooledStore(Front[OutboxBackend]):
         if level == "replicated":
             raise DurabilityTooLow("an outbox gives `power` at most; replicated was asked for")
         level = "process" if level == "memory" else level
-        box = await Box.open(
+        file = await OutboxFile.open(
             path,
             tenant=check_id(tenant, "tenant"),
             target=target,
             durability=level,
             connect=connect,
         )
-        courier = Courier(box, open_target, target, tenant=tenant, clock=clock)
+        delivery = Delivery(file, open_target, target, tenant=tenant, clock=clock)
         try:
-            await courier.begin()
-            known = await box.sessions()
+            await delivery.begin()
+            known = await file.sessions()
         except BaseException:
-            await courier.close()
+            await delivery.close()
             raise
-        return cls(OutboxBackend(courier, level, known), tenant=tenant, clock=clock, ids=ids)
+        return cls(OutboxBackend(delivery, level, known), tenant=tenant, clock=clock, ids=ids)
 
     def tenant(self, name: str) -> Self:
         raise InvalidInput(
             f"an outbox belongs to one tenant; open a memory with an outbox of its own for {name!r}"
         )
 
-    async def erase_aside(self, meant: Meant) -> int:
-        """Take out of the outbox messages that were set aside and are meant; return how many."""
-        return await self.backend.box.erase(meant)
+    async def erase_aside(self, meant: Selects) -> int:
+        """Remove the selected messages that were set aside; return their number."""
+        return await self.backend.file.erase(meant)

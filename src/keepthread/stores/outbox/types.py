@@ -1,4 +1,4 @@
-"""What an outbox file holds, and what it says of itself."""
+"""The data types of the outbox."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -8,13 +8,13 @@ from keepthread.types import Message, SessionInfo, SessionKey
 
 
 class Batch(NamedTuple):
-    """The messages of one append, all or none."""
+    """The messages of one append, which are stored together."""
 
     number: int
-    """Its place in the outbox, never used again; 0 until it has one."""
+    """Its number in the outbox, never reused; 0 until it has one."""
     key: SessionKey
     session: str
-    """The session's id, for people."""
+    """The session's id, for display."""
     turn: int | None
     opened_by: str | None
     """The user message whose turn they belong to, if that was queued before them."""
@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """How much of a session is not delivered yet."""
+    """The queued messages of a session."""
 
     session: str
     messages: int
@@ -39,7 +39,7 @@ class Dropped(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What became of a batch: delivered but for what was dropped, or refused for a reason."""
+    """The outcome of a batch: delivered except for dropped messages, or rejected for a reason."""
 
     batch: Batch
     dropped: Sequence[Dropped] = ()
@@ -47,7 +47,7 @@ class Settled(NamedTuple):
 
 
 class SetAside(NamedTuple):
-    """Messages that the store refused, kept until someone looked."""
+    """Messages that the store rejected, kept until they are reviewed."""
 
     session: str
     reason: str
@@ -55,7 +55,7 @@ class SetAside(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """All that an outbox file says of itself."""
+    """The state of an outbox file."""
 
     target: str
     tenant: str
@@ -67,16 +67,16 @@ class Survey(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Return how many messages wait."""
+        """Return the number of queued messages."""
         return sum(each.messages for each in self.waiting)
 
 
 MAX_SESSIONS: Final = 10_000
-"""How many sessions are remembered, in the process and in the file."""
+"""The number of sessions kept in the process and in the file."""
 
 
 class KnownSessions:
-    """Sessions that can be opened while the store is away, latest last; threads may share it."""
+    """Sessions that can be opened while the store is unavailable, latest last; thread-safe."""
 
     def __init__(self, sessions: Iterable[SessionInfo], limit: int = MAX_SESSIONS) -> None:
         """Start with the sessions in the file; each is written again when it is next seen."""
@@ -92,7 +92,7 @@ class KnownSessions:
         return len(self._by_id)
 
     def get(self, id: str) -> SessionInfo | None:
-        """Return what is known of a session."""
+        """Return a known session."""
         return self._by_id.get(id)
 
     def id_of(self, key: SessionKey) -> str | None:
@@ -113,7 +113,7 @@ class KnownSessions:
                 self._discard(next(iter(self._by_id)))
 
     def note_written(self, key: SessionKey) -> None:
-        """Note that a session is in the file."""
+        """Record that a session is in the file."""
         with self._lock:
             if key in self._ids:
                 self._written.add(key)

@@ -1,4 +1,4 @@
-"""Running statements: on a connection that is free, within a deadline, again if that is safe."""
+"""Run statements: on a free connection, within a deadline, with a retry if that is safe."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ from keepthread.stores.postgres.schema import SQL
 
 
 class Taken(Unavailable):
-    """A key is in an index already; nobody but a store sees this."""
+    """A key already exists in an index; only used inside this store."""
 
 
 _OURS: Final[dict[str, type[KeepthreadError]]] = {
@@ -55,7 +55,7 @@ _BY_CODE: Final[dict[str, tuple[type[KeepthreadError], str]]] = {
     "55P03": (Busy, "another held the session for too long"),
     "57014": (Busy, "the server did not answer in time"),
     "58030": (Unavailable, "the server's disk failed to read or write"),
-    "3F000": (WrongFormat, "this is no keepthread database; run `keepthread migrate`"),
+    "3F000": (WrongFormat, "this is not a keepthread database; run `keepthread migrate`"),
     "42P01": (WrongFormat, "a table is missing; run `keepthread migrate`"),
     "42883": (WrongFormat, "a function is missing; run `keepthread migrate`"),
     "XX001": (Damaged, "the server's files are damaged"),
@@ -72,7 +72,7 @@ _TRY_AGAIN: Final = ("40", "53300")
 
 
 def translate(error: psycopg.Error) -> KeepthreadError:
-    """Return our error for one of PostgreSQL's; its own words stay readable behind ours."""
+    """Return our error for one of PostgreSQL's; the text includes PostgreSQL's."""
     code = error.sqlstate or ""
     said = error.diag.message_primary or str(error).strip() or type(error).__name__
     if kind := _OURS.get(code):
@@ -83,30 +83,30 @@ def translate(error: psycopg.Error) -> KeepthreadError:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Tell whether the connection broke, so that nobody knows what became of the statement."""
+    """Return whether the connection broke, so that the statement's outcome is unknown."""
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return error.sqlstate.startswith(_LOST)
 
 
 def is_undone(error: psycopg.Error) -> bool:
-    """Tell whether the server undid the work itself and asks to try again."""
+    """Return whether the server rolled back the work and asks for a retry."""
     return (error.sqlstate or "").startswith(_TRY_AGAIN)
 
 
 Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 Rows: TypeAlias = list[tuple[Any, ...]]
 
-_GRACE: Final = 1.0  # the server ends what takes too long; if not even that arrives, we hang up
+_GRACE: Final = 1.0  # seconds for the server to cancel a slow statement before we disconnect
 
 
 class Link:
-    """A connection in use; each statement has a time limit of its own."""
+    """A connection in use; each statement has its own time limit."""
 
     def __init__(self, connection: Connection, timeout: float) -> None:
-        """Speak through a connection."""
+        """Wrap a connection."""
         self._connection = connection
-        self._cursor = connection.cursor(binary=True)  # one knows by now how to pass each type
+        self._cursor = connection.cursor(binary=True)  # reused: it has cached how to pass each type
         self._patience = timeout + _GRACE
 
     async def run(self, statement: bytes, values: Sequence[Any] = ()) -> Rows:
@@ -118,27 +118,27 @@ class Link:
         finally:
             timer.cancel()
         has_rows = cursor.pgresult is not None and cursor.pgresult.nfields
-        return await cursor.fetchall() if has_rows else []  # a description would be made anew
+        return await cursor.fetchall() if has_rows else []  # `description` would be computed again
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether others may have it: it is neither broken nor in the middle of something."""
+        """Return whether it can be reused: it is neither broken nor in a transaction."""
         return self._connection.pgconn.transaction_status == TransactionStatus.IDLE
 
     def is_quiet(self) -> bool:
-        """Tell whether nothing came while idle; if something did, the server may have hung up."""
+        """Return whether nothing arrived while idle; data may mean that the server disconnected."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection, selectors.EVENT_READ)
             return not selector.select(0)
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         await self._connection.close()
 
 
 @contextmanager
 def hung_up_after(connection: Connection, seconds: float) -> Generator[None]:
-    """Close a line on which no answer comes within some seconds: whoever waits gets an error.
+    """Close a connection without an answer after some seconds: the waiting caller gets an error.
 
     Canceling the task would not do: psycopg then waits for the server to confirm it.
     """
@@ -161,10 +161,10 @@ Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 
 
 class Pool:
-    """At most so many connections, used from one event loop."""
+    """A limited number of connections, used from one event loop."""
 
     def __init__(self, connect: Connect, size: int, timeout: float) -> None:
-        """Begin without any; a statement may take so many seconds."""
+        """Start without connections; a statement may take `timeout` seconds."""
         self._connect = connect
         self._timeout = timeout
         self._room = asyncio.Semaphore(size)
@@ -173,11 +173,11 @@ class Pool:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether a connection can be had without waiting."""
+        """Return whether a connection is available without waiting."""
         return bool(self._idle) and not self._room.locked()
 
     async def take(self) -> Link:
-        """Return a connection of one's own, a new one if need be."""
+        """Return a connection for exclusive use, a new one if necessary."""
         await self._room.acquire()
         if self._idle:
             return self._idle.pop()
@@ -188,7 +188,7 @@ class Pool:
             raise
 
     async def give_back(self, link: Link) -> None:
-        """Let others have a connection, unless it is broken or left in the middle of something."""
+        """Return a connection to the pool, unless it is broken or in a transaction."""
         self._room.release()
         if link.is_idle and not self._closed:
             self._idle.append(link)
@@ -196,12 +196,12 @@ class Pool:
             await link.close()
 
     async def drop_idle(self) -> None:
-        """Close what waits to be used: the server it leads to went away, or is no primary now."""
+        """Close idle connections: their server is gone, or is not the primary any more."""
         while self._idle:
             await self._idle.pop().close()
 
     async def close(self) -> None:
-        """Close everything; what is in use is closed when it is given back."""
+        """Close all connections; those in use are closed when they are returned."""
         self._closed = True
         await self.drop_idle()
 
@@ -210,15 +210,15 @@ T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-_ASK_EVERY: Final = 1.0  # seconds after which a server's settings are read anew
+_ASK_EVERY: Final = 1.0  # seconds after which a server's settings are read again
 MAX_TENANTS: Final = 10_000
-"""How many tenants' numbers are remembered."""
+"""The number of tenants whose numbers are cached."""
 
 Work: TypeAlias = Callable[[Link], Awaitable[T]]
 
 
 class Engine:
-    """The connections to one database, shared by every tenant on it; each loop has its own."""
+    """The connections to one database, shared by all tenants; each event loop has its own."""
 
     def __init__(
         self,
@@ -229,9 +229,9 @@ class Engine:
         several: bool,
         declare: Callable[..., None],
     ) -> None:
-        """Connect to nothing yet; `several` servers may take over from each other.
+        """Connect later; with `several` servers, another may take over.
 
-        `declare` is told now and then which settings decide what writes survive.
+        `declare` gets from time to time the settings that decide what writes survive.
         """
         self._pools = PerLoop(lambda: Pool(connect, size, timeout), Pool.close)
         self._declare = declare
@@ -246,7 +246,7 @@ class Engine:
     async def call(
         self, statement: bytes, values: Sequence[Any] = (), *, again: bool = True
     ) -> Rows:
-        """Run one statement, which is a transaction of its own, and return its rows.
+        """Run one statement in its own transaction, and return its rows.
 
         `again` says that it may be run a second time if nobody knows what became of the first.
         """
@@ -260,7 +260,7 @@ class Engine:
             try:
                 result = await work(link)
             except Exception:
-                with suppress(psycopg.Error):  # a broken connection undoes it as well
+                with suppress(psycopg.Error):  # a broken connection is rolled back as well
                     await link.run(b"ROLLBACK")
                 raise
             await link.run(b"COMMIT")
@@ -269,17 +269,17 @@ class Engine:
         return await self._do(run, again)
 
     def tenant_number(self, name: str) -> int:
-        """Return the number of a tenant, 0 if this process does not know it."""
+        """Return the number of a tenant, 0 if it is not cached."""
         return self._tenants.get(name, 0)
 
     def note_tenant(self, name: str, number: int) -> None:
-        """Remember the number of a tenant, which never changes."""
+        """Cache the number of a tenant, which never changes."""
         if len(self._tenants) >= MAX_TENANTS:
-            self._tenants.clear()  # at worst a number is asked for once more
+            self._tenants.clear()  # at worst, a number is read again
         self._tenants[name] = number
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._closed = True
         if os.getpid() == self._pid:
             await self._pools.close()
@@ -308,11 +308,11 @@ class Engine:
                     await pool.drop_idle()
                 elif not is_undone(error):
                     raise fault from error
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the retries of many clients
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _ask(self, link: Link) -> None:
-        """Learn what writes survive now, for settings change under open connections."""
+        """Read the server's durability again: settings may change while connections are open."""
         (settings,) = await link.run(SQL["durability"])
         self._declare(*settings)
         self._ask_at = time.monotonic() + _ASK_EVERY
@@ -329,11 +329,11 @@ class Engine:
             ) from None
 
     def _is_no_primary(self, fault: Exception) -> bool:
-        """Tell whether another of several servers may be the one to write to."""
+        """Return whether another of several servers may be the primary."""
         return self._several and isinstance(fault, ReadOnly)
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("the store is closed")
         if os.getpid() != self._pid:
-            raise StoreClosed("the store was opened before a fork; open it anew in each process")
+            raise StoreClosed("the store was opened before a fork; open it again in each process")

@@ -1,4 +1,4 @@
-"""Appending to and reading a log in PostgreSQL: each is one call of one function there."""
+"""The log in PostgreSQL: each append or read is one call of one SQL function."""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +10,7 @@ from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone
 from keepthread.stores import codec
 from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.codec import PackedId, Row, pack_id
-from keepthread.stores.postgres import records as shelf
-from keepthread.stores.postgres import sessions
+from keepthread.stores.postgres import records, sessions
 from keepthread.stores.postgres.engine import Engine, Link, Taken
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.rows import (
@@ -44,7 +43,7 @@ def guard_of(
     created_at: float,
     digest: bytes,
 ) -> bytes:
-    """Return the check over a row's digest and the values around it, as `guard_of` in SQL does.
+    """Return the checksum of a row's digest and its other values, as `guard_of` in SQL does.
 
     The position and the totals are given inside the server, and SHA-256 is what it knows there.
     """
@@ -53,7 +52,7 @@ def guard_of(
 
 
 def id_to_bytes(id: PackedId) -> bytes:
-    """Return an id as it is stored: a name of 16 bytes has a NUL behind it, to be told apart."""
+    """Return an id as it is stored; a name of 16 bytes gets a NUL, to differ from packed ids."""
     if isinstance(id, bytes):
         return id
     data = id.encode()
@@ -61,7 +60,7 @@ def id_to_bytes(id: PackedId) -> bytes:
 
 
 def id_from_bytes(data: bytes) -> PackedId:
-    """Return the id that `id_to_bytes` wrote, or a picture of what it did not write."""
+    """Return the id that `id_to_bytes` wrote, or a printable form of damaged bytes."""
     return data if len(data) == _PACKED else data.rstrip(b"\0").decode("utf-8", "replace")
 
 
@@ -74,7 +73,7 @@ def decode(place: int, row: tuple[Any, ...]) -> Message:
 
 
 def columns(rows: Sequence[Row]) -> list[list[Any]]:
-    """Return the columns of rows, as one statement takes them all."""
+    """Return rows as columns, for one statement."""
     stored = (row._replace(id=id_to_bytes(row.id), extra=row.extra or b"") for row in rows)
     return [list(column) for column in zip(*stored, strict=True)]
 
@@ -85,7 +84,7 @@ _PAGE: Final = 200
 
 
 async def append(engine: Engine, tenant: int, sid: int, new: Append) -> list[Message]:
-    """Store what is new at the end, answer what is known, note activity if it is time to."""
+    """Store new messages at the end, return known ones, and record activity if it is due."""
     drafts = new.drafts
     if not drafts:
         info = await sessions.by_sid(engine, tenant, sid)
@@ -140,14 +139,14 @@ def _stored(draft: Draft, seq: int, turn: int, total: int) -> Message:
 async def _damaged_digests(
     engine: Engine, tenant: int, sid: int, drafts: Sequence[Draft]
 ) -> dict[bytes, bytes]:
-    """Return what stands for a digest in damaged rows under these ids."""
+    """Return the stored digests of damaged rows with these ids."""
     ids = [id_to_bytes(draft.packed) for draft in drafts]
     rows = await engine.call(SQL["find"], (tenant, sid, ids, []))
     return {row[1]: row[11] for row in rows if decode(sid, row).state == "damaged"}
 
 
 def _agree(draft: Draft, damaged: Mapping[bytes, bytes]) -> Draft:
-    """Return a draft that is no conflict with a damaged message: what that said is not known."""
+    """Return a draft that does not conflict with a damaged message, whose body is unknown."""
     digest = damaged.get(id_to_bytes(draft.packed), draft.body.digest)
     return draft._replace(body=draft.body._replace(digest=digest))
 
@@ -165,7 +164,7 @@ async def tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> list[Mess
 
 
 async def careful_tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> list[Message]:
-    """Step back through a log with damage: what is damaged costs nothing, whatever it says."""
+    """Read a damaged log backwards: damaged rows cost nothing, whatever they contain."""
     tokens, limit, before, after, least = wanted
 
     async def step_back(link: Link) -> list[Message]:
@@ -189,7 +188,7 @@ async def careful_tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> l
 async def read(
     engine: Engine, tenant: int, sid: int, after: int, upto: int, limit: int
 ) -> list[Message]:
-    """Return messages behind a position, oldest first."""
+    """Return the messages after a position, oldest first."""
     rows = await engine.call(SQL["read"], (tenant, sid, after, upto, limit))
     found = [decode(sid, row) for row in rows]
     if not found or found[-1].state == "damaged":
@@ -202,7 +201,7 @@ async def read(
 async def find(
     engine: Engine, tenant: int, sid: int, ids: Iterable[str], seqs: Iterable[int]
 ) -> list[Message]:
-    """Return the messages of these ids and positions."""
+    """Return the messages with these ids or positions."""
     names = [id_to_bytes(pack_id(id)) for id in ids]
     rows = await engine.call(SQL["find"], (tenant, sid, names, list(seqs)))
     if not rows:
@@ -217,7 +216,7 @@ async def _end(link: Link, tenant: int, sid: int) -> int:
 
 
 async def lock(link: Link, tenant: int, sid: int) -> tuple[int, bool]:
-    """Keep others from a session until the end; return its epoch, and whether it is intact."""
+    """Lock a session until the transaction ends; return its epoch, and whether it is intact."""
     rows = await link.run(SQL["lock_session"], (tenant, sid))
     if not rows:
         raise SessionGone("the session was deleted")
@@ -225,7 +224,7 @@ async def lock(link: Link, tenant: int, sid: int) -> tuple[int, bool]:
 
 
 async def load(link: Link, tenant: int, sid: int, drafts: Sequence[Draft]) -> int:
-    """Copy messages to the end, passing over what is there."""
+    """Copy messages to the end, skipping stored positions."""
     await lock(link, tenant, sid)
     (numbers,) = await link.run(SQL["head"], (tenant, sid))
     head = Head._make(numbers)
@@ -244,7 +243,7 @@ async def load(link: Link, tenant: int, sid: int, drafts: Sequence[Draft]) -> in
             continue
         row = next_copy(sid, head, draft, guard_of)
         if row.id in taken:
-            raise Conflict(f"message id {draft.id!r} is at another position already")
+            raise Conflict(f"message id {draft.id!r} is already at another position")
         head = head_after(row)
         by_seq[row.seq] = row
         taken.add(row.id)
@@ -255,9 +254,9 @@ async def load(link: Link, tenant: int, sid: int, drafts: Sequence[Draft]) -> in
 
 
 async def erase(link: Link, tenant: int, sid: int, places: Sequence[int]) -> int:
-    """Erase messages and what is made of them; return the epoch in force behind that."""
+    """Erase messages and the records made of them; return the new epoch."""
     epoch, intact = await lock(link, tenant, sid)
-    if not intact:  # a new guard would make the damage look sound
+    if not intact:  # a new checksum would hide the damage
         raise Damaged("the record of the session is damaged; run `verify`")
     found = {row[0]: _row(row) for row in await link.run(SQL["find"], (tenant, sid, [], places))}
     for seq in places:
@@ -288,7 +287,7 @@ _MESSAGE, _RECORD, _SOURCE = 1, 2, 3  # parts of what it returns
 
 
 async def gather(engine: Engine, tenant: int, sid: int, wanted: Gather) -> Gathered:
-    """Return a session's prompt, tail, records and what those are made of."""
+    """Return a session's prompt, tail, records and the messages those are made of."""
     tokens, least, kinds, follow = wanted
     asked = (*kinds, *follow)
     values = (tenant, sid, tokens, least, _array(asked), _array(tuple(follow)))
@@ -334,5 +333,5 @@ def _array(kinds: tuple[str, ...]) -> str:
 def _record(sid: int, row: tuple[Any, ...]) -> Record:
     _, intact, version, key, _, value, made_of, _, kind, *_ = row
     if not intact:
-        raise shelf.damaged(kind, key)
-    return shelf.record(sid, b"", kind, key, value, version, made_of)
+        raise records.damaged(kind, key)
+    return records.record(sid, b"", kind, key, value, version, made_of)

@@ -1,8 +1,8 @@
-"""Letting go of erased bytes in PostgreSQL.
+"""Remove erased bytes from PostgreSQL, and recount tokens.
 
-A row that is changed or deleted stays in its table's file: VACUUM only lets its space be used
-again. Rewriting a table leaves nothing behind but in the server's log, until that is recycled. A
-client sees none of these files, so it searches none of them.
+A changed or deleted row stays in its table's file: VACUUM only makes its space reusable. Rewriting
+a table removes it everywhere except in the server's log, until that is recycled. A client cannot
+read these files, so they are not searched.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from keepthread.stores.rows import recounted_row
 from keepthread.types import Cleaning, Residue
 
 _LOCK_TIMEOUT: Final = "3s"
-_PATIENCE: Final = 5.0  # seconds to wait for transactions that began before
+_TIMEOUT: Final = 5.0  # seconds to wait for transactions that began before
 _PAUSE: Final = 0.02
 _ELSEWHERE: Final = Residue(
     "standbys, archived WAL and backups",
-    "they have what the server once had",
-    "they are made anew or deleted",
+    "they contain what the server had then",
+    "they are made again or deleted",
 )
 
 
 class Touched(NamedTuple):
-    """What was erased from, as the tables have it."""
+    """The sessions and owners whose data was erased, as the tables have them."""
 
     tenant: int
     sids: Sequence[int]
@@ -42,7 +42,7 @@ class Touched(NamedTuple):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Return it as a statement takes it; 0 is the shelf of owners and of the tenant."""
+        """Return the parameters of a statement; 0 means the records of owners and of the tenant."""
         names = [owner.encode() for owner in self.owners]
         return ([0, *self.sids], names, self.tenant)
 
@@ -54,7 +54,7 @@ class _Table(NamedTuple):
 
 
 async def clean(server: Server, touched: Touched, *, rewrite: bool) -> Cleaning:
-    """Vacuum the tables that were erased from, or rewrite them, as far as this role may."""
+    """Vacuum or rewrite the tables with erased rows, as far as this role may."""
     try:
         db = await server.connect_plainly()
         try:
@@ -74,7 +74,7 @@ class _Cleaner:
         self._residues: list[Residue] = []
 
     async def run(self) -> Cleaning:
-        # Who waits for a lock holds up all who come behind.
+        # A statement that waits for a lock blocks all later ones.
         await self._db.execute(b"SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
         alone = not self._rewrite or await self._outlast()
         tables = await self._tables()
@@ -87,11 +87,11 @@ class _Cleaner:
         return Cleaning(self._done, (), 0, self._residues, again=again)
 
     async def _outlast(self) -> bool:
-        """Wait for who may still see what was erased: a rewrite keeps it for them.
+        """Wait for transactions that may still see erased rows: a rewrite keeps the rows for them.
 
-        Twice: who begins while such a one is there is taken to see as far back.
+        Twice, because a transaction that begins beside an old one counts as just as old.
         """
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         for _ in range(2):
             before = await self._transactions()
             while before & await self._transactions():
@@ -112,7 +112,7 @@ class _Cleaner:
         return [_Table._make(row) for row in await cursor.fetchall()]
 
     async def _vacuum(self, table: _Table) -> bool:
-        """Vacuum or rewrite a table; tell whether it could be locked for that."""
+        """Vacuum or rewrite a table; return whether it could be locked."""
         how = sql.SQL("VACUUM (FULL) {}" if self._rewrite else "VACUUM {}")
         name = sql.Identifier(*table.name.split("."))
         try:
@@ -124,12 +124,12 @@ class _Cleaner:
     def _judge(
         self, before: Sequence[_Table], after: Mapping[str, int], busy: Sequence[str]
     ) -> None:
-        """Say which tables are in other files than before, and which are not."""
-        anew = [t.name for t in before if after.get(t.name, 0) != t.file]
-        vacuumed = [t.name for t in before if t.mine and t.name not in (*anew, *busy)]
-        foreign = [t.name for t in before if not t.mine and t.name not in anew]
-        if anew:
-            self._done.append(f"{len(anew)} tables were rewritten")
+        """Report which tables were rewritten, which were vacuumed, and which remain."""
+        rewritten = [t.name for t in before if after.get(t.name, 0) != t.file]
+        vacuumed = [t.name for t in before if t.mine and t.name not in (*rewritten, *busy)]
+        foreign = [t.name for t in before if not t.mine and t.name not in rewritten]
+        if rewritten:
+            self._done.append(f"{len(rewritten)} tables were rewritten")
         if vacuumed:
             self._done.append(f"{len(vacuumed)} tables were vacuumed")
         used = "their space is used again"
@@ -137,7 +137,7 @@ class _Cleaner:
             until = f"{used}; rewrite=True rewrites the tables now"
             self._keep([*vacuumed, *busy, *foreign], "erased rows stay in the files", until)
             return
-        self._keep(busy, "others hold them", "they let go and the memory is opened again")
+        self._keep(busy, "others have locked them", "the locks end and the memory is opened again")
         why = "they could not be rewritten: this role does not own them"
         self._keep(foreign, why, f"{used}, or their owner runs VACUUM FULL")
 
@@ -146,7 +146,7 @@ class _Cleaner:
             self._residues.append(Residue(f"the tables {', '.join(names)}", why, until))
 
     async def _move_log(self) -> None:
-        """Have the server begin a new part of its log, and let go of those before."""
+        """Make the server start a new segment of its log, so that it can recycle older ones."""
         refused = ""
         for statement, said in (
             (b"SELECT pg_switch_wal()", "the log was switched"),
@@ -159,7 +159,7 @@ class _Cleaner:
             else:
                 self._done.append(said)
         why = f"the server's log has what was written{refused}"
-        until = "the server has recycled its parts, which checkpoints bring about"
+        until = "the server has recycled its segments, which happens after checkpoints"
         self._residues.append(Residue("pg_wal", why, until))
 
 
@@ -186,7 +186,7 @@ class _Numbers(NamedTuple):
 async def recount(
     engine: Engine, tenant: int, sid: int, counter: TokenCounter, progress: Progress | None
 ) -> int:
-    """Count what another counter counted, set the totals right; return how many were counted."""
+    """Count the messages that another counter counted, correct the totals, return the number."""
     name = counter.name.encode()
     counts: Counts = {}
     last = 0
@@ -213,7 +213,7 @@ def _count(sid: int, rows: Rows, counter: TokenCounter) -> Counts:
 
 
 async def _apply(link: Link, tenant: int, sid: int, counter: TokenCounter, counts: Counts) -> int:
-    """Write counts and running totals; what arrived meanwhile is counted now."""
+    """Write counts and running totals; messages that arrived since are counted now."""
     await lock(link, tenant, sid)
     name = counter.name.encode()
     total = counted = 0
@@ -225,7 +225,7 @@ async def _apply(link: Link, tenant: int, sid: int, counter: TokenCounter, count
             counts = counts | await asyncio.to_thread(_count, sid, found, counter)
         for old in page:
             if old.guard != guard_of(sid, *old[:-1]):
-                continue  # a new guard would make the damage look sound
+                continue  # a new checksum would hide the damage
             tokens, by = old.tokens, old.counter
             if old.counter != name and counts[old.seq][1] >= 0:
                 tokens, by = counts[old.seq][1], name

@@ -1,11 +1,10 @@
-"""Finding in a PostgreSQL database: words by a GIN index, vectors by pgvector; each one call."""
+"""Search in PostgreSQL: words with a GIN index, vectors with pgvector; each is one call."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_LENGTH, MOST_SEQ
-from keepthread.stores.postgres import records as shelf
-from keepthread.stores.postgres import sessions, words
+from keepthread.stores.postgres import records, sessions, words
 from keepthread.stores.postgres import vectors as points
 from keepthread.stores.postgres.engine import Engine, Rows
 from keepthread.stores.postgres.log import decode
@@ -24,16 +23,16 @@ from keepthread.types import (
     Unread,
 )
 
-_SITTINGS: Final = 0  # the number of no word
-_MESSAGE: Final = 1  # one of the parts of what is fetched
-_AT_ONCE: Final = 50  # sessions that are taken out of a view in one transaction
+_SITTINGS: Final = 0  # not the number of a word
+_MESSAGE: Final = 1  # a type of fetched rows
+_AT_ONCE: Final = 50  # sessions removed from an index in one transaction
 
 
 class PostgresFinder:
-    """The `Searchable` of one tenant; `number` tells the tenant's."""
+    """The `Searchable` of one tenant; `number` returns the tenant's number."""
 
     def __init__(self, engine: Engine, number: Callable[[], Awaitable[int]]) -> None:
-        """Stand behind one tenant's wall."""
+        """Search for one tenant."""
         self._engine = engine
         self._number = number
 
@@ -160,7 +159,7 @@ class PostgresFinder:
     async def _check_session(
         self, scope: tuple[bytes | None, int | None], found: Sequence[Any]
     ) -> None:
-        """Say that a session is gone in which nothing was found, if that is why."""
+        """Raise `SessionGone` if nothing was found because the session was deleted."""
         if scope[1] is not None and not found:
             await sessions.by_sid(self._engine, await self._number(), scope[1])
 
@@ -170,7 +169,7 @@ def _name(view: str) -> bytes:
 
 
 def _scope(owner: str | None, session: SessionKey | None) -> tuple[bytes | None, int | None]:
-    """Return the owner's name and the session's number, as far as they are given."""
+    """Return the owner's name and the session's number, if given."""
     check_filter(owner, "owner")
     return (
         None if owner is None else owner.encode(),
@@ -179,7 +178,7 @@ def _scope(owner: str | None, session: SessionKey | None) -> tuple[bytes | None,
 
 
 def _begun(view: str, read: Unread, upto: int, places: Iterable[int]) -> tuple[Any, ...]:
-    """Return what was read: the view, the session, its epoch, and between which positions."""
+    """Return the index, the session, its epoch, and the range that was read."""
     name = _name(view)
     check_count(upto, "upto")
     sid = sid_of(read.session)
@@ -198,7 +197,7 @@ def _asked(view: tuple[int, str], asked: Sequence[str]) -> tuple[list[str], list
 
 
 def _pieces(places: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Return the lowest places that the pieces at places may have."""
+    """Return the lowest places that the parts at places may have."""
     return words.split(place & ~MOST_LENGTH for place in places)
 
 
@@ -223,5 +222,5 @@ def _placed(row: tuple[Any, ...]) -> Placed:
 def _record(row: tuple[Any, ...]) -> Record:
     _, sid, _, _, intact, version, key, _, value, made_of, _, kind, *_ = row
     if not intact:
-        raise shelf.damaged(kind, key)
-    return shelf.record(sid, b"", kind, key, value, version, made_of)
+        raise records.damaged(kind, key)
+    return records.record(sid, b"", kind, key, value, version, made_of)

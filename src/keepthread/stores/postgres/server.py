@@ -1,4 +1,4 @@
-"""Reaching a PostgreSQL server: how to connect, what its writes survive, which format it has."""
+"""A PostgreSQL server: how to connect, its durability, and the format of its database."""
 
 from typing import Any, Final
 
@@ -16,25 +16,25 @@ from keepthread.stores.validation import check_format
 from keepthread.types import Durability
 
 _WAITS_FOR_STANDBY: Final = frozenset(("on", "remote_apply", "remote_write"))
-_LEAST_TIMEOUT: Final = 2  # seconds; libpq takes less for this
+_LEAST_TIMEOUT: Final = 2  # seconds; libpq rounds less up to this
 
 
 class Server:
-    """One database on one server, or on several that may take over from each other."""
+    """A database on one server, or on several of which one is the primary."""
 
     def __init__(self, url: str, *, timeout: float, least: Durability | None = None) -> None:
-        """Take a URL or a connection string of libpq's, and the least durability accepted."""
+        """Take a URL or a connection string of libpq, and the lowest acceptable durability."""
         try:
             given: dict[str, Any] = dict(conninfo_to_dict(url))
-        except psycopg.ProgrammingError:  # whose words may quote a part of the password
+        except psycopg.ProgrammingError:  # its text may quote a part of the password
             raise InvalidInput(
-                "that is no PostgreSQL URL; are all special characters in it percent-encoded?"
+                "that is not a PostgreSQL URL; are all special characters in it percent-encoded?"
             ) from None
         self.several = "," in str(given.get("host", ""))
         if self.several:
             given.setdefault("target_session_attrs", "read-write")
         given.setdefault("application_name", "keepthread")
-        # One of several may never answer, and there must be time left to ask the others.
+        # One of several may never answer, and there must be time left to try the others.
         shares = 1 if not self.several else 1 + len(str(given["host"]).split(","))
         given.setdefault("connect_timeout", max(_LEAST_TIMEOUT, round(timeout / shares)))
         self._given = given
@@ -42,7 +42,7 @@ class Server:
         self._milliseconds = str(max(1, round(timeout * 1000)))
         self._least: Durability = least or "memory"
         self.durability: Durability = self._least
-        """What its writes survive, as it said when it was last asked."""
+        """The durability at the last check."""
 
     async def begin(self, *, migrate: bool, partitions: int) -> int:
         """Create the schema if the database is empty; return the format it had, 0 if it was."""
@@ -59,7 +59,7 @@ class Server:
         return known
 
     async def _make_ready(self, db: Connection, *, migrate: bool, partitions: int) -> int:
-        """Create the schema, or say what is to be done; return the format the database had."""
+        """Create the schema, or raise an error with what to do; return the format it had."""
         with hung_up_after(db, self._seconds):
             known = await _format(db)
         if known == 0:
@@ -77,7 +77,7 @@ class Server:
         return known
 
     async def connect(self) -> Connection:
-        """Return a connection behind the walls; after a failover it may be to another server."""
+        """Return a connection with row-level security; after a failover, to another server."""
         db = await self.connect_plainly()
         try:
             with hung_up_after(db, self._seconds):
@@ -88,28 +88,28 @@ class Server:
         return db
 
     async def connect_plainly(self) -> Connection:
-        """Return a connection with the rights of whoever is named in the URL."""
+        """Return a connection with the rights of the user in the URL."""
         db = await psycopg.AsyncConnection.connect(
             make_conninfo(**self._given), autocommit=True, prepare_threshold=0
         )
         if self.several:
             self._prefer(db.info.host, str(db.info.port))
-        # Whatever its size, a number is a bigint: each mixture of types would be a plan of its own.
+        # Every number is sent as a bigint: each mix of types would need its own query plan.
         db.adapters.register_dumper(int, Int8BinaryDumper)
         db.adapters.register_dumper(str, StrBinaryDumper)
         db.adapters.register_dumper(list, ListBinaryDumper)
         return db
 
     def _prefer(self, host: str, port: str) -> None:
-        """Ask first who answered last: others may be silent, or take themselves for the primary."""
+        """Try the last server first: others may not answer, or wrongly claim to be the primary."""
         hosts, ports = (str(self._given.get(name, "")).split(",") for name in ("host", "port"))
         places = list(zip(hosts, ports * len(hosts), strict=False))  # one port may be for all
         places.sort(key=lambda place: place[0] != host or place[1] not in (port, ""))
-        if "hostaddr" not in self._given:  # which goes with the hosts, and is hardly ever given
+        if "hostaddr" not in self._given:  # it belongs to the hosts, and is rarely given
             self._given["host"], self._given["port"] = map(",".join, zip(*places, strict=True))
 
     async def _settle(self, db: Connection) -> None:
-        """Take the role and settings of our statements, and check what the connection gives."""
+        """Set the role and settings of our statements, and check the connection."""
         await db.execute(SQL["settle"], (self._milliseconds, self._milliseconds))
         await _check_isolation(db)
         await self._check_durability(db)
@@ -121,7 +121,7 @@ class Server:
         self.declare(*settings)
 
     def declare(self, *settings: str) -> None:
-        """Take note of what the server gives now, and refuse less than was asked for."""
+        """Store the server's current durability; raise if it is below the requested one."""
         self.durability = durability_of(*settings)
         if strength(self.durability) < strength(self._least):
             raise DurabilityTooLow(
@@ -132,7 +132,7 @@ class Server:
 
 
 async def _check_isolation(db: Connection) -> None:
-    """Refuse a connection on which row-level security is off, or could be off later."""
+    """Raise `NotIsolated` if row-level security is off, or could be off later."""
     cursor = await db.execute(SQL["isolation"])
     row = await cursor.fetchone()
     assert row
@@ -154,7 +154,7 @@ async def _check_isolation(db: Connection) -> None:
 
 
 def durability_of(fsync: str, synchronous_commit: str, standbys: str) -> Durability:
-    """Return what an acknowledged write survives under these settings of a server."""
+    """Return the durability of acknowledged writes under these settings of a server."""
     if fsync != "on" or synchronous_commit == "off":
         return "process"
     return "replicated" if standbys and synchronous_commit in _WAITS_FOR_STANDBY else "power"
@@ -171,7 +171,7 @@ async def _format(db: Connection) -> int:
 
 
 async def _create(db: Connection, partitions: int) -> int:
-    """Create the schema, all or nothing; of several processes one does, the others wait.
+    """Create the schema in one transaction; of several processes, one does it, the others wait.
 
     Returns the format it found when it was its turn.
     """

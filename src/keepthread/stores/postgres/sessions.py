@@ -1,4 +1,4 @@
-"""Sessions in PostgreSQL: each function is one call there."""
+"""Sessions in PostgreSQL: each function is one call of one SQL function."""
 
 from functools import lru_cache
 from typing import Any, cast
@@ -20,7 +20,7 @@ from keepthread.types import SessionInfo, SessionKey
 
 
 async def create(engine: Engine, tenant: int, session: SessionInfo) -> SessionInfo:
-    """Make a new session."""
+    """Create a session."""
     details = encode_details(session)
     id, owner, kind = session.id.encode(), session.owner.encode(), KINDS.index(session.kind)
     times = (session.created_at, session.updated_at)
@@ -58,13 +58,13 @@ async def update(
 
 
 async def by_id(engine: Engine, tenant: int, id: str) -> SessionInfo | None:
-    """Return the session of an id, or None."""
+    """Return the session with an id, or None."""
     rows = await engine.call(SQL["session_by_id"], (tenant, id.encode()))
     return _decode(rows[0]) if rows else None
 
 
 async def by_sid(engine: Engine, tenant: int, sid: int) -> SessionInfo:
-    """Return the session of a key."""
+    """Return the session with a key."""
     return _decode(await _row(engine, tenant, sid))
 
 
@@ -84,14 +84,14 @@ async def latest(engine: Engine, tenant: int, owner: str | None, limit: int) -> 
 
 
 async def behind(engine: Engine, tenant: int, after: int, limit: int) -> list[SessionInfo]:
-    """Return every session behind a key."""
+    """Return every session after a key."""
     return [
         _decode(row) for row in await engine.call(SQL["sessions_behind"], (tenant, after, limit))
     ]
 
 
 async def delete(engine: Engine, tenant: int, sid: int, required: Condition) -> None:
-    """Remove a session with all it has, if it meets the condition."""
+    """Remove a session and all its data, if it meets the condition."""
     values = (tenant, sid, *required)
     ((outcome,),) = await engine.call(SQL["delete_session"], values, again=False)
     if outcome == "gone":
@@ -104,8 +104,8 @@ async def delete(engine: Engine, tenant: int, sid: int, required: Condition) -> 
 
 @lru_cache(maxsize=1024)
 def prompt_and_fence(details: bytes) -> tuple[str | None, str]:
-    """Return what a context needs of a session: its system prompt, and its fence."""
-    # Every context asks for it, and it hardly ever changes.
+    """Return a session's system prompt and delimiter, which a context needs."""
+    # Every context needs it, and it rarely changes.
     fields = decode_details(details)
     return fields["system_prompt"], fields.get("fence", "")
 

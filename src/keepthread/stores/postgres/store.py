@@ -1,4 +1,4 @@
-"""The store in a PostgreSQL database: for teams, for many sessions, past one machine."""
+"""The store in a PostgreSQL database: for many sessions and several machines."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,14 +31,14 @@ from keepthread.types import (
     Verification,
 )
 
-_PARTITIONS: Final = 16  # enough on one server; each is a lock more in every statement
+_PARTITIONS: Final = 16  # enough for one server; each adds a lock to every statement
 
 
 class PostgresBackend:
     """One database, for every tenant in it."""
 
     def __init__(self, server: Server, engine: Engine) -> None:
-        """Work on a server's connections."""
+        """Use the connections of a server."""
         self._server = server
         self.engine = engine
 
@@ -50,7 +50,7 @@ class PostgresBackend:
         await self.engine.close()
 
     async def number(self, tenant: str, *, make: bool = False) -> int:
-        """Return a tenant's number, 0 as long as it has none."""
+        """Return a tenant's number, 0 if it has none yet."""
         number = self.engine.tenant_number(tenant)
         if not number:
             ((number,),) = await self.engine.call(SQL["tenant_number"], (tenant.encode(), make))
@@ -134,14 +134,14 @@ class PostgresBackend:
 
     async def put(self, tenant: str, scope: Scope, record: Put) -> int:
         epochs = {sid_of(session): epoch for session, epoch in record.epochs.items()}
-        shelf = await self._shelf(tenant, scope, make=True)
-        return await records.put(self.engine, shelf, scope, record, epochs)
+        where = await self._scope(tenant, scope, make=True)
+        return await records.put(self.engine, where, scope, record, epochs)
 
     async def get(self, tenant: str, scope: Scope, kind: str, key: str) -> Record | None:
-        return await records.get(self.engine, await self._shelf(tenant, scope), kind, key)
+        return await records.get(self.engine, await self._scope(tenant, scope), kind, key)
 
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
-        return await records.scan(self.engine, await self._shelf(tenant, scope), kind, keys)
+        return await records.scan(self.engine, await self._scope(tenant, scope), kind, keys)
 
     async def owners(self, tenant: str) -> list[str]:
         return await records.owners(self.engine, await self.number(tenant))
@@ -149,12 +149,12 @@ class PostgresBackend:
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:
-        shelf = await self._shelf(tenant, scope)
-        return await records.drop(self.engine, shelf, kind, key, version)
+        where = await self._scope(tenant, scope)
+        return await records.drop(self.engine, where, kind, key, version)
 
-    async def _shelf(self, tenant: str, scope: Scope, *, make: bool = False) -> records.Shelf:
+    async def _scope(self, tenant: str, scope: Scope, *, make: bool = False) -> records.PgScope:
         sid = sid_of(scope.session) if scope.session else 0
-        return records.shelf_of(await self.number(tenant, make=make), sid, scope.owner)
+        return records.scope_of(await self.number(tenant, make=make), sid, scope.owner)
 
     # --- integrity ---
 
@@ -167,7 +167,7 @@ class PostgresBackend:
         tenant: str,
         touched: Sequence[SessionKey],
         rewrite: bool,
-        probes: Sequence[bytes],  # noqa: ARG002 - a client sees none of the server's files
+        probes: Sequence[bytes],  # noqa: ARG002 - a client cannot read the server's files
     ) -> Cleaning:
         owners: set[str] = set()
         for session in touched:

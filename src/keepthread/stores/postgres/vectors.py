@@ -1,4 +1,4 @@
-"""Vectors in PostgreSQL, and which of them are near: by pgvector, or else by looking at each."""
+"""Vectors in PostgreSQL; the nearest are found with pgvector, or by comparing all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -42,7 +42,7 @@ def embedding(dimensions: int, ids: bytes, data: bytes) -> Embedding:
 async def see_to_index(
     engine: Engine, tenant: int, view: bytes, vectors: Mapping[int, Embedding]
 ) -> None:
-    """Now and then, have an index made of what is near, once there is much to look through."""
+    """From time to time, create an index of vectors once there are many."""
     single = [each.dimensions for each in vectors.values() if not each.ids]
     before = engine.vectors_put
     engine.vectors_put += len(single)
@@ -50,7 +50,7 @@ async def see_to_index(
         for dimensions in set(single):
             with suppress(
                 Unavailable
-            ):  # others hold the table, or this role may not: all is compared
+            ):  # the table is locked, or this role may not: all vectors are compared
                 await engine.call(SQL["index_nearest"], (tenant, view, dimensions))
 
 
@@ -63,9 +63,9 @@ async def nearest(
     only: MessageFilter | None,
     limit: int,
 ) -> list[int]:
-    """Return the places whose single vectors are nearest; with a filter each one is looked at."""
+    """Return the places of the nearest vectors; with a filter, all vectors are compared."""
     if len(to.vectors) != to.dimensions:
-        raise InvalidInput("what is near is told of one vector, not of one for each token")
+        raise InvalidInput("a search for the nearest needs one vector, not one for each token")
     asked = (tenant, view, *scope, to.dimensions)
     if only is None:
         found = await engine.call(SQL["nearest"], (*asked, to.vectors, limit))
@@ -83,7 +83,7 @@ async def nearest(
 
 
 def _compared(rows: Sequence[tuple[Any, ...]], to: Embedding) -> Iterator[tuple[float, int]]:
-    """Yield how near each is, and its place."""
+    """Yield the similarity and place of each vector."""
     places = [place_of(sid, at) for _, sid, at, _ in rows]
     data = [data for *_, data in rows]
     try:

@@ -1,4 +1,4 @@
-"""Looking at everything of a tenant in PostgreSQL: each row, each position, at one moment."""
+"""Check all data of a tenant in PostgreSQL: each row, each position, at one moment."""
 
 import asyncio
 from typing import Final
@@ -10,15 +10,15 @@ from keepthread.stores.postgres.schema import SQL
 from keepthread.types import Damage, Verification
 
 _PAGE: Final = 1000
-_MOST_MISSING: Final = 1000
+_MAX_MISSING: Final = 1000
 _NOT_WRITTEN: Final = "the row is not what was written"
 
 
 class Inspection:
-    """One walk through a tenant's rows; pages of them, for there may be many."""
+    """One check of a tenant's rows, page by page, because there may be many."""
 
     def __init__(self, link: Link, tenant: int, progress: Progress | None) -> None:
-        """Begin with nothing seen."""
+        """Start without results."""
         self.link = link
         self.tenant = tenant
         self.progress = progress
@@ -28,7 +28,7 @@ class Inspection:
         self.records = 0
 
     async def run(self) -> Verification:
-        """Check everything, and name each damaged row."""
+        """Check everything, and report each damaged row."""
         await self.link.run(SQL["one_moment"])
         await self.link.run(SQL["name_tenant"], (str(self.tenant),))
         await self._sessions()
@@ -66,7 +66,7 @@ class Inspection:
     def _message(self, sid: int, expected: int, row: tuple[object, ...]) -> None:
         seq = row[0]
         assert isinstance(seq, int)
-        for missing in range(expected, min(seq, expected + _MOST_MISSING)):
+        for missing in range(expected, min(seq, expected + _MAX_MISSING)):
             self._found("the message is missing", sid, missing)
         if sid not in self.names:
             self._found("the message belongs to no session", sid, seq)
@@ -81,7 +81,7 @@ class Inspection:
                 self.records += 1
                 if not intact:
                     name = b"/".join((kind, key)).decode("utf-8", "replace")
-                    of = owner.decode("utf-8", "replace") or "the shelf"
+                    of = owner.decode("utf-8", "replace") or "the tenant"
                     self._found(f"the record {name} of {of} is not what was written", sid)
 
     def _found(self, what: str, sid: int, seq: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The optional driver: redis-py, and how a client is made from a URL."""
+"""The connection to Redis: clients of the optional driver redis-py, scripts, errors and retries."""
 
 import asyncio
 import hashlib
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Client = Any
-"""A client of a server or of a cluster; redis-py's own types do not tell what answers are."""
+"""A client of a server or of a cluster; redis-py does not declare the types of replies."""
 
 _SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 _CLUSTER: Final = "+cluster"
@@ -48,7 +48,7 @@ _PORT: Final = 6379
 
 
 def make_client(url: str, *, connect: float, answer: float, connections: int) -> Client:
-    """Return a client that is not connected yet; trying again is left to us."""
+    """Return a client that is not connected yet; it does not retry, because we do."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or not parts.hostname:
         known = ", ".join(f"{scheme}://HOST:PORT" for scheme in _SCHEMES)
@@ -75,15 +75,15 @@ def make_client(url: str, *, connect: float, answer: float, connections: int) ->
 
 
 async def close_client(client: Client) -> None:
-    """Let go of every connection."""
+    """Close every connection."""
     await client.aclose()
-    if isinstance(client, RedisCluster):  # it takes itself for closed once a node was lost
+    if isinstance(client, RedisCluster):  # it considers itself closed once a node was lost
         await client.nodes_manager.aclose()
         await client.nodes_manager.aclose("startup_nodes")
 
 
 async def drop_idle(client: Client) -> None:
-    """Close the lines that wait to be used; a cluster's client looks for its nodes by itself."""
+    """Close idle connections; a cluster's client looks for its nodes again automatically."""
     if not isinstance(client, RedisCluster):
         await client.connection_pool.disconnect(inuse_connections=False)
 
@@ -112,7 +112,7 @@ _BY_CODE: Final = {
 
 
 class TooFewReplicas(exceptions.RedisError):
-    """What was written is on fewer replicas than it must be on; it stays written."""
+    """Fewer replicas than required have the write; the write remains."""
 
 
 _PASSING_CODES: Final = frozenset(("LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY"))
@@ -127,18 +127,18 @@ _LOST: Final = (
 )
 
 KNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
-"""What a client raises."""
+"""The errors that a client raises."""
 
 
 def passes(error: Exception) -> bool:
-    """Tell whether the same may succeed in a moment."""
+    """Return whether a retry may succeed."""
     if isinstance(error, _LASTING):
         return False
     return isinstance(error, _LOST) or _code(error) in _PASSING_CODES
 
 
 def translate(error: Exception) -> KeepthreadError:
-    """Return our error for one of the driver's; its own words stay readable behind ours."""
+    """Return our error for one of the driver's; the text includes the driver's."""
     if _code(error) == "MISCONF" and "No space" in str(error):
         return StorageFull(f"the server's disk is full ({error})")
     kind, meaning = _BY_CODE.get(_code(error), (None, ""))
@@ -154,7 +154,7 @@ def translate(error: Exception) -> KeepthreadError:
 
 
 def _code(error: Exception) -> str:
-    """Return the word that a server's error begins with; redis-py takes some of them off."""
+    """Return the first word of a server's error; redis-py removes some of them."""
     for kind, code in _BY_KIND.items():
         if isinstance(error, kind):
             return code
@@ -173,7 +173,7 @@ _BY_KIND: Final = {
 
 
 class Script(NamedTuple):
-    """A script, and the name by which a server knows it once it has seen it."""
+    """A script, and the hash by which a server that has loaded it knows it."""
 
     text: bytes
     sha: str
@@ -211,7 +211,7 @@ _FIRST_KEY = 3
 
 
 async def run_and_wait(client: Client, command: Any, replicas: int, seconds: float) -> Any:
-    """Run a script and return its answer once so many replicas have what it wrote."""
+    """Run a script and return its answer once `replicas` replicas have its writes."""
     key: str = command[_FIRST_KEY]
     commands = (
         command,
@@ -243,11 +243,11 @@ async def _on_its_node(client: Any, key: str, commands: Any) -> list[Any]:
     try:
         await node.execute_pipeline(sent)
     except exceptions.ConnectionError:
-        await client.aclose()  # it looks for the nodes anew when it is used again
+        await client.aclose()  # it looks for the nodes again when it is used
         raise
     first = sent[0].result
     if isinstance(first, exceptions.AskError):  # the key has moved, or is moving
-        await client.execute_command(*commands[0])  # in doing so the client learns where to
+        await client.execute_command(*commands[0])  # this makes the client learn the new node
         raise exceptions.TryAgainError("the key has moved")
     if isinstance(first, exceptions.ConnectionError):
         await client.aclose()
@@ -258,11 +258,11 @@ Argument: TypeAlias = str | bytes | int
 
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.5
-_MOST_REPLICAS: Final = 3  # to be met where a primary was, before it is taken for none
+_MAX_REPLICAS: Final = 3  # found in place of a primary before we give up
 
 
 class Timeouts(NamedTuple):
-    """For how many seconds to wait: to be connected, for one answer, and with new attempts."""
+    """Timeouts in seconds: to connect, for one answer, and for all retries."""
 
     connect: float = 2.0
     answer: float = 5.0
@@ -273,7 +273,7 @@ DEFAULT_TIMEOUTS: Final = Timeouts()
 
 
 class _Line(NamedTuple):
-    """A client and the places on it, of one event loop."""
+    """The client of one event loop, and its free connections."""
 
     client: Client
     room: asyncio.Semaphore
@@ -293,7 +293,7 @@ class Link:
         connections: int,
         replicas: int = 0,
     ) -> None:
-        """Make clients when they are needed; `replicas` must have a write to acknowledge it."""
+        """Create clients on first use; a write is acknowledged once `replicas` replicas have it."""
         self.replicas = replicas
         self._timeouts = timeouts
         self._lines = PerLoop(
@@ -315,7 +315,7 @@ class Link:
         *,
         again: Sequence[Argument] | None = None,
     ) -> Any:
-        """Run a script that only reads or may be repeated; `again` are its arguments then."""
+        """Run a script that only reads or may be repeated; `again` are the arguments of a retry."""
         send = self._send_and_wait if self.replicas and script.writes else self._send
         now = args
 
@@ -324,7 +324,7 @@ class Link:
             given, now = now, args if again is None else again
             try:
                 return await send("EVALSHA", script.sha, len(keys), *keys, *given)
-            except exceptions.NoScriptError:  # the server has been restarted, or is new to us
+            except exceptions.NoScriptError:  # the server was restarted, or is a new one
                 return await send("EVAL", script.text, len(keys), *keys, *given)
 
         return await self.insist(attempt)
@@ -334,7 +334,7 @@ class Link:
         return await self.insist(lambda: self._send(*command))
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             await self._lines.close()
@@ -343,12 +343,12 @@ class Link:
         return await self.client.execute_command(*command)
 
     async def _send_and_wait(self, *command: Argument) -> Any:
-        # Less than a connection waits for an answer, so that it is the server who says so.
+        # Shorter than the connection's timeout, so that the server reports it.
         seconds = self._timeouts.answer / 2
         return await run_and_wait(self.client, command, self.replicas, seconds)
 
     async def insist(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        """Attempt something until it succeeds, fails for good, or time is up."""
+        """Retry until it succeeds, fails permanently, or the time is up."""
         self._check()
         deadline = asyncio.get_running_loop().time() + self._timeouts.again
         room = self._lines.current().room
@@ -359,7 +359,7 @@ class Link:
             room.release()
 
     async def _enter(self, room: asyncio.Semaphore, deadline: float) -> None:
-        """Wait for one of the connections."""
+        """Wait for a free connection."""
         if not room.locked():
             await room.acquire()
             return
@@ -378,9 +378,9 @@ class Link:
             try:
                 return await attempt()
             except exceptions.ReadOnlyError as error:
-                # The line leads to a server that is a replica now; a new one may not.
+                # The connection's server is a replica now; a new connection may find the primary.
                 replicas_met += 1
-                if replicas_met > _MOST_REPLICAS:
+                if replicas_met > _MAX_REPLICAS:
                     raise translate(error) from error
                 await drop_idle(self.client)
             except KNOWN as error:
@@ -393,4 +393,4 @@ class Link:
         if self._closed:
             raise StoreClosed("the store is closed")
         if os.getpid() != self._pid:
-            raise StoreClosed("the store was opened before a fork; open it anew in each process")
+            raise StoreClosed("the store was opened before a fork; open it again in each process")

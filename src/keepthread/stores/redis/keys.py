@@ -1,7 +1,7 @@
-"""Where things are: the keys of a session, of a shelf and of a tenant's index.
+"""The Redis keys of sessions, of records and of a tenant's index.
 
-Names become part of a key only as hashes, so that no name can reach another's keys. What is
-between braces decides the slot: all keys of a session share it, and one script may touch them.
+Names become part of a key only as hashes, so that no name can produce another's keys. The part
+between braces decides the slot: all keys of a session share it, so one script can use them.
 """
 
 import struct
@@ -20,12 +20,12 @@ pack_mark = struct.Struct("<q").pack
 
 
 class Place(NamedTuple):
-    """One session, or one shelf, as the scripts take it."""
+    """The keys of one session, or of other records, as the scripts take them."""
 
     key: SessionKey
     life: str
     number: int
-    """What seals are bound to, so that a value that strays into another place is noticed."""
+    """Part of every checksum, so that a value copied to another key is noticed."""
     mark: bytes
     """The number's bytes."""
     keys: tuple[str, ...]
@@ -57,14 +57,14 @@ class Place(NamedTuple):
 
 
 class Index(NamedTuple):
-    """The keys that tell of all sessions of a tenant."""
+    """The keys of a tenant's index of sessions."""
 
     last: str
     sessions: str
     active: str
     owners: str
     ends: str
-    """When sessions with a time to live may end, each with the tag of its owner."""
+    """When sessions with a time to live may expire, each with the tag of its owner."""
 
     def active_of(self, owner: str) -> str:
         """Name the sorted set of one owner's sessions."""
@@ -72,46 +72,46 @@ class Index(NamedTuple):
 
 
 def owner_tag(owner: str) -> str:
-    """Return what stands for an owner in the index."""
+    """Return the tag of an owner in the index."""
     return _tag(owner)
 
 
 def tag_of(id: str) -> str:
-    """Return what stands for a session's id in its key."""
+    """Return the tag of a session's id in its key."""
     return _tag("session", id)
 
 
 @lru_cache(maxsize=10_000)
 def session_place(tenant: str, key: SessionKey) -> Place:
-    """Return the place of a session, or say that this is no session's key."""
+    """Return the keys of a session, or raise `SessionGone`."""
     number, dash, tag = key.partition("-") if type(key) is str else ("", "", "")
     if not dash or not _is_number(number) or len(tag) != _TAG or not tag.isalnum():
-        raise SessionGone("that is no session's key here")
+        raise SessionGone("that is not a session key of this store")
     return _place(key, number, session_tag(tenant, tag), tenant, key)
 
 
 def session_tag(tenant: str, tag: str) -> str:
-    """Return the hash tag of a tenant's session: with another tenant, the same key is elsewhere."""
+    """Return the hash tag of a tenant's session; it differs between tenants."""
     return _tag("session", tenant, tag)
 
 
 def session_name(tenant: str, id: str) -> str:
-    """Return the key of the hash that a session of this id has, if there is one."""
+    """Return the key of the hash of a session with this id, whether or not it exists."""
     return _keys(session_tag(tenant, tag_of(id)))[0]
 
 
 @lru_cache(maxsize=1000)
-def shelf_place(tenant: str, owner: str) -> Place:
-    """Return the place of an owner's shelf, or of the tenant's own."""
+def records_place(tenant: str, owner: str) -> Place:
+    """Return the keys of the records of an owner or of the tenant."""
     parts = ("owner", tenant, owner) if owner else ("tenant", tenant)
     return _place(SessionKey(""), "", _tag(*parts), *parts)
 
 
 def scope_place(tenant: str, scope: Scope) -> Place:
-    """Return the place of any shelf."""
+    """Return the keys of the records of any scope."""
     if scope.session:
         return session_place(tenant, scope.session)
-    return shelf_place(tenant, scope.owner)
+    return records_place(tenant, scope.owner)
 
 
 @lru_cache(maxsize=1000)

@@ -1,4 +1,4 @@
-"""Appending to a log in Redis: one script, which numbers what is new.
+"""The log in Redis: an append is one script, which numbers the new messages.
 
 The script stores all or nothing, and answers with what it found; what speaks against storing is
 judged here, so that every backend refuses the same for the same reason.
@@ -13,7 +13,7 @@ from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.codec import PackedId, Row, pack_id
 from keepthread.stores.redis.engine import LUA, Link
 from keepthread.stores.redis.keys import Place
-from keepthread.stores.redis.records import Shelf
+from keepthread.stores.redis.records import ScopedRecords
 from keepthread.stores.redis.rows import (
     guard_of,
     id_field,
@@ -52,7 +52,7 @@ from keepthread.types import Gathered, Message
 async def append(
     link: Link, place: Place, wanted: Append, *, with_record: bool
 ) -> tuple[list[Message], bytes]:
-    """Store what is new at the end, answer what is known; return the session's record if wanted."""
+    """Store new messages at the end, return known ones, and the session's record if wanted."""
     drafts, expect, turn, now = wanted
     known: dict[PackedId, Message] = {}
     while True:
@@ -83,12 +83,12 @@ async def append(
 
 
 def _count(turn: object) -> int:
-    """Return a turn as a script takes it; what is none is refused behind it."""
+    """Return a turn as the script takes it; an invalid one is rejected later."""
     return turn if type(turn) is int else 0
 
 
 def _known(place: Place, new: Sequence[Draft], found: Sequence[bytes]) -> dict[PackedId, Message]:
-    """Return the messages that are stored under drafts' ids."""
+    """Return the stored messages with the drafts' ids."""
     by_field = {id_field(d.packed): d for d in new}
     known: dict[PackedId, Message] = {}
     for field, seq, row in zip(found[::3], found[1::3], found[2::3], strict=True):
@@ -107,7 +107,7 @@ def _judge(
     expect: int | None,
     turn: int | None,
 ) -> None:
-    """Refuse what must not be stored, for the first reason there is."""
+    """Raise the first reason why the messages cannot be stored, if any."""
     check_turn(turn, head)
     total = head.total
     new: dict[PackedId, Draft] = {}
@@ -131,7 +131,7 @@ def _answers(
     head: Head,
     turn: int | None,
 ) -> list[Message]:
-    """Return what is stored now; the script numbered the new ones as is done here."""
+    """Return the stored messages; numbers the new ones in the same way as the script."""
     messages = dict(known)
     for one in drafts:
         if one.packed not in messages:
@@ -145,7 +145,7 @@ _ROWS_AT_ONCE: Final = 1000
 
 
 async def erase(link: Link, place: Place, tenant: str, positions: Sequence[int]) -> int:
-    """Replace messages by tombstones; return the epoch in force behind that."""
+    """Replace messages by tombstones; return the new epoch."""
     while True:
         state = await read_state(link, place)
         info, ttl = undamaged(place, state.record)
@@ -180,7 +180,7 @@ def _has_text(row: Row) -> bool:
 
 
 async def load(link: Link, place: Place, drafts: Sequence[Draft]) -> int:
-    """Copy messages to the end, passing over what is there."""
+    """Copy messages to the end, skipping stored positions."""
     ids = [id_field(d.packed) for d in drafts]
     seqs = [d.message.seq for d in drafts]
     while True:
@@ -209,7 +209,7 @@ def _new_copies(
     taken: dict[bytes, int],
     present: Mapping[int, bytes],
 ) -> list[Row]:
-    """Return the rows that copies become behind a head."""
+    """Return the rows of copied messages after the end of the log."""
     rows: list[Row] = []
     for one in drafts:
         seq = one.message.seq
@@ -223,7 +223,7 @@ def _new_copies(
             continue
         row = next_copy(place.number, head, one, guard_of)
         if taken.setdefault(id_field(row.id), row.seq) != row.seq:
-            raise Conflict(f"message id {one.id!r} is at another position already")
+            raise Conflict(f"message id {one.id!r} is already at another position")
         rows.append(row)
         head = head_after(row)
     return rows
@@ -246,19 +246,19 @@ async def tail(link: Link, place: Place, wanted: Tail) -> list[Message]:
         end = min(head[0].seq, last)
         newest = newest_first(place, end, rows)
         found += newest
-        # A damaged message costs nothing, which the script could not know: there may be room yet.
+        # The script cannot know that a damaged message costs nothing: more may fit.
         if tokens is None or all(m.state != "damaged" for m in newest):
             return found[::-1]
         last = end - len(newest)
 
 
 def newest_first(place: Place, end: int, rows: Sequence[bytes]) -> list[Message]:
-    """Return the messages of rows that go back from a position."""
+    """Return the messages of rows that are ordered backwards from a position."""
     return [message_at(place, end - n, row) for n, row in enumerate(rows)]
 
 
 async def read(link: Link, place: Place, after: int, upto: int) -> list[Message]:
-    """Return messages behind a position, oldest first."""
+    """Return the messages after a position, oldest first."""
     while True:
         args = (place.life, place.mark, after + 1, upto)
         data, rows = alive(await link.run(LUA["read"], place.keys, args))
@@ -267,7 +267,7 @@ async def read(link: Link, place: Place, after: int, upto: int) -> list[Message]
 
 
 async def find(link: Link, place: Place, ids: Sequence[str], seqs: Sequence[int]) -> list[Message]:
-    """Return the messages of these ids and positions."""
+    """Return the messages with these ids or positions."""
     fields = [id_field(pack_id(id)) for id in ids]
     args = (place.life, place.mark, len(ids), *fields, *seqs)
     _, places, rows = alive(await link.run(LUA["look"], place.keys, args))
@@ -283,9 +283,9 @@ def _or_empty(value: int | None) -> int | str:
     return "" if value is None else value
 
 
-async def gather(shelf: Shelf, wish: Gather) -> Gathered:
+async def gather(records: ScopedRecords, wish: Gather) -> Gathered:
     """Return prompt, tail and records of a session."""
-    place, link = shelf.place, shelf.link
+    place, link = records.place, records.link
     numbers = (wish.tokens, wish.least, place.key, len(wish.kinds))
     args = (place.life, place.mark, *numbers, *wish.kinds, *wish.follow)
     while True:
@@ -295,11 +295,11 @@ async def gather(shelf: Shelf, wish: Gather) -> Gathered:
         if head is None:
             continue
         rows, plain, followed, sources = parts
-        kept = [one for found in (*plain, *followed) for one in shelf.unpack_all(found)]
-        if not await shelf.settled(kept):
+        kept = [one for found in (*plain, *followed) for one in records.unpack_all(found)]
+        if not await records.settled(kept):
             continue
         messages = newest_first(place, head[0].seq, rows)[::-1]
-        if any(m.state == "damaged" for m in messages):  # there may be room for more
+        if any(m.state == "damaged" for m in messages):  # more may fit
             messages = await tail(
                 link, place, Tail(wish.tokens, None, head[0].seq + 1, 0, wish.least)
             )

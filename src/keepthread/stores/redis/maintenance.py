@@ -1,6 +1,6 @@
-"""Letting go of erased bytes in Redis: its log and its snapshot are written anew, and waited for.
+"""Remove erased bytes from Redis: make the server rewrite its log and snapshot, and wait for that.
 
-A client sees none of the server's files, so it searches none of them.
+A client cannot read the server's files, so they are not searched.
 """
 
 import asyncio
@@ -22,17 +22,19 @@ from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import Cleaning, Residue
 
 _PAUSE: Final = 0.05
-_PATIENCE: Final = 300.0
-"""Seconds that a server may take to write everything anew."""
+_TIMEOUT: Final = 300.0
+"""Seconds that a server may take to rewrite everything."""
 _BACKUPS: Final = Residue(
-    "backups of the server", "they have what the server once had", "they are deleted"
+    "backups of the server",
+    "they contain what the server had then",
+    "they are deleted",
 )
-_REFUSED: Final = "the server does not let this client have it written anew"
+_REFUSED: Final = "the server does not let this client have it rewritten"
 _UNTIL: Final = "its administrator runs {}"
 
 
 async def clean(link: Link) -> Cleaning:
-    """Have every primary write its log and its snapshot anew."""
+    """Make every primary rewrite its log and its snapshot."""
     done: list[str] = []
     residues: list[Residue] = []
     for node in await nodes(link):
@@ -52,20 +54,20 @@ class _Server:
         self._residues = residues
 
     async def clean(self) -> None:
-        told = await self._info("persistence")
-        if told is None or told.get("aof_enabled") == "1":
-            await self._anew("BGREWRITEAOF", "log", "aof_rewrite")
-        await self._anew("BGSAVE", "snapshot", "rdb_bgsave")
+        info = await self._info("persistence")
+        if info is None or info.get("aof_enabled") == "1":
+            await self._rewrite("BGREWRITEAOF", "log", "aof_rewrite")
+        await self._rewrite("BGSAVE", "snapshot", "rdb_bgsave")
         replication = await self._info("replication")
         if replication is None or replication.get("connected_slaves", "0") != "0":
-            why = "their logs and snapshots are written by themselves"
-            until = "they are written anew: BGREWRITEAOF and BGSAVE on each"
+            why = "each writes its own log and snapshot"
+            until = "they are rewritten: BGREWRITEAOF and BGSAVE on each"
             self._residues.append(Residue("replicas", why, until))
 
-    async def _anew(self, command: str, what: str, field: str) -> None:
-        """Have a file written anew that holds nothing from before, and wait for it."""
+    async def _rewrite(self, command: str, what: str, field: str) -> None:
+        """Make the server rewrite a file from its current data, and wait for it."""
         try:
-            await self._rest(field)  # what is under way may have begun before the erasure
+            await self._rest(field)  # a rewrite under way may have begun before the erasure
             await self._ask(command)
             await self._rest(field)
         except KeepthreadError as error:
@@ -74,25 +76,25 @@ class _Server:
             self._residues.append(Residue(f"the server's {what}", _REFUSED, _UNTIL.format(command)))
             return
         status = "aof_last_bgrewrite_status" if what == "log" else "rdb_last_bgsave_status"
-        told = await self._info("persistence") or {}
-        if told.get(status, "ok") == "ok":
-            self._done.append(f"the server's {what} was written anew")
+        info = await self._info("persistence") or {}
+        if info.get(status, "ok") == "ok":
+            self._done.append(f"the server's {what} was rewritten")
         else:
-            why = "the server failed to write it anew"
+            why = "the server failed to rewrite it"
             self._residues.append(Residue(f"the server's {what}", why, _UNTIL.format(command)))
 
     async def _rest(self, field: str) -> None:
-        """Wait until the server is not at it."""
-        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        """Wait until the server has no such rewrite under way."""
+        deadline = asyncio.get_running_loop().time() + _TIMEOUT
         while asyncio.get_running_loop().time() < deadline:
-            told = await self._info("persistence")
+            info = await self._info("persistence")
             states = (f"{field}_in_progress", f"{field}_scheduled")
-            if told is None or all(told.get(state, "0") == "0" for state in states):
+            if info is None or all(info.get(state, "0") == "0" for state in states):
                 return
             await asyncio.sleep(_PAUSE)
 
     async def _info(self, section: str) -> dict[str, str] | None:
-        """Return what a server says of itself, None if it keeps that to itself."""
+        """Return a section of the server's INFO, None if that is forbidden."""
         try:
             told: dict[Any, Any] = await self._ask("INFO", section)
         except KeepthreadError as error:
@@ -111,7 +113,7 @@ _PAGE: Final = 200
 async def recount(
     link: Link, place: Place, counter: TokenCounter, progress: Progress | None
 ) -> int:
-    """Count what another counter counted; return how many messages that were."""
+    """Count the messages that another counter counted; return their number."""
     who = (place.life, place.mark)
     while True:
         beside = (*place.keys, f"{place.messages}:{os.urandom(8).hex()}")
@@ -134,7 +136,7 @@ async def _count_apart(
     counter: TokenCounter,
     progress: Progress | None,
 ) -> "_Count":
-    """Count page by page and put the new rows beside the old ones."""
+    """Count page by page and stage the new rows beside the old ones."""
     count = _Count(place, counter)
     while True:
         args = (place.life, place.mark, count.last + 1, count.last + _PAGE)
@@ -152,7 +154,7 @@ async def _count_apart(
 
 
 class _Count:
-    """A counting, and how far it has come."""
+    """The state of a recount."""
 
     def __init__(self, place: Place, counter: TokenCounter) -> None:
         self.place = place
@@ -165,7 +167,7 @@ class _Count:
         self.total = 0
 
     def page(self, rows: Sequence[bytes]) -> list[tuple[int, bytes]]:
-        """Return positions and new rows for the next ones of the log."""
+        """Return positions and new rows of the next page of the log."""
         new: list[tuple[int, bytes]] = []
         for data in rows:
             self.last += 1
@@ -176,7 +178,7 @@ class _Count:
 
     def _row(self, row: Row, data: bytes) -> bytes:
         if not _is_guarded(self.place, row):
-            return data  # a new guard would make the damage look sound
+            return data  # a new checksum would hide the damage
         message = decode(self.place.number, row, guard_of)
         tokens, counter = row.tokens, row.counter
         if message.state == "live" and counter != self.name:

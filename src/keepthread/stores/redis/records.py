@@ -24,35 +24,35 @@ _REST: Final = _version.size + _SEAL
 
 
 class Kept(NamedTuple):
-    """A record, and the epochs of other sessions on which it still waits."""
+    """A record, and the epochs of other sessions that must be confirmed before it counts."""
 
     record: Record
     waits: Mapping[SessionKey, int]
     settled: bytes
-    """What it is once it waits no more."""
+    """Its encoding once it is confirmed."""
 
 
 def name_of(kind: str, key: str) -> bytes:
-    """Return the field of a record; names sort by kind and key, for neither can hold NUL."""
+    """Return the field of a record; names sort by kind and key, because neither contains NUL."""
     return f"{kind}\0{key}".encode()
 
 
 def pack_rest(value: bytes, made_of: bytes | None, waits: Mapping[SessionKey, int]) -> bytes:
-    """Return a record but for its version; two puts of the same are told apart."""
+    """Return an encoded record without its version; two puts of the same value differ."""
     made, waiting = made_of or b"", json.dumps(dict(waits)).encode() if waits else b""
     fixed = _rest.pack(os.urandom(8), zlib.crc32(value), len(made), len(waiting))
     return fixed + made + waiting + value
 
 
 def settled(rest: bytes) -> bytes:
-    """Return the same without the epochs on which it waits."""
+    """Return the same without the epochs to confirm."""
     token, check, made, waiting = _rest.unpack_from(rest)
     start = _rest.size + made
     return _rest.pack(token, check, made, 0) + rest[_rest.size : start] + rest[start + waiting :]
 
 
 def unpack(place: Place, scope: Scope, name: bytes, data: bytes) -> Kept:
-    """Return a record, or say that it is damaged."""
+    """Return a record, or raise `Damaged`."""
     kind, _, key = name.decode("utf-8", "replace").partition("\0")
     rest = data[_REST:]
     if len(rest) < _rest.size:
@@ -79,11 +79,11 @@ _PUT: Final = 1
 _OTHER_EPOCH: Final = -1
 
 
-class Shelf:
-    """One shelf of a tenant."""
+class ScopedRecords:
+    """The records of one scope of a tenant."""
 
     def __init__(self, link: Link, tenant: str, place: Place, scope: Scope) -> None:
-        """Name the shelf; nothing is asked yet."""
+        """Keep the scope; nothing is read yet."""
         self.link = link
         self.tenant = tenant
         self.place = place
@@ -91,7 +91,7 @@ class Shelf:
         self._who = (place.life, place.mark)
 
     async def put(self, new: Put) -> int:
-        """Replace a record if it and its sources are as the caller saw them."""
+        """Store a record, unless it or its sources changed since the caller read them."""
         kind, key, value, made_of, _, version, epochs = new
         others = {s: epoch for s, epoch in epochs.items() if s != self.place.key}
         own = epochs.get(self.place.key) if self.place.key else None
@@ -99,7 +99,7 @@ class Shelf:
         try:
             await self._check(others)
         except (Stale, SessionGone):
-            record = await self.get(kind, key)  # another version is the first thing to be said
+            record = await self.get(kind, key)  # another version is reported first
             check_version(record.version if record else 0, version)
             raise
         rest = pack_rest(value, made_of, others)
@@ -127,7 +127,7 @@ class Shelf:
             return kept.record
 
     async def scan(self, kind: str | None, keys: Keys) -> list[Record]:
-        """Return the records of the shelf."""
+        """Return the records of the scope."""
         first, last = _bounds(kind, keys)
         count = -1 if keys.limit == MAX_COUNT else keys.limit
         args = (*self._who, first, last, count)
@@ -138,7 +138,7 @@ class Shelf:
                 return [k.record for _, k in kept]
 
     async def drop(self, kind: str, key: str, version: int | None) -> bool:
-        """Take a record away; it need not be sound for that."""
+        """Delete a record, even a damaged one."""
         args = (*self._who, name_of(kind, key), "" if version is None else version)
         reply = await self.link.run(LUA["drop"], self.place.keys, (*args, 0), again=(*args, 1))
         verdict, number = alive(reply)
@@ -147,12 +147,12 @@ class Shelf:
         return bool(number)
 
     def unpack_all(self, found: Sequence[bytes]) -> list[tuple[bytes, Kept]]:
-        """Return records from names and values that come last first."""
+        """Return records from names and values in descending order."""
         pairs = zip(found[::2], found[1::2], strict=True)
         return [(n, unpack(self.place, self.scope, n, data)) for n, data in pairs][::-1]
 
     async def settled(self, kept: Sequence[tuple[bytes, Kept]]) -> bool:
-        """Tell whether no record waits; those that do are let stand or taken back."""
+        """Return whether all records are confirmed; confirm or revert those that are not."""
         waiting = [(name, one) for name, one in kept if one.waits]
         for name, one in waiting:
             try:
@@ -164,7 +164,7 @@ class Shelf:
     async def _settle(
         self, name: bytes, version: int, waits: Mapping[SessionKey, int], rest: bytes
     ) -> None:
-        """Let a record that waits stand, or take it back and say why."""
+        """Confirm a waiting record, or revert it and raise the reason."""
         args = (*self._who, name, version)
         try:
             await self._check(waits)
@@ -172,7 +172,7 @@ class Shelf:
             await self.link.run(LUA["settle"], self.place.keys, (*args, b""))
             raise
         if not alive(await self.link.run(LUA["settle"], self.place.keys, (*args, rest))):
-            raise Stale("the record was replaced or taken back meanwhile")
+            raise Stale("the record was replaced or reverted in the meantime")
 
     async def _check(self, epochs: Mapping[SessionKey, int]) -> None:
         for session, epoch in epochs.items():
@@ -180,7 +180,7 @@ class Shelf:
 
 
 def _bounds(kind: str | None, keys: Keys) -> tuple[bytes, bytes]:
-    """Return the first and the last name, neither included."""
+    """Return the bounds of the names, both exclusive."""
     if kind is None:
         return b"-", b"+"
     return b"(" + name_of(kind, keys.after), b"(" + name_of(kind, keys.before)

@@ -26,7 +26,7 @@ _all = struct.Struct("<8s3qqd32sBHHI")
 
 
 def seal(mark: bytes, text: bytes) -> bytes:
-    """Return the check over a value that belongs to a place."""
+    """Return the checksum of a value that is stored under one key."""
     return hashlib.sha1(mark + text, usedforsecurity=False).hexdigest()[:8].encode()
 
 
@@ -41,20 +41,20 @@ def guard_of(
     created_at: float,
     digest: bytes,
 ) -> bytes:
-    """Return the check over a row's digest and the values around it."""
+    """Return the checksum of a row's digest and its other values."""
     numbers = _guarded.pack(place, seq, turn, turns, total, tokens, created_at)
     return seal(b"", numbers + digest + counter)
 
 
 def pack_rest(draft: Draft) -> bytes:
-    """Return what is known of a row before its log gives it numbers."""
+    """Return the part of a row that does not depend on its position."""
     _, _, id, body, tokens, counter, at = draft
     row = Row(0, id, body.role, body.content, body.extra, tokens, counter, 0, 0, 0, at, b"", b"")
     return _pack_rest(row._replace(digest=body.digest))
 
 
 def pack_row(row: Row) -> bytes:
-    """Return a row as it is kept."""
+    """Return a row as it is stored."""
     guard = row.guard if isinstance(row.guard, bytes) else _NO_GUARD
     return _numbers.pack(guard, row.turn, row.turns, row.total) + _pack_rest(row)
 
@@ -73,7 +73,7 @@ def _pack_rest(row: Row) -> bytes:
 
 
 def unpack_row(seq: int, data: bytes) -> Row:
-    """Return the row at a position; one that cannot be right has no guard."""
+    """Return the row at a position; one that cannot be decoded has no checksum."""
     if len(data) < _all.size:
         return Row(seq, "", 1, b"", None, 0, b"", 0, 0, 0, 0.0, b"", _NO_GUARD)
     guard, turn, turns, total, tokens, at, digest, kind, *lengths = _all.unpack_from(data)
@@ -110,23 +110,23 @@ def message_at(place: Place, seq: int, data: bytes) -> Message:
 
 
 def id_field(id: PackedId) -> bytes:
-    """Return the field under which a message's position is kept."""
+    """Return the field that stores a message's position."""
     return b"x" + id if isinstance(id, bytes) else b"t" + id.encode("utf-8", "surrogatepass")
 
 
 def whole(seq: bytes) -> int:
-    """Return a position as Redis gives it; 0 is none."""
+    """Return a position from a reply of Redis; 0 if there is none."""
     return int(seq) if seq.isdigit() else 0
 
 
 def pack_head(place: Place, head: Head, ttl: int) -> bytes:
-    """Return where a log ends, and for how many milliseconds its session lives."""
+    """Encode the end of a log and the session's time to live in milliseconds."""
     numbers = _head.pack(*head, ttl)
     return numbers + seal(place.mark, numbers)
 
 
 def unpack_head(place: Place, data: bytes) -> tuple[Head, int] | None:
-    """Return where a log ends and its time to live, or None if that is damaged."""
+    """Return the end of a log and the time to live, or None if they are damaged."""
     numbers, check = data[: _head.size], data[_head.size :]
     if len(numbers) < _head.size or check != seal(place.mark, numbers):
         return None

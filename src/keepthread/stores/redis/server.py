@@ -1,4 +1,4 @@
-"""What an acknowledged write survives on a server, by asking it.
+"""Find out what an acknowledged write survives on a server.
 
 `appendfsync everysec` is less than it seems: while the server syncs its log, for up to two
 seconds, it acknowledges what it has not even handed to its kernel, and loses that when it is
@@ -26,14 +26,14 @@ _REPLICAS: Final = "connected_slaves"
 
 
 class Promise(NamedTuple):
-    """A level, and why it is no higher."""
+    """A durability, and what prevents a higher one."""
 
     level: Durability
     reason: str = ""
 
 
 async def require(link: Link, asked: Durability | None) -> Durability:
-    """Return the level the server gives, or refuse less than was asked for."""
+    """Return the server's durability; raise `DurabilityTooLow` if it is below the requested one."""
     promise = await learn(link)
     if asked is not None and strength(promise.level) < strength(asked):
         raise DurabilityTooLow(
@@ -43,15 +43,15 @@ async def require(link: Link, asked: Durability | None) -> Durability:
 
 
 async def learn(link: Link) -> Promise:
-    """Return what the server gives; of a cluster, what the weakest of its primaries gives."""
+    """Return the server's durability; for a cluster, that of its weakest primary."""
     promises = [judge(await _settings(link, node), link.replicas) for node in await nodes(link)]
     return min(promises, key=lambda promise: strength(promise.level))
 
 
 def judge(settings: Mapping[str, str] | None, replicas: int) -> Promise:
-    """Return what these settings give, if so many replicas are waited for."""
+    """Return the durability of these settings if writes wait for `replicas` replicas."""
     if settings is None:
-        return Promise("memory", "it does not tell its settings (CONFIG is forbidden)")
+        return Promise("memory", "it does not show its settings (CONFIG is forbidden)")
     promise = _alone(settings)
     if promise.level != "power":
         return promise
@@ -64,7 +64,7 @@ def judge(settings: Mapping[str, str] | None, replicas: int) -> Promise:
 
 
 def _alone(settings: Mapping[str, str]) -> Promise:
-    """Return what a server gives without its replicas."""
+    """Return the durability of a server without its replicas."""
     policy = settings.get("maxmemory-policy", "noeviction")
     if policy != "noeviction" and settings.get("maxmemory", "0") != "0":
         return Promise("memory", f"it drops keys when its memory is full ({policy})")
@@ -83,7 +83,7 @@ def _alone(settings: Mapping[str, str]) -> Promise:
 
 
 async def nodes(link: Link) -> Sequence[Mapping[str, Any]]:
-    """Return what names each primary to the client."""
+    """Return the arguments that select each primary."""
     if not isinstance(link.client, RedisCluster):
         return [{}]
     await link.insist(link.client.initialize)
@@ -91,7 +91,7 @@ async def nodes(link: Link) -> Sequence[Mapping[str, Any]]:
 
 
 async def _settings(link: Link, node: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return settings and number of replicas of a server, None if it keeps them to itself."""
+    """Return settings and number of replicas of a server, None if that is forbidden."""
     send = partial(link.client.execute_command, **node)
     found: dict[Any, Any] = {}
     try:
@@ -106,7 +106,7 @@ async def _settings(link: Link, node: Mapping[str, Any]) -> dict[str, str] | Non
 
 
 def is_forbidden(error: BaseException | None) -> bool:
-    """Tell whether a server does not know a command, or not for us; some rename CONFIG away."""
+    """Return whether a command is unknown or forbidden; some servers rename CONFIG."""
     return isinstance(error, exceptions.NoPermissionError) or "unknown command" in str(error)
 
 

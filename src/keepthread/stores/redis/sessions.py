@@ -23,9 +23,9 @@ from keepthread.stores.redis.keys import (
     Place,
     index_of,
     owner_tag,
+    records_place,
     session_name,
     session_place,
-    shelf_place,
     tag_of,
 )
 from keepthread.stores.redis.rows import guard_of, pack_head, seal, unpack_head, unpack_row
@@ -50,20 +50,20 @@ class State(NamedTuple):
 
     @property
     def next_revision(self) -> int:
-        """Return what tells a changed session from this one."""
+        """Return the revision, which differs once the session is changed."""
         return int(self.revision) + 1 if self.revision.isdigit() else 1
 
 
 class Description(NamedTuple):
-    """What a sound record holds."""
+    """The content of a sound record."""
 
     info: SessionInfo
     ttl: int
-    """Milliseconds from the latest activity; 0: for ever."""
+    """Milliseconds from the latest activity; 0: forever."""
 
 
 async def read_state(link: Link, place: Place) -> State:
-    """Return the session's hash, or say that it is gone."""
+    """Return the session's hash, or raise `SessionGone`."""
     state = state_of(await link.ask("HGETALL", place.session))
     if state.life != place.life.encode():
         raise SessionGone("the session was deleted")
@@ -76,7 +76,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> State:
 
 
 def alive(reply: Any) -> Any:
-    """Return a script's reply, or say that the session is gone."""
+    """Return a script's reply, or raise `SessionGone`."""
     if reply is None:
         raise SessionGone("the session was deleted")
     return reply
@@ -98,7 +98,7 @@ def unpack_active(place: Place, data: bytes) -> float | None:
     return _time.unpack(at)[0]
 
 
-# --- the record: all of a session but what its messages change ---
+# --- the record: all fields of a session that its messages do not change ---
 
 
 def pack_record(place: Place, tenant: str, info: SessionInfo, ttl: int) -> bytes:
@@ -131,7 +131,7 @@ def unpack_record(place: Place, data: bytes) -> Description | None:
 
 
 def unpack_damaged(data: bytes) -> SessionInfo:
-    """Return what can still be read of a damaged record, for a person's eye."""
+    """Return the readable parts of a damaged record, for display."""
     body = data[_SEAL:]
     if len(body) < _fixed.size:
         return SessionInfo(id="")
@@ -140,7 +140,7 @@ def unpack_damaged(data: bytes) -> SessionInfo:
 
 
 def undamaged(place: Place, data: bytes) -> Description:
-    """Return a sound record, or say that it is damaged."""
+    """Return a sound record, or raise `Damaged`."""
     described = unpack_record(place, data)
     if described is None:
         raise Damaged(f"the record of session {unpack_damaged(data).id!r} is damaged; run `verify`")
@@ -157,7 +157,7 @@ def _texts(body: bytes) -> list[bytes]:
 
 
 async def sound_head(link: Link, place: Place, data: bytes) -> tuple[Head, int] | None:
-    """Return where a log ends and its time to live; mend what is damaged, and return None."""
+    """Return the end of a log and the time to live; repair damaged ones and return None."""
     head = unpack_head(place, data)
     if head is None:
         await _mend_head(link, place, data)
@@ -165,7 +165,7 @@ async def sound_head(link: Link, place: Place, data: bytes) -> tuple[Head, int] 
 
 
 async def find_head(link: Link, place: Place) -> Head:
-    """Find where a log ends from its rows: on the last sound one, with damaged ones behind it."""
+    """Find the end of a log from its rows: the last sound one, plus damaged ones after it."""
     fields: list[bytes] = await link.ask("HKEYS", place.messages)
     seqs = sorted((int(field) for field in fields if field.isdigit()), reverse=True)
     last = seqs[0] if seqs else 0
@@ -177,7 +177,7 @@ async def find_head(link: Link, place: Place) -> Head:
 
 
 async def _mend_head(link: Link, place: Place, damaged: bytes) -> None:
-    """Put what the rows say in the place of a damaged head, so that the log goes on."""
+    """Replace a damaged head by one computed from the rows, so that the log can be used."""
     state = await read_state(link, place)
     described = unpack_record(place, state.record)
     head = await find_head(link, place)
@@ -186,7 +186,7 @@ async def _mend_head(link: Link, place: Place, damaged: bytes) -> None:
 
 
 async def create(link: Link, place: Place, tenant: str, info: SessionInfo, ttl: int) -> bool:
-    """Make a session; tell whether its id was free."""
+    """Create a session; return whether its id was free."""
     values = (
         pack_head(place, Head(), ttl),
         pack_active(place, info.updated_at),
@@ -216,7 +216,7 @@ async def update(
 
 
 async def delete(link: Link, place: Place, required: Condition) -> None:
-    """Remove a session with all it has, if it meets the condition."""
+    """Remove a session and all its data, if it meets the condition."""
     unready, since = required
     args = (int(unready), b"" if since is None else pack_time(since))
     keyed = (place.life, place.mark)
@@ -230,7 +230,7 @@ async def delete(link: Link, place: Place, required: Condition) -> None:
 
 
 async def by_id(link: Link, tenant: str, id: str) -> SessionInfo | None:
-    """Return the session of an id, or None."""
+    """Return the session with an id, or None."""
     state = state_of(await link.ask("HGETALL", session_name(tenant, id)))
     if not state.life:
         return None
@@ -242,12 +242,12 @@ async def by_id(link: Link, tenant: str, id: str) -> SessionInfo | None:
 
 
 async def describe(link: Link, place: Place) -> SessionInfo:
-    """Return what is known of a session."""
+    """Return a session's metadata."""
     return await describe_state(link, place, await read_state(link, place))
 
 
 async def epoch_of(link: Link, place: Place) -> int:
-    """Return how often something was erased in a session."""
+    """Return the number of erasures in a session."""
     life, record = await link.ask("HMGET", place.session, "life", "record")
     if life != place.life.encode():
         raise SessionGone("the session was deleted")
@@ -255,7 +255,7 @@ async def epoch_of(link: Link, place: Place) -> int:
 
 
 async def describe_state(link: Link, place: Place, state: State) -> SessionInfo:
-    """Return what a session's hash says."""
+    """Return the metadata in a session's hash."""
     head, _ = unpack_head(place, state.head) or (await find_head(link, place), 0)
     described = unpack_record(place, state.record)
     active = unpack_active(place, state.active)
@@ -272,16 +272,16 @@ async def describe_state(link: Link, place: Place, state: State) -> SessionInfo:
 
 
 GRACE: Final = 60_000_000
-"""For how many microseconds what was announced may be about to be made: longer than any attempt."""
+"""Microseconds after which an announced session is not created any more."""
 
 _PAGE: Final = 100
 _SWEPT_BY_A_LIST: Final = 1000
 SWEPT_BY_A_NEW_SESSION: Final = 20
-"""More than one, so that the index gets shorter while sessions are made."""
+"""More than one, so that the index shrinks while sessions are created."""
 
 
 async def register(link: Link, tenant: str, info: SessionInfo, ttl: int) -> SessionKey:
-    """Announce a session that is about to be made, and return its key."""
+    """Announce a session before it is created, and return its key."""
     index = index_of(tenant)
     keys = (index.last, index.sessions, index.active, index.active_of(info.owner), index.ends)
     about = (tag_of(info.id), int(is_listed(info)), repr(info.updated_at))
@@ -290,7 +290,7 @@ async def register(link: Link, tenant: str, info: SessionInfo, ttl: int) -> Sess
 
 
 async def tell(link: Link, tenant: str, info: SessionInfo) -> None:
-    """Tell the index of a session's activity, and whether it is listed."""
+    """Update the index with a session's activity, and whether it is listed."""
     index = index_of(tenant)
     keys = (index.sessions, index.active, index.active_of(info.owner))
     number = info.key.partition("-")[0]
@@ -299,7 +299,7 @@ async def tell(link: Link, tenant: str, info: SessionInfo) -> None:
 
 
 async def withdraw(link: Link, tenant: str, key: SessionKey, owner: str) -> None:
-    """Take a session out of the index."""
+    """Remove a session from the index."""
     index = index_of(tenant)
     keys = (index.sessions, index.active, index.active_of(owner))
     await link.run(LUA["clear"], keys, (-GRACE, key))
@@ -343,13 +343,13 @@ async def _by_activity(link: Link, name: str, page: int) -> AsyncIterator[list[b
         tied = scores.count(last)
         seen.update(new)
         yield new
-    if top:  # what was active while the rest was read has moved to the front
+    if top:  # sessions active since the first page have moved to the front
         newer: list[bytes] = await link.ask("ZREVRANGEBYSCORE", name, b"+inf", b"(" + top)
         yield [key for key in newer if key not in seen]
 
 
 async def sweep(link: Link, tenant: str, *, most: int) -> None:
-    """Clear away up to `most` sessions whose time to live is over."""
+    """Remove up to `most` expired sessions from the index."""
     index = index_of(tenant)
     while most > 0:
         entries: list[bytes] = await link.run(LUA["due"], (index.ends,), (min(most, _PAGE),))
@@ -362,7 +362,7 @@ async def sweep(link: Link, tenant: str, *, most: int) -> None:
 
 
 async def _time_left(link: Link, tenant: str, entry: bytes) -> int:
-    """Return for how many milliseconds a session lives on at least; -1 if it is gone."""
+    """Return the least remaining life of a session in milliseconds; -1 if it is gone."""
     try:
         place = session_place(tenant, SessionKey(entry.decode("utf-8", "replace").split()[0]))
     except (SessionGone, IndexError):  # a damaged entry
@@ -373,13 +373,13 @@ async def _time_left(link: Link, tenant: str, entry: bytes) -> int:
 
 
 async def scan(link: Link, tenant: str, after: SessionKey | None, limit: int) -> list[SessionInfo]:
-    """Return every session behind a key, in the order they were made."""
+    """Return every session after a key, in the order of creation."""
     found: list[SessionInfo] = []
     async for info in every(link, tenant, after=after, page=min(limit, _PAGE)):
         if len(found) == limit:
             break
         found.append(info)
-    if len(found) < limit:  # it has walked over all that ended as well
+    if len(found) < limit:  # it has passed all expired sessions too
         await sweep(link, tenant, most=MAX_COUNT)
     return found
 
@@ -387,7 +387,7 @@ async def scan(link: Link, tenant: str, after: SessionKey | None, limit: int) ->
 async def every(
     link: Link, tenant: str, *, after: SessionKey | None = None, page: int = _PAGE
 ) -> AsyncIterator[SessionInfo]:
-    """Yield every session behind a key, or from the first."""
+    """Yield every session after a key, or from the first."""
     name = index_of(tenant).sessions
     last = f"({after.partition('-')[0]}" if after else "-inf"
     while page > 0:
@@ -400,7 +400,7 @@ async def every(
 
 
 async def _there(link: Link, tenant: str, keys: Sequence[bytes], met_in: str) -> list[SessionInfo]:
-    """Return the sessions of these keys that there are; clear away the others."""
+    """Return the existing sessions of these keys; remove the others from the index."""
     found = await asyncio.gather(*(_describe(link, tenant, key) for key in keys))
     gone = [key for key, info in zip(keys, found, strict=True) if info is None]
     if gone:
@@ -420,7 +420,7 @@ async def _describe(link: Link, tenant: str, key: bytes) -> SessionInfo | None:
 
 
 async def announce_owner(link: Link, tenant: str, owner: str) -> None:
-    """Note that an owner is about to have a record."""
+    """Announce an owner before a record is stored."""
     await link.run(LUA["announce"], (index_of(tenant).owners,), (owner,))
 
 
@@ -428,7 +428,7 @@ async def owners(link: Link, tenant: str) -> list[str]:
     """Return the owners who have a record."""
     name = index_of(tenant).owners
     known: list[bytes] = await link.ask("ZRANGE", name, 0, -1)
-    places = [shelf_place(tenant, owner.decode()) for owner in known]
+    places = [records_place(tenant, owner.decode()) for owner in known]
     asked: list[Any] = await asyncio.gather(*(link.ask("EXISTS", p.records) for p in places))
     gone = [owner for owner, there in zip(known, asked, strict=True) if not there]
     if gone:

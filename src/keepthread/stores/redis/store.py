@@ -1,4 +1,4 @@
-"""The store on Redis: for sessions that many processes share, for a while or for long."""
+"""The store on Redis: sessions shared by many processes, with or without a time to live."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from keepthread.stores.records import Condition, Keys, encode_details, with_chan
 from keepthread.stores.redis import log, maintenance, sessions
 from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, Link, Timeouts, make_client
 from keepthread.stores.redis.keys import Place, scope_place, session_place
-from keepthread.stores.redis.records import Shelf
+from keepthread.stores.redis.records import ScopedRecords
 from keepthread.stores.redis.server import require
 from keepthread.stores.redis.verify import Inspection
 from keepthread.stores.rows import Draft
@@ -89,7 +89,7 @@ class RedisBackend:
         self, tenant: str, after: SessionKey | None, limit: int
     ) -> list[SessionInfo]:
         if after is not None:
-            session_place(tenant, after)  # refuses what is no key
+            session_place(tenant, after)  # raises if it is not a key
         return await sessions.scan(self.link, tenant, after, limit)
 
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
@@ -99,11 +99,11 @@ class RedisBackend:
         await self._withdraw(tenant, session, known.owner)
 
     async def _sweep(self, tenant: str) -> None:
-        with suppress(Unavailable):  # the session is made; whoever makes the next one tries again
+        with suppress(Unavailable):  # the session exists; the next creation tries again
             await sessions.sweep(self.link, tenant, most=sessions.SWEPT_BY_A_NEW_SESSION)
 
     async def _withdraw(self, tenant: str, session: SessionKey, owner: str) -> None:
-        with suppress(Unavailable):  # it is gone, and whoever meets its entry clears it away
+        with suppress(Unavailable):  # it is deleted; its entry is removed when it is read
             await sessions.withdraw(self.link, tenant, session, owner)
 
     # --- the log ---
@@ -119,9 +119,9 @@ class RedisBackend:
     async def _touch(self, tenant: str, place: Place, record: bytes, now: float) -> None:
         described = sessions.unpack_record(place, record)
         if described is None:
-            return  # whoever looks at the session is told
+            return  # `describe` reports the damage
         info = replace(described.info, key=place.key, updated_at=now)
-        with suppress(Unavailable):  # the messages are stored; the next ones tell it again
+        with suppress(Unavailable):  # the messages are stored; the next append updates the index
             await sessions.tell(self.link, tenant, info)
             self._activity.note(place.key, now)
 
@@ -132,7 +132,7 @@ class RedisBackend:
         return await log.tail(self.link, session_place(tenant, session), wanted)
 
     async def gather(self, tenant: str, session: SessionKey, wanted: Gather) -> Gathered:
-        return await log.gather(self._shelf(tenant, Scope(session=session)), wanted)
+        return await log.gather(self._records(tenant, Scope(session=session)), wanted)
 
     async def read(
         self, tenant: str, session: SessionKey, after: int, upto: int, limit: int
@@ -157,16 +157,16 @@ class RedisBackend:
     # --- records ---
 
     async def put(self, tenant: str, scope: Scope, record: Put) -> int:
-        shelf = self._shelf(tenant, scope)
+        records = self._records(tenant, scope)
         if scope.owner:
             await sessions.announce_owner(self.link, tenant, scope.owner)
-        return await shelf.put(record)
+        return await records.put(record)
 
     async def get(self, tenant: str, scope: Scope, kind: str, key: str) -> Record | None:
-        return await self._shelf(tenant, scope).get(kind, key)
+        return await self._records(tenant, scope).get(kind, key)
 
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
-        return await self._shelf(tenant, scope).scan(kind, keys)
+        return await self._records(tenant, scope).scan(kind, keys)
 
     async def owners(self, tenant: str) -> list[str]:
         return await sessions.owners(self.link, tenant)
@@ -174,10 +174,10 @@ class RedisBackend:
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:
-        return await self._shelf(tenant, scope).drop(kind, key, version)
+        return await self._records(tenant, scope).drop(kind, key, version)
 
-    def _shelf(self, tenant: str, scope: Scope) -> Shelf:
-        return Shelf(self.link, tenant, scope_place(tenant, scope), scope)
+    def _records(self, tenant: str, scope: Scope) -> ScopedRecords:
+        return ScopedRecords(self.link, tenant, scope_place(tenant, scope), scope)
 
     # --- integrity ---
 
@@ -185,7 +185,7 @@ class RedisBackend:
         return await Inspection(self.link, tenant, progress).run()
 
     async def clean(self, *_: object) -> Cleaning:
-        """Have the log written anew as a whole; a client sees none of the server's files."""
+        """Make the server rewrite its whole log; a client cannot read the server's files."""
         return await maintenance.clean(self.link)
 
     async def finder(self, tenant: str) -> Searchable | None:  # noqa: ARG002 - no tenant can

@@ -1,4 +1,4 @@
-"""Looking at everything of a tenant in Redis: each session, each row, each record."""
+"""Check all data of a tenant in Redis: each session, each row, each record."""
 
 from typing import Any, Final, NamedTuple
 
@@ -6,7 +6,7 @@ from keepthread.errors import Damaged, SessionGone
 from keepthread.protocols import Progress
 from keepthread.stores.redis import sessions as listing
 from keepthread.stores.redis.engine import LUA, Link
-from keepthread.stores.redis.keys import Place, index_of, session_place, shelf_place
+from keepthread.stores.redis.keys import Place, index_of, records_place, session_place
 from keepthread.stores.redis.records import unpack
 from keepthread.stores.redis.rows import id_field, message_at, unpack_head, unpack_row
 from keepthread.stores.redis.sessions import find_head, read_state, unpack_active, unpack_record
@@ -17,20 +17,20 @@ _NOT_WRITTEN: Final = "the row is not what was written"
 
 
 class _Log(NamedTuple):
-    """One session's log, to its last position; others may append meanwhile."""
+    """One session's log, to its last position; others may append in the meantime."""
 
     place: Place
     id: str
     end: int
     ids: int
-    """How many ids had a position, before the end was looked for."""
+    """Number of ids with a position, read before the end of the log."""
 
 
 class Inspection:
-    """One walk through a store, on behalf of one tenant."""
+    """One check of a store, for one tenant."""
 
     def __init__(self, link: Link, tenant: str, progress: Progress | None) -> None:
-        """Begin with nothing seen."""
+        """Start without results."""
         self.link = link
         self.tenant = tenant
         self.progress = progress
@@ -39,18 +39,18 @@ class Inspection:
         self.records = 0
 
     async def run(self) -> Verification:
-        """Check everything, and name each damaged row once."""
+        """Check everything, and report each damaged row once."""
         logs = await self._sessions()
         count = sum(log.end for log in logs)
         for log in logs:
             known = len(self.damages)
             await self._log(log, count)
-            await self._shelf(log.place, Scope(session=log.place.key), log.id)
+            await self._records(log.place, Scope(session=log.place.key), log.id)
             if len(self.damages) > known and await self._is_gone(log.place):
                 del self.damages[known:]
-        await self._shelf(shelf_place(self.tenant, ""), Scope(), "")
+        await self._records(records_place(self.tenant, ""), Scope(), "")
         for owner in await listing.owners(self.link, self.tenant):
-            await self._shelf(shelf_place(self.tenant, owner), Scope(owner=owner), "")
+            await self._records(records_place(self.tenant, owner), Scope(owner=owner), "")
         return Verification(
             sessions=len(logs),
             messages=self.messages,
@@ -89,7 +89,7 @@ class Inspection:
         return _Log(place, id, max(end, head[0].seq if head else 0), ids)
 
     async def _is_gone(self, place: Place) -> bool:
-        """Tell whether a session was deleted while it was looked at."""
+        """Return whether a session was deleted while it was checked."""
         return await self.link.ask("HGET", place.session, "life") != place.life.encode()
 
     # --- messages ---
@@ -107,7 +107,7 @@ class Inspection:
             self._found("an id has a position that is not its own", log.id)
 
     async def _page(self, log: _Log, seqs: range, rows: list[bytes]) -> int:
-        """Check rows; return how many of them have their id at its position, or have none left."""
+        """Check rows; return how many of them have a correct id, or need none."""
         fields = [id_field(unpack_row(seq, row).id) for seq, row in zip(seqs, rows, strict=True)]
         places: list[Any] = await self.link.ask("HMGET", log.place.ids, *fields)
         in_place = 0
@@ -122,7 +122,7 @@ class Inspection:
 
     # --- records ---
 
-    async def _shelf(self, place: Place, scope: Scope, session: str) -> None:
+    async def _records(self, place: Place, scope: Scope, session: str) -> None:
         args = (place.life, place.mark)
         pairs, names = await self.link.run(LUA["records"], place.keys, args)
         values: dict[bytes, bytes] = dict(zip(pairs[::2], pairs[1::2], strict=True))
@@ -135,4 +135,4 @@ class Inspection:
                 self._found(str(error), session)
             else:
                 if name not in names:
-                    self._found(f"the record {name!r} is missing in its shelf's order", session)
+                    self._found(f"the record {name!r} is missing in the order of records", session)

@@ -1,4 +1,4 @@
-"""One SQLite file: one thread that writes, one that reads, and commits shared by whoever waits.
+"""One SQLite file: one thread that writes, one that reads; jobs that wait share a commit.
 
 Work is a function of a connection. The writer takes all that waits, runs it in one transaction
 and commits once; each piece of work is all or none, in a savepoint of its own if it has company.
@@ -21,10 +21,10 @@ _PAGES_PER_COMMIT: Final = 3  # a leaf of the table and one of each of its two i
 
 
 class _Reader(Worker):
-    """Runs each piece of work by itself; every statement sees one moment of the file."""
+    """Runs jobs that only read, one at a time; every statement sees one moment of the file."""
 
     def is_current(self) -> bool:
-        """Tell whether the connection sees what was written since it was opened."""
+        """Return whether the connection sees writes made since it was opened."""
         return self._live
 
     def connect(self) -> sqlite3.Connection:
@@ -36,7 +36,7 @@ class _Reader(Worker):
             job.bell.ring([self._checked(attempt(job, db, self.file.path))])
 
     def _checked(self, answer: Answer) -> Answer:
-        """Refuse what was read without locks while another process wrote to the file."""
+        """Raise `Busy` if another process wrote to the file while it was read without locks."""
         if self._stamp is None or self.file.is_unchanged(self._stamp):
             return answer
         changed = Busy(f"{self.file.path} was written to while it was read; try again")
@@ -44,7 +44,7 @@ class _Reader(Worker):
 
 
 class _Maintainer(Worker):
-    """Runs work that writes and begins its own transactions, such as VACUUM."""
+    """Runs jobs that begin their own transactions, such as VACUUM."""
 
     def connect(self) -> sqlite3.Connection:
         return self.file.open_for_writing()
@@ -54,7 +54,7 @@ class _Maintainer(Worker):
 
 
 class _Writer(Worker):
-    """Runs all that waits in one transaction and commits once."""
+    """Runs all waiting jobs in one transaction and commits once."""
 
     def __init__(self, file: DatabaseFile, name: str) -> None:
         self.commits = 0
@@ -64,7 +64,7 @@ class _Writer(Worker):
         super().__init__(file, name)
 
     def send(self, job: Job) -> None:
-        """Hand over together what tasks of one loop ask for in the same turn of it."""
+        """Submit together the jobs that tasks of one event loop start in the same iteration."""
         loop = job.bell.loop
         gathered = self._gathered.get(loop)
         if gathered is None:
@@ -82,7 +82,7 @@ class _Writer(Worker):
             self.hand_over(jobs)
 
     async def close(self) -> None:
-        """Finish what waits, then end the thread."""
+        """Finish waiting jobs, then end the thread."""
         self._send_gathered(asyncio.get_running_loop())
         await super().close()
 
@@ -92,7 +92,7 @@ class _Writer(Worker):
         return db
 
     def before_closing(self, db: sqlite3.Connection) -> None:
-        """Leave no long log to others that have the file open."""
+        """Checkpoint, so that other processes do not inherit a long log."""
         if not db.in_transaction:
             self._bound_log(db)
 
@@ -101,22 +101,22 @@ class _Writer(Worker):
         self._bound_log(db)
 
     def _bound_log(self, db: sqlite3.Connection) -> None:
-        """Checkpoint after many pages of ours, or when the log is long, also if others wrote it."""
+        """Checkpoint after many of our own pages, or if the log is long because of any writer."""
         size = self.file.log_size() or 0
         if size <= LOG_LIMIT:
             self._tolerated = LOG_LIMIT
         if self._pages >= CHECKPOINT_PAGES or size > self._tolerated:
             self._pages = 0
             self.file.checkpoint(db)
-            # The log gets shorter with the next commit, unless a reader still needs it: then
-            # it is not tried again with every commit.
+            # The next commit shortens the log, unless a reader still needs it; then we do
+            # not try again with every commit.
             self._tolerated = max(LOG_LIMIT, size + LOG_LIMIT // 4)
 
     def _commit(self, db: sqlite3.Connection, batch: list[Job]) -> list[Answer]:
         try:
             db.execute("BEGIN IMMEDIATE")
             answers = self._attempt_all(db, batch)
-            if not db.in_transaction:  # with one statement SQLite gave up the whole transaction
+            if not db.in_transaction:  # SQLite rolled back the whole transaction
                 return [Answer(job, None, answers[-1].error) for job in batch]
             if all(answer.error for answer in answers):
                 db.execute("ROLLBACK")
@@ -137,12 +137,12 @@ class _Writer(Worker):
         answers: list[Answer] = []
         for job in batch:
             answers.append(self._attempt_in_company(job, db))
-            if not db.in_transaction:  # a savepoint now would begin a transaction of its own
+            if not db.in_transaction:  # a savepoint would start its own transaction
                 break
         return answers
 
     def _attempt_in_company(self, job: Job, db: sqlite3.Connection) -> Answer:
-        """Run one of several pieces of work; its failure undoes it alone."""
+        """Run one of several jobs; if it fails, only its own changes are undone."""
         db.execute("SAVEPOINT one")
         answer = attempt(job, db, self.file.path)
         if answer.error and db.in_transaction:
@@ -161,7 +161,7 @@ class Engine:
         self._writer = _Writer(file, f"keepthread writer {file.path.name}")
         try:
             self._reader = _Reader(file, f"keepthread reader {file.path.name}")
-        except BaseException:  # the system has no room for another thread
+        except BaseException:  # the system cannot start another thread
             self._writer.stop()
             raise
 
@@ -171,22 +171,22 @@ class Engine:
         return self._writer.commits
 
     async def write(self, work: Work[T], size: int = 0) -> T:
-        """Run work in a transaction, perhaps shared, and return once it is committed.
+        """Run a job in a transaction, which others may share; return once it is committed.
 
         `size` is about how many bytes it writes.
         """
         return await self._writer.do(work, size)
 
     async def read(self, work: Work[T]) -> T:
-        """Run work that only reads."""
+        """Run a job that only reads."""
         return await self._reader.do(work)
 
     async def read_apart(self, work: Work[T]) -> T:
-        """Run long work that only reads, on a connection and a thread of its own."""
+        """Run a long job that only reads, in its own thread and connection."""
         return await self._apart(_Reader, work)
 
     async def maintain(self, work: Work[T]) -> T:
-        """Run work that begins its own transactions, on a connection and a thread of its own."""
+        """Run a job that begins its own transactions, in its own thread and connection."""
         return await self._apart(_Maintainer, work)
 
     async def _apart(self, kind: type[Worker], work: Work[T]) -> T:
@@ -197,6 +197,6 @@ class Engine:
             await apart.close()
 
     async def close(self) -> None:
-        """Finish what waits and close the file."""
+        """Finish waiting jobs and close the file."""
         await self._reader.close()
         await self._writer.close()

@@ -38,7 +38,7 @@ _BY_CODE = {
     sqlite3.SQLITE_IOERR: (Unavailable, "the disk failed to read or write"),
     sqlite3.SQLITE_NOMEM: (Unavailable, "memory ran out"),
     sqlite3.SQLITE_CORRUPT: (Damaged, "the file is damaged"),
-    sqlite3.SQLITE_NOTADB: (Damaged, "the file is no database any more"),
+    sqlite3.SQLITE_NOTADB: (Damaged, "the file is not an SQLite database"),
     sqlite3.SQLITE_ERROR: (Damaged, "the file's schema is damaged"),
 }
 
@@ -52,13 +52,13 @@ _BY_ERRNO = {
 
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite raises. Its message may name a damaged table, which cannot be decoded then."""
+"""The errors that SQLite raises; decoding a message with the name of a damaged table may fail."""
 
 
 def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> KeepthreadError:
-    """Return our error for one of SQLite's; its own words stay readable behind ours."""
+    """Return our error for one of SQLite's; the text includes SQLite's."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # no room for the shared memory beside the file
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # no space for the shared memory file
         code = sqlite3.SQLITE_FULL
     kind, meaning = _BY_CODE.get(code & 0xFF, (Unavailable, "SQLite failed"))
     return kind(f"{path}: {meaning} ({error})")
@@ -90,11 +90,11 @@ else:
 
 
 _DESCRIPTORS: Final[set[int]] = set()
-"""Those of all locks that are held, or tried, in this process."""
+"""Descriptors of all locks that this process holds or tries to take."""
 
 
 def _close_inherited() -> None:
-    """Close a forked child's copies: one left open would hold the lock for the child's life."""
+    """Close a forked child's copies: an open copy would hold the lock while the child lives."""
     for descriptor in _DESCRIPTORS:
         with suppress(OSError):
             os.close(descriptor)
@@ -110,16 +110,16 @@ _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_N
 
 
 class FileLock:
-    """Held by at most one process, and let go by the system if that process dies."""
+    """A lock between processes; the system releases it if its holder dies."""
 
     def __init__(self, path: Path) -> None:
-        """Name the file; it is made when first needed and stays."""
+        """Set the lock file's path; the file is created on first use and kept."""
         self._path = path
         self._descriptor = -1
         self._pid = 0
 
     def take(self, *, timeout: float = 0.0) -> bool:
-        """Take the lock within `timeout` seconds; tell whether that worked."""
+        """Take the lock within `timeout` seconds; return whether that worked."""
         deadline = time.monotonic() + timeout
         descriptor = os.open(self._path, _FLAGS, 0o600)
         _DESCRIPTORS.add(descriptor)
@@ -136,8 +136,8 @@ class FileLock:
                 return True
 
     def release(self) -> None:
-        """Let go; a forked child does not let go of its parent's lock."""
-        # First forgotten, then released: another thread may take the lock at once.
+        """Release the lock; a forked child does not release its parent's."""
+        # Reset before releasing: another thread may take the lock immediately.
         descriptor, self._descriptor = self._descriptor, -1
         if os.getpid() == self._pid:
             # Closing alone would leave the lock to a child that has a copy of the descriptor.
@@ -154,7 +154,7 @@ class FileLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go."""
+        """Release the lock."""
         self.release()
 
 
@@ -165,12 +165,12 @@ def _close(descriptor: int) -> None:
 
 PAGE: Final = 4096
 LOG_LIMIT: Final = 1000 * PAGE
-"""Bytes of the write-ahead log beyond which it is checkpointed, and to which it is cut."""
+"""Size in bytes at which the write-ahead log is checkpointed, and to which it is truncated."""
 _GUARD_WAIT: Final = 1.0
-"""Seconds that a checkpoint waits for another process to end its transaction."""
+"""Seconds that a checkpoint waits for another process's transaction."""
 
 Connect: TypeAlias = Callable[[str], sqlite3.Connection]
-"""Opens a connection by URI, in autocommit mode; a test may put faults behind it."""
+"""Opens a connection by URI, in autocommit mode; tests replace it to inject faults."""
 
 
 def connect(uri: str) -> sqlite3.Connection:
@@ -179,7 +179,7 @@ def connect(uri: str) -> sqlite3.Connection:
 
 
 class FileFacts(NamedTuple):
-    """What a store's file is like; sizes are in bytes."""
+    """Facts about a store's file; sizes are in bytes."""
 
     path: Path
     size: int
@@ -195,11 +195,11 @@ Stamp: TypeAlias = tuple[int, int, int]
 
 
 class Reading(NamedTuple):
-    """A connection to read with."""
+    """A connection for reading."""
 
     db: sqlite3.Connection
     live: bool
-    """Whether it sees later writes; otherwise use it once and open another."""
+    """Whether it sees later writes; if not, use it once and open another."""
     stamp: Stamp | None
     """The file's stamp if it is read without locks: results are valid while it stays the same."""
 
@@ -211,7 +211,7 @@ class _Way(NamedTuple):
     pragmas: tuple[str, ...] = ()
 
 
-# Every connection shares an index of the log; a full or write-protected disk has no room for it.
+# Connections share an index file of the log; a full or read-only disk has no space for it.
 _SHARED = _Way("mode=ro")
 # Without a log, the file can be read as it is, without locks and without that index.
 _STILL = _Way("immutable=1")
@@ -231,7 +231,7 @@ class DatabaseFile:
         connect: Connect,
         kind: Format = STORE,
     ) -> None:
-        """Name the file; nothing is touched yet."""
+        """Set the path and settings; nothing is opened yet."""
         self.path = path.absolute()
         self._kind = kind
         self._synchronous = synchronous
@@ -246,8 +246,8 @@ class DatabaseFile:
             if not self._lock.take(timeout=self._timeout):
                 raise Busy(f"{self.path}: another process keeps it from being opened")
             with self._lock:
-                # Conversations are their owner's alone; SQLite by itself would make it 0644. A
-                # file that is there is not touched: closing it would drop SQLite's locks on it.
+                # Only the owner may read conversations; SQLite would create the file with mode
+                # 0644. An existing file is not opened here: closing it would drop SQLite's locks.
                 with suppress(FileExistsError):
                     os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
                 if not self._writable():
@@ -261,7 +261,7 @@ class DatabaseFile:
         USES.check(self.path)
         log_size = self.log_size()
         ways = [_SHARED, _ALONE if log_size else _STILL]
-        # Beside a write-protected file SQLite would leave files that stay write-protected.
+        # SQLite would create files beside a read-only file that stay read-only too.
         if log_size is None and not self._writable():
             ways.reverse()
         failure: OSError | sqlite3.Error | UnicodeDecodeError | None = None
@@ -272,7 +272,7 @@ class DatabaseFile:
             except (OSError, *SQLITE_ERRORS) as error:
                 failure = failure or error
                 if isinstance(self._ours(error), (Damaged, Busy)):
-                    break  # another way would show what is damaged, or half of what is written
+                    break  # another way would return damaged or half-written data
         assert failure is not None
         raise self._ours(failure) from failure
 
@@ -284,7 +284,7 @@ class DatabaseFile:
             return None
 
     def is_unchanged(self, stamp: Stamp) -> bool:
-        """Tell whether nobody wrote to the file since it had this stamp."""
+        """Return whether the file has not been written since it had this stamp."""
         try:
             return self._stamp() == stamp
         except OSError:
@@ -325,7 +325,7 @@ class DatabaseFile:
                 guard.execute("ROLLBACK")
 
     def empty_log(self, db: sqlite3.Connection, patience: float) -> bool:
-        """Move the whole log into the file and cut it to nothing; tell whether that worked.
+        """Move the whole log into the file and truncate it; return whether that worked.
 
         It does not while somebody reads an older moment of the file; that is waited for.
         """
@@ -337,7 +337,7 @@ class DatabaseFile:
         return not busy
 
     def facts(self, db: sqlite3.Connection) -> FileFacts:
-        """Return what the file is like, asked over any connection to it."""
+        """Return facts about the file, from any connection to it."""
         return FileFacts(
             path=self.path,
             size=self.path.stat().st_size,
@@ -353,7 +353,7 @@ class DatabaseFile:
         try:
             self._configure(db)
             is_new = self._is_empty(db)
-            if not is_new:  # before anything is changed in a file that is not ours
+            if not is_new:  # first, so that a foreign file is not changed
                 self._check_schema(db)
             db.execute("PRAGMA journal_mode = WAL").fetchall()
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
@@ -389,11 +389,11 @@ class DatabaseFile:
 
     def _configure(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1000)}").fetchall()
-        db.execute("PRAGMA trusted_schema = OFF")  # a file may come from somebody else
+        db.execute("PRAGMA trusted_schema = OFF")  # the file may come from someone else
         db.text_factory = _lenient
 
     def _is_empty(self, db: sqlite3.Connection) -> bool:
-        """Tell whether nothing was created yet; refuse what is not ours or of another format."""
+        """Return whether the file is new; raise `WrongFormat` if it is not ours."""
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (found,) = db.execute("PRAGMA user_version").fetchone()
         (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -405,7 +405,7 @@ class DatabaseFile:
         return False
 
     def _check_schema(self, db: sqlite3.Connection) -> None:
-        """Refuse a file whose schema is not exactly that of its format."""
+        """Raise an error if the file's schema is not exactly that of its format."""
         missing, foreign = difference(db, self._kind)
         if missing:
             raise Damaged(f"{self.path}: the file's schema is damaged; restore it from a backup")
@@ -426,5 +426,5 @@ class DatabaseFile:
 
 
 def _lenient(data: bytes) -> str:
-    # A flipped bit in a text must be seen by the row's check, not end the whole query.
+    # A flipped bit in a text must fail the row's checksum, not the whole query.
     return data.decode("utf-8", "surrogateescape")

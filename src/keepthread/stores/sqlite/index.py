@@ -1,9 +1,9 @@
-"""The index of words in SQLite: each function is one piece of work on a connection.
+"""The word index in SQLite: each function is one job on a connection.
 
-FTS5 keeps no text here, so whoever takes a piece out must say its words as they were put in. They
-are made from the message once more; where that does not lead to the same pieces, because the
-message is damaged or words were told apart in another way, the whole index goes: it is a view, and
-whoever asks next reads the log again.
+FTS5 stores no text here, so removing a part requires its words exactly as they were added. They are
+computed from the message again. If that does not produce the same parts, because the message is
+damaged or the analyzer has changed, the whole index is dropped: the next search builds it again
+from the log.
 """
 
 import re
@@ -20,7 +20,7 @@ from keepthread.recall.corpus import CorpusStats, spans_within
 from keepthread.recall.positions import MESSAGE, MOST_SEQ, VIEW, seq_of, span
 from keepthread.stores.codec import decode
 from keepthread.stores.records import role_bits, without
-from keepthread.stores.sqlite import watermarks as marks
+from keepthread.stores.sqlite import watermarks
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.sqlite.watermarks import Scope
@@ -30,15 +30,15 @@ from keepthread.types import Found, MessageFilter, Part, Sitting, Unread
 _MOST: Final = 100_000
 _MOST_PLACES: Final = 200_000
 _WORD: Final = 16
-"""A word takes about as much room as so many places."""
+"""A word takes about as much memory as this number of places."""
 
 
 class Words:
-    """Where words stand in a scope, as far as it was asked for lately."""
+    """A cache of the places of recently searched words in one scope."""
 
-    def __init__(self, marks: list[tuple[int, int]], sittings: Sequence[Sitting]) -> None:
-        """Begin with nothing known, when a scope is read so far and has these sittings."""
-        self.marks = marks
+    def __init__(self, indexed: list[tuple[int, int]], sittings: Sequence[Sitting]) -> None:
+        """Start empty, with the scope's indexed position and segments."""
+        self.indexed = indexed
         self.size = 0
         self._sittings = sittings
         self._places: dict[tuple[str, int], array[int]] = {}
@@ -49,28 +49,28 @@ class Words:
         return CorpusStats.of(self._sittings)
 
     def get(self, word: str, most: int) -> list[int] | None:
-        """Return at most so many places of a word, if they are known."""
+        """Return up to `most` places of a word, if they are cached."""
         known = self._places.get((word, most))
         return None if known is None else known.tolist()
 
     def keep(self, word: str, most: int, places: list[int]) -> None:
-        """Know them from now on."""
+        """Cache the places of words."""
         self._places[word, most] = array("q", places)
         self.size += len(places) + _WORD
 
 
 class Known(NamedTuple):
-    """What is known of a scope at a moment."""
+    """The cached data of a scope at one moment."""
 
     sittings: list[Sitting]
     words: Words
 
 
 class KnownSittings:
-    """What was read of sittings and words lately; used by the thread that reads alone."""
+    """A cache of segments and words; only the reader thread uses it."""
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
+        """Start empty."""
         self._state: tuple[int, int] | None = None
         self._known: dict[int, tuple[int, list[Sitting]]] = {}
         self._words: dict[Scope, Words] = {}
@@ -78,33 +78,33 @@ class KnownSittings:
         register_object(self)
 
     def clear_texts(self) -> None:
-        """Let go of the words that were looked for."""
+        """Discard the words that were searched for."""
         self._words = {}
 
     def of(self, db: sqlite3.Connection, scope: Scope, view: str) -> Known:
-        """Return the sittings of a scope, by session and position; read what is new of them."""
+        """Return the segments of a scope, by session and position; read only the new ones."""
         state = db.execute(SQL["view"], (view,)).fetchone()
         if state != self._state or self._size > _MOST:
             self._state, self._known, self._words, self._size = state, {}, {}, 0
-        marks = sorted(_read_sessions(db, scope, state[0]))
+        indexed = sorted(_read_sessions(db, scope, state[0]))
         found: list[Sitting] = []
-        for sid, upto in marks:
+        for sid, upto in indexed:
             known = self._known.get(sid)
             if known is None or known[0] != upto:
                 known = (upto, _sittings(db, sid))
                 self._known[sid] = known
                 self._size += len(known[1])
             found += known[1]
-        return Known(found, self._words_of(scope, marks, found))
+        return Known(found, self._words_of(scope, indexed, found))
 
     def _words_of(
-        self, scope: Scope, marks: list[tuple[int, int]], sittings: Sequence[Sitting]
+        self, scope: Scope, indexed: list[tuple[int, int]], sittings: Sequence[Sitting]
     ) -> Words:
         if sum([words.size for words in self._words.values()]) > _MOST_PLACES:
             self._words = {}
         words = self._words.get(scope)
-        if words is None or words.marks != marks:
-            words = self._words[scope] = Words(marks, sittings)
+        if words is None or words.indexed != indexed:
+            words = self._words[scope] = Words(indexed, sittings)
         return words
 
 
@@ -126,9 +126,9 @@ _MANY: Final = 1000
 _PLACES = SQL["places"]
 _PLACES_WITHIN = SQL["places_within"]
 _SPANS: Final = 200
-"""Stretches of a log that a word is looked for in, each by itself."""
+"""The largest number of ranges of a log that are searched one by one."""
 _LESS: Final = {"²": "", "³": "²"}
-# FTS5 would cut a word where one of these stands, and its rest would have no number before it.
+# FTS5 would split a word at these characters, and its rest would lack the scope's number.
 _NO_WORD: Final = re.compile("[\0-/:-`{-\x7f\ud800-\udfff]").search
 
 
@@ -142,12 +142,12 @@ def index(
     parts: Sequence[Part],
     sittings: Sequence[Sitting],
 ) -> None:
-    """Put pieces into the index of words; another way of telling words apart replaces it whole."""
-    number = marks.number_of(db, view)
+    """Add parts to the word index; a change of the analyzer's version replaces the whole index."""
+    number = watermarks.number_of(db, view)
     if not number:
         drop(db)
-        number = marks.new_view(db, view, of_words=True)
-    own = _scope_to_fill(db, tenant, marks.read_on(db, tenant, number, sid, read, upto))
+        number = watermarks.new_view(db, view, of_words=True)
+    own = _scope_to_fill(db, tenant, watermarks.read_on(db, tenant, number, sid, read, upto))
     db.executemany(SQL["insert_words"], _texts(own, parts))
     db.executemany(SQL["insert_piece"], [(*p[:1], *p[2:4], _bytes(p.speaker)) for p in parts])
     db.executemany(SQL["put_segment"], [(sid, *sitting[1:]) for sitting in sittings])
@@ -162,7 +162,7 @@ def _scope_to_fill(db: sqlite3.Connection, tenant: str, owner: str) -> int:
 
 
 def _texts(scope: int, parts: Iterable[Part]) -> list[tuple[int, str]]:
-    """Return the places of pieces and what FTS5 is told of each."""
+    """Return the place and the FTS5 text of each part."""
     return [
         (part.place, " ".join([f"{scope}x{word}" for word in words]))
         for part in parts
@@ -171,13 +171,13 @@ def _texts(scope: int, parts: Iterable[Part]) -> list[tuple[int, str]]:
 
 
 def _sound(words: Sequence[str]) -> Sequence[str]:
-    """Return the words that can be found; the analyser makes no others."""
+    """Return the words that can be found; the analyzer produces no others."""
     if not _NO_WORD("".join(words)):
         return words
     return [word for word in words if not _NO_WORD(word)]
 
 
-# --- asking ---
+# --- queries ---
 
 
 def places(
@@ -188,12 +188,12 @@ def places(
     words: Sequence[str],
     most: int,
 ) -> Found:
-    """Return where words stand in a scope."""
+    """Return the places of words in a scope."""
     between = _EVERYWHERE
     if scope.sid is not None:
         check_session(db, scope.tenant, scope.sid)
         between = span(scope.sid)
-    if not marks.number_of(db, view):
+    if not watermarks.number_of(db, view):
         return Found(dict.fromkeys(words, ()), ())
     sittings, lately = known.of(db, scope, view)
     scopes = _scopes(db, scope)
@@ -203,7 +203,7 @@ def places(
         if places is None:
             less = found.get(_once_less(word))
             first = first_used(less, lately.stats) if less else between[0]
-            # What stands there twice stands there once.
+            # A text that has a word twice also has it once.
             nowhere = less is not None and not less
             places = [] if nowhere else _places_of(db, scopes, word, (first, between[1]), most)
             lately.keep(word, most, places)
@@ -220,14 +220,14 @@ def places_within(
     only: MessageFilter,
     most: int,
 ) -> Found:
-    """Return where words stand in messages of some times and roles, the last places of each."""
+    """Return the newest places of words in messages of some times and roles."""
     if scope.sid is not None:
         check_session(db, scope.tenant, scope.sid)
-    if not marks.number_of(db, view):
+    if not watermarks.number_of(db, view):
         return Found(dict.fromkeys(words, ()), ())
     sittings = known.of(db, scope, view).sittings
     spans = spans_within(sittings, only.since, only.until)
-    if len(spans) > _SPANS:  # then what is between two of them is passed over one by one
+    if len(spans) > _SPANS:  # then places between two ranges are skipped one by one
         spans = [(spans[0][0], spans[-1][1])]
     scopes = _scopes(db, scope)
     condition = (only.since, only.until, role_bits(only))
@@ -250,7 +250,7 @@ def _places_in(
     if not word or _NO_WORD(word):
         return []
     found: list[int] = []
-    for between in reversed(spans):  # the last first, until there are enough
+    for between in reversed(spans):  # newest first, until there are enough
         if len(found) >= most:
             break
         for scope in scopes:
@@ -261,7 +261,7 @@ def _places_in(
 
 
 def _once_less(word: str) -> str:
-    """Return a word that is marked to stand there so often as standing there once less."""
+    """Return the mark of a repeated word for one repetition less."""
     return word[:-1] + _LESS.get(word[-1:], word[-1:])
 
 
@@ -283,7 +283,7 @@ def _places_of(
     if not word or _NO_WORD(word):
         return []
     found: list[int] = []
-    for scope in scopes:  # all in one row: a row for each place would take far longer
+    for scope in scopes:  # one row for all: a row for each place would take far longer
         row = db.execute(_PLACES, (f'"{scope}x{word}"', *between, most)).fetchone()
         found += loads(row[0])
     found.sort()
@@ -291,8 +291,8 @@ def _places_of(
 
 
 def parts(db: sqlite3.Connection, tenant: str, view: str, places: Iterable[int]) -> list[Part]:
-    """Return what is known of pieces; their length need not be right."""
-    if not marks.number_of(db, view):
+    """Return the indexed parts at places; the length in a place may be wrong."""
+    if not watermarks.number_of(db, view):
         return []
     rows = db.execute(SQL["pieces_at"], (dumps(sorted(set(places))), tenant))
     return [
@@ -301,11 +301,11 @@ def parts(db: sqlite3.Connection, tenant: str, view: str, places: Iterable[int])
     ]
 
 
-# --- forgetting ---
+# --- removal ---
 
 
 def forget(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> None:
-    """Take out the pieces of some positions of a session, or all, before the messages go."""
+    """Remove the parts of some positions of a session, or all, before the messages are removed."""
     pieces = _pieces(db, sid, seqs)
     if not pieces:
         return
@@ -319,8 +319,8 @@ def forget(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> None
 
 
 def drop(db: sqlite3.Connection) -> None:
-    """Forget every word of every tenant, and how far was read for them."""
-    for view in marks.views_of_words(db):
+    """Delete the word index of every tenant, and its positions."""
+    for view in watermarks.views_of_words(db):
         db.execute(SQL["drop_words"])
         db.execute(SQL["drop_pieces"])
         db.execute(SQL["drop_segments"])
@@ -336,9 +336,9 @@ def _pieces(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> lis
 
 
 def _take_out(db: sqlite3.Connection, sid: int, pieces: Sequence[tuple[int, int]]) -> bool:
-    """Take pieces out of the index; tell if that was worth it, and every word could be said."""
+    """Remove parts from the index; return False if dropping the index is cheaper or necessary."""
     scope = db.execute(SQL["scope_of_session"], (sid,)).fetchone()
-    if scope is None or not marks.number_of(db, VIEW) or _are_most(db, len(pieces)):
+    if scope is None or not watermarks.number_of(db, VIEW) or _are_most(db, len(pieces)):
         return False
     from keepthread.recall.chunks import parts_of  # noqa: PLC0415 - not with every file: it is slow
 
@@ -359,13 +359,13 @@ def _take_out(db: sqlite3.Connection, sid: int, pieces: Sequence[tuple[int, int]
 
 
 def _are_most(db: sqlite3.Connection, pieces: int) -> bool:
-    """Tell whether there are so many that reading the others again is less work."""
+    """Return whether indexing the remaining parts again is less work than removing these."""
     return pieces > _MANY and 2 * pieces > db.execute(SQL["count_pieces"]).fetchone()[0]
 
 
 def _shrink_sittings(db: sqlite3.Connection, sid: int, pieces: Iterable[tuple[int, int]]) -> None:
     for place, flags in pieces:
-        if sitting := marks.last_sitting(db, sid, seq_of(place)):
+        if sitting := watermarks.last_sitting(db, sid, seq_of(place)):
             less = without(sitting, place, flags)
             if less:
                 db.execute(SQL["put_segment"], (sid, *less[1:]))
@@ -374,7 +374,7 @@ def _shrink_sittings(db: sqlite3.Connection, sid: int, pieces: Iterable[tuple[in
 
 
 def _write_out(db: sqlite3.Connection) -> None:
-    """Have FTS5 write what it keeps for the commit: if it cannot, that fails this work alone."""
+    """Make FTS5 write its pending data now, so that a failure affects only this job."""
     db.execute("SAVEPOINT words")
     db.execute("RELEASE words")
 

@@ -1,4 +1,4 @@
-"""The log in SQLite: each function is one piece of work on a connection."""
+"""The log in SQLite: each function is one job on a connection."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ _BETWEEN = SQL["messages_between"]
 
 
 def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
-    """Return where a log ends, or say that its session is gone."""
+    """Return the end of a log; raise `SessionGone` if its session was deleted."""
     row = db.execute(_HEAD, (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
@@ -40,7 +40,7 @@ def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
 
 
 def known_head_of(db: sqlite3.Connection, sid: int) -> Head:
-    """Return where the log of a session that is there ends."""
+    """Return the end of the log of an existing session."""
     row = db.execute(SQL["last"], (sid,)).fetchone()
     return _head_at(db, sid, row) if row else Head()
 
@@ -54,7 +54,7 @@ def _head_at(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> Head:
 
 
 def _head_before_damage(db: sqlite3.Connection, sid: int) -> Head:
-    """Build on the last sound row; damaged ones behind it count where they stand in place."""
+    """Return the end of the log from its last sound row, plus damaged rows after it."""
     damaged: list[int] = []
     sound = Head()
     for row in db.execute(SQL["newest_of"], (sid, MAX_COUNT)):
@@ -74,7 +74,7 @@ def append(
     *,
     touches: bool,
 ) -> tuple[list[Message], bool]:
-    """Store what is new at the end, answer what is known, note activity if it `touches`.
+    """Store new messages at the end, return known ones, and record activity if `touches`.
 
     Also return whether the log grew; only then was the activity noted.
     """
@@ -108,7 +108,7 @@ def _known(db: sqlite3.Connection, sid: int, draft: Draft) -> Message:
 
 
 def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Draft]) -> int:
-    """Copy messages to the end, passing over what is there."""
+    """Copy messages to the end, skipping stored positions."""
     head = head_of(db, tenant, sid)
     for draft in drafts:
         if draft.message.seq <= head.seq:
@@ -121,13 +121,13 @@ def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Draft])
         try:
             db.execute(_INSERT, (sid, *row))
         except sqlite3.IntegrityError:
-            raise Conflict(f"message id {draft.id!r} is at another position already") from None
+            raise Conflict(f"message id {draft.id!r} is already at another position") from None
         head = head_after(row)
     return head.seq
 
 
 def tail(db: sqlite3.Connection, tenant: str, sid: int, wanted: Tail) -> list[Message]:
-    """Step back from the newest message for as long as they fit."""
+    """Return the newest messages that fit, reading backwards."""
     tokens, limit, before, after, least = wanted
     found: list[Message] = []
     left = tokens if tokens is not None else 1 << 62
@@ -152,13 +152,13 @@ def tail(db: sqlite3.Connection, tenant: str, sid: int, wanted: Tail) -> list[Me
 
 
 def _end_before(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> int | None:
-    """Return the end of the log if a damaged row claims a position behind it."""
+    """Return the end of the log if a damaged row claims a later position."""
     end = known_head_of(db, sid).seq + 1
     return end if row[0] >= end else None
 
 
 def _costs_more(left: int, sid: int, row: tuple[Any, ...]) -> bool:
-    """Tell whether a row is too large for what is left; a damaged one costs nothing."""
+    """Return whether a row exceeds the remaining budget; a damaged one costs nothing."""
     if left < 0:
         return True
     return type(row[5]) is int and row[5] > left and guarded(sid, (row[0], *row[5:]))
@@ -167,7 +167,7 @@ def _costs_more(left: int, sid: int, row: tuple[Any, ...]) -> bool:
 def read(
     db: sqlite3.Connection, tenant: str, sid: int, after: int, upto: int, limit: int
 ) -> list[Message]:
-    """Return messages behind a position, oldest first."""
+    """Return the messages after a position, oldest first."""
     rows = db.execute(SQL["oldest"], (sid, tenant, after, upto, limit)).fetchall()
     while rows and decode(sid, rows[-1]).state == "damaged" and _end_before(db, sid, rows[-1]):
         rows.pop()
@@ -179,7 +179,7 @@ def read(
 def find(
     db: sqlite3.Connection, tenant: str, sid: int, ids: Iterable[str], seqs: Iterable[int]
 ) -> list[Message]:
-    """Return the messages of these ids and positions."""
+    """Return the messages with these ids or positions."""
     check_session(db, tenant, sid)
     rows = [db.execute(SQL["message_by_id"], (sid, pack_id(id))).fetchone() for id in ids]
     rows += [db.execute(SQL["message_by_seq"], (sid, seq)).fetchone() for seq in seqs]
@@ -197,7 +197,7 @@ def sources(db: sqlite3.Connection, sid: int, records: Sequence[Record]) -> list
 
 
 def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> list[int]:
-    """Replace messages by tombstones; return the positions where there was something to erase."""
+    """Replace messages by tombstones; return the positions that were not erased yet."""
     erased: list[int] = []
     for seq in seqs:
         row = db.execute(SQL["message_by_seq"], (sid, seq)).fetchone()
@@ -211,12 +211,12 @@ def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> list[int]:
 
 
 def touch(db: sqlite3.Connection, sid: int, now: float) -> None:
-    """Note activity; a clock that stepped back changes nothing."""
+    """Record activity, unless the clock went back."""
     db.execute(SQL["touch_session"], (now, value_check(sid, now), sid, now))
 
 
 def check_session(db: sqlite3.Connection, tenant: str, sid: int) -> int:
-    """Return the session's epoch, or say that it is gone."""
+    """Return the session's epoch, or raise `SessionGone`."""
     row = db.execute(SQL["session_exists"], (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")

@@ -1,4 +1,4 @@
-"""Copying a SQLite file while it is in use, through SQLite's own online backup."""
+"""Backup, cleaning and recounting of a SQLite file while it is in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PAGES: Final = 1000
 
 
 def copy_file(db: sqlite3.Connection, target: Path, progress: Progress | None) -> None:
-    """Copy the file behind a connection; the copy gets its name once it is whole."""
+    """Copy the file of a connection; the copy gets its name once it is complete."""
     target = target.absolute()
     try:
         if os.path.lexists(target):
@@ -35,7 +35,7 @@ def copy_file(db: sqlite3.Connection, target: Path, progress: Progress | None) -
         with private_copy(target) as part:
             _copy(db, part, progress)
     except FileExistsError:
-        raise InvalidInput(f"{target} exists already; a backup overwrites nothing") from None
+        raise InvalidInput(f"{target} already exists; a backup overwrites nothing") from None
     except OSError as error:
         raise translate_os(error, target) from error
     except sqlite3.Error as error:
@@ -47,8 +47,8 @@ def _copy(db: sqlite3.Connection, part: Path, progress: Progress | None) -> None
         if progress:
             progress(total - remaining, total)
 
-    # An open transaction keeps one moment in view; without it every write by another process
-    # would make the copy begin again.
+    # An open transaction keeps the view of one moment; without it, every write by another
+    # process would restart the copy.
     db.execute("BEGIN")
     try:
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -59,7 +59,7 @@ def _copy(db: sqlite3.Connection, part: Path, progress: Progress | None) -> None
 
 
 _PATIENCE: Final = 2.0
-"""Seconds to wait for readers that look at an older moment of the file."""
+"""Seconds to wait for readers of an older state of the file."""
 _CHUNK: Final = 8 << 20
 _HAS_WORDS: Final = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'words'"
 
@@ -67,7 +67,7 @@ _HAS_WORDS: Final = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name =
 def clean(
     db: sqlite3.Connection, file: DatabaseFile, *, rewrite: bool, probes: Sequence[bytes]
 ) -> Cleaning:
-    """Merge the index of words, rewrite the file, empty its log, and search both.
+    """Merge the word index, rewrite the file, empty its log, and search both for the probes.
 
     The connection is one that may write and is in no transaction.
     """
@@ -122,12 +122,12 @@ else:
 
 
 def search(path: Path, log: Path, probes: Sequence[bytes]) -> int:
-    """Return how many of these pieces are in a file that is in use, or in its log."""
+    """Return how many of the probes are in a file or its log, while it is in use."""
     try:
         with ExitStack() as stack:
             descriptors = [USES.descriptor(path)]
             if log.exists() and log.stat().st_size:
-                # SQLite has no locks on a log, so that closing it again drops none.
+                # SQLite holds no locks on the log, so closing it drops none.
                 descriptors.append(os.open(log, os.O_RDONLY | os.O_CLOEXEC))
                 stack.callback(os.close, descriptors[-1])
             return _count_found(descriptors, probes)
@@ -175,7 +175,7 @@ def count_apart(
     counter: TokenCounter,
     progress: Progress | None,
 ) -> Counts:
-    """Count what another counter counted, without holding anyone up."""
+    """Count the messages that another counter counted, without blocking others."""
     check_session(db, tenant, sid)
     name = counter.name.encode()
     (count,) = db.execute(SQL["last_position"], (sid,)).fetchone()
@@ -191,13 +191,13 @@ def count_apart(
 def apply(
     db: sqlite3.Connection, tenant: str, sid: int, counter: TokenCounter, counts: Counts
 ) -> int:
-    """Write counts and running totals; what arrived meanwhile is counted now."""
+    """Write counts and running totals; messages that arrived since are counted now."""
     check_session(db, tenant, sid)
     name = counter.name.encode()
     total = counted = 0
     for numbers in _pages(db, sid):
         if not guarded(sid, numbers):
-            continue  # a new guard would make the damage look sound
+            continue  # a new checksum would hide the damage
         digest, tokens = counts.get(numbers.seq, (b"", -1))
         if digest != numbers.digest:
             known = numbers.counter == name
@@ -227,7 +227,7 @@ def _count(db: sqlite3.Connection, sid: int, seq: int, counter: TokenCounter) ->
 
 
 def _pages(db: sqlite3.Connection, sid: int) -> Iterator[_Numbers]:
-    """Yield every row of a log, read page by page, so that rows may be written in between."""
+    """Yield every row of a log, page by page, so that rows may be written in between."""
     last = 0
     while rows := db.execute(SQL["counts"], (sid, last, _PAGE)).fetchall():
         yield from map(_Numbers._make, rows)

@@ -1,4 +1,4 @@
-"""The shelf in SQLite: each function is one piece of work on a connection."""
+"""Records in SQLite: each function is one job on a connection."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -27,64 +27,64 @@ _OF_FOUR_KINDS = SQL["records_of_four_kinds"]
 _FOUR = 4
 
 
-class Shelf(NamedTuple):
-    """Whose shelf it is, as the table has it."""
+class FileScope(NamedTuple):
+    """The owner of records, as the table has it."""
 
     tenant: str
     sid: int
     owner: str
 
 
-def shelf_of(tenant: str, scope: Scope) -> Shelf:
-    """Return the shelf of a session, an owner, or the tenant when there is neither."""
-    return Shelf(tenant, sid_of(scope.session) if scope.session else 0, scope.owner)
+def scope_of(tenant: str, scope: Scope) -> FileScope:
+    """Return a scope as the table has it: a session, an owner, or neither for the tenant."""
+    return FileScope(tenant, sid_of(scope.session) if scope.session else 0, scope.owner)
 
 
-def put(db: sqlite3.Connection, shelf: Shelf, record: Put, epochs: Mapping[int, int]) -> int:
-    """Replace a record if it and its sources are as the caller saw them."""
+def put(db: sqlite3.Connection, where: FileScope, record: Put, epochs: Mapping[int, int]) -> int:
+    """Store a record, unless it or its sources changed since the caller read them."""
     kind, key, value, made_of, _, version, _ = record
-    _check_owner(db, shelf)
-    _check_version(db, shelf, kind, key, version)
+    _check_owner(db, where)
+    _check_version(db, where, kind, key, version)
     for sid, epoch in epochs.items():
-        check_epoch(check_session(db, shelf.tenant, sid), epoch)
-    db.execute(SQL["delete_record"], (*shelf, kind, key))
-    new = db.execute(SQL["insert_record"], (*shelf, kind, key, value, made_of)).lastrowid
+        check_epoch(check_session(db, where.tenant, sid), epoch)
+    db.execute(SQL["delete_record"], (*where, kind, key))
+    new = db.execute(SQL["insert_record"], (*where, kind, key, value, made_of)).lastrowid
     assert new is not None
-    db.execute(SQL["guard_record"], (value_check(new, *shelf, kind, key, value, made_of), new))
+    db.execute(SQL["guard_record"], (value_check(new, *where, kind, key, value, made_of), new))
     return new
 
 
-def get(db: sqlite3.Connection, shelf: Shelf, kind: str, key: str) -> Record | None:
+def get(db: sqlite3.Connection, where: FileScope, kind: str, key: str) -> Record | None:
     """Return one record."""
-    _check_owner(db, shelf)
-    row = db.execute(SQL["record"], (*shelf, kind, key)).fetchone()
+    _check_owner(db, where)
+    row = db.execute(SQL["record"], (*where, kind, key)).fetchone()
     return row and _decode(row)
 
 
-def scan(db: sqlite3.Connection, shelf: Shelf, kind: str | None, keys: Keys) -> list[Record]:
-    """Return the records of a shelf."""
-    _check_owner(db, shelf)
+def scan(db: sqlite3.Connection, where: FileScope, kind: str | None, keys: Keys) -> list[Record]:
+    """Return the records of a scope."""
+    _check_owner(db, where)
     if kind is None:
-        rows = db.execute(SQL["records"], shelf).fetchall()
-    elif keys is ALL_KEYS:  # a damaged key may be before or behind every bound
-        rows = db.execute(_OF_KIND, (*shelf, kind)).fetchall()
+        rows = db.execute(SQL["records"], where).fetchall()
+    elif keys is ALL_KEYS:  # a damaged key may be outside every bound
+        rows = db.execute(_OF_KIND, (*where, kind)).fetchall()
     else:
-        rows = db.execute(SQL["last_records"], (*shelf, kind, *keys)).fetchall()[::-1]
+        rows = db.execute(SQL["last_records"], (*where, kind, *keys)).fetchall()[::-1]
     return [_decode(row) for row in rows]
 
 
-def scan_kinds(db: sqlite3.Connection, shelf: Shelf, kinds: Sequence[str]) -> list[Record]:
-    """Return the records of some kinds on the shelf of a session that is there, kind by kind."""
-    if len(kinds) == _FOUR:  # what a context asks for, in one statement
-        found = [_decode(row) for row in db.execute(_OF_FOUR_KINDS, (*shelf, *kinds))]
+def scan_kinds(db: sqlite3.Connection, where: FileScope, kinds: Sequence[str]) -> list[Record]:
+    """Return the records of some kinds of an existing session, kind by kind."""
+    if len(kinds) == _FOUR:  # the kinds of a context, in one statement
+        found = [_decode(row) for row in db.execute(_OF_FOUR_KINDS, (*where, *kinds))]
         return [record for kind in kinds for record in found if record.kind == kind]
-    return [_decode(row) for kind in kinds for row in db.execute(_OF_KIND, (*shelf, kind))]
+    return [_decode(row) for kind in kinds for row in db.execute(_OF_KIND, (*where, kind))]
 
 
 def scan_sessions(
     db: sqlite3.Connection, tenant: str, sids: Sequence[int], kinds: Sequence[str]
 ) -> list[Record]:
-    """Return the records of some kinds on the shelves of several sessions that are there."""
+    """Return the records of some kinds of several existing sessions."""
     numbers = dumps(list(sids))
     rows = [db.execute(SQL["records_of_sessions"], (tenant, numbers, kind)) for kind in kinds]
     return [_decode(row) for found in rows for row in found]
@@ -95,18 +95,20 @@ def owners(db: sqlite3.Connection, tenant: str) -> list[str]:
     return [owner for (owner,) in db.execute(SQL["owners"], (tenant,))]
 
 
-def drop(db: sqlite3.Connection, shelf: Shelf, kind: str, key: str, version: int | None) -> bool:
-    """Take a record away; it need not be sound for that."""
-    _check_owner(db, shelf)
-    _check_version(db, shelf, kind, key, version)
-    return db.execute(SQL["delete_record"], (*shelf, kind, key)).rowcount > 0
+def drop(
+    db: sqlite3.Connection, where: FileScope, kind: str, key: str, version: int | None
+) -> bool:
+    """Delete a record, even a damaged one."""
+    _check_owner(db, where)
+    _check_version(db, where, kind, key, version)
+    return db.execute(SQL["delete_record"], (*where, kind, key)).rowcount > 0
 
 
 def drop_made_of(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[int]) -> None:
-    """Take from a session's shelf what is made of these positions of it, which must ascend."""
+    """Delete a session's records made of these positions of it, which must ascend."""
     session = SessionKey(str(sid))
-    # What a damaged record is made of is not known. Nobody can read it, so nobody misses it; but
-    # its bytes may still hold what was erased, and erasing is for ever.
+    # The sources of a damaged record are unknown, so it is deleted too: nobody can read it, but
+    # its bytes may still contain erased text.
     versions = [
         row[:1]
         for row in db.execute(SQL["records_made_of"], (tenant, sid))
@@ -116,20 +118,20 @@ def drop_made_of(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[i
 
 
 def intact(row: tuple[Any, ...]) -> bool:
-    """Tell whether a record's row is what was written."""
+    """Return whether a record's row is what was written."""
     return row[8] == value_check(*row[:8])
 
 
-def _check_owner(db: sqlite3.Connection, shelf: Shelf) -> None:
-    if shelf.sid:
-        check_session(db, shelf.tenant, shelf.sid)
+def _check_owner(db: sqlite3.Connection, where: FileScope) -> None:
+    if where.sid:
+        check_session(db, where.tenant, where.sid)
 
 
 def _check_version(
-    db: sqlite3.Connection, shelf: Shelf, kind: str, key: str, version: int | None
+    db: sqlite3.Connection, where: FileScope, kind: str, key: str, version: int | None
 ) -> None:
     if version is not None:
-        row = db.execute(SQL["record"], (*shelf, kind, key)).fetchone()
+        row = db.execute(SQL["record"], (*where, kind, key)).fetchone()
         check_version(row[0] if row else 0, version)
 
 

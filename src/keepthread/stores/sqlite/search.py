@@ -1,4 +1,4 @@
-"""Finding in a SQLite file: words by FTS5, vectors by looking at each."""
+"""Search in a SQLite file: words with FTS5, vectors by comparing all of them."""
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -10,19 +10,8 @@ from keepthread.errors import Damaged, KeepthreadError
 from keepthread.recall.positions import MESSAGE, SEQ_BITS
 from keepthread.stores.codec import decode
 from keepthread.stores.records import check_filter, check_places, check_sittings, sid_of
-from keepthread.stores.sqlite import (
-    index,
-    sessions,
-)
-from keepthread.stores.sqlite import (
-    records as shelf,
-)
-from keepthread.stores.sqlite import (
-    vectors as embeddings,
-)
-from keepthread.stores.sqlite import (
-    watermarks as marks,
-)
+from keepthread.stores.sqlite import index, records, sessions, watermarks
+from keepthread.stores.sqlite import vectors as embeddings
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.index import KnownSittings
 from keepthread.stores.sqlite.schema import SQL
@@ -41,14 +30,14 @@ from keepthread.types import (
 )
 
 T = TypeVar("T")
-_PART_BYTES = 500  # about what a piece takes in the log of the file
+_PART_BYTES = 500  # about what a part takes in the write-ahead log
 
 
 class SQLiteFinder:
     """The `Searchable` of one tenant in one file."""
 
     def __init__(self, engine: Engine, tenant: str, sittings: KnownSittings) -> None:
-        """Stand behind one tenant's wall; what is known of sittings serves every tenant."""
+        """Search for one tenant; the cache of segments is shared by all tenants."""
         self._engine = engine
         self._tenant = tenant
         self._sittings = sittings
@@ -58,7 +47,7 @@ class SQLiteFinder:
     ) -> list[Unread]:
         check_id(view, "view")
         scope = self._scope(owner, session)
-        return await self._engine.read(lambda db: marks.unread(db, scope, view))
+        return await self._engine.read(lambda db: watermarks.unread(db, scope, view))
 
     async def index(
         self,
@@ -149,7 +138,7 @@ class SQLiteFinder:
         return Scope(self._tenant, owner, None if session is None else sid_of(session))
 
     async def _or_anew(self, work: Awaitable[T]) -> T:
-        """Do work on the index of words; if that is damaged, drop it, to be read once more."""
+        """Run a job on the word index; if the index is damaged, drop it and build it again."""
         try:
             return await work
         except Damaged:
@@ -179,7 +168,7 @@ def _sid(view: str, read: Unread, upto: int, places: Iterable[int]) -> int:
 def _drop_view(db: sqlite3.Connection, tenant: str, view: str) -> None:
     row = db.execute(SQL["view"], (view,)).fetchone()
     if row is not None and row[1]:
-        index.drop(db)  # the others' as well: to take out one by one would take far longer
+        index.drop(db)  # other tenants' too: removing one by one would take far longer
     elif row is not None:
         embeddings.drop(db, tenant, row[0])
 
@@ -197,4 +186,4 @@ def _fetch(
         found = decode(sid, tuple(row))
         if found.state == "live":
             placed.append(Placed(SessionKey(str(sid)), *named[sid], found))
-    return placed, shelf.scan_sessions(db, tenant, list(named), kinds)
+    return placed, records.scan_sessions(db, tenant, list(named), kinds)

@@ -1,4 +1,4 @@
-"""Sessions in SQLite: each function is one piece of work on a connection."""
+"""Sessions in SQLite: each function is one job on a connection."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -17,11 +17,10 @@ from keepthread.stores.records import (
     encode_details,
     with_changes,
 )
-from keepthread.stores.sqlite import index
+from keepthread.stores.sqlite import index, watermarks
 from keepthread.stores.sqlite import vectors as embeddings
-from keepthread.stores.sqlite import watermarks as marks
 from keepthread.stores.sqlite.log import check_session, erase, known_head_of, sources, tail, touch
-from keepthread.stores.sqlite.records import Shelf, drop_made_of, scan_kinds
+from keepthread.stores.sqlite.records import FileScope, drop_made_of, scan_kinds
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.validation import MAX_COUNT
 from keepthread.text_caches import register_cache
@@ -29,7 +28,7 @@ from keepthread.types import Gathered, SessionInfo, SessionKey
 
 
 def create(db: sqlite3.Connection, tenant: str, session: SessionInfo) -> SessionInfo:
-    """Make a new session."""
+    """Create a session."""
     kind = KINDS.index(session.kind)
     details = encode_details(session)
     values = (tenant, session.id, session.owner, kind, session.ready, session.created_at, details)
@@ -65,13 +64,13 @@ def update(
 
 
 def by_id(db: sqlite3.Connection, tenant: str, id: str) -> SessionInfo | None:
-    """Return the session of an id, or None."""
+    """Return the session with an id, or None."""
     row = db.execute(SQL["session_by_id"], (tenant, id)).fetchone()
     return row and _decode(db, row)
 
 
 def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
-    """Return the session of a key."""
+    """Return the session with a key."""
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
@@ -79,21 +78,21 @@ def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
 
 
 def id_and_owner_if_read(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str, str] | None:
-    """Return a session's id and owner if it is there, sound, and one that views read."""
+    """Return a session's id and owner if it exists, is sound, and is indexed."""
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
     return row and _id_and_owner(*row[:10])
 
 
 @lru_cache(maxsize=4096)
 def _id_and_owner(*row: Any) -> tuple[str, str] | None:
-    # What is recalled may come from dozens of sessions, which hardly ever change.
+    # Recalled messages may come from dozens of sessions, which rarely change.
     _, _, id, owner, kind, ready, *_ = row
     sound = row[9] == value_check(*row[:9])
     return (id, owner) if sound and ready and KINDS[kind] != "delegate" else None
 
 
 def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str]:
-    """Return what a context needs of a session: its system prompt, and its fence."""
+    """Return a session's system prompt and delimiter, which a context needs."""
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
@@ -102,7 +101,7 @@ def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str
 
 @lru_cache(maxsize=1024)
 def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
-    # Every context asks for it, and it hardly ever changes.
+    # Every context needs it, and it rarely changes.
     if row[9] != value_check(*row[:9]):
         raise damaged_session(row[2])
     details = decode_details(row[8])
@@ -110,13 +109,13 @@ def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
 
 
 def gather(db: sqlite3.Connection, tenant: str, sid: int, wanted: Gather) -> Gathered:
-    """Return at one moment what a context is made of."""
+    """Return the material of a context, read at one moment."""
     tokens, least, kinds, follow = wanted
     db.execute("BEGIN")
     try:
         prompt, fence = prompt_and_fence(db, tenant, sid)
         newest = tail(db, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, least))
-        records = scan_kinds(db, Shelf(tenant, sid, ""), (*kinds, *follow))
+        records = scan_kinds(db, FileScope(tenant, sid, ""), (*kinds, *follow))
         followed = [record for record in records if record.kind in follow]
         made_of = sources(db, sid, followed) if followed else []
         return Gathered(prompt, newest, records, made_of, fence)
@@ -134,13 +133,13 @@ def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -
 
 
 def scan(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[SessionInfo]:
-    """Return every session behind a key."""
+    """Return every session after a key."""
     rows = db.execute(SQL["sessions_behind"], (tenant, after, limit)).fetchall()
     return [_decode(db, row) for row in rows]
 
 
 def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -> None:
-    """Remove a session with all it has, if it meets the condition."""
+    """Remove a session and all its data, if it meets the condition."""
     session = by_sid(db, tenant, sid)
     required.check(session)
     _forget_views(db, session)
@@ -151,7 +150,7 @@ def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -
 
 
 def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[int]) -> int:
-    """Erase messages and what is made of them; return the epoch in force behind that."""
+    """Erase messages and the records made of them; return the new epoch."""
     _forget_views(db, _undamaged(by_sid(db, tenant, sid)), seqs)
     if erased := erase(db, sid, seqs):
         drop_made_of(db, tenant, sid, erased)
@@ -163,22 +162,22 @@ def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence
 def _forget_views(
     db: sqlite3.Connection, session: SessionInfo, seqs: Sequence[int] | None = None
 ) -> None:
-    """Take some positions of a session, or all, out of every view, while the text is there."""
+    """Remove some positions of a session, or all, from every index, while the text exists."""
     sid = int(session.key)
-    if not marks.is_read(db, sid):
+    if not watermarks.is_read(db, sid):
         return
     places = None if seqs is None else [seq for seq in seqs if seq <= MOST_SEQ]
-    if session.state == "damaged":  # whose words they are is not known
+    if session.state == "damaged":  # its owner is unknown
         index.drop(db)
     else:
         index.forget(db, sid, places)
     embeddings.forget(db, sid, places)
     if places is None:
-        marks.forget_session(db, sid)
+        watermarks.forget_session(db, sid)
 
 
 def intact(row: tuple[Any, ...]) -> bool:
-    """Tell whether a session's row is what was written."""
+    """Return whether a session's row is what was written."""
     active_at, active_guard = row[10:12]
     return row[9] == value_check(*row[:9]) and active_guard == value_check(row[0], active_at)
 
@@ -189,7 +188,7 @@ def _seal(db: sqlite3.Connection, sid: int) -> None:
 
 
 def _undamaged(session: SessionInfo) -> SessionInfo:
-    """Refuse to write over a damaged record: a new guard would make the damage look sound."""
+    """Raise `Damaged` for a damaged session: a new checksum would hide the damage."""
     if session.state == "damaged":
         raise damaged_session(session.id)
     return session

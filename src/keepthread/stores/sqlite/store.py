@@ -1,4 +1,4 @@
-"""The store in one SQLite file: no server, nothing to install, nothing lost."""
+"""The store in one SQLite file: it needs no server and no packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keepthread.stores.sqlite import log, maintenance, records, sessions
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.file import Connect, DatabaseFile, FileFacts, connect
 from keepthread.stores.sqlite.index import KnownSittings
-from keepthread.stores.sqlite.records import shelf_of
+from keepthread.stores.sqlite.records import scope_of
 from keepthread.stores.sqlite.search import SQLiteFinder
 from keepthread.stores.sqlite.verify import Inspection
 from keepthread.stores.validation import check_id
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from pathlib import Path  # its import costs a twentieth of ours
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
-_ROW_BYTES: Final = 200  # what a recount writes of a message
+_ROW_BYTES: Final = 200  # bytes that a recount writes for a message
 
 
 class SQLiteBackend:
     """One file, for every tenant in it."""
 
     def __init__(self, engine: Engine, durability: Durability) -> None:
-        """Work on an engine."""
+        """Use an engine."""
         self.engine = engine
         self.durability: Durability = durability
         self._activity = RecentActivity()
@@ -56,7 +56,7 @@ class SQLiteBackend:
         try:
             await self.engine.write(_nothing)
         except (ReadOnly, StorageFull) as refusal:
-            try:  # reading may go on
+            try:  # it may still be readable
                 await self.engine.read(_nothing)
             except KeepthreadError:
                 raise refusal from None
@@ -154,19 +154,19 @@ class SQLiteBackend:
     # --- records ---
 
     async def put(self, tenant: str, scope: Scope, record: Put) -> int:
-        shelf = shelf_of(tenant, scope)
+        where = scope_of(tenant, scope)
         epochs = {sid_of(session): epoch for session, epoch in record.epochs.items()}
         return await self.engine.write(
-            lambda db: records.put(db, shelf, record, epochs), len(record.value)
+            lambda db: records.put(db, where, record, epochs), len(record.value)
         )
 
     async def get(self, tenant: str, scope: Scope, kind: str, key: str) -> Record | None:
-        shelf = shelf_of(tenant, scope)
-        return await self.engine.read(lambda db: records.get(db, shelf, kind, key))
+        where = scope_of(tenant, scope)
+        return await self.engine.read(lambda db: records.get(db, where, kind, key))
 
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
-        shelf = shelf_of(tenant, scope)
-        return await self.engine.read(lambda db: records.scan(db, shelf, kind, keys))
+        where = scope_of(tenant, scope)
+        return await self.engine.read(lambda db: records.scan(db, where, kind, keys))
 
     async def owners(self, tenant: str) -> list[str]:
         return await self.engine.read(lambda db: records.owners(db, tenant))
@@ -174,8 +174,8 @@ class SQLiteBackend:
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:
-        shelf = shelf_of(tenant, scope)
-        return await self.engine.write(lambda db: records.drop(db, shelf, kind, key, version))
+        where = scope_of(tenant, scope)
+        return await self.engine.write(lambda db: records.drop(db, where, kind, key, version))
 
     # --- integrity ---
 
@@ -189,7 +189,7 @@ class SQLiteBackend:
         rewrite: bool,
         probes: Sequence[bytes],
     ) -> Cleaning:
-        await self.engine.read(_nothing)  # refuses if it is closed
+        await self.engine.read(_nothing)  # raises if it is closed
         file, anew = self.engine.file, rewrite or bool(touched)
         return await self.engine.maintain(
             lambda db: maintenance.clean(db, file, rewrite=anew, probes=probes)
@@ -214,16 +214,16 @@ class SQLiteStore(Front[SQLiteBackend]):
         ids: Callable[[], str] = new_id,
         connect: Connect = connect,
     ) -> Self:
-        """Open a file, or make it.
+        """Open a file, or create it.
 
         `durability` is the least that is accepted: `power` (the default) survives a power cut,
         `process` is faster and survives the death of the process alone. `busy_timeout` is how many
         seconds to wait for another process. A file that cannot be written is opened for reading.
         """
-        check_id(tenant, "tenant")  # before any thread is started
+        check_id(tenant, "tenant")  # before a thread is started
         level: Durability = "power" if durability is None else durability
         if level == "memory":
-            level = "process"  # the least a file gives
+            level = "process"  # the lowest that a file provides
         if level not in _SYNCHRONOUS:
             raise DurabilityTooLow(f"a SQLite file gives `power` at most; {level} was asked for")
         from pathlib import Path  # noqa: PLC0415 - not before a file is opened: it is slow to import
@@ -243,10 +243,10 @@ class SQLiteStore(Front[SQLiteBackend]):
         return await self.backend.finder(self._tenant)
 
     async def backup(self, path: str | Path, *, progress: Progress | None = None) -> None:
-        """Copy the whole file, every tenant in it, as it is at one moment; writing goes on.
+        """Copy the whole file with all tenants, as of one moment; writers continue.
 
-        The copy is a store of its own and appears under its name once it is whole. A file that is
-        there already raises `InvalidInput`.
+        The copy is an independent store and appears under its name once it is complete. An
+        existing file raises `InvalidInput`.
         """
         from pathlib import Path  # noqa: PLC0415 - as in `open`
 
@@ -255,14 +255,14 @@ class SQLiteStore(Front[SQLiteBackend]):
         )
 
     async def facts(self) -> FileFacts:
-        """Return what the file is like: where, how large, which settings."""
+        """Return the file's path, sizes and settings."""
         return await self.backend.engine.read(self.backend.engine.file.facts)
 
 
 def _nothing(_: sqlite3.Connection) -> None:
-    """Ask for no more than that the file is open."""
+    """Do nothing; raises if the file is closed."""
 
 
 def size_of(drafts: Sequence[Draft]) -> int:
-    """About how many bytes drafts take in the file."""
+    """Return roughly how many bytes drafts take in the file."""
     return sum(draft.size for draft in drafts)

@@ -43,7 +43,7 @@ class Uses:
     """All uses of files in this process; `USES` is the one instance."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without uses."""
         self.forks = 0
         """How many forks are pending; a thread that sees one closes its connection."""
         # A signal handler may fork while its own thread is in here: the lock is reentrant.
@@ -78,7 +78,7 @@ class Uses:
             self.end(use)
 
     def check(self, path: Path) -> None:
-        """Refuse a file that was in use when this process was forked."""
+        """Raise if the file was in use when this process was forked."""
         if os.getpid() != self._pid:  # forked by a program that does not call Python's hooks
             self.after_in_child()
         if self._unsafe and _inode(path) in self._unsafe:
@@ -108,13 +108,13 @@ class Uses:
     # --- around a fork ---
 
     def before(self) -> None:
-        """Have every other thread finish its transaction and close its connection."""
+        """Make every other thread finish its transaction and close its connection."""
         me = threading.get_ident()
         with self._changed:
             self.forks += 1
             for use in self._open:
                 use.wake()
-            # What the forking thread itself has open cannot be closed under its hands.
+            # The forking thread's own connections cannot be closed while it uses them.
             self._changed.wait_for(
                 lambda: all(use.thread == me for use in self._open), FORK_TIMEOUT
             )

@@ -1,4 +1,4 @@
-"""Vectors in SQLite: each function is one piece of work on a connection."""
+"""Vectors in SQLite: each function is one job on a connection."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any, Final
 from keepthread.errors import Unavailable
 from keepthread.recall.positions import span
 from keepthread.stores.records import role_bits
-from keepthread.stores.sqlite import watermarks as marks
+from keepthread.stores.sqlite import watermarks
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.sqlite.watermarks import Scope
@@ -29,9 +29,9 @@ def put(
     upto: int,
     vectors: Mapping[int, Embedding],
 ) -> None:
-    """Keep the vectors of pieces."""
-    number = marks.number_of(db, view) or marks.new_view(db, view, of_words=False)
-    marks.read_on(db, tenant, number, sid, read, upto)
+    """Store the vectors of parts."""
+    number = watermarks.number_of(db, view) or watermarks.new_view(db, view, of_words=False)
+    watermarks.read_on(db, tenant, number, sid, read, upto)
     rows = [
         (place, number, each.dimensions, pack(f"<{len(each.ids)}I", *each.ids), each.vectors)
         for place, each in vectors.items()
@@ -42,8 +42,8 @@ def put(
 def get(
     db: sqlite3.Connection, tenant: str, view: str, places: Iterable[int]
 ) -> dict[int, Embedding]:
-    """Return the vectors of pieces, by the places as they were asked for."""
-    number = marks.number_of(db, view)
+    """Return the vectors of parts, by the places as given."""
+    number = watermarks.number_of(db, view)
     rows = db.execute(SQL["vectors_at"], (dumps(sorted(set(places))), tenant, number))
     return {
         place: Embedding(data, dimensions, unpack(f"<{len(tokens) // 4}I", tokens))
@@ -59,17 +59,17 @@ def nearest(
     only: MessageFilter | None,
     limit: int,
 ) -> list[int]:
-    """Return the places whose vectors are nearest; every one in the scope is looked at."""
+    """Return the places of the nearest vectors; compares every vector in the scope."""
     if scope.sid is not None:
         check_session(db, scope.tenant, scope.sid)
-    cursor = _single(db, scope, (marks.number_of(db, view), to.dimensions, *_condition(only)))
+    cursor = _single(db, scope, (watermarks.number_of(db, view), to.dimensions, *_condition(only)))
     pages = iter(lambda: cursor.fetchmany(_AT_ONCE), [])
     best = nlargest(limit, chain.from_iterable(_compared(page, to) for page in pages))
     return [place for _, place in best]
 
 
 def _condition(only: MessageFilter | None) -> tuple[bool, float, float, int]:
-    """Return whether any message will do, and else of which times and roles."""
+    """Return whether every message matches, and the times and roles otherwise."""
     return (True, 0.0, 0.0, 0) if only is None else (False, *only[:2], role_bits(only))
 
 
@@ -83,7 +83,7 @@ def _single(db: sqlite3.Connection, scope: Scope, which: tuple[float, ...]) -> s
 
 
 def _compared(rows: Sequence[tuple[int, bytes]], to: Embedding) -> Iterator[tuple[int, int]]:
-    """Yield how near each is, and its place."""
+    """Yield the similarity and place of each vector."""
     try:
         import numpy as np  # noqa: PLC0415 - an extra
     except ImportError:
@@ -97,12 +97,12 @@ def _compared(rows: Sequence[tuple[int, bytes]], to: Embedding) -> Iterator[tupl
 
 
 def forget(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> None:
-    """Take away the vectors of some positions of a session, or all."""
+    """Remove the vectors of some positions of a session, or all."""
     spans = [span(sid)] if seqs is None else [span(sid, seq, seq) for seq in seqs]
     db.executemany(SQL["delete_vectors"], spans)
 
 
 def drop(db: sqlite3.Connection, tenant: str, view: int) -> None:
-    """Forget what a view has of a tenant."""
+    """Delete the vectors of one index of a tenant."""
     db.execute(SQL["drop_vectors"], (view, tenant))
     db.execute(SQL["drop_watermarks_of_tenant"], (view, tenant))

@@ -1,4 +1,4 @@
-"""Looking at everything in a SQLite store: each row, each position, the file itself.
+"""Check everything in a SQLite store: each row, each position, the file itself.
 
 Rows are read from the table, not through its indexes, so that a value is seen as it is stored; the
 file's own check then holds the indexes against the table.
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from keepthread.protocols import Progress
 from keepthread.stores.codec import decode
-from keepthread.stores.sqlite import records as shelf
-from keepthread.stores.sqlite import sessions
+from keepthread.stores.sqlite import records, sessions
 from keepthread.stores.sqlite.file import SQLITE_ERRORS
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.types import Damage, Verification
@@ -19,12 +18,12 @@ from keepthread.types import Damage, Verification
 _STRIDE = 10_000
 _MOST_PLACED = 20
 _MOST_TRIED = 100_000
-_MOST_MISSING = 1000
+_MAX_MISSING = 1000
 _NOT_WRITTEN = "the row is not what was written"
 
 
 class _Log:
-    """One session and what is known of its positions."""
+    """A session and its positions."""
 
     __slots__ = ("id", "last", "mine", "sound")
 
@@ -36,22 +35,22 @@ class _Log:
 
 
 class _Stray(NamedTuple):
-    """A message that is damaged, or not where it belongs."""
+    """A message that is damaged or misplaced."""
 
     rowid: int
     sid: int
     row: tuple[Any, ...]
 
     def belongs_to(self, sid: int, seq: int) -> bool:
-        """Tell whether it is sound but for its place."""
+        """Return whether it is sound except for its position."""
         return decode(sid, (seq, *self.row[1:])).state != "damaged"
 
 
 class Inspection:
-    """One walk through a store, on behalf of one tenant."""
+    """One check of a store, for one tenant."""
 
     def __init__(self, db: sqlite3.Connection, tenant: str, progress: Progress | None) -> None:
-        """Begin with nothing seen."""
+        """Start without results."""
         self.db = db
         self.tenant = tenant
         self.progress = progress
@@ -62,7 +61,7 @@ class Inspection:
         self.records = 0
 
     def run(self) -> Verification:
-        """Check everything at one moment, and name each damaged row once."""
+        """Check everything at one moment, and report each damaged row once."""
         # In one transaction: a session that another process adds between two of the checks would
         # look like damage.
         self.db.execute("BEGIN")
@@ -90,7 +89,7 @@ class Inspection:
             sid, tenant, id = row[:3]
             mine = tenant == self.tenant
             self.logs[sid] = _Log(str(id), mine=mine)
-            if not sessions.intact(row):  # of another tenant, no more than its number is told
+            if not sessions.intact(row):  # of another tenant, only its number is reported
                 what = f"the record of session number {sid} is not what was written"
                 self.damages.append(Damage(what=what, session=str(id) if mine else ""))
 
@@ -121,7 +120,7 @@ class Inspection:
             log.last = max(log.last, row[0])
 
     def _missing(self) -> Iterator[tuple[int, int]]:
-        """Yield the places of my sessions where no sound message is."""
+        """Yield the positions of this tenant's sessions without a sound message."""
         gaps = {sid for sid, log in self.logs.items() if log.mine and log.sound < log.last}
         if not gaps:
             return
@@ -134,7 +133,7 @@ class Inspection:
             yield from ((sid, seq) for seq in _absent(found[sid]))
 
     def _explain(self, sid: int, seq: int) -> None:
-        """Name a missing position by the stray that belongs there, if there is one."""
+        """Report a missing position, with the misplaced message that belongs there, if any."""
         here = [s for s in self.strays if (s.sid, s.row[0]) == (sid, seq)]
         candidates = here or [s for s in self.strays if s.belongs_to(sid, seq)]
         what = _NOT_WRITTEN if candidates else "the message is missing"
@@ -143,7 +142,7 @@ class Inspection:
         self.damages.append(Damage(what=what, session=self.logs[sid].id, seq=seq))
 
     def _place_strays(self) -> None:
-        """Name a stray by the position it had, if another has that now or no gap tells of it."""
+        """Report a misplaced message by its former position, unless a gap already reports it."""
         for stray in self.strays[:_MOST_PLACED]:
             place = self._former_place(stray)
             if place is not None:
@@ -166,32 +165,32 @@ class Inspection:
             version, tenant, sid, owner, kind, key = row[:6]
             mine = tenant == self.tenant
             self.records += mine
-            if not shelf.intact(row):  # of another tenant, no more than its number is told
+            if not records.intact(row):  # of another tenant, only its number is reported
                 log = self.logs.get(sid)
-                name = f"{kind}/{key} of {owner or 'the shelf'}" if mine else f"number {version}"
+                name = f"{kind}/{key} of {owner or 'the tenant'}" if mine else f"number {version}"
                 session = log.id if log and mine else ""
                 what = f"the record {name} is not what was written"
                 self.damages.append(Damage(what=what, session=session))
 
     def _words(self) -> None:
-        """Read the index of words through; it is a view, so no more is held against it."""
+        """Read the whole word index; it can be rebuilt, so nothing more is checked."""
         try:
             self.db.execute(SQL["vocabulary"])
             self.db.execute(SQL["count_words"]).fetchone()
         except sqlite3.DatabaseError as error:
-            what = f"the index of words cannot be read: {error}; asking for a word makes it anew"
+            what = f"the index of words cannot be read: {error}; the next search builds it again"
             self.damages.append(Damage(what=what))
 
     def _file(self) -> None:
         for (line,) in self.db.execute("PRAGMA integrity_check"):
-            # Some versions want to write before they look at FTS5, and this file is open to read.
+            # Some versions write before they check FTS5, but this connection is read-only.
             if line != "ok" and not line.startswith("unable to validate the inverted index"):
                 self.damages.append(Damage(what=f"the file: {line}"))
 
 
 def _absent(positions: set[int]) -> Iterator[int]:
-    """Yield the positions that are missing below the last, of each hole at most so many."""
+    """Yield the positions missing below the last, up to a limit for each gap."""
     before = 0
     for seq in sorted(positions):
-        yield from range(before + 1, min(seq, before + 1 + _MOST_MISSING))
+        yield from range(before + 1, min(seq, before + 1 + _MAX_MISSING))
         before = seq

@@ -1,4 +1,4 @@
-"""How far each view of the log has read in SQLite: each function is one piece of work."""
+"""The last indexed position of each index and session in SQLite: each function is one job."""
 
 import sqlite3
 from typing import Final, NamedTuple
@@ -12,11 +12,11 @@ from keepthread.types import SessionKey, Sitting, Unread
 
 _NO_VIEW: Final = 0
 _MOST_SESSION: Final = (1 << 63 - SESSION) - 1
-"""The last session whose places SQLite's numbers can say; those behind it are in no index."""
+"""The last session whose places fit into SQLite's integers; later ones are not indexed."""
 
 
 class Scope(NamedTuple):
-    """What is asked for: all of a tenant, an owner's, or one session."""
+    """A scope: a whole tenant, an owner, or one session."""
 
     tenant: str
     owner: str | None
@@ -24,7 +24,7 @@ class Scope(NamedTuple):
 
 
 class View(NamedTuple):
-    """A view, as its table has it."""
+    """An index, as its table has it."""
 
     number: int
     name: str
@@ -32,7 +32,7 @@ class View(NamedTuple):
 
 
 def unread(db: sqlite3.Connection, scope: Scope, view: str) -> list[Unread]:
-    """Return the sessions that a view has not read to the end, latest activity first."""
+    """Return the sessions that are not fully indexed, latest activity first."""
     tenant, owner, sid = scope
     number = number_of(db, view)
     if sid is not None:
@@ -47,31 +47,31 @@ def unread(db: sqlite3.Connection, scope: Scope, view: str) -> list[Unread]:
 
 
 def _unread(db: sqlite3.Connection, sid: int, upto: int, epoch: int) -> Unread:
-    # The statement takes what the last row says for the end; a damaged one may claim anything.
+    # The statement trusts the last row's position, which may be wrong if the row is damaged.
     last = min(known_head_of(db, sid).seq, MOST_SEQ)
     sitting = last_sitting(db, sid, MOST_SEQ) if upto else None
     return Unread(SessionKey(str(sid)), upto, last, epoch, sitting)
 
 
 def last_sitting(db: sqlite3.Connection, sid: int, seq: int) -> Sitting | None:
-    """Return the last sitting that began at a position or before it."""
+    """Return the last segment that began at or before a position."""
     row = db.execute(SQL["last_segment"], (sid, seq)).fetchone()
     return row and Sitting._make(row)
 
 
 def number_of(db: sqlite3.Connection, view: str) -> int:
-    """Return the number of a view, 0 if nothing was read for it yet."""
+    """Return the number of an index, 0 if nothing is indexed yet."""
     row = db.execute(SQL["view"], (view,)).fetchone()
     return row[0] if row else _NO_VIEW
 
 
 def views_of_words(db: sqlite3.Connection) -> list[View]:
-    """Return the view of words, if there is one."""
+    """Return the word index, if there is one."""
     return [view for view in map(View._make, db.execute(SQL["every_view"])) if view.of_words]
 
 
 def new_view(db: sqlite3.Connection, view: str, *, of_words: bool) -> int:
-    """Return the number that a view gets."""
+    """Return the number of an index, creating it if necessary."""
     number = db.execute(SQL["insert_view"], (view, of_words)).lastrowid
     assert number is not None
     return number
@@ -80,7 +80,7 @@ def new_view(db: sqlite3.Connection, view: str, *, of_words: bool) -> int:
 def read_on(
     db: sqlite3.Connection, tenant: str, view: int, sid: int, read: Unread, upto: int
 ) -> str:
-    """Note that a view has read a session on, if all is as the caller saw it; return its owner."""
+    """Record a session's indexed position, unless it changed; return the session's owner."""
     row = db.execute(SQL["session_to_read"], (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
@@ -94,10 +94,10 @@ def read_on(
 
 
 def is_read(db: sqlite3.Connection, sid: int) -> bool:
-    """Tell whether any view has read a session."""
+    """Return whether any index contains a session."""
     return db.execute(SQL["has_watermarks"], (sid,)).fetchone() is not None
 
 
 def forget_session(db: sqlite3.Connection, sid: int) -> None:
-    """Forget how far a session was read."""
+    """Delete a session's indexed positions."""
     db.execute(SQL["delete_watermarks"], (sid,))

@@ -1,4 +1,4 @@
-"""A thread with a connection of its own, which runs work for any event loop.
+"""A thread with its own connection, which runs jobs for any event loop.
 
 Every job gets an answer: whatever goes wrong in a job, in SQLite or in this module ends that
 batch, not the thread; and what is handed over after the end is refused.
@@ -32,7 +32,7 @@ MAX_BATCH: Final = 256
 
 
 class Bell(Generic[T]):
-    """Wakes one event loop with items, through a pipe; made in its thread, rung from any other.
+    """Wakes one event loop with items, through a pipe; created in its thread, used from any other.
 
     `loop.call_soon_threadsafe` does the same for twice the CPU: it reads its socket until that is
     empty, which costs an exception each time. It serves where a loop cannot watch a pipe.
@@ -45,7 +45,7 @@ class Bell(Generic[T]):
         *,
         with_pipe: bool = True,
     ) -> None:
-        """Have `take` called in the loop for each item."""
+        """Call `take` in the loop for each item."""
         self.loop = loop
         self._take = take
         self._items: deque[T] = deque()
@@ -53,28 +53,28 @@ class Bell(Generic[T]):
         self._pipe = _watched_pipe(loop, self._answer) if with_pipe else None
 
     def ring(self, item: T) -> None:
-        """Hand an item over; a loop that is closed takes none, for nobody waits there."""
+        """Pass an item to the loop; if the loop is closed, discard it, because nobody waits."""
         self._items.append(item)
-        with self._lock:  # a closed descriptor may be somebody else's by now
+        with self._lock:  # a closed descriptor may have been reused by now
             if self._pipe and _write(self._pipe[1]):
                 return
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._drain)
 
     def close_in_its_loop(self) -> None:
-        """Close it from any thread; the loop's own thread takes what was rung before."""
+        """Close it from any thread; the loop's thread still takes earlier items."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             running = None
         if running is not self.loop:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits there
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits
                 self.loop.call_soon_threadsafe(self.close)
                 return
         self.close()
 
     def close(self) -> None:
-        """Take what was rung and let go of the pipe; later items come without it."""
+        """Take waiting items and close the pipe; later items come without it."""
         with self._lock:
             if self._pipe:
                 if not self.loop.is_closed():
@@ -96,12 +96,12 @@ class Bell(Generic[T]):
 
 
 def _write(descriptor: int) -> bool:
-    """Write a byte; tell whether the reader will wake."""
+    """Write a byte; return whether the reader will wake up."""
     try:
         os.write(descriptor, b"\0")
-    except BlockingIOError:  # full: it has been rung often enough
+    except BlockingIOError:  # full: the reader will wake up anyway
         return True
-    except OSError:  # the program closed descriptors that are not its own
+    except OSError:  # the program closed descriptors it does not own
         return False
     return True
 
@@ -135,7 +135,7 @@ class Job(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came of a job."""
+    """The outcome of a job."""
 
     job: Job
     result: Any
@@ -143,7 +143,7 @@ class Answer(NamedTuple):
 
 
 class Worker:
-    """A thread with a connection of its own and a queue of work."""
+    """A thread with its own connection and a queue of jobs."""
 
     def __init__(self, file: DatabaseFile, name: str, *, once: bool = False) -> None:
         """Start the thread; one that is used once saves the descriptors of a pipe."""
@@ -157,12 +157,12 @@ class Worker:
         self._use = Use(file.path, lambda: self._jobs.put([]))
         self._ended = False
         self._end: Future[None] = Future()
-        self._end.set_running_or_notify_cancel()  # who waits for it cannot cancel it
+        self._end.set_running_or_notify_cancel()  # waiters cannot cancel it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     async def do(self, work: Work[T], size: int = 0) -> T:
-        """Run work on the connection and return what it returns."""
+        """Run a job on the connection and return its result."""
         if os.getpid() != self._pid:
             raise StoreClosed("the store was opened before a fork; open it again in this process")
         if self.closed:
@@ -173,22 +173,22 @@ class Worker:
         return await future
 
     def send(self, job: Job) -> None:
-        """Hand a job to the thread."""
+        """Pass a job to the thread."""
         self.hand_over([job])
 
     def hand_over(self, jobs: list[Job]) -> None:
-        """Put jobs into the queue; after the thread's end they are refused."""
+        """Put jobs into the queue; after the thread has ended, they fail."""
         self._jobs.put(jobs)
-        if self._ended:  # nobody takes them any more
+        if self._ended:  # nobody takes them
             self._refuse_rest()
 
     def stop(self) -> None:
-        """Have the thread end after what is in its queue."""
+        """Make the thread end after the jobs in its queue."""
         self.closed = True
         self._jobs.put(None)
 
     async def close(self) -> None:
-        """Finish what waits, then end the thread."""
+        """Finish waiting jobs, then end the thread."""
         if os.getpid() != self._pid:  # a forked process has no such thread
             return
         self.stop()
@@ -228,7 +228,7 @@ class Worker:
             self._end.set_result(None)
 
     def _next_batch(self) -> list[Job] | None:
-        """Return all that waits, or nothing to look for a fork; None when the end has come."""
+        """Return waiting jobs, an empty list to check for a fork, or None at the end."""
         batch: list[Job] = []
         jobs = self._jobs.get()
         while jobs is not None:
@@ -244,7 +244,7 @@ class Worker:
     def _attempt_batch(
         self, db: sqlite3.Connection | None, batch: list[Job]
     ) -> sqlite3.Connection | None:
-        """Serve a batch; after an unexpected failure answer it and return no connection."""
+        """Run a batch; after an unexpected failure, answer it and return no connection."""
         try:
             if db is None:
                 USES.begin(self._use)
@@ -252,11 +252,11 @@ class Worker:
             self.serve(db, batch)
         except Forked:
             raise
-        except BaseException as error:  # noqa: BLE001 - everyone who waits gets an answer
+        except BaseException as error:  # noqa: BLE001 - every waiting caller gets an answer
             failure = _ours(error, self.file.path)
             deliver(Answer(job, None, failure) for job in batch)
             return self._disconnect(db)
-        # One that sees no later writes may also keep others from the file: it serves one batch.
+        # A connection that sees no later writes may also block others: use it for one batch.
         return db if self.is_current() else self._disconnect(db)
 
     def _disconnect(self, db: sqlite3.Connection | None) -> None:
@@ -277,17 +277,17 @@ class Worker:
                 for job in jobs:
                     job.bell.close_in_its_loop()
 
-    # --- what kind of worker it is ---
+    # --- overridden by each kind of worker ---
 
     def connect(self) -> sqlite3.Connection:
         raise NotImplementedError
 
     def is_current(self) -> bool:
-        """Tell whether the connection sees what was written since it was opened."""
+        """Return whether the connection sees writes made since it was opened."""
         return True
 
     def before_closing(self, db: sqlite3.Connection) -> None:
-        """Do what is left to do on the connection."""
+        """Do the last work on the connection."""
 
     def serve(self, db: sqlite3.Connection, batch: list[Job]) -> None:
         raise NotImplementedError
@@ -306,7 +306,7 @@ def attempt(job: Job, db: sqlite3.Connection, path: Path) -> Answer:
     pid = os.getpid()
     try:
         answer = Answer(job, job.work(db), None)
-    except BaseException as error:  # noqa: BLE001 - it is the caller's
+    except BaseException as error:  # noqa: BLE001 - it is passed to the caller
         _drop_cursors(error)
         answer = Answer(job, None, _ours(error, path))
     if os.getpid() != pid:
@@ -329,7 +329,7 @@ def _ours(error: BaseException, path: Path) -> Exception:
         return Unavailable(f"{path}: memory ran out")
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    # A future refuses StopIteration, and the others would end the caller's event loop or task.
+    # A future rejects StopIteration; the others would end the caller's event loop or task.
     return RuntimeError(f"work on the store raised {type(error).__name__}")
 
 
@@ -343,10 +343,10 @@ def deliver(answers: Iterable[Answer]) -> None:
 
 
 def settle(answers: Iterable[Answer]) -> None:
-    """Give callers their answers, in their own event loop."""
+    """Pass results to the callers, each in its event loop."""
     for job, result, error in answers:
         if job.future.done():
-            continue  # the caller went away
+            continue  # the caller was canceled
         if error is None:
             job.future.set_result(result)
         else:

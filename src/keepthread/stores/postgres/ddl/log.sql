@@ -6,7 +6,7 @@
 -- Every function that reads names one tenant and one session, and so one partition. All of them are
 -- STABLE: what one call returns is of one moment.
 
--- What a row's guard must be; Python computes the same when it reads.
+-- The checksum of a row; Python computes the same when it reads.
 CREATE FUNCTION keepthread.guard_of(
     _place bigint, _seq bigint, _tokens bigint, _counter bytea, _turn bigint,
     _turns bigint, _total bigint, _created_at double precision, _digest bytea

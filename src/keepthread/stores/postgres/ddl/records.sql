@@ -1,6 +1,6 @@
 -- Records. Those of a session have its sid; those of an owner and of the tenant have 0.
 
--- What a record's guard must be.
+-- The checksum of a record.
 CREATE FUNCTION keepthread.guard_of_record(
     _tenant integer, _sid bigint, _owner bytea, _kind bytea, _key bytea, _version bigint,
     _value bytea, _made_of bytea, _firsts bigint[], _lasts bigint[]
@@ -172,8 +172,8 @@ BEGIN
 END
 $$;
 
--- Delete a session's records that are made of these positions of it. What a damaged record is made of
--- is not known: nobody can read it, but its bytes may still hold what was erased.
+-- Delete a session's records that are made of these positions of it. The sources of a damaged record
+-- are unknown, so it is deleted too: nobody can read it, but its bytes may contain erased text.
 CREATE FUNCTION keepthread.drop_made_of(_tenant integer, _sid bigint, _seqs bigint[]) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM keepthread.records r

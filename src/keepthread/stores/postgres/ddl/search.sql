@@ -254,7 +254,7 @@ BEGIN
 END
 $$;
 
--- What the index has of chunks; of each the lowest position it may have is given.
+-- The indexed chunks at positions; for each, the caller gives the lowest position it may have.
 CREATE FUNCTION keepthread.parts(_tenant integer, _view bytea, _sids bigint[], _ats bigint[])
 RETURNS TABLE (sid bigint, at bigint, tokens integer, flags integer, speaker bytea)
 LANGUAGE plpgsql STABLE AS $$

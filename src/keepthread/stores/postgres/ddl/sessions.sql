@@ -1,6 +1,6 @@
 -- Sessions: their rows, and where their logs end.
 
--- What the guard of a session's row must be, and that of its activity.
+-- The checksums of a session's row and of its activity.
 CREATE FUNCTION keepthread.guard_of_session(s keepthread.sessions) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT substr(sha256(
@@ -115,7 +115,7 @@ DECLARE
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     PERFORM keepthread.lock_readings(_tenant, _sid);
-    -- Appends hold the same lock: whoever comes first, the other sees what it did.
+    -- Appends hold the same lock, so each sees the result of the one before it.
     SELECT s.ready, s.active_at, s.guard = keepthread.guard_of_session(s)
                AND s.active_guard = keepthread.guard_of_activity(s.sid, s.active_at) AS intact
     INTO known

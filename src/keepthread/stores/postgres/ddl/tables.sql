@@ -29,8 +29,8 @@ CREATE TABLE keepthread.tenants (
 CREATE SEQUENCE keepthread.places;
 CREATE SEQUENCE keepthread.versions;
 
--- The next number of a sequence. A standby that takes over, or a restored backup, may be behind and
--- count numbers again that were given out; so the last twenty bits of each are random.
+-- The next number of a sequence. A standby that takes over, or a restored backup, may have an older
+-- counter and return numbers again; so the last twenty bits of each are random.
 CREATE FUNCTION keepthread.next_of(_sequence regclass) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
     SELECT nextval(_sequence) * 1048576 + floor(random() * 1048576)::bigint

@@ -177,9 +177,9 @@ BEGIN
         $$
     $sql$, place);
 
-    -- Walls stand behind the index: it gives what is near in all the table, and what is not the scope's
-    -- is passed over. That is good for a large scope; a small one is compared row by row, as is one of
-    -- which too little was found.
+    -- The index finds the nearest vectors of the whole table, and those outside the scope are skipped.
+    -- That works well for a large scope; a small one is compared row by row, and so is a scope of which
+    -- the index found too few.
     EXECUTE format($sql$
         CREATE OR REPLACE FUNCTION keepthread.nearest(
             _tenant integer, _view bytea, _owner bytea, _sid bigint, _dims bigint, _to bytea, _limit bigint

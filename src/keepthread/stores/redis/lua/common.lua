@@ -1,12 +1,12 @@
--- What every script on a session or on records begins with.
+-- The beginning of every script on a session or on records.
 --
 -- KEYS are those of one hash tag, and so of one slot: the session's hash, its messages, the
 -- positions of their ids, its records, and their order. An owner's or the tenant's records have the
 -- same five, without messages.
 -- ARGV[1] is the session's life, or empty for other records; ARGV[2] is the mark of the place.
 --
--- A server whose memory is full refuses a script's first write, if that is one that adds; never a
--- later one. So what adds begins with adding, and what frees begins with removing.
+-- A server whose memory is full rejects a script's first write if it adds data, but no later write.
+-- So scripts that add data start by adding, and scripts that free memory start by removing.
 
 local session, messages, ids, records, order = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local life, mark = ARGV[1], ARGV[2]
@@ -15,7 +15,7 @@ local function gone()
     return life ~= '' and redis.call('HGET', session, 'life') ~= life
 end
 
--- A SHA-1 is the only check this server can compute. Python computes the same.
+-- SHA-1 is the only checksum that the server can compute. Python computes the same.
 local function seal(text)
     return string.sub(redis.sha1hex(mark .. text), 1, 8)
 end
@@ -31,7 +31,7 @@ local function add(a, b)
     return struct.pack('<I4I4', low, high % 4294967296)
 end
 
--- Return a number of 64 bits as one of Lua's own, to compare it with the most that a log counts.
+-- Return a number of 64 bits as one of Lua's own, to compare it with the limit of a log.
 local MOST = 9007199254740991
 
 local function number(bytes)
@@ -39,7 +39,7 @@ local function number(bytes)
     return high * 4294967296 + low
 end
 
--- A head is 8 bytes each of position, turns, total and time to live, and their seal.
+-- A head is 8 bytes each of position, turns, total and time to live, and their checksum.
 local function open_head(head)
     if head and #head == 40 and seal(string.sub(head, 1, 32)) == string.sub(head, 33) then
         return struct.unpack('<i8i8c8i8', head)
@@ -51,12 +51,12 @@ local function close_head(seq, turns, total, ttl)
     return numbers .. seal(numbers)
 end
 
--- A session's record is a seal, then the epoch (8 bytes), the kind, whether it is ready, and the rest.
+-- A session's record is a checksum, then the epoch (8 bytes), the kind, whether it is ready, and the rest.
 local function sound_record(record)
     return #record > 18 and seal(string.sub(record, 9)) == string.sub(record, 1, 8)
 end
 
--- Let all that a session has live on together.
+-- Set the same time to live for all keys of a session.
 local function keep(ttl)
     if ttl and ttl > 0 then
         for _, key in ipairs(KEYS) do
@@ -66,8 +66,8 @@ local function keep(ttl)
 end
 
 -- Return a row: its guard, the numbers given here, and the rest, which came from Python. The rest
--- begins with tokens, time and digest (48 bytes); 9 more tell of what kind and how long the parts
--- behind are, of which the counter's name is the first.
+-- begins with tokens, time and digest (48 bytes); 9 more bytes are the types and lengths of the
+-- fields that follow, of which the counter's name is the first.
 local function close_row(seq, turn, turns, total, rest)
     local numbers = struct.pack('<i8i8', turn, turns) .. total
     local counter = string.sub(rest, 58, 57 + struct.unpack('<I2', rest, 50))
@@ -84,9 +84,9 @@ local function sound_row(seq, row)
     return close_row(seq, turn, turns, total, rest) == row
 end
 
--- Return rows from a position back to another, for as long as they fit. Damaged ones cost nothing;
--- but only that which would end the walk is looked at here, for Python looks at all of them, and
--- asks again where it finds that there is room left.
+-- Return rows from a position back to another, as long as they fit. Damaged rows cost nothing, but
+-- only a row that would end the loop is checked here: Python checks all of them, and asks again if
+-- more would fit.
 local function newest(last, after, tokens, limit, least)
     local rows, used = {}, 0
     for seq = last, after + 1, -1 do
@@ -117,9 +117,9 @@ local function between(list, first, last, count)
     return list
 end
 
--- A record is its version, a seal, and the rest, which came from Python: 8 bytes that tell one put
--- from another, 4 of a check of the value, 4 each for the lengths of what it is made of, and of
--- the epochs on which it still waits, then these two, then the value.
+-- A record is its version, a checksum, and the rest, which came from Python: 8 bytes that identify
+-- the put, 4 of a checksum of the value, 4 each for the lengths of its sources and of the epochs
+-- that must still be confirmed, then these two, then the value.
 local function close_record(name, version, rest)
     local made_of, waits = struct.unpack('<I4I4', rest, 13)
     return version .. seal(name .. version .. string.sub(rest, 1, 20 + made_of + waits)) .. rest
@@ -141,7 +141,7 @@ local function spans_of(name, record)
     return cjson.decode(string.sub(rest, 21, 20 + made_of)), true
 end
 
--- What a record that still waits will replace is kept under its name behind a NUL.
+-- The record that a waiting one will replace is stored under its name followed by NUL.
 local function former(name)
     return '\0' .. name
 end
@@ -151,7 +151,7 @@ local function remove(name)
     redis.call('ZREM', order, name)
 end
 
--- Take back a record that waits: put what it was to replace in its place.
+-- Revert a waiting record: restore the one it was to replace.
 local function take_back(name)
     local before = redis.call('HGET', records, former(name))
     if before then

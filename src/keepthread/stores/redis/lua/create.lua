@@ -1,5 +1,5 @@
--- Make a session, unless its id is taken. ARGV: 3 head, 4 active, 5 record.
--- Returns whether it is there now in this life: a repeated attempt finds its own.
+-- Create a session, unless its id is taken. ARGV: 3 head, 4 active, 5 record.
+-- Returns whether this session exists now: a repeated attempt finds its own.
 local now = redis.call('HGET', session, 'life')
 if now then
     return now == life and 1 or 0

@@ -1,5 +1,5 @@
 -- Delete a record. ARGV: 3 name, 4 the version seen, or empty, 5 whether this repeats
--- an attempt of unknown outcome. Returns 1 and whether it was there, or 0 and the present version.
+-- an attempt of unknown outcome. Returns 1 and whether it existed, or 0 and the present version.
 if gone() then
     return false
 end

@@ -14,7 +14,7 @@ for i = 7, #ARGV, 2 do
     seqs[#seqs + 1] = tonumber(ARGV[i])
 end
 redis.call('HSET', session, 'revision', ARGV[4], 'record', ARGV[5])
--- Whoever removes the only row of a log removes its time to live with it.
+-- Removing the only row of a log also removes its time to live.
 local left = redis.call('PTTL', session)
 if left > 0 then
     redis.call('PEXPIRE', messages, left)
@@ -33,8 +33,8 @@ local function erased_between(first, last)
     return seqs[low] and seqs[low] <= last
 end
 
--- What a damaged record is made of is not known. Nobody can read it, so nobody misses it; but its
--- bytes may still hold what was erased, and erasing is for ever.
+-- The sources of a damaged record are unknown, so it is deleted too: nobody can read it, but its
+-- bytes may still contain erased text.
 local function touched(name, record)
     local spans, sound = spans_of(name, record)
     for _, span in ipairs(spans) do
@@ -46,7 +46,7 @@ local function touched(name, record)
 end
 
 local all = redis.call('HGETALL', records)
-for i = 1, #all, 2 do -- first what is kept for later, so that nothing touched is put back
+for i = 1, #all, 2 do -- saved versions first, so that no erased text is restored
     if string.byte(all[i], 1) == 0 and touched(string.sub(all[i], 2), all[i + 1]) then
         redis.call('HDEL', records, all[i])
     end

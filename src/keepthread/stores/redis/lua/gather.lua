@@ -1,4 +1,4 @@
--- Return what a context is made of: record, head, newest rows, records, and what some are made of.
+-- Return the material of a context: record, head, newest rows, records, and the sources of some.
 -- ARGV: 3 tokens, 4 least, 5 the session's key, 6 how many kinds follow, then kinds, then kinds
 -- whose records are followed.
 if gone() then

@@ -1,5 +1,5 @@
--- Put the rows that were counted anew in the place of the log, if it was not changed meanwhile but
--- for appends: what came behind keeps its count, and its totals run on from the new ones.
+-- Replace the log by the staged rows with new counts, if only appends changed it in the meantime:
+-- appended rows keep their counts, and their totals continue from the new ones.
 -- ARGV: 3 the revision seen, 4 the next one, 5 how many rows are staged at KEYS[6], 6 the last
 -- position among them, 7 by how much its total moved, 8 whether this repeats an attempt of unknown
 -- outcome. Returns whether it did; -1 if the log would count too many tokens.

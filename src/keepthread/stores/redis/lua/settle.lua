@@ -1,5 +1,5 @@
--- Let a record that waits stand, or take it back. ARGV: 3 name, 4 version, 5 the rest of one that
--- waits no more, or empty. Returns whether it was there still.
+-- Confirm a waiting record, or revert it. ARGV: 3 name, 4 version, 5 the rest of the confirmed
+-- record, or empty to revert. Returns whether the waiting record still existed.
 if gone() then
     return false
 end

@@ -1,6 +1,6 @@
--- Clear away what was announced and is not there. It is announced before it is made, so that what
--- was announced a moment ago may be about to be. KEYS: sorted sets, of which the first tells when;
--- ARGV: 1 for how many microseconds to wait, then members.
+-- Remove members that were announced but do not exist. They are announced before they are created,
+-- so recent ones are kept. KEYS: sorted sets, the first with the times of announcement;
+-- ARGV: 1 for how many microseconds to keep them, then members.
 local time = redis.call('TIME')
 local before = time[1] * 1000000 + time[2] - tonumber(ARGV[1])
 for i = 2, #ARGV do

@@ -1,4 +1,4 @@
--- Take sessions that are gone out of the index; look at the others again once they may have ended.
+-- Remove deleted sessions from the index; check the others again once they may have expired.
 -- KEYS: all sessions, the listed ones by activity, the ends; ARGV: 1 for how many microseconds to
 -- wait beyond an end, then `key tag-of-owner` and the milliseconds left, negative if it is gone.
 local time = redis.call('TIME')
