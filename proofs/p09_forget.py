@@ -33,7 +33,7 @@ from keepthread.recall.positions import VIEW
 from keepthread.stores.codec import dumps
 from keepthread.stores.front import Front
 from keepthread.stores.kinds import FORGET
-from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.url import store_at
 from proofs import Outcome, Progress, Proof, beside
 from proofs.forgetter import BEGUN, DONE, MEANT
@@ -95,7 +95,7 @@ async def everything(ground: Ground, tally: Tally, rng: random.Random) -> None:
     await queue_some(ground, queued, markers[-2 * len(QUEUED) :])
     seen = ground.found(markers)
     tally.expect(len(seen) == len(markers), f"before: {len(seen)} of {len(markers)} are in files")
-    store = await SpooledStore.open(ground.outbox, partial(open_store, ground), target="proof")
+    store = await OutboxStore.open(ground.outbox, partial(open_store, ground), target="proof")
     async with Memory(store, Options(**settings(finds=ground.finds, embeds=True))) as memory:
         await store.outbox.deliver()
         survey = await store.outbox.survey()
@@ -170,7 +170,7 @@ async def queue_some(
     ground: Ground, sessions: Sequence[Session], markers: Sequence[Marker]
 ) -> None:
     """Leave in the outbox a message per session that will be refused, and one to be delivered."""
-    store = await SpooledStore.open(ground.outbox, away, target="proof")
+    store = await OutboxStore.open(ground.outbox, away, target="proof")
     texts = iter(markers)
     for session in sessions:
         for id in ("clash", "late"):
@@ -442,10 +442,10 @@ async def read_in(
 async def requeue(
     memory: Memory, ground: Ground, session: Session, said: list[Message], _: Any
 ) -> None:
-    store = await SpooledStore.open(ground.outbox, away, target="proof")
+    store = await OutboxStore.open(ground.outbox, away, target="proof")
     await store.append(session.key, said)
     await store.close()
-    back = await SpooledStore.open(ground.outbox, partial(open_store, ground), target="proof")
+    back = await OutboxStore.open(ground.outbox, partial(open_store, ground), target="proof")
     await back.outbox.deliver()
     await back.outbox.clear()
     await back.close()

@@ -27,7 +27,7 @@ from keepthread.errors import KeepthreadError, Unavailable
 from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
 from keepthread.stores.outbox.file import look
-from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.redis import RedisStore
 from keepthread.stores.redis.engine import Timeouts
@@ -59,7 +59,7 @@ async def open_target(url: str) -> RedisStore | PostgresStore:
 @asynccontextmanager
 async def queued_memory(folder: Path, url: str) -> AsyncIterator[Memory]:
     target = target_of(url)
-    store = await SpooledStore.open(folder / "outbox", partial(open_target, url), target=target)
+    store = await OutboxStore.open(folder / "outbox", partial(open_target, url), target=target)
     async with Memory(store, Options(counter=Estimator())) as memory:
         yield memory
 

@@ -42,7 +42,7 @@ from keepthread.interchange.import_ import import_lines
 from keepthread.memory.forgetting.plan import Intent, Plan, Wish
 from keepthread.memory.forgetting.probes import Probes
 from keepthread.stores.kinds import FORGET
-from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore
 from keepthread.stores.sqlite import SQLiteStore
@@ -69,7 +69,7 @@ WITHOUT_TEXT = {
     "stores/postgres/log.py:_array",
     "stores/redis/keys.py:index_of",
     "stores/redis/keys.py:session_place",
-    "stores/redis/keys.py:shelf_place",
+    "stores/redis/keys.py:records_place",
     "stores/sqlite/schema.py:_expected",
     "context/chat_templates.py:_read_sign",  # single characters
     "context/chat_templates.py:_table",
@@ -711,13 +711,13 @@ async def test_what_a_outbox_set_aside_goes_as_well(
         return await SQLiteStore.open(tmp_path / "a.db", durability="process")
 
     outbox = tmp_path / "chat.outbox"
-    store = await SpooledStore.open(outbox, away, target="t", durability="process")
+    store = await OutboxStore.open(outbox, away, target="t", durability="process")
     for id in ("clash", "late"):
         said = Message(role="user", content=f"{id} {SECRET}", id=id, author="bob", created_at=NOON)
         await store.append(session.key, [said])
     await store.close()
     assert found_in(tmp_path, SECRET)
-    store = await SpooledStore.open(outbox, there, target="t", durability="process")
+    store = await OutboxStore.open(outbox, there, target="t", durability="process")
     async with Memory(store, Options(counter=Letters())) as memory:
         told = await memory.forget(**wish)
         assert told.queued == queued

@@ -18,7 +18,7 @@ from keepthread.errors import StoreClosed, Unavailable
 from keepthread.event_loops import LoopEnded, PerLoop, run_in
 from keepthread.memory.runtime import Background
 from keepthread.models.tokens import Estimator
-from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def test_what_waits_in_the_outbox_of_a_loop_that_ended_is_delivered_before_later
         async def open_target() -> Any:
             return target
 
-        store = await SpooledStore.open(
+        store = await OutboxStore.open(
             tmp_path / "s.outbox", open_target, target="t", durability="process"
         )
         memory = Memory(store, Options(counter=Estimator()))

@@ -31,7 +31,7 @@ from keepthread.errors import (
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
 from keepthread.stores.outbox.file import OutboxFile, look
-from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.redis import RedisStore
 from keepthread.stores.redis.engine import Timeouts
@@ -74,9 +74,9 @@ class Field:
         self.proxy.target = self._server
         self.proxy.hangs, self.proxy.lose_answers = False, 0
 
-    async def store(self, **options: Any) -> SpooledStore:
+    async def store(self, **options: Any) -> OutboxStore:
         settings: dict[str, Any] = {"target": self.name} | options
-        return await SpooledStore.open(self.path, self.opens, **settings)
+        return await OutboxStore.open(self.path, self.opens, **settings)
 
     async def session(self, id: str = "s") -> SessionKey:
         """Make a session, behind the outbox's back."""
@@ -124,7 +124,7 @@ async def redis_field(redis_server: RedisServer, tmp_path: Path) -> AsyncIterato
         yield field
 
 
-async def delivered(store: SpooledStore) -> None:
+async def delivered(store: OutboxStore) -> None:
     """Wait until all is delivered; an attempt from before the return may still fail."""
     async with asyncio.timeout(30):
         while True:
@@ -530,7 +530,7 @@ async def test_other_files_are_refused(tmp_path: Path, redis_field: Field) -> No
         look(tmp_path / "missing")
     with pytest.raises(InvalidInput, match="there is no outbox"):
         await OutboxFile.open(tmp_path / "missing")
-    with pytest.raises(InvalidInput, match="never away"):
+    with pytest.raises(InvalidInput, match="always available"):
         await Memory.open("ram://", outbox=str(tmp_path / "x"))
 
 
@@ -651,7 +651,7 @@ class TestSpooledStore(StoreContract):
         async def opens() -> SQLiteStore:
             return await SQLiteStore.open(folder / "store.db", clock=clock)
 
-        return await SpooledStore.open(folder / "chat.outbox", opens, target="file", clock=clock)
+        return await OutboxStore.open(folder / "chat.outbox", opens, target="file", clock=clock)
 
 
 async def test_hostile_input_is_stored_exactly_or_refused(redis_field: Field) -> None:
@@ -686,7 +686,7 @@ async def test_a_silent_server_holds_up_the_first_append_for_seconds_only(
             assert message.state == "queued"
             proxy.hangs = False
             proxy.cut()
-            assert isinstance(memory.store, SpooledStore)
+            assert isinstance(memory.store, OutboxStore)
             await delivered(memory.store)
             assert said(await session.messages()) == ["hello", "again"]
 
@@ -790,7 +790,7 @@ async def test_the_command_shows_delivers_and_clears(
     async with await RedisStore.open(url) as target:
         key = (await target.put_session(SessionInfo(id="s"))).key
         await target.append(key, [user("first", id="m")])
-    async with await SpooledStore.open(path, opens, target=target_of(url)) as store:
+    async with await OutboxStore.open(path, opens, target=target_of(url)) as store:
         await store.append(key, [user("a")])
         await store.append(key, [user(f"{MARKER}\x1b[31m", id="m")])
         code, shown, _ = await command("outbox", str(path))

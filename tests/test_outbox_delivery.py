@@ -10,9 +10,9 @@ import pytest
 
 from keepthread import Message, SessionInfo
 from keepthread.errors import Unavailable
-from keepthread.stores.outbox.delivery import Courier
-from keepthread.stores.outbox.file import Box
-from keepthread.stores.outbox.store import OutboxBackend, SpooledStore
+from keepthread.stores.outbox.delivery import Delivery
+from keepthread.stores.outbox.file import OutboxFile
+from keepthread.stores.outbox.store import OutboxBackend, OutboxStore
 from keepthread.stores.outbox.types import Batch, KnownSessions
 from keepthread.stores.rows import Draft
 from keepthread.stores.sqlite import SQLiteStore
@@ -48,8 +48,8 @@ class Target:
         return call
 
 
-class SlowBox(Box):
-    """A box whose reads and writes can be stretched to meet each other."""
+class SlowFile(OutboxFile):
+    """A file whose reads and writes can be stretched to meet each other."""
 
     empty_page_read: asyncio.Event
     added: asyncio.Event
@@ -77,14 +77,14 @@ async def target(tmp_path: Path) -> AsyncIterator[Target]:
         yield Target(store)
 
 
-async def queued(target: Target, box: Box) -> SpooledStore:
+async def queued(target: Target, file: OutboxFile) -> OutboxStore:
     async def open_target() -> Any:
         return target
 
-    courier = Courier(box, open_target, "target")
-    await courier.begin()
-    backend = OutboxBackend(courier, "process", ())
-    return SpooledStore(backend, clock=lambda: 1.0, ids=iter_ids().__next__)
+    delivery = Delivery(file, open_target, "target")
+    await delivery.begin()
+    backend = OutboxBackend(delivery, "process", ())
+    return OutboxStore(backend, clock=lambda: 1.0, ids=iter_ids().__next__)
 
 
 def iter_ids() -> Any:
@@ -102,8 +102,8 @@ async def texts(target: Target, key: SessionKey) -> list[str]:
 async def test_a_batch_added_while_an_empty_page_is_read_is_delivered_before_later_messages(
     target: Target, tmp_path: Path
 ) -> None:
-    box = await SlowBox.open(tmp_path / "s.outbox", target="t", durability="process")
-    box.empty_page_read, box.added = asyncio.Event(), asyncio.Event()
+    file = await SlowFile.open(tmp_path / "s.outbox", target="t", durability="process")
+    file.empty_page_read, file.added = asyncio.Event(), asyncio.Event()
     under_way, ends = asyncio.Event(), asyncio.Event()
 
     async def b_fails_once(message: Message) -> bool:
@@ -114,13 +114,13 @@ async def test_a_batch_added_while_an_empty_page_is_read_is_delivered_before_lat
         return True
 
     target.fails = b_fails_once
-    async with asyncio.timeout(PATIENCE), await queued(target, box) as store:
+    async with asyncio.timeout(PATIENCE), await queued(target, file) as store:
         key = (await store.put_session(SessionInfo(id="s"))).key
         b = asyncio.create_task(store.append(key, [user("B")]))
         await under_way.wait()
         target.away = True
         (a,) = await store.append(key, [user("A")])
-        box.stretched, target.away = True, False
+        file.stretched, target.away = True, False
         ends.set()
         (second,) = await b
         assert (a.state, second.state) == ("queued", "queued")
@@ -133,8 +133,8 @@ async def test_a_batch_added_while_an_empty_page_is_read_is_delivered_before_lat
 async def test_what_was_delivered_before_a_failure_inside_a_page_leaves_the_outbox(
     target: Target, tmp_path: Path
 ) -> None:
-    box = await Box.open(tmp_path / "s.outbox", target="t", durability="process")
-    store = await queued(target, box)
+    file = await OutboxFile.open(tmp_path / "s.outbox", target="t", durability="process")
+    store = await queued(target, file)
     key = (await store.put_session(SessionInfo(id="s"))).key
     target.away = True
     for text in ("A", "B", "C"):

@@ -15,7 +15,7 @@ from keepthread.errors import Conflict, Unavailable
 from keepthread.models.tokens import Estimator
 from keepthread.stores.outbox.delivery import Delivery
 from keepthread.stores.outbox.file import OutboxFile
-from keepthread.stores.outbox.store import OutboxBackend, SpooledStore
+from keepthread.stores.outbox.store import OutboxBackend, OutboxStore
 from keepthread.stores.outbox.types import Batch
 from keepthread.stores.ram import RamStore
 from keepthread.stores.rows import Draft
@@ -255,7 +255,7 @@ async def through_outages(
     delivering = delivery(opened, open_target, "t")
     await delivering.begin()
     backend = OutboxBackend(delivering, "process", ())
-    store = SpooledStore(backend, clock=lambda: 1.0, ids=fresh_ids())
+    store = OutboxStore(backend, clock=lambda: 1.0, ids=fresh_ids())
     async with asyncio.timeout(PATIENCE), Memory(store, Options(counter=Estimator())) as memory:
         writer = p14_outages.Writer(folder, life=1, seed=1)
         sessions = [await memory.session(name) for name in p14_outages.SESSIONS]

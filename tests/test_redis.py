@@ -30,7 +30,7 @@ from keepthread.stores.backend import Put
 from keepthread.stores.redis import RedisStore, Timeouts
 from keepthread.stores.redis.engine import LUA, Link, Script, make_client
 from keepthread.stores.redis.keys import index_of, session_place
-from keepthread.stores.redis.records import Shelf
+from keepthread.stores.redis.records import ScopedRecords
 from keepthread.stores.redis.sessions import _by_activity
 from keepthread.stores.redis.store import RedisBackend
 from keepthread.testing.contract import (
@@ -746,9 +746,9 @@ async def test_a_put_that_is_repeated_is_one_put(store: RedisStore, server: Redi
             return await super().run(script, keys, args if again is None else again)
 
     link = Twice(make, timeouts=QUICK, connections=1)
-    shelf = Shelf(link, TENANT, place, Scope(session=key))
-    version = await shelf.put(Put("k", "k", b"1", None, (), 0, {key: 0}))
-    assert await shelf.drop("k", "k", version)
+    records = ScopedRecords(link, TENANT, place, Scope(session=key))
+    version = await records.put(Put("k", "k", b"1", None, (), 0, {key: 0}))
+    assert await records.drop("k", "k", version)
     await link.close()
 
 

@@ -28,7 +28,7 @@ from keepthread.types import Scope, SessionInfo
 
 if TYPE_CHECKING:
     # A store with an outbox is rare, and its modules take as long to load as all of SQLite's.
-    from keepthread.stores.outbox.store import SpooledStore
+    from keepthread.stores.outbox.store import OutboxStore
 
 MAX_TENANTS: Final = 1_000
 """Tenants whose memories are kept for the next call."""
@@ -156,7 +156,7 @@ class Services:
             self.store,
             clock=self.options.clock,
             ids=self.options.ids,
-            outbox=cast("SpooledStore", self.store) if queued else None,
+            outbox=cast("OutboxStore", self.store) if queued else None,
             views=[vectors.view] if vectors else [],
             progress=progress,
         )

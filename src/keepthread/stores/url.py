@@ -112,12 +112,12 @@ async def _redis(url: str, **settings: Any) -> Front[Any]:
 
 async def _queued(path: str, url: str, patience: float | None, **settings: Any) -> Front[Any]:
     # Imports all of SQLite, which a store without an outbox may not need.
-    from keepthread.stores.outbox.store import SpooledStore  # noqa: PLC0415
+    from keepthread.stores.outbox.store import OutboxStore  # noqa: PLC0415
 
     if patience is None and scheme_of(url) in SERVERS:
         patience = _TIMEOUT
     opened = partial(store_at(url, patience=patience), **settings)
-    return await SpooledStore.open(path, opened, target=target_of(url), **settings)
+    return await OutboxStore.open(path, opened, target=target_of(url), **settings)
 
 
 def _waiting(url: str, seconds: float) -> dict[str, Any]:

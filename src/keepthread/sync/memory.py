@@ -10,7 +10,7 @@ from keepthread.memory.memory import Memory as AsyncMemory
 from keepthread.memory.options import Options
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Store, TokenCounter
-from keepthread.stores.outbox.store import Outbox as AsyncSpool
+from keepthread.stores.outbox.store import Outbox as AsyncOutbox
 from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped
 from keepthread.sync.facts import Facts
 from keepthread.sync.loop import Loop
@@ -115,9 +115,9 @@ class Memory(Wrapper[AsyncMemory]):
     idle = blocking(AsyncMemory.idle)
 
 
-class Outbox(Wrapper[AsyncSpool]):
+class Outbox(Wrapper[AsyncOutbox]):
     """Messages that wait for the server; get it from `Memory.outbox`."""
 
-    survey = blocking(AsyncSpool.survey)
-    deliver = blocking(AsyncSpool.deliver)
-    clear = blocking(AsyncSpool.clear)
+    survey = blocking(AsyncOutbox.survey)
+    deliver = blocking(AsyncOutbox.deliver)
+    clear = blocking(AsyncOutbox.clear)

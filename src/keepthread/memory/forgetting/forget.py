@@ -15,7 +15,7 @@ from keepthread.protocols import Progress, Store
 from keepthread.text_caches import clear_text_caches
 
 if TYPE_CHECKING:
-    from keepthread.stores.outbox.store import SpooledStore
+    from keepthread.stores.outbox.store import OutboxStore
 
 _log: Final = logging.getLogger("keepthread")
 
@@ -29,7 +29,7 @@ class Forgetting:
         *,
         clock: Callable[[], float],
         ids: Callable[[], str],
-        outbox: "SpooledStore | None" = None,
+        outbox: "OutboxStore | None" = None,
         views: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> None:

@@ -251,7 +251,7 @@ def _queued(draft: Draft) -> Message:
     return replace(message, state="queued")
 
 
-class SpooledStore(Front[OutboxBackend]):
+class OutboxStore(Front[OutboxBackend]):
     """A `Store` that accepts appends while its target is unavailable; open it with `open`.
 
     An append without `expect` is acknowledged by the target or, while that is away, by the outbox.

@@ -11,8 +11,8 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.interchange.schema import message_to_json
-from keepthread.stores.outbox.file import Box, look
-from keepthread.stores.outbox.store import SpooledStore
+from keepthread.stores.outbox.file import OutboxFile, look
+from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.outbox.types import Survey
 from keepthread.stores.url import store_at, target_of
 
@@ -40,7 +40,7 @@ async def outbox(
         if not yes and not _agreed(call, found):
             call.say("Nothing was forgotten")
             return
-        box = await Box.open(file)
+        box = await OutboxFile.open(file)
         try:
             await box.clear()
         finally:
@@ -54,7 +54,7 @@ async def _deliver(call: Call, file: Path, found: Survey) -> None:
         raise InvalidInput(f"{file} is the outbox of tenant {found.tenant!r}, not {call.tenant!r}")
     opened = partial(store_at(call.url), tenant=found.tenant)
     target = target_of(call.url)
-    async with await SpooledStore.open(file, opened, target=target, tenant=found.tenant) as store:
+    async with await OutboxStore.open(file, opened, target=target, tenant=found.tenant) as store:
         with call.progress("Delivering", "messages") as progress:
             await store.outbox.deliver(progress=progress)
 
