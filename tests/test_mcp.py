@@ -286,8 +286,8 @@ async def test_a_server_that_cannot_start_is_told_of_and_left_out(tmp_path: Path
         assert await tools_of(servers)["fine"]() == "fine says hello"
         problems = {state.name: state.problem for state in servers.states}
     assert problems == {
-        "crashing": "crashing does not start: it ended at once;"
-        " its last words: cannot open the door with …",
+        "crashing": "crashing does not start: it ended immediately;"
+        " its last output: cannot open the door with …",
         "absent": "absent does not start: its command cannot be run: No such file or directory",
         "broken": "",
     }
@@ -427,10 +427,10 @@ async def test_a_server_that_breaks_the_protocol_costs_what_is_broken(tmp_path: 
             assert len(str(raised.value)) < 2500
         assert await tools["fine"]() == "fine says hello"
     assert told == [
-        "broken: texts is left out: its schema is of no object",
+        "broken: texts is left out: its schema does not describe an object",
         "broken: none is left out: it has no schema",
         "broken: listed is left out: it has no schema",
-        "broken: properties is left out: the properties in its schema are no object",
+        "broken: properties is left out: the properties in its schema are not an object",
         "broken: required is left out: what its schema requires is no list of names",
         "broken: a tool is left out: it has no schema",
     ]

@@ -148,11 +148,13 @@ async def test_a_plan_that_cannot_be_used_is_mended_once() -> None:
     assert [each.id for each in (await plan("Go", [LOOK], model)).subtasks] == ["a"]
     _, written, complaint = model.calls[1].messages
     assert (written.role, written.content) == ("assistant", wrong)
-    assert 'step "a" wants tools that are not there: fly' in complaint.content
+    assert 'step "a" wants tools that do not exist: fly' in complaint.content
 
 
 async def test_a_plan_that_is_wrong_twice_is_refused() -> None:
-    with pytest.raises(ModelRefused, match="twice wrote what cannot be used: it is no JSON object"):
+    with pytest.raises(
+        ModelRefused, match="twice wrote what cannot be used: it is not a JSON object"
+    ):
         await plan("Go", [LOOK], ScriptedModel(["I would rather not.", ""]))
 
 
@@ -162,7 +164,7 @@ async def test_a_plan_that_is_wrong_twice_is_refused() -> None:
         ([], "at least one step"),
         ([step(f"s{n}") for n in range(9)], "there are 9 steps, and at most 8"),
         ([step("a"), step("a")], "the same id"),
-        ([step("a", needs=["b"])], "needs steps that are not there"),
+        ([step("a", needs=["b"])], "needs steps that do not exist"),
         ([step("a", needs=["a"])], "in a circle: a"),
         ([step("a", needs=["b"]), step("b", needs=["a"]), step("c")], "in a circle: a, b"),
         ([step("a", tools=["fly"])], "tools that are not there: fly"),
@@ -388,10 +390,10 @@ async def found(**_: JSON) -> str:
     [
         (call("fly"), "there is no such tool here; there are: look"),
         (call("fly\x00away"), "there is no such tool here; there are: look"),
-        (call(arguments="{not json"), "the arguments are no JSON object"),
-        (call(arguments="[1]"), "the arguments are no JSON object"),
+        (call(arguments="{not json"), "the arguments are not a JSON object"),
+        (call(arguments="[1]"), "the arguments are not a JSON object"),
         (call(arguments='{"x": NaN}'), "a tool's arguments holds nan, which JSON does not have"),
-        (call(arguments="[" * 20_000), "the arguments are no JSON object"),
+        (call(arguments="[" * 20_000), "the arguments are not a JSON object"),
     ],
     ids=lambda value: "" if isinstance(value, str) else ascii(value.arguments)[:12],
 )
@@ -439,7 +441,7 @@ async def hangs(**_: JSON) -> str:
     [
         (raises, "it rains"),
         (raises_ours, "it rains"),
-        (breaks_off, "it was broken off"),
+        (breaks_off, "it was cancelled"),
         (gives_no_json, "the result holds a set"),
         (hangs, "it took longer than 0.01 seconds"),
     ],
@@ -511,7 +513,7 @@ async def test_a_step_that_was_cut_off_says_so_to_the_next_step_and_to_the_synth
 
 async def test_a_model_that_never_stops_calling_fails_its_step(session: Session) -> None:
     answer = await Scene(session).run([calling(call())] * 3, [looking(found)], rounds=2)
-    assert answer.results[0].failed == "the model said nothing"
+    assert answer.results[0].failed == "the model returned no text"
 
 
 async def test_a_step_may_use_its_own_tools_alone(session: Session) -> None:

@@ -1,7 +1,7 @@
-"""Router, planner, executor, synthesizer: a small pipeline over chat models, with memory around it.
+"""Router, planner, executor, synthesizer: a small pipeline over chat models, with memory.
 
-Plain functions, to be used as they are or to be read as an example of how memory is wired into a
-pipeline; nothing of the library depends on them.
+These are plain functions, to use directly or as an example of how to add memory to a pipeline. The
+rest of the library does not depend on them.
 """
 
 from keepthread.orchestrator.models import Fallback

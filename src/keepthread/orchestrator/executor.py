@@ -1,4 +1,4 @@
-"""The executor: steps run side by side as far as they can, and one that fails fails alone."""
+"""The executor: runs steps concurrently where possible; a failed step does not stop the others."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _CUT_OFF: Final = " (cut off: only the beginning)"
 
 
 class NotRun(Exception):
-    """A step that another one's failure kept from being run."""
+    """A step was not run, because a step that it needs failed."""
 
 
 async def execute(
@@ -37,7 +37,7 @@ async def execute(
     limits: Limits,
     tell: Tell,
 ) -> list[Result]:
-    """Carry out a plan; each step is a one-shot child of the turn, which records its result."""
+    """Run a plan; each step is a delegated task of the turn, which records its result."""
     places = asyncio.Semaphore(limits.at_once)
     running: dict[str, asyncio.Task[Result]] = {}
 
@@ -74,7 +74,7 @@ async def execute(
 
 
 def _snippet(subtask: Subtask, needed: Sequence[Result]) -> str | None:
-    """Return what a step is shown beside its task: of the conversation, and of earlier steps."""
+    """Return the text that a step sees beside its task: of the conversation and earlier steps."""
     parts = [subtask.snippet] if subtask.snippet else []
     parts += [
         f"Result of {each.subtask.id}{_CUT_OFF if each.truncated else ''}:\n{each.text}"

@@ -1,4 +1,4 @@
-"""A model that keeps account of what it took."""
+"""Models that count their usage, or fall back to other models."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -10,29 +10,29 @@ from keepthread.types import Message, Reply, Usage
 
 
 class Spent:
-    """What several models took together."""
+    """The usage of several models together."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.usage: Usage | None = None
 
     def add(self, usage: Usage | None) -> None:
-        """Add what an answer took, if that is known."""
+        """Add the usage of an answer, if it is known."""
         if usage is not None:
             self.usage = usage.plus(self.usage or Usage())
 
 
 class Counted:
-    """A model, counted; it is asked whatever it is asked here."""
+    """A model whose usage is counted; all calls are passed on."""
 
     def __init__(self, model: ChatModel, spent: Spent) -> None:
-        """Take the model and where to count."""
+        """Take the model and the counter."""
         self._model = model
         self._spent = spent
 
     @property
     def name(self) -> str:
-        """Name the model."""
+        """Return the model's name."""
         return self._model.name
 
     async def complete(self, messages: Sequence[Message], **asked: Any) -> Reply:
@@ -42,7 +42,7 @@ class Counted:
         return reply
 
     async def stream(self, messages: Sequence[Message], **asked: Any) -> AsyncIterator[str | Reply]:
-        """Give the model's answer piece by piece."""
+        """Yield the model's answer piece by piece."""
         async for piece in self._model.stream(messages, **asked):
             if isinstance(piece, Reply):
                 self._spent.add(piece.usage)
@@ -50,18 +50,18 @@ class Counted:
 
 
 class Fallback:
-    """Several models behind one; the next is asked the same if nothing came of the one before.
+    """Several models as one: if a model is unavailable, the next gets the same request.
 
     >>> Fallback(AnthropicModel("claude-sonnet-4-5", key="…"), OpenAIModel("gpt-5", key="…"))
     """
 
     def __init__(self, first: ChatModel, *others: ChatModel) -> None:
-        """Take them in order, the best first."""
+        """Take the models in order, the best first."""
         self._models = (first, *others)
 
     @property
     def name(self) -> str:
-        """Name the first."""
+        """Return the name of the first."""
         return self._models[0].name
 
     async def complete(self, messages: Sequence[Message], **asked: Any) -> Reply:
@@ -73,7 +73,7 @@ class Fallback:
         return await last.complete(messages, **asked)
 
     async def stream(self, messages: Sequence[Message], **asked: Any) -> AsyncIterator[str | Reply]:
-        """Give the answer of the first that begins one."""
+        """Yield the answer of the first that begins one."""
         for number, model in enumerate(self._models, 1):
             said = False
             try:

@@ -1,4 +1,4 @@
-"""The pipeline: a request is routed, planned, carried out and answered, and all of it is kept."""
+"""The pipeline: a request is routed, planned, run and answered, and every step is stored."""
 
 import asyncio
 import json
@@ -50,10 +50,10 @@ async def orchestrate(
     limits: Limits | None = None,
     tell: Tell = untold,
 ) -> Answer:
-    """Answer a request; without a session nothing is remembered, and nothing else is different.
+    """Answer a request; without a session nothing is stored, but all else is the same.
 
-    The request is stored first and the answer last; between them stand the steps and their results.
-    An id makes it safe to deliver the same request twice. `tell` is called with what happens.
+    The request is stored first and the answer last; between them are the steps and their results.
+    An id makes it safe to deliver the same request twice. `tell` is called with events.
     """
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -76,7 +76,7 @@ async def pursue(
     limits: Limits | None = None,
     tell: Tell = untold,
 ) -> Answer:
-    """Find the answer to the request of a turn that has begun; storing it is left to the caller."""
+    """Find the answer to the request of a turn that has begun; the caller stores it."""
     spent = Spent()
     known = {each.tool.name: each for each in tools}
     counted = Models(*(Counted(model, spent) for model in models))
@@ -85,7 +85,7 @@ async def pursue(
 
 
 class _Work(NamedTuple):
-    """One request on its way."""
+    """One request that is being answered."""
 
     turn: Turn
     request: str
@@ -105,7 +105,7 @@ class _Work(NamedTuple):
         return Answer(reply.content, route, plan, results, truncated=reply.truncated)
 
     async def route(self) -> Route:
-        """Return a route; one that cannot be written is a plan, which may not be written either."""
+        """Return the route; if the model writes no valid one, plan the request."""
         asked = partial(route, self.request, self.models.router)
         try:
             decided = await self.decided(ROUTER, asked, as_route)
@@ -115,7 +115,7 @@ class _Work(NamedTuple):
         return decided
 
     async def plan(self) -> Plan | None:
-        """Return a plan; none if the model cannot write one, and the request is answered as is."""
+        """Return the plan; None if the model writes no valid one: then answer directly."""
         offered = [each.tool for each in self.tools.values()]
         asked = partial(plan, self.request, offered, self.models.planner, limits=self.limits)
         check = partial(as_plan, tools=offered, limits=self.limits)
@@ -133,20 +133,20 @@ class _Work(NamedTuple):
         asked: Callable[..., Awaitable[Decision]],
         check: Callable[[Any], Decision],
     ) -> Decision:
-        """Let a model decide; what it decides stands in a session of its own, out of all windows.
+        """Let a model decide in a delegated session, whose messages appear in no other context.
 
-        There it is found when the request is taken up again.
+        If the request is resumed, the decision is found there.
         """
         child = self.turn.delegate(self.request, agent=stage, recorded=False)
         async with _deadline(self.limits.stage_seconds, stage), child:
-            with suppress(ValueError):  # nothing was decided yet, or with other tools
+            with suppress(ValueError):  # there is no decision yet, or it was made with other tools
                 return check(json.loads(child.answer.content if child.answer else ""))
             decided = await asked(context=(await self.turn.context(stage, newest=False)).text)
             await child.finish(json.dumps(decided.to_json(), ensure_ascii=False))
         return decided
 
     async def said(self) -> Reply:
-        """Return the model's answer to the conversation as it stands, steps and results in it."""
+        """Return the model's answer to the conversation with its steps and results."""
         context = await self.turn.context(CHAT)
         pieces = self.models.synthesizer.stream(context.messages, system=_orders(context.system))
         said, reply = "", None
@@ -163,12 +163,12 @@ class _Work(NamedTuple):
                 raise
         reply = reply or Reply(content=said, truncated=True)
         if not reply.content.strip():
-            raise ModelRefused("the model said nothing")
+            raise ModelRefused("the model returned no text")
         return reply
 
 
 def _orders(system: str) -> str:
-    """Return the synthesizer's orders behind those of the session."""
+    """Return the session's system prompt, followed by the synthesizer's instructions."""
     return f"{system}\n\n{prompt('synthesizer')}" if system else prompt("synthesizer")
 
 

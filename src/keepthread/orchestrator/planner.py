@@ -1,4 +1,4 @@
-"""The planner: a request becomes steps, with what each needs and may use."""
+"""The planner: turns a request into steps, with what each needs and may use."""
 
 import re
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ async def plan(
     context: str = "",
     limits: Limits | None = None,
 ) -> Plan:
-    """Write a plan; `context` is what was said before, as text."""
+    """Write a plan; `context` is the conversation so far, as text."""
     limits = limits or Limits()
     check = partial(as_plan, tools=tools, limits=limits)
     task = framed(TITLE, context, f"{tool_list(tools)}\n\nRequest: {request}")
@@ -59,7 +59,7 @@ async def plan(
 
 
 def planning_prompt(limits: Limits) -> str:
-    """Return the planner's orders. Nothing in them was written by a tool's author."""
+    """Return the planner's instructions. No part of them was written by a tool's author."""
     return f"{prompt('planner')}\n\nAt most {limits.subtasks} steps."
 
 
@@ -80,7 +80,7 @@ def _line(text: str) -> str:
 
 
 def as_plan(value: Any, *, tools: Sequence[Tool], limits: Limits) -> Plan:
-    """Return a plan of what a model wrote, steps behind those they need; or say what is wrong."""
+    """Return a plan from a model's JSON, each step after those it needs; or raise `ValueError`."""
     steps = cast("dict[str, Any]", value).get("steps") if isinstance(value, dict) else None
     if not isinstance(steps, list) or not steps:
         raise ValueError('"steps" must be a list with at least one step')
@@ -104,7 +104,7 @@ def _subtask(value: Any, known: set[str]) -> Subtask:
         raise ValueError(f'the "snippet" of step "{id}" must be a text, no longer than {_LONGEST}')
     wanted = _names(step, "tools", id)
     if unknown := [name for name in wanted if name not in known]:
-        raise ValueError(f'step "{id}" wants tools that are not there: {", ".join(unknown)}')
+        raise ValueError(f'step "{id}" wants tools that do not exist: {", ".join(unknown)}')
     return Subtask(id, task, wanted, _names(step, "needs", id), snippet)
 
 
@@ -119,13 +119,13 @@ def _names(step: dict[str, Any], field: str, id: str) -> list[str]:
 
 
 def _in_order(steps: Sequence[Subtask]) -> list[Subtask]:
-    """Return steps behind those they need; refuse what cannot be put in such an order."""
+    """Return steps, each after those it needs; refuse steps that need each other in a circle."""
     left = {step.id: step for step in steps}
     if len(left) < len(steps):
         raise ValueError("two steps have the same id")
     for step in steps:
         if unknown := [name for name in step.needs if name not in left]:
-            raise ValueError(f'step "{step.id}" needs steps that are not there: {unknown}')
+            raise ValueError(f'step "{step.id}" needs steps that do not exist: {unknown}')
     ordered: list[Subtask] = []
     while left:
         ready = [step for step in left.values() if not any(need in left for need in step.needs)]

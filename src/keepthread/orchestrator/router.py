@@ -13,7 +13,7 @@ from keepthread.types import JSON, Message
 
 T = TypeVar("T")
 Check = Callable[[Any], T]
-"""Makes a noun of JSON; `ValueError` says in a sentence what is wrong with it."""
+"""Converts JSON to a value; a `ValueError` says in a sentence what is wrong with it."""
 
 _MEND: Final = "That cannot be used: {problem}. Write it again, as JSON alone, with this mended."
 
@@ -26,7 +26,7 @@ async def structured(
     system: str,
     schema: Mapping[str, JSON],
 ) -> T:
-    """Return what a model decided; `ModelRefused` if twice it wrote what cannot be used."""
+    """Return a model's decision; raise `ModelRefused` if two answers in a row are invalid."""
     messages = [Message(role="user", content=task)]
     problem = ""
     for _ in range(2):
@@ -43,12 +43,12 @@ async def structured(
 
 
 def _json(text: str) -> Any:
-    """Return the JSON in a text; models like to put words and fences around it."""
+    """Return the JSON in a text; models often put words and code fences around it."""
     start, end = text.find("{"), text.rfind("}")
     try:
         return json.loads(text[start : end + 1])
     except (ValueError, RecursionError):
-        raise ValueError("it is no JSON object") from None
+        raise ValueError("it is not a JSON object") from None
 
 
 TITLE: Final = "Previous conversation:"
@@ -65,15 +65,15 @@ _LONGEST_WHY: Final = 300
 
 
 async def route(request: str, model: ChatModel, *, context: str = "") -> Route:
-    """Decide how a request is handled; `context` is what was said before, as text."""
+    """Decide how a request is handled; `context` is the conversation so far, as text."""
     task = framed(TITLE, context, f"Request: {request}")
     return await structured(model, task, as_route, system=prompt("router"), schema=SCHEMA)
 
 
 def as_route(value: Any) -> Route:
-    """Return a route of what a model wrote, or say what is wrong with it."""
+    """Return a route from a model's JSON; raise `ValueError` if it is invalid."""
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - it is what a model wrote
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - a model wrote it
     given = cast("dict[str, Any]", value)
     kind, why = given.get("kind"), given.get("why")
     if kind not in ("direct", "plan"):

@@ -1,4 +1,4 @@
-"""A specialist: a model with some tools and one task, which it sees alone."""
+"""A specialist: a model with some tools and one task; it sees nothing else."""
 
 import asyncio
 import json
@@ -13,22 +13,22 @@ from keepthread.orchestrator.types import Limits, Runnable, Subtask, Tell, Used
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Message, Reply, Tool, ToolCall
 
-_NOTHING: Final = "the model said nothing"
+_NOTHING: Final = "the model returned no text"
 
 
 class Specialist(NamedTuple):
-    """Carries out one step in a child turn."""
+    """Runs one step in a delegated turn."""
 
     child: Turn
     subtask: Subtask
     tools: Mapping[str, Runnable]
-    """What it may use, by name."""
+    """The tools it may use, by name."""
     model: ChatModel
     limits: Limits
     tell: Tell
 
     async def work(self, finish: Callable[..., Awaitable[Message]]) -> Message:
-        """Finish with what the model says once it calls no more tools, and return that."""
+        """Let the model call tools until it answers; finish with that answer and return it."""
         reply = await self._asked(tools=self.limits.rounds > 0)
         for left in range(self.limits.rounds - 1, -1, -1):
             if not reply.tool_calls:
@@ -50,7 +50,7 @@ class Specialist(NamedTuple):
         return reply if calls is reply.tool_calls else reply._replace(tool_calls=calls, native=None)
 
     async def _call(self, call: ToolCall, number: int) -> None:
-        """Run a tool and record its result; whatever goes wrong with it, the model is told."""
+        """Run a tool and record its result; any failure becomes the result that the model sees."""
         tool, given = self._chosen(call, number)
         name, id, life, acts = call.name, call.id, tool.cache_turns, tool.side_effects
         ran, failed = False, ""
@@ -68,7 +68,7 @@ class Specialist(NamedTuple):
             await self.child.tool(name, given, run, call_id=id, cache_turns=life, side_effects=acts)
         except Exception as error:
             if not failed and not isinstance(error, InvalidInput):
-                raise  # it is not the tool's, but the store's
+                raise  # an error of the store, not of the tool
             failed = failed or str(error)
         if failed and not ran:
             text = f"(failed: {failed})"
@@ -76,14 +76,14 @@ class Specialist(NamedTuple):
         self.tell(Used(self.subtask, name, given, not ran and not failed, failed))
 
     def _chosen(self, call: ToolCall, number: int) -> tuple[Runnable, Mapping[str, JSON]]:
-        """Return what a model wants to run, and with what; if it cannot, what says why."""
+        """Return the tool and the arguments of a call; for a wrong call, a tool that says why."""
         found, arguments = self.tools.get(call.name), _arguments(call)
         if number > self.limits.calls:
             return _refusing(f"at most {self.limits.calls} calls at once; call it again"), {}
         if found is None:
             return _refusing(f"there is no such tool here; there are: {', '.join(self.tools)}"), {}
         if arguments is None:
-            return _refusing("the arguments are no JSON object"), {}
+            return _refusing("the arguments are not a JSON object"), {}
         return found, arguments
 
 
@@ -97,7 +97,7 @@ def _said(reply: Reply) -> Message:
 
 
 def _arguments(call: ToolCall) -> Mapping[str, JSON] | None:
-    """Return what a model wants to give a tool; None if it cannot be understood."""
+    """Return the arguments of a call; None if they are not a JSON object."""
     try:
         value: Any = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
@@ -113,7 +113,7 @@ def _refusing(why: str) -> Runnable:
 
 
 async def _within(seconds: float, running: Awaitable[JSON]) -> JSON:
-    """Return what a tool gives in its time; one that was cancelled from within has failed."""
+    """Wait for a tool until its deadline; one that was cancelled from within has failed."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
@@ -126,7 +126,7 @@ async def _within(seconds: float, running: Awaitable[JSON]) -> JSON:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise ToolUnavailable("it was broken off") from None
+        raise ToolUnavailable("it was cancelled") from None
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The nouns of a pipeline: routes, plans, results, and what is told while it runs."""
+"""Data types of the pipeline: routes, plans, results, and events while it runs."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ class Route(NamedTuple):
 
 
 class Subtask(NamedTuple):
-    """One step of a plan, for a specialist that sees nothing but this."""
+    """One step of a plan, for a specialist that sees nothing else."""
 
     id: str
     task: str
     tools: Sequence[str] = ()
     needs: Sequence[str] = ()
-    """The steps whose results it is given."""
+    """The steps whose results it gets."""
     snippet: str = ""
-    """What it must know of the conversation, in the planner's words."""
+    """The parts of the conversation that it must know, in the planner's words."""
 
 
 class Plan(NamedTuple):
-    """Steps, each behind those it needs."""
+    """Steps, each after those it needs."""
 
     subtasks: Sequence[Subtask]
 
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of a step; `failed` says why nothing did."""
+    """The result of a step; `failed` says why there is none."""
 
     subtask: Subtask
     text: str = ""
@@ -53,35 +53,35 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a request came to."""
+    """The answer to a request, and how it was found."""
 
     text: str
     route: Route | None = None
-    """None if the answer was there already: the request was delivered twice."""
+    """None if the answer was already stored: the request was delivered twice."""
     plan: Plan | None = None
     results: Sequence[Result] = ()
     message: Message | None = None
     """The answer as stored."""
     usage: Usage | None = None
-    """What all models took together; None if none of them told."""
+    """The usage of all models together; None if none of them reported it."""
     truncated: bool = False
-    """Whether it was broken off."""
+    """Whether the answer was cut off."""
 
 
 class Runnable(NamedTuple):
-    """A tool, and what runs it."""
+    """A tool, and the function that runs it."""
 
     tool: Tool
     run: Callable[..., Awaitable[JSON]]
-    """Takes the arguments by name, and gives a text or other JSON."""
+    """Takes the arguments by name, and returns a text or other JSON."""
     cache_turns: int = 0
-    """Turns in which a result is remembered; 0: not at all."""
+    """Turns for which a result is cached; 0: none."""
     side_effects: bool = False
-    """Whether it changes something; then it is run each time, and nothing is remembered."""
+    """Whether it changes something; then it is run each time, and its result is not cached."""
 
 
 class Models(NamedTuple):
-    """Who does what; each may be a `Fallback` of several."""
+    """The model of each stage; each may be a `Fallback` of several."""
 
     router: ChatModel
     planner: ChatModel
@@ -90,31 +90,31 @@ class Models(NamedTuple):
 
     @classmethod
     def all(cls, model: ChatModel) -> "Models":
-        """Let one model do everything."""
+        """Use one model for everything."""
         return cls(model, model, model, model)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of everything; seconds are of wall time."""
+    """Limits of the pipeline; seconds are wall time."""
 
     subtasks: int = 8
-    """In a plan."""
+    """Steps in a plan."""
     at_once: int = 8
-    """Specialists side by side."""
+    """Specialists that run at the same time."""
     rounds: int = 5
-    """Times that a specialist may call tools."""
+    """Rounds in which a specialist may call tools."""
     calls: int = 8
-    """Tools that it may call at once; it is told of the rest that they were not run."""
+    """Tools that it may call in one round; further calls are refused."""
     stage_seconds: float = 120.0
     """For the router, the planner, and the answer."""
     subtask_seconds: float = 300.0
     tool_seconds: float = 60.0
     prompt_tokens: int = 16_000
-    """What a prompt of a specialist may cost."""
+    """Tokens of a specialist's prompt."""
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could ever run."""
+        """Refuse limits under which nothing could run."""
         for name in ("subtasks", "at_once", "calls", "prompt_tokens"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"Limits.{name} must be at least 1, not {getattr(self, name)}")
@@ -125,7 +125,7 @@ class Limits:
                 raise InvalidInput(f"Limits.{name} must be above 0, not {getattr(self, name)}")
 
 
-# --- what is told while it runs ---
+# --- events ---
 
 
 class Routed(NamedTuple):
@@ -135,7 +135,7 @@ class Routed(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """There is a plan; or none, and the request is answered at once."""
+    """There is a plan; or None, and the request is answered directly."""
 
     plan: Plan | None
     problem: str = ""
@@ -154,7 +154,7 @@ class Used(NamedTuple):
     tool: str
     arguments: Mapping[str, JSON]
     remembered: bool = False
-    """Whether its result was remembered, so that it was not run."""
+    """Whether the result came from the cache, so that the tool was not run."""
     failed: str = ""
 
 
@@ -175,4 +175,4 @@ Tell: TypeAlias = Callable[[Event], object]
 
 
 def untold(_: Event) -> None:
-    """Tell nobody."""
+    """Ignore an event."""

@@ -5,7 +5,7 @@ from keepthread.sync.derive import Wrapper, blocking
 
 
 class Facts(Wrapper[AsyncFacts]):
-    """What is known about an owner; get it from `Memory.facts`.
+    """The facts about one owner; get it from `Memory.facts`.
 
     The methods are those of `keepthread.memory.facts.facts.Facts`, without `await`.
     """

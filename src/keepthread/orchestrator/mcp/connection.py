@@ -1,4 +1,4 @@
-"""One life of a server: from its start to its end, or until it is no longer wanted."""
+"""One connection to a server: from its start to its end, or until it is closed."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ _CLOSING: Final = 10.0  # seconds for a server to end, and as many again once it
 
 
 class Connection:
-    """A server that runs; the task that opened a client must close it, so it has one of its own."""
+    """A running server, with a task of its own: the task that opens a client must close it."""
 
     def __init__(self, server: Server, seconds: float) -> None:
         """Begin to start it."""
@@ -25,9 +25,9 @@ class Connection:
         self.wrong: dict[str, str] = {}
         """The tools that are left out, and why."""
         self.lost_at: float | None = None
-        """When it was found to be no longer there."""
+        """When its end was noticed."""
         self.served = False
-        """Whether anything came of it."""
+        """Whether a call has succeeded."""
         self._server = server
         self._seconds = seconds
         self._refusal = ""
@@ -42,12 +42,12 @@ class Connection:
 
     @property
     def running(self) -> bool:
-        """Return whether it was started and, for all that is known, is there."""
+        """Return whether it was started and, as far as is known, still runs."""
         return self._client.done() and self.lost_at is None
 
     @property
     def over(self) -> bool:
-        """Return whether nothing of it is left."""
+        """Return whether its task has ended."""
         return self._task.done()
 
     async def started(self) -> None:
@@ -70,7 +70,7 @@ class Connection:
             await asyncio.wait(left, timeout=_CLOSING)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> "types.CallToolResult":
-        """Call a tool; raise `Gone` if the server is no longer there."""
+        """Call a tool; raise `Gone` if the server has ended."""
         if self.lost_at is not None:
             raise Gone(began=False)
         before = self._words
@@ -93,7 +93,7 @@ class Connection:
     # --- inside ---
 
     async def _prove(self) -> None:
-        """Find out whether it still answers; it let a call wait, and has said nothing since."""
+        """Check whether it still answers: a call timed out, and it has sent nothing since."""
         try:
             async with asyncio.timeout(min(_PATIENCE, self._server.timeout)):
                 await answers(self._client.result())
@@ -128,12 +128,12 @@ class Connection:
         self._settle()
 
     def _settle(self) -> None:
-        """Let go of a server that is lost once nobody waits for it."""
+        """End a lost server once no call waits for it."""
         if self.lost_at is not None and not self._calls:
             self._enough.set()
 
     async def _why(self, error: BaseException, heard: Overheard) -> str:
-        """Return why it did not start, in words, and what it said last."""
+        """Return why it did not start, with the last line that it wrote."""
         if isinstance(error, TimeoutError):
             reason = f"it was not ready after {self._seconds:g} seconds"
         elif isinstance(error, FileNotFoundError | PermissionError):
@@ -141,29 +141,29 @@ class Connection:
         else:
             reason = failure_of(error)
         last = await heard.last_line()
-        more = f"; its last words: {last}" if last else self._refusal
+        more = f"; its last output: {last}" if last else self._refusal
         what = "does not start" if self._server.command else "cannot be reached"
         return self._server.without_secrets(f"{self._server.name} {what}: {reason}{more}")
 
-    # --- what is heard of it ---
+    # --- events of the server ---
 
     def heard(self) -> None:
-        """Know that it said something."""
+        """Note that it sent something."""
         self._words += 1
 
     def ended(self) -> None:
-        """Know that it says no more."""
+        """Note that it sends nothing more."""
         self._lose()
 
     def left_out(self, tool: str, why: str) -> None:
-        """Know of a tool that is none."""
+        """Note an invalid tool."""
         self.wrong[tool] = why
 
     def refused(self, status: int) -> None:
-        """Know what it answered over HTTP in place of an answer."""
+        """Note an HTTP status that refuses the request."""
         self._refusal = f"; it answered with the status {status}"
 
 
 def _heed(client: "asyncio.Future[Client]") -> None:
-    """Look at how a start went, though nobody may be waiting any more."""
+    """Retrieve the result of a start that no caller waits for."""
     client.exception()

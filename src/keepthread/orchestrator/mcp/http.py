@@ -1,4 +1,4 @@
-"""HTTP for servers that may answer anything: bounded, unpacked by nobody, refusals noted."""
+"""HTTP for untrusted servers: answers are limited in size, not decompressed; refusals are noted."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Final, cast
@@ -7,16 +7,16 @@ if TYPE_CHECKING:
     import httpx2
 
 MOST_BYTES: Final = 16 << 20
-"""Of one answer, or of one event of a stream."""
+"""Bytes of one answer, or of one event of a stream, at most."""
 _CONNECT: Final = 10.0
-"""Seconds to reach a server; how long a tool may take is another matter."""
+"""Seconds to connect to a server; a tool may take longer."""
 _REFUSED: Final = 400
 
 
 def bounded_client(
     headers: Mapping[str, str], refused: Callable[[int], object]
 ) -> "httpx2.AsyncClient":
-    """Return a client that tells of what is refused, and reads no more of an answer than fits."""
+    """Return a client that reports refusals, and stops reading an answer that is too large."""
     import httpx2  # noqa: PLC0415 - the SDK brings it
 
     class Bounded(httpx2.AsyncByteStream):
@@ -37,7 +37,7 @@ def bounded_client(
     async def bound(response: httpx2.Response) -> None:
         if response.status_code >= _REFUSED:
             refused(response.status_code)
-        # Packed, a little can be very much; and nobody asked for it.
+        # A small compressed answer can be very large, and we did not ask for compression.
         response.headers.pop("content-encoding", None)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             response.stream = Bounded(cast("httpx2.AsyncByteStream", response.stream))

@@ -1,4 +1,4 @@
-"""What is taken of what a server lists; it may list anything."""
+"""Choose the usable tools from a server's list, which is untrusted."""
 
 import json
 from collections import Counter
@@ -35,9 +35,9 @@ class Offer(NamedTuple):
 def offers(
     server: Server, listed: Iterable["types.Tool"], wrong: Mapping[str, str]
 ) -> tuple[list[Offer], list[str]]:
-    """Return the tools that are taken, and what is to be said of the others.
+    """Return the usable tools, and notes about the others.
 
-    `wrong` says of tools that are not listed why they are not.
+    `wrong` says why tools that are not in the list were left out.
     """
     taken: dict[str, Offer] = {}
     notes = [
@@ -80,7 +80,7 @@ def _offer(server: Server, tool: "types.Tool") -> Offer:
 
 
 def _parameters(schema: Any) -> Mapping[str, JSON]:
-    """Return what a tool takes: no more than a model can read."""
+    """Return a tool's schema, limited in size."""
     copy = cast("dict[str, Any]", plain(schema, "its schema", ordered=True))
     if len(json.dumps(copy)) > _MOST_SCHEMA:
         raise InvalidInput(f"its schema has more than {_MOST_SCHEMA >> 10} kB")
@@ -88,7 +88,7 @@ def _parameters(schema: Any) -> Mapping[str, JSON]:
 
 
 def _tamed(value: Any) -> Any:
-    """Return a schema whose words are short, and no marks of a chat."""
+    """Return a schema whose texts are short, and without markup of chat templates."""
     if isinstance(value, list):
         return [_tamed(each) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
@@ -105,9 +105,9 @@ def _shortened(text: str) -> str:
 
 
 def named(offered: Mapping[str, Sequence[str]], taken: Collection[str] = ()) -> list[list[str]]:
-    """Return what models call the tools of each server: short, unless that would be two tools.
+    """Return the names that models see for each server's tools: short where that is unique.
 
-    Every name is one that providers take, and none is among those taken.
+    Every name is valid for all providers, and none is in `taken`.
     """
     short = [wire_name(name) for names in offered.values() for name in names]
     clash = {name for name, times in Counter([*short, *set(taken)]).items() if times > 1}
@@ -125,6 +125,6 @@ def named(offered: Mapping[str, Sequence[str]], taken: Collection[str] = ()) -> 
 
 
 def _free(name: str, used: Collection[str]) -> str:
-    """Return a name, with a number behind it if it is used."""
+    """Return a name, with a number after it if it is used."""
     numbered = (f"{name[:_LONGEST_STEM]}_{n}" for n in count(2))
     return name if name not in used else next(each for each in numbered if each not in used)

@@ -1,7 +1,7 @@
-"""What a server says, mended before the SDK takes it.
+"""Repair a server's messages before the SDK parses them.
 
-The SDK refuses a whole list for one bad entry, and obeys schemas of results, whose patterns can
-take for ever. So of a list no more is passed on than is used, and bad entries are left out.
+The SDK refuses a whole list for one bad entry, and obeys the schemas of results, whose patterns can
+take forever. So only the parts of a list that are used are passed on, and bad entries are left out.
 """
 
 from collections.abc import Callable
@@ -11,30 +11,30 @@ _WORDS: Final = ("name", "title", "description")
 
 
 class Listener(Protocol):
-    """Is told what is heard of a server."""
+    """Is notified about a server's messages."""
 
     def heard(self) -> None:
-        """Know that it said something."""
+        """Note that it sent something."""
         ...
 
     def ended(self) -> None:
-        """Know that it says no more."""
+        """Note that it sends nothing more."""
         ...
 
     def left_out(self, tool: str, why: str) -> None:
-        """Know of a tool that is none."""
+        """Note an invalid tool."""
         ...
 
     def refused(self, status: int) -> None:
-        """Know what it answered over HTTP in place of an answer."""
+        """Note an HTTP status that refuses the request."""
         ...
 
 
 class Heard:
-    """A stream of what a server says."""
+    """The stream of a server's messages, repaired."""
 
     def __init__(self, stream: Any, listener: Listener) -> None:
-        """Stand before the SDK's own stream."""
+        """Wrap the SDK's own stream."""
         self._stream = stream
         self._listener = listener
 
@@ -66,7 +66,7 @@ class Heard:
 
 
 def mended(tools: list[Any], wrong: Callable[[str, str], object]) -> list[Any]:
-    """Return those tools that are some, each with nothing but what is used of it."""
+    """Return the valid tools, each with only the fields that are used."""
     found: list[Any] = []
     for given in tools:
         tool = cast("dict[str, Any]", given if isinstance(given, dict) else {})
@@ -84,15 +84,15 @@ def mended(tools: list[Any], wrong: Callable[[str, str], object]) -> list[Any]:
 
 
 def _problem(schema: Any) -> str:
-    """Say what is wrong with what a tool takes, if anything is."""
+    """Return what is wrong with a tool's schema; empty if it is valid."""
     if type(schema) is not dict:
         return "it has no schema"
     found = cast("dict[str, Any]", schema)
     if found.get("type", "object") != "object":
-        return "its schema is of no object"
+        return "its schema does not describe an object"
     if type(found.get("properties", {})) is not dict:
-        return "the properties in its schema are no object"
+        return "the properties in its schema are not an object"
     required = found.get("required", [])
     if type(required) is not list or any(type(each) is not str for each in cast("Any", required)):
-        return "what its schema requires is no list of names"
+        return "`required` in its schema is not a list of names"
     return ""

@@ -1,4 +1,4 @@
-"""What a tool gave, as a text that fits into a conversation."""
+"""Convert a tool's result to a text that fits into a conversation."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _NOTHING: Final = "(no content)"
 
 
 def text_of(result: "types.CallToolResult") -> str:
-    """Return what was given: texts, a note for each picture or file, and data that no text says."""
+    """Return a result as text: its texts, a note for each picture or file, and other data."""
     parts = [_part(each) for each in result.content]
     texts = [each.text for each in result.content if each.type == "text"]
     given = result.structured_content
@@ -26,7 +26,7 @@ def text_of(result: "types.CallToolResult") -> str:
 
 
 def cut(text: str, most: int = MOST_BYTES) -> str:
-    """Return a text of at most so many bytes, and a little; of a longer one, head and tail."""
+    """Return a text of about `most` bytes at most; of a longer one, head and tail."""
     if len(text) <= most // 4:
         return text
     data = text.encode("utf-8", "surrogatepass")
@@ -38,7 +38,7 @@ def cut(text: str, most: int = MOST_BYTES) -> str:
 
 
 def reason(text: str) -> str:
-    """Return what a server says of a failure, no longer than needed."""
+    """Return a server's error text, shortened."""
     return cut(text.strip(), _MOST_ERROR) or "it gave no reason"
 
 
@@ -63,16 +63,16 @@ def _part(part: "types.ContentBlock") -> str:
 
 
 def _note(media_type: str | None, base64: str) -> str:
-    """Return what stands for bytes."""
+    """Return a note in place of bytes."""
     count = len(base64.rstrip("=")) * 3 // 4
     return f"[{label(media_type or '') or 'bytes'}, {size(count)}]"
 
 
 def _is_said(given: Any, texts: Sequence[str]) -> bool:
-    """Return whether texts say all that is given as data; servers should give it both ways."""
+    """Return whether the texts already hold the data; servers should send it both ways."""
     if sum(map(len, texts)) > MOST_BYTES:
         return True
-    if isinstance(given, dict) and given.keys() == {"result"}:  # how SDKs wrap what is no object
+    if isinstance(given, dict) and given.keys() == {"result"}:  # SDKs wrap other values like this
         given = cast(dict[str, Any], given)["result"]
     forms: list[Any] = [list(texts), values := [_value(text) for text in texts]]
     if len(texts) == 1:

@@ -1,4 +1,4 @@
-"""The SDK of MCP: loaded when first needed, here alone."""
+"""The MCP SDK: loaded at first use, and only here."""
 
 import importlib
 import logging
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from mcp import Client, types
 
 _FORGOTTEN: Final = "Session terminated"
-"""What the SDK says of a server that no longer knows us: it was started anew."""
+"""The SDK's error for a server that lost our session because it was restarted."""
 _ENDED: Final = ("Connection closed", "SSE stream ended")
-"""What it says of one that died; the code alone is used by servers for all sorts of things."""
+"""The SDK's errors for a server that died; servers use the code alone for other errors, too."""
 _MOST_PAGES: Final = 100
 _MOST_LISTED: Final = 10_000
 
 
 class Gone(Exception):
-    """A server is no longer there."""
+    """A server has ended."""
 
     def __init__(self, *, began: bool) -> None:
-        """Know whether it may have begun what it was asked."""
+        """Note whether the call may have begun."""
         super().__init__()
         self.began = began
 
@@ -39,9 +39,9 @@ def load() -> None:
         importlib.import_module("mcp")
     except ImportError:
         raise ToolUnavailable(
-            "tools over MCP need a package that is not there: pip install 'keepthread[mcp]'"
+            "tools over MCP need a package that is not installed: pip install 'keepthread[mcp]'"
         ) from None
-    # What servers do wrong is told by us; the SDK's log is for those who set one up.
+    # We report the faults of servers; the SDK logs only if the program configures its logger.
     logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
@@ -49,7 +49,7 @@ def load() -> None:
 async def connected(
     server: Server, overheard: Overheard, listener: Listener
 ) -> AsyncGenerator["Client"]:
-    """Start or reach a server, and end it; to be left in the task that entered it."""
+    """Start or reach a server, and end it; must be left in the task that entered it."""
     from mcp import Client  # noqa: PLC0415 - the SDK is loaded when first needed
 
     way = _started(server, overheard) if server.command else _reached(server, listener)
@@ -93,7 +93,7 @@ async def _reached(server: Server, listener: Listener) -> AsyncGenerator[Any]:
 async def asked(
     client: "Client", tool: str, arguments: Mapping[str, Any]
 ) -> "types.CallToolResult":
-    """Call a tool; raise `Gone` if nothing can come of it any more, `ToolError` if it fails."""
+    """Call a tool; raise `Gone` if the server has ended, `ToolError` if the call fails."""
     from mcp import MCPError, types  # noqa: PLC0415
     from pydantic import ValidationError  # noqa: PLC0415
 
@@ -106,11 +106,11 @@ async def asked(
             raise Gone(began=True) from None
         raise ToolError(reason(error.message)) from None
     except (ValidationError, RuntimeError):
-        raise ToolError("its answer is none that the protocol has") from None
+        raise ToolError("its answer does not follow the protocol") from None
 
 
 async def answers(client: "Client") -> None:
-    """Return once a server answers, whatever it says."""
+    """Return once a server answers, even with an error."""
     from mcp import MCPError  # noqa: PLC0415
     from pydantic import ValidationError  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ async def answers(client: "Client") -> None:
 
 
 async def tools_of(client: "Client") -> list["types.Tool"]:
-    """Return what a server lists, page by page, within reason."""
+    """Return the tools that a server lists, page by page, up to a limit."""
     found: list[types.Tool] = []
     cursor = None
     for _ in range(_MOST_PAGES):
@@ -132,14 +132,14 @@ async def tools_of(client: "Client") -> list["types.Tool"]:
 
 
 def failure_of(error: BaseException) -> str:
-    """Return in words why a server could not be started or reached."""
+    """Return the reason why a server could not be started or reached, as text."""
     from mcp import MCPError, types  # noqa: PLC0415
     from pydantic import ValidationError  # noqa: PLC0415
 
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
-        return "it ended at once"
+        return "it ended immediately"
     if isinstance(error, ValidationError):
-        return "what it says is none that the protocol has"
+        return "its messages do not follow the protocol"
     return " ".join(reason(str(error)).split()) if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""The way to one server, over all its lives."""
+"""The link to one server, which restarts it after it died."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from mcp import types
 
 _PAUSES: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds from a death to the next start, by how often it died with nothing done."""
+"""Seconds from a server's end to the next start, by how often it ended without a result."""
 
 
 class Link:
-    """A server that is started again when it is called and has died."""
+    """A server that is restarted when it is called after it died."""
 
     def __init__(self, server: Server, *, start_seconds: float) -> None:
-        """Know the server; nothing is started yet."""
+        """Take the server; it is not started yet."""
         self.server = server
         self._start_seconds = start_seconds
         self._lives: list[Connection] = []
@@ -29,15 +29,15 @@ class Link:
 
     @property
     def running(self) -> bool:
-        """Return whether it is there, as far as is known."""
+        """Return whether it runs, as far as is known."""
         return bool(self._lives) and self._lives[-1].running
 
     async def start(self) -> Connection:
-        """Start it, and return its first life."""
+        """Start it, and return its first connection."""
         return await self._alive()
 
     async def close(self) -> None:
-        """End it; calls that are under way fail."""
+        """End it; calls in progress fail."""
         self._closed = True
         await asyncio.gather(*(life.close() for life in self._lives))
 
@@ -46,8 +46,8 @@ class Link:
     ) -> "types.CallToolResult":
         """Call a tool within the server's deadline.
 
-        If the server dies meanwhile, it is started again, and a tool without effects is called
-        once more.
+        If the server dies in the meantime, it is restarted, and a tool without side effects is
+        called once more.
         """
         try:
             async with asyncio.timeout(self.server.timeout):
@@ -72,9 +72,9 @@ class Link:
         raise ToolUnavailable(f"{self.server.name} died while it ran {tool}; {done}")
 
     async def _alive(self) -> Connection:
-        """Return the server's present life, or a new one.
+        """Return the current connection, or a new one.
 
-        A start goes on though whoever needed it first waits no longer.
+        A start continues even if the caller that began it stops waiting.
         """
         async with self._choosing:
             if not self._lives or self._lives[-1].lost_at is not None:

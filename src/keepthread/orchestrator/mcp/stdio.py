@@ -1,8 +1,8 @@
-"""The lines that a program answers with: put together in linear time, and of bounded length.
+"""Read a program's answers line by line: in linear time, and with a limited length.
 
-The SDK adds each chunk it reads to the line so far and looks through all of it again, and a line
-may grow for ever. It can be given no other reader, but an encoding: with this one, whole lines come
-out of the decoder. In place of a line that is too long comes an error for whoever waits for it.
+The SDK appends each chunk it reads to the line so far and scans all of it again, and a line may
+grow without limit. It accepts no other reader, but an encoding: with this one, the decoder returns
+whole lines. A line that is too long is replaced by an error for the call that waits for it.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ _ID: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\\x00-\x1f]{1,100}")')
 
 
 class Lines(codecs.IncrementalDecoder):
-    """Gives text out line by line; what has no end yet is kept back."""
+    """Decodes text line by line; an incomplete line is kept back."""
 
     def __init__(self, errors: str = "strict") -> None:
-        """Begin with nothing."""
+        """Begin with no data."""
         super().__init__(errors)
         self.reset()
 
@@ -37,7 +37,7 @@ class Lines(codecs.IncrementalDecoder):
         self._head = self._tail = b""
 
     def decode(self, input: Any, final: bool = False) -> str:  # noqa: A002, ARG002 - as in codecs
-        """Return the lines that end in these bytes, each with its end."""
+        """Return the lines that end in these bytes, each with its line end."""
         *ended, rest = bytes(input).split(b"\n")
         whole: list[str] = []
         for part in ended:
@@ -62,7 +62,7 @@ class Lines(codecs.IncrementalDecoder):
             return b"".join(self._parts).decode("utf-8", self.errors) + "\n"
         early = _ID.search(self._head.partition(b'"result"')[0])
         found = early or next(reversed(list(_ID.finditer(self._tail))), None)
-        if found is None:  # it is the answer to nothing that we asked
+        if found is None:  # it does not answer a request of ours
             return ""
         message = f"its answer is larger than {MOST_BYTES >> 20} MB"
         error = json.dumps({"code": -32000, "message": message})
@@ -82,14 +82,14 @@ codecs.register(_search)
 
 _MOST: Final = 2000
 _PATIENCE: Final = 0.5
-"""Seconds to hear the rest of what a program said that has ended."""
+"""Seconds to read the rest of the output of a program that has ended."""
 
 
 class Overheard:
-    """The last words; heard in a thread, for no loop reads pipes on every system."""
+    """The last lines of stderr; read in a thread, since not every event loop can read pipes."""
 
     def __init__(self) -> None:
-        """Have heard nothing."""
+        """Begin with no output."""
         self._heard = b""
         self._file: TextIO | None = None
         self._listening = threading.Thread(target=self._listen, daemon=True)
@@ -100,10 +100,10 @@ class Overheard:
     def __exit__(self, *error: object) -> None:
         if self._file:
             self._file.close()
-            os.close(self._stop)  # whoever listens sees the end of that pipe
+            os.close(self._stop)  # the reading thread sees the end of that pipe
 
     def open(self) -> TextIO:
-        """Return a file to write to, and begin to read it."""
+        """Return a file to write to, and start reading it."""
         self._reading, writing = os.pipe()
         self._stopped, self._stop = os.pipe()
         self._file = os.fdopen(writing, "w")
@@ -111,7 +111,7 @@ class Overheard:
         return self._file
 
     async def last_line(self) -> str:
-        """Return the last line that says something."""
+        """Return the last line that is not empty."""
         if self._file:
             self._file.close()
             await asyncio.to_thread(self._listening.join, _PATIENCE)
@@ -119,13 +119,13 @@ class Overheard:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def _listen(self) -> None:
-        """Read to the end, or until nobody listens: a child of the program may keep the pipe."""
+        """Read to the end, or until it is closed: a child of the program may keep the pipe open."""
         with (
             os.fdopen(self._stopped, "rb", buffering=0) as stopped,
             os.fdopen(self._reading, "rb", buffering=0) as pipe,
             selectors.DefaultSelector() as selector,
         ):
-            if sys.platform != "win32":  # there, pipes cannot be waited for
+            if sys.platform != "win32":  # Windows cannot wait for pipes
                 selector.register(stopped, selectors.EVENT_READ)
                 selector.register(pipe, selectors.EVENT_READ)
             while not any(key.fileobj is stopped for key, _ in _ready(selector)):

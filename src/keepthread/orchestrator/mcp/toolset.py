@@ -18,15 +18,15 @@ from keepthread.orchestrator.types import Runnable
 from keepthread.types import JSON
 
 OURS: Final = (DELEGATE, REMEMBER, SEARCH)
-"""Names of tools that no server may take."""
+"""Names of our own tools, which no server may use."""
 
 
 def untold(_: str) -> None:
-    """Tell nobody."""
+    """Ignore a note."""
 
 
 class Servers:
-    """MCP servers, started side by side, and their tools.
+    """MCP servers, started concurrently, and their tools.
 
     >>> async with Servers([Server("weather", command="weather-mcp")]) as servers:
     ...     await orchestrate(request, session, servers.tools, models)
@@ -40,7 +40,7 @@ class Servers:
         start_seconds: float = 30.0,
         taken: Collection[str] = OURS,
     ) -> None:
-        """Know them; nothing is started yet. `tell` is called with what is left out, and why."""
+        """Take the servers; none is started yet. `tell` is called with what is left out and why."""
         if len({server.name for server in servers}) < len(servers):
             raise InvalidInput("two servers have the same name")
         self._links = [Link(server, start_seconds=start_seconds) for server in servers]
@@ -50,11 +50,11 @@ class Servers:
         self._problems: dict[str, str] = {}
         self._names: dict[str, list[str]] = {}
         self.tools: list[Runnable] = []
-        """What may be called; a call that fails raises `ToolError`."""
+        """The tools of all servers; a call that fails raises `ToolError`."""
 
     @property
     def states(self) -> list[State]:
-        """Tell how each server is, in the order in which they were given."""
+        """Return the state of each server, in the order given."""
         return [
             State(name, self._names.get(name, ()), self._problems.get(name, ""), link.running)
             for name, link in ((link.server.name, link) for link in self._links)
@@ -83,13 +83,13 @@ class Servers:
         await self.close()
 
     async def close(self) -> None:
-        """End all of them; calls that are under way fail."""
+        """End all of them; calls in progress fail."""
         await asyncio.gather(*(link.close() for link in self._links))
 
     # --- inside ---
 
     async def _start(self, link: Link) -> None:
-        """Start a server; one that cannot is told of and left out."""
+        """Start a server; one that cannot start is reported and left out."""
         name = link.server.name
         try:
             life = await link.start()
@@ -114,7 +114,7 @@ class Servers:
 
 
 def _running(link: Link, offer: Offer) -> Callable[..., Awaitable[JSON]]:
-    """Return what runs a tool; a server may name its arguments as it likes."""
+    """Return the function that runs a tool; its arguments may have any names."""
 
     async def run(**arguments: JSON) -> JSON:
         _check(arguments)
@@ -128,8 +128,8 @@ def _running(link: Link, offer: Offer) -> Callable[..., Awaitable[JSON]]:
 
 
 def _check(arguments: dict[str, JSON]) -> None:
-    """Refuse what no wire carries: a model may have written half a character."""
+    """Refuse arguments that cannot be sent: a model may have written a lone surrogate."""
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ToolError("the arguments hold half a character; write them anew") from None
+        raise ToolError("the arguments contain half a character; write them again") from None

@@ -1,4 +1,4 @@
-"""The nouns of tool servers: where one is, what of it is used, how it is."""
+"""Data types of tool servers: where one is, what of it is used, and its state."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -9,18 +9,18 @@ from keepthread.errors import InvalidInput
 from keepthread.stores.validation import check_count, check_id
 
 _SHORTEST_SECRET: Final = 8
-"""Shorter values are no secrets, and are found in any text."""
+"""Shorter values are not secrets, and appear in any text."""
 
 
 class Rule(NamedTuple):
     """How the results of a tool are treated."""
 
     cache_turns: int = 0
-    """Turns in which a result is remembered; 0: not at all."""
+    """Turns for which a result is cached; 0: none."""
     side_effects: bool | None = None
     """Whether it changes something. None: yes, unless it has `cache_turns` or its server denies it.
 
-    A tool without effects is called once more if its server dies meanwhile.
+    A tool without side effects is called once more if its server dies in the meantime.
     """
 
 
@@ -36,16 +36,16 @@ class Server:
     command: str | None = field(default=None, repr=False)
     args: Sequence[str] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """What the program finds in its environment beside PATH, HOME and the like."""
+    """Variables of the program's environment, in addition to PATH, HOME and the like."""
     cwd: str | None = field(default=None, repr=False)
     url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     allow: Collection[str] | None = field(default=None, repr=False)
     """The tools that may be used, by the server's own names; None: all."""
     rules: Mapping[str, Rule] = field(default_factory=dict[str, Rule], repr=False)
-    """By the server's own names of tools."""
+    """Rules by the server's own names of tools."""
     timeout: float = field(default=60.0, repr=False)
-    """Seconds in which a call must have ended."""
+    """Seconds after which a call fails."""
 
     def __post_init__(self) -> None:
         check_id(self.name, "a server's name")
@@ -64,7 +64,7 @@ class Server:
                 )
 
     def without_secrets(self, text: str) -> str:
-        """Return a text without what only this server should know."""
+        """Return a text without this server's secrets."""
         for secret in (*self.env.values(), *self.headers.values()):
             for part in (secret, *secret.split()):  # of "Bearer KEY" the key, too
                 if len(part) >= _SHORTEST_SECRET:
@@ -73,12 +73,12 @@ class Server:
 
 
 class State(NamedTuple):
-    """How a server is."""
+    """The state of a server."""
 
     name: str
     tools: Sequence[str] = ()
-    """As models know them."""
+    """Their names as models see them."""
     problem: str = ""
     """Why it was left out."""
     running: bool = True
-    """False also of one that died, until a call starts it again."""
+    """False also for one that died, until a call restarts it."""

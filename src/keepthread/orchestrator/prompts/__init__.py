@@ -16,5 +16,5 @@ END: Final = "[end of conversation]"
 
 
 def framed(title: str, context: str, request: str) -> str:
-    """Return a request behind what was said before; without that, the request alone."""
+    """Return a request after the conversation so far; without one, the request alone."""
     return f"{title}\n{BEGIN}\n{context}\n{END}\n\n{request}" if context else request
