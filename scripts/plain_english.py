@@ -125,6 +125,18 @@ ALLOWED: Final[tuple[Allowed, ...]] = (
         "can['’]t stand",
         "a phrase that users write",
     ),
+    Allowed(
+        "src/keepthread/testing/finding.py",
+        "stands",
+        "A secret stands here.",
+        "a text that is indexed and searched",
+    ),
+    Allowed(
+        "src/keepthread/testing/finding.py",
+        "stands",
+        "tea secret stand safe here",
+        "a text that is indexed and searched",
+    ),
 )
 
 

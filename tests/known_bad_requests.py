@@ -94,7 +94,7 @@ BAD_CHAT: Final[list[Bad]] = [
     ("missing properties", with_schema({"type": "object"})),
     ("missing items", with_schema({**SCHEMA, "properties": {"city": {"type": "array"}}})),
     ("'text' is not valid", with_schema({**SCHEMA, "properties": {"city": {"type": "text"}}})),
-    ("is no schema", with_schema({**SCHEMA, "properties": {"city": "string"}})),
+    ("is not a schema", with_schema({**SCHEMA, "properties": {"city": "string"}})),
     ("array of strings", with_schema({**SCHEMA, "required": True})),
     ("extra required key", with_schema({**SCHEMA, "required": ["town"]})),
     ("'enum'", with_schema({**SCHEMA, "properties": {"city": {"enum": []}}})),

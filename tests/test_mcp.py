@@ -418,7 +418,7 @@ async def test_a_server_that_breaks_the_protocol_costs_what_is_broken(tmp_path: 
         for name in good:
             assert await tools[name]() == f"{name} says hello"
         for name, kind, why in [
-            ("shapeless", ToolError, "its answer is none that the protocol has"),
+            ("shapeless", ToolError, "its answer does not follow the protocol"),
             ("refused", ToolError, "not today not today"),
             ("half", ToolUnavailable, "half of broken took over 1 seconds"),
         ]:
@@ -431,7 +431,7 @@ async def test_a_server_that_breaks_the_protocol_costs_what_is_broken(tmp_path: 
         "broken: none is left out: it has no schema",
         "broken: listed is left out: it has no schema",
         "broken: properties is left out: the properties in its schema are not an object",
-        "broken: required is left out: what its schema requires is no list of names",
+        "broken: required is left out: `required` in its schema is not a list of names",
         "broken: a tool is left out: it has no schema",
     ]
 

@@ -1,4 +1,4 @@
-"""How a scripted server speaks HTTP: as providers do, or as slowly and badly as it was told."""
+"""HTTP of a scripted server: it answers as providers do, or as slowly and badly as scripted."""
 
 import selectors
 import socket
@@ -18,13 +18,13 @@ from keepthread.testing.wires import Stream, as_json, asking
 from keepthread.types import Wire
 
 _LOOK: Final = 0.02
-"""Seconds between two looks whether the client is still there."""
+"""Seconds between two checks whether the client is still connected."""
 _MOST_BYTES: Final = 32 * 1024 * 1024
 _PLAIN: Final = Say()
 
 
 class Switchboard(ThreadingHTTPServer):
-    """Listens on this machine, and knows who is on the line, so that it can hang up."""
+    """Listens on this machine, and knows its open connections, so that it can close them."""
 
     daemon_threads = False
     request_queue_size = 128
@@ -47,7 +47,7 @@ class Switchboard(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def hang_up(self) -> None:
-        """End every call."""
+        """Close every connection."""
         with self._lock:
             for line in self._lines:
                 with suppress(OSError):
@@ -55,11 +55,11 @@ class Switchboard(ThreadingHTTPServer):
 
 
 class _Gone(Exception):
-    """Nobody waits for the answer: the client has closed the connection, or the server closes."""
+    """The answer is no longer needed: the client closed the connection, or the server closes."""
 
 
 class Connection(BaseHTTPRequestHandler):
-    """One client, who may ask one thing after another."""
+    """One client, which may send several requests."""
 
     play: Play
     numbers: "count[int]"
@@ -92,10 +92,12 @@ class Connection(BaseHTTPRequestHandler):
             if len(body) == int(length):
                 return self._answer(body)
             self.close_connection = True
-            return self.play.drop()  # it went away before it had asked
-        self.close_connection = True  # what follows is not read
+            return self.play.drop()  # the client left before it had sent its request
+        self.close_connection = True  # the rest is not read
         status = 413 if length.isdecimal() else 411
-        return self._refuse(self._wire(), asking.Refused(status, "the length must be told: 32 MB"))
+        return self._refuse(
+            self._wire(), asking.Refused(status, "a length of up to 32 MB must be given")
+        )
 
     # --- what is asked ---
 
@@ -176,7 +178,7 @@ class Connection(BaseHTTPRequestHandler):
         if say.cut_after is not None:
             self.close_connection = True
             return
-        # In one go: a client hangs up as soon as it has read the closing event.
+        # In one write: a client disconnects as soon as it has read the closing event.
         self.wfile.write((b"" if say.unfinished else _chunk(stream.closing)) + b"0\r\n\r\n")
 
     def _head(self, say: Say, wire: Wire, kind: str, size: tuple[str, str]) -> None:
@@ -198,7 +200,7 @@ class Connection(BaseHTTPRequestHandler):
         self._wait(inf, gate.opened)
 
     def _wait(self, seconds: float, opened: threading.Event | None = None) -> None:
-        """Wait some seconds or for a gate, and give up when nobody waits for the answer."""
+        """Wait some seconds or for a gate, and give up when the client has left."""
         until = monotonic() + seconds
         self._look()
         while (left := until - monotonic()) > 0:

@@ -1,7 +1,7 @@
 """The store contract: what every backend must do, as tests that any backend's author can run.
 
 Subclass `StoreContract`, say how to open your store, and let pytest collect the class. To see the
-values behind a failed assertion, call `pytest.register_assert_rewrite` with this module's name.
+values of a failed assertion, call `pytest.register_assert_rewrite` with this module's name.
 """
 
 import asyncio
@@ -112,7 +112,7 @@ def refused(kind: type[KeepthreadError]) -> Generator[None]:
 
 
 def said(messages: list[Message]) -> list[str]:
-    """Return what messages say."""
+    """Return the texts of messages."""
     return [message.content for message in messages]
 
 
@@ -137,12 +137,12 @@ async def new_session(store: Store, id: str = "s", **fields: Any) -> SessionKey:
 
 
 class StoreContract:
-    """Every promise of `Store`, tested; `open_store` is all a subclass must give."""
+    """Every promise of `Store`, tested; a subclass must only define `open_store`."""
 
     clock: ManualClock
 
     async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
-        """Open an empty store that tells the time by `clock`."""
+        """Open an empty store whose clock is `clock`."""
         raise NotImplementedError
 
     # --- sessions ---
@@ -884,7 +884,7 @@ class StoreContract:
         assert (await store.append(key, [user("d")]))[0].seq == 4
         assert (await store.verify()).sound
 
-    # --- the shelf ---
+    # --- records ---
 
     @on_store
     async def test_records_come_back_as_they_were_put(self, store: Store) -> None:
@@ -1023,7 +1023,7 @@ class StoreContract:
         await store.tenant("other").put(Scope(owner="dan"), "fact", "1", 1)
         assert await store.owners() == ["ana", "bea"]
 
-    # --- counting anew ---
+    # --- recounting ---
 
     @on_store
     async def test_recounting_counts_what_another_counted(self, store: Store) -> None:

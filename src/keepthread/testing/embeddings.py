@@ -1,7 +1,7 @@
 """Embedders for tests: one that hashes words, and an endpoint on this machine that serves it.
 
 Texts that share words are near each other; nothing is loaded, and the same text always has the same
-vectors. The endpoint takes a request as strictly as a provider does, and fails when it is told to.
+vectors. The endpoint checks a request as strictly as a provider does, and fails when scripted to.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ _FIELDS: Final = {"model", "input", "encoding_format", "dimensions", "user"}
 
 
 class ScriptedEmbedder:
-    """Embeds by the words that texts share; `calls` tells what it was given.
+    """Embeds by the words that texts share; `calls` lists the texts it was given.
 
-    A line of the script is an error to raise or seconds to wait, one for each call; when the script
-    is at its end, calls succeed at once.
+    A line of the script is an error to raise or seconds to wait, one for each call; after the last
+    line, calls succeed immediately.
 
     >>> embedder = ScriptedEmbedder([0.2, TimeoutError()])
     """
@@ -41,7 +41,7 @@ class ScriptedEmbedder:
         dimensions: int = 64,
         by_token: bool = False,
     ) -> None:
-        """Take the script, the name to go by, and what vectors are to be like."""
+        """Take the script, the name, and the kind of vectors to make."""
         self.name = name
         self.by_token = by_token
         self.calls: list[Sequence[str]] = []
@@ -98,7 +98,7 @@ def _in_bytes(vector: Sequence[float]) -> bytes:
 
 
 class Fault(NamedTuple):
-    """What goes wrong with one answer."""
+    """A fault of one answer."""
 
     status: int = 200
     headers: Mapping[str, str] = {}
@@ -108,17 +108,17 @@ class Fault(NamedTuple):
     cut: bool = False
     """It breaks off halfway."""
     shuffled: bool = False
-    """The vectors are in another order; their `index` tells which is which."""
+    """The vectors are in another order; their `index` says which is which."""
     lost: int = 0
     """Vectors that are left out."""
     dimensions: int | None = None
     """Another size than was asked for."""
     body: bytes | None = None
-    """Something else altogether."""
+    """An invalid body instead of the answer."""
 
 
 class EmbeddingsServer:
-    """An endpoint on this machine, which runs while its block does.
+    """An endpoint on this machine, which runs while its `with` block does.
 
     >>> with EmbeddingsServer(script=[Fault(429, {"Retry-After": "1"})]) as server:
     ...     print(server.url)
@@ -132,14 +132,14 @@ class EmbeddingsServer:
         dimensions: int = 64,
         script: Iterable[Fault | None] = (),
     ) -> None:
-        """Know one model by its name, and the key it takes; the script has a line a request."""
+        """Take the model's name and the key it accepts; the script has one line per request."""
         self.model = model
         self.key = key
         self.dimensions = dimensions
         self.requests: list[Mapping[str, Any]] = []
-        """What was asked and was in order."""
+        """The valid requests."""
         self.refused: list[str] = []
-        """What was wrong with the rest."""
+        """The faults of the refused requests."""
         self.closing = threading.Event()
         self._script = iter(tuple(script))
         handler = type("Handler", (_Handler,), {"endpoint": self})
@@ -158,14 +158,14 @@ class EmbeddingsServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self.closing.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
     def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[Fault, bytes]:
-        """Return what a request gets, and how."""
+        """Return the answer to a request, and how it is sent."""
         fault = next(self._script, None) or Fault()
         try:
             asked = self._checked(path, headers, body)
@@ -176,7 +176,7 @@ class EmbeddingsServer:
         if fault.body is not None:
             return fault, fault.body
         if fault.status != 200:
-            return fault, _Refused(fault.status, "told to fail", "scripted").body()
+            return fault, _Refused(fault.status, "scripted to fail", "scripted").body()
         return fault, json.dumps(self._vectors(asked, fault)).encode()
 
     def _checked(self, path: str, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
@@ -192,7 +192,7 @@ class EmbeddingsServer:
         except ValueError:
             asked = None
         if not isinstance(asked, dict):
-            raise _Refused(400, "The body is no JSON object", "invalid_json")
+            raise _Refused(400, "The body is not a JSON object", "invalid_json")
         request = cast("dict[str, Any]", asked)
         self._check_fields(request)
         return request
@@ -234,7 +234,7 @@ class EmbeddingsServer:
 
 
 class _Refused(Exception):
-    """What a provider says to a request that is wrong."""
+    """A provider's answer to an invalid request."""
 
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message)
@@ -255,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fault, answer = self.endpoint.answer(self.path, dict(self.headers), body)
         self.endpoint.closing.wait(fault.wait)
-        with suppress(OSError):  # whoever asked may have gone
+        with suppress(OSError):  # the client may have left
             self.send_response_only(fault.status)  # without a line in a log
             for name, value in fault.headers.items():
                 self.send_header(name, value)

@@ -1,7 +1,7 @@
 """The finder's contract: what every backend that finds words must do, as tests for its author.
 
 Subclass `FinderContract`, say how to open your store, and let pytest collect the class. To see the
-values behind a failed assertion, call `pytest.register_assert_rewrite` with this module's name.
+values of a failed assertion, call `pytest.register_assert_rewrite` with this module's name.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ HOSTILE: Final = (
     "x" * 100_000,
     "tea " * 25_000,
 )
-"""Words that no analyser makes, but somebody may ask for."""
+"""Words that no analyzer makes, but a caller may ask for."""
 
 
 def on_finder(
@@ -86,7 +86,7 @@ def on_finder(
 
 
 async def read_on(store: Store, view: str = VIEW, *, limit: int = 100, **scope: Any) -> None:
-    """Read into the index what was written since, some messages at a time."""
+    """Index what was written since, some messages at a time."""
     finder = await store.finder()
     assert finder is not None
     for read in await finder.unread(view, **scope):
@@ -121,7 +121,7 @@ def vector(angle: int, *, ids: bool = False) -> Embedding:
 
 
 async def where(finder: Searchable, text: str, **scope: Any) -> list[list[int]]:
-    """Return the positions at which each word of a text stands."""
+    """Return the positions of each word in a text."""
     words = words_of(text)
     found = await finder.places(VIEW, words, **scope)
     return [[seq_of(place) for place in found.places[word]] for word in words]
@@ -135,7 +135,7 @@ async def talk(store: Store, *texts: str, id: str = "s", **fields: Any) -> Sessi
 
 
 def hand_made(session: SessionKey, seq: int, *words: str) -> Part:
-    """Return a piece with words that no analyser made."""
+    """Return a piece with words that no analyzer made."""
     return Part(place(int(session), seq, 0, len(words)), words, 5, 0)
 
 
@@ -145,12 +145,12 @@ def first_place(session: SessionKey, seq: int) -> int:
 
 
 class FinderContract:
-    """Every promise of `Searchable`, tested; `open_store` is all a subclass must give."""
+    """Every promise of `Searchable`, tested; a subclass must only define `open_store`."""
 
     clock: ManualClock
 
     async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
-        """Open an empty store that tells the time by `clock`."""
+        """Open an empty store whose clock is `clock`."""
         raise NotImplementedError
 
     # --- reading on ---
@@ -225,7 +225,7 @@ class FinderContract:
         self, store: Store, finder: Searchable
     ) -> None:
         key = await new_session(store, "s", owner="ana")
-        # An import may bring any time in any order; the first hours are one sitting.
+        # An import may bring any time in any order; the first hours are one segment.
         hours = [10, 11, 12, 8, 13, 300, 301, 302, 5, 6]
         made = [assistant, user]
         await store.append(
@@ -513,7 +513,7 @@ class FinderContract:
         assert await finder.unread(VIEW) == [Unread(again, 0, 1, 0)]
         assert await where(finder, "tea", session=again) == [[]]
 
-    # --- what is there of a place ---
+    # --- what the index has at a position ---
 
     @on_finder
     async def test_a_piece_is_known_by_its_message_and_number(

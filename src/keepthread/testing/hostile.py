@@ -24,7 +24,7 @@ STALE: Final = "refused: Stale"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hostile:
-    """One hostile input, made afresh for every try, and what must become of it.
+    """One hostile input, made again for every try, and the outcome it must have.
 
     One of `messages`, `session`, `record` (kind, key, value) and `tenant` is given. `expect` and
     `turn` go with messages; the log they come to holds one user message.
@@ -105,7 +105,7 @@ def _alike(given: Message, found: Message) -> bool:
 
 
 def _body(message: Message) -> tuple[object, ...]:
-    """Return what a caller wrote, in a form that tells 1, 1.0 and True apart."""
+    """Return the input in a form in which 1, 1.0 and True differ."""
     native = message.native
     return (
         message.role,
@@ -244,7 +244,7 @@ def _users(field: str, values: Iterable[object]) -> list[Message]:
 
 
 def _nested(levels: int) -> dict[str, Any]:
-    """Return a dict in a dict in a dict, so many in all."""
+    """Return `depth` nested dicts."""
     value: dict[str, Any] = {}
     for _ in range(levels - 1):
         value = {"in": value}
@@ -252,7 +252,7 @@ def _nested(levels: int) -> dict[str, Any]:
 
 
 def _uncompacted(doublings: int) -> Any:
-    """Return a kilobyte that, written out, is there 2**doublings times."""
+    """Return a kilobyte in a structure that is 2**doublings kilobytes when written out."""
     value: Any = "x" * 1024
     for _ in range(doublings):
         value = [value, value]
@@ -327,7 +327,7 @@ _TEXT: Final = (
     ),
     Hostile(name="50 MB", verdict=REFUSED, messages=lambda: _users("content", ["x" * 50_000_000])),
     _meta("50 MB in meta", REFUSED, lambda: {"text": "x" * 50_000_000}),
-    _message("content is None", REFUSED, content=None),
+    _message("None as content", REFUSED, content=None),
     _message("content is bytes", REFUSED, content=b"text"),
     _message("content is not quite a str", REFUSED, content=_Text("text")),
 )
@@ -360,7 +360,7 @@ _JSON: Final = (
     _meta("an object in meta", REFUSED, lambda: {"x": object()}),
     _meta("text that is not quite a str in meta", REFUSED, lambda: {"x": _Text("1")}),
     _meta("a key that is a number", REFUSED, lambda: {1: "x"}),
-    _meta("a key that is None", REFUSED, lambda: {"x": {None: "x"}}),
+    _meta("None as a key", REFUSED, lambda: {"x": {None: "x"}}),
     _meta("NUL in a key, and an empty key", STORED, lambda: {"a\x00b": 1, "": 2, "\x00": 3}),
     _meta("keys out of order", STORED, lambda: {"b": 1, "a": {"d": 1, "c": 2}, "\uffff": 3}),
     _meta("a type tag", STORED, lambda: {"lc": 1, "type": "secret", "__class__": "os.system"}),
@@ -375,10 +375,10 @@ _JSON: Final = (
 )
 
 _FIELDS: Final = (
-    _message("a role that is none", REFUSED, role="hacker"),
+    _message("an unknown role", REFUSED, role="hacker"),
     _message("a role that is not quite a str", REFUSED, role=_Text("user")),
     _message("a role that is a list", REFUSED, role=["user"]),
-    _message("an origin that is none", REFUSED, origin="god"),
+    _message("an unknown origin", REFUSED, origin="god"),
     _message("a name that is bytes", REFUSED, name=b"n"),
     _message("True as tokens", REFUSED, tokens=True),
     _message("negative tokens", REFUSED, tokens=-1),
@@ -481,7 +481,7 @@ _BESIDE: Final = (
         "a session's meta changed later", STORED, lambda: SessionInfo(id="s", meta=_nested(64))
     ),
     _session("tags that are text", REFUSED, lambda: SessionInfo(id="s", tags="abc")),
-    _session("a kind that is none", REFUSED, lambda: SessionInfo(id="s", kind=cast(Any, "x"))),
+    _session("an unknown kind", REFUSED, lambda: SessionInfo(id="s", kind=cast(Any, "x"))),
     _session("ready as 1", REFUSED, lambda: SessionInfo(id="s", ready=cast(Any, 1))),
     Hostile(
         name="a record changed later",

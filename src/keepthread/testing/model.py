@@ -1,4 +1,4 @@
-"""A model that says what it was told to say, and remembers what it was asked."""
+"""A scripted model, which records its calls."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -23,13 +23,13 @@ class Asked:
 
 
 class ScriptedModel:
-    """Answers with the lines of a script, in order; `calls` tells what it was asked.
+    """Answers with the lines of a script, in order; `calls` records the requests.
 
     >>> model = ScriptedModel(["Sunny.", TimeoutError()])
     """
 
     def __init__(self, script: Sequence[Line] = (), *, name: str = "scripted") -> None:
-        """Take the script, and the name to go by."""
+        """Take the script, and the name of the model."""
         self.name = name
         self.calls: list[Asked] = []
         self._script = tuple(script)
@@ -84,7 +84,7 @@ def _reply(line: Line, asked: Asked) -> Reply:
 
 
 def _usage(asked: Asked, reply: Reply) -> Usage:
-    """Return what it might have cost: a token for four characters."""
+    """Return an estimated usage: a token for four characters."""
     heard = len(asked.system) + sum(_length(message) for message in asked.messages)
     return Usage(input=heard // 4, output=_length(reply) // 4)
 

@@ -1,4 +1,4 @@
-"""What a scripted server was asked, and what it says next: the part of it that knows no socket."""
+"""State of a scripted server: the requests so far, and the next answer. It uses no sockets."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from keepthread.testing.wires import asking
 
 
 class Play:
-    """A script, and how far it has come. Several threads may use it at once."""
+    """A script and the current position in it. Several threads may use it at once."""
 
     def __init__(
         self,
@@ -18,15 +18,15 @@ class Play:
         models: Iterable[str] = (),
         otherwise: Line | None = None,
     ) -> None:
-        """Take the script, the key to ask for, and the models to know; without any, all are."""
+        """Take the script, the required key, and the known models; if None, all are known."""
         self.key = key
         self.models = tuple(models)
         self.requests: list[Received] = []
-        """What was asked and was in order."""
+        """The valid requests."""
         self.refused: list[str] = []
-        """What was wrong with the rest."""
+        """The faults of the refused requests."""
         self.dropped = 0
-        """How many clients went away in the middle of an answer."""
+        """How many clients left in the middle of an answer."""
         self.closing = threading.Event()
         self._script = iter(tuple(script))
         self._otherwise = otherwise
@@ -35,7 +35,7 @@ class Play:
     def wait_for(
         self, requests: int = 0, timeout: float = 10.0, *, refused: int = 0, dropped: int = 0
     ) -> None:
-        """Wait until so many requests have arrived, were refused, or were left by their client."""
+        """Wait until N requests have arrived, were refused, or were left by their client."""
 
         def there() -> bool:
             return (
@@ -52,7 +52,7 @@ class Play:
                 )
 
     def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[Received, Say]:
-        """Return a request and what to say to it; raise what the provider says to a wrong one."""
+        """Return a request and its answer; raise the provider's error for an invalid one."""
         asked = asking.read(path, headers, body)
         asking.check(asked, self.models)
         with self._news:
@@ -68,13 +68,13 @@ class Play:
             raise asking.Refused(500, f"a line of the script failed: {error!r}") from error
 
     def refuse(self, why: str) -> None:
-        """Note what was wrong with a request."""
+        """Record the faults of a request."""
         with self._news:
             self.refused.append(why)
             self._news.notify_all()
 
     def drop(self) -> None:
-        """Note that a client went away."""
+        """Record that a client left."""
         with self._news:
             self.dropped += 1
             self._news.notify_all()

@@ -1,4 +1,4 @@
-"""What a scripted server is to say, and what it was asked."""
+"""The lines of a scripted server, and the requests it received."""
 
 import json
 import re
@@ -15,51 +15,51 @@ _SILENT: Final = {"type", "role", "id", "tool_use_id", "tool_call_id", "cache_co
 
 
 class Gate:
-    """Holds an answer in the middle, until the test lets it go.
+    """Holds an answer in the middle, until the test opens it.
 
     >>> gate = Gate()
     >>> line = Say("It is sunny.", hold=gate)
     """
 
     def __init__(self) -> None:
-        """Be closed, with nobody in front of it."""
+        """Begin closed, with no answer waiting."""
         self.reached = threading.Event()
-        """Set when an answer stands in front of it."""
+        """Set when an answer waits at it."""
         self.opened = threading.Event()
 
     def open(self) -> None:
-        """Let through whoever waits, and whoever comes."""
+        """Let through all answers that wait, and all later ones."""
         self.opened.set()
 
 
 class Say(NamedTuple):
-    """One answer, how it comes, and what goes wrong with it."""
+    """One answer, how it is sent, and its faults."""
 
     text: str = ""
     tool_calls: Sequence[ToolCall] = ()
     thinking: str = ""
-    """What it thought before, which Anthropic's wire alone can tell."""
+    """The model's thoughts before the answer; only Anthropic's API has them."""
     usage: Usage | None = None
-    """What it cost; if None, a token for four characters."""
+    """Its usage; if None, a token for four characters."""
     finish: str | None = None
-    """stop, length, tool_calls or content_filter, on either wire; if None, what fits."""
+    """stop, length, tool_calls or content_filter, for every API; None derives it."""
     pieces: int | None = None
-    """In how many pieces a stream brings the text; if None, word by word."""
+    """Number of pieces in which a stream sends the text; if None, word by word."""
     first_after: float = 0.0
     """Seconds before the first byte."""
     every: float = 0.0
     """Seconds between pieces."""
     hold: Gate | None = None
     hold_after: int = 1
-    """Pieces before it stands at the gate; 0, or if it comes whole: nothing is sent before."""
+    """Pieces before it waits at the gate; 0, or for a whole answer: it waits before all of it."""
     cut_after: int | None = None
     """Pieces after which the connection breaks; 0: right after the headers. A whole answer breaks
     off halfway."""
     unfinished: bool = False
-    """A stream brings every piece and ends in good order, but without its closing events."""
+    """A stream sends every piece and ends normally, but without its closing events."""
     status: int = 200
     message: str = ""
-    """What it says instead, if the status is another than 200."""
+    """The error message, if the status is not 200."""
     headers: Mapping[str, str] = {}
     """Such as `Retry-After`."""
     fails_after: int | None = None
@@ -67,22 +67,22 @@ class Say(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A request that was in order."""
+    """A valid request."""
 
     wire: Wire
     path: str
     headers: Mapping[str, str]
-    """By their names in small letters."""
+    """By their names in lower case."""
     body: Mapping[str, Any]
 
     @property
     def streams(self) -> bool:
-        """Return whether the answer is to come in pieces."""
+        """Return whether the answer is to be streamed."""
         return self.body.get("stream") is True
 
     @property
     def system(self) -> str:
-        """Return the system prompt, wherever the wire puts it."""
+        """Return the system prompt, from the field that the API uses."""
         if self.wire == "anthropic":
             return _text(self.body.get("system", ""))
         said = (m for m in self.body["messages"] if m["role"] in ("system", "developer"))
@@ -90,22 +90,22 @@ class Received(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return what the user said last."""
+        """Return the text of the last user message."""
         said = [_text(m["content"]) for m in self.body["messages"] if m["role"] == "user"]
         return next((text for text in reversed(said) if text), "")
 
     @property
     def context(self) -> str:
-        """Return everything that the model was given to read."""
+        """Return all texts that the model was given."""
         return "\n".join(_strings([self.system, self.body["messages"]]))
 
 
 Line: TypeAlias = str | Say | Callable[[Received], "str | Say"]
-"""One line of a script: an answer, or what makes an answer of the request."""
+"""One line of a script: an answer, or a function that makes one from the request."""
 
 
 def spoken(line: Line, asked: Received) -> Say:
-    """Return what a line of a script says to a request, with its cost and its end."""
+    """Return a line's answer to a request, with its usage and its finish reason."""
     said = line if isinstance(line, str | Say) else line(asked)
     say = Say(said) if isinstance(said, str) else said
     finish = say.finish or ("tool_calls" if say.tool_calls else "stop")
@@ -113,7 +113,7 @@ def spoken(line: Line, asked: Received) -> Say:
 
 
 def in_pieces(text: str, pieces: int | None) -> list[str]:
-    """Return a text in pieces: as many as there are words, unless told."""
+    """Return a text in pieces: as many as given, or else one per word."""
     if pieces is None:
         return _WORDS.findall(text)
     cuts = [len(text) * n // pieces for n in range(pieces + 1)]
@@ -121,13 +121,13 @@ def in_pieces(text: str, pieces: int | None) -> list[str]:
 
 
 def arguments_in_pieces(call: ToolCall) -> list[str]:
-    """Return a call's arguments as a stream brings them: broken anywhere."""
+    """Return a call's arguments in the pieces of a stream, broken anywhere."""
     text = call.arguments
     return [text[at : at + _ARGUMENTS] for at in range(0, len(text), _ARGUMENTS)]
 
 
 def input_of(call: ToolCall) -> Any:
-    """Return a call's arguments as the object they stand for."""
+    """Return a call's arguments as an object."""
     return json.loads(call.arguments or "{}")
 
 
@@ -138,7 +138,7 @@ def _usage(asked: Received, say: Say) -> Usage:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a message, be it plain or in parts."""
+    """Return the text of a message, plain or in parts."""
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content or () if part.get("type") == "text")

@@ -1,8 +1,8 @@
-"""A server on this machine that speaks as providers do, and says what it was told to say.
+"""A server on this machine that speaks the APIs of providers, and answers from a script.
 
-It takes OpenAI's chat completions and Anthropic's messages, checks each request as strictly as the
-provider does, and answers with the lines of a script: whole or in a stream, slowly, with an error,
-or not to the end. As a program it serves until it is ended:
+It supports OpenAI's chat completions and Anthropic's messages, checks each request as strictly as
+the provider does, and answers with the lines of a script: whole or in a stream, slowly, with an
+error, or incompletely. As a program it serves until it is stopped:
 
     python -m keepthread.testing.server --port 8080 --script lines.json --echo
 """
@@ -29,8 +29,8 @@ __all__ = ["Gate", "Line", "Received", "Say", "ScriptedServer", "lines_of"]
 class ScriptedServer(Play):
     """Serves a script while its block runs: a line for each request, in the order they arrive.
 
-    A request that the provider would refuse is refused, and takes no line. `otherwise` is said when
-    the script is at its end; without it there is an error that tells so.
+    A request that the provider would refuse is refused, and takes no line. `otherwise` is the
+    answer after the last line; without it, the server then returns an error that says so.
 
     >>> with ScriptedServer(["Sunny.", Say(status=429, headers={"Retry-After": "1"})]) as server:
     ...     print(server.openai, server.anthropic)
@@ -45,7 +45,7 @@ class ScriptedServer(Play):
         otherwise: Line | None = None,
         port: int = 0,
     ) -> None:
-        """Take the script, the key to ask for, and the models to know; without any, all are."""
+        """Take the script, the required key, and the known models; if None, all are known."""
         super().__init__(script, key=key, models=models, otherwise=otherwise)
         self._switchboard = Switchboard(self, port)
         self._thread = threading.Thread(target=self._switchboard.serve_forever, args=(0.02,))
@@ -66,7 +66,7 @@ class ScriptedServer(Play):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Serve no more; whoever still waits for an answer is cut off."""
+        """Stop serving; answers that are being sent are cut off."""
         self.closing.set()
         self._switchboard.shutdown()
         self._thread.join()
@@ -75,7 +75,7 @@ class ScriptedServer(Play):
 
 
 def lines_of(text: str) -> list[Line]:
-    """Return the script that a JSON text holds: strings, and objects with the fields of `Say`."""
+    """Return the script in a JSON text: strings, and objects with the fields of `Say`."""
     lines = json.loads(text)
     if not is_list(lines):
         raise ValueError("a script is a JSON array of strings and objects")
@@ -107,7 +107,7 @@ def _echo(every: float, asked: Received) -> Say:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve, and print where, until it is ended."""
+    """Serve, and print the URLs, until the program is stopped."""
     parser = argparse.ArgumentParser(
         prog="python -m keepthread.testing.server",
         description="A model on this machine that says what a script says.",

@@ -1,4 +1,4 @@
-"""What providers refuse: one module a wire, each with `check(request)`, which names the faults.
+"""Checks of requests as providers make them: one module per API, whose `check` names the faults.
 
 The rules come from the providers' references and from the errors their servers are known to answer
 with; each problem is worded as the server words it, as far as that is known. Where servers differ,
@@ -21,17 +21,17 @@ MOST_DEPTH: Final = 100
 
 
 class Stream(NamedTuple):
-    """An answer as it goes over a wire."""
+    """An answer as an API sends it."""
 
     opening: bytes
-    """What comes before anything is said."""
+    """Events before the text."""
     pieces: Sequence[bytes]
     closing: bytes
-    """What tells that nothing is missing."""
+    """Events that mark the complete end."""
 
 
 def as_json(value: Any) -> bytes:
-    """Return JSON as servers send it: in UTF-8, with what UTF-8 cannot hold as an escape."""
+    """Return JSON as servers send it: in UTF-8, with lone surrogates as escapes."""
     try:
         return json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:

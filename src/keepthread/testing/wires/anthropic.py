@@ -1,4 +1,4 @@
-"""What Anthropic's messages refuse in `messages` and `system`."""
+"""Check `messages` and `system` as Anthropic's messages API does."""
 
 from itertools import pairwise
 from typing import Any, Final
@@ -190,7 +190,7 @@ def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _pairs(messages: list[dict[str, Any]]) -> list[str]:
-    """Hold calls against the results at the head of the message right behind them."""
+    """Compare calls with the results at the head of the message right after them."""
     problems: list[str] = []
     seen: set[str] = set()
     waiting: list[str] = []
@@ -228,7 +228,7 @@ def _answers(blocks: list[dict[str, Any]], waiting: list[str], at: int) -> list[
         problems.append(f"messages.{at}: each tool_use must have a single result")
     kinds = [block["type"] for block in blocks]
     if "tool_result" in kinds[len(results) :]:
-        # Text before a result is answered as if the result were not there.
+        # Text before a result makes the API answer as if the result were missing.
         problems.append(f"messages.{at}: tool_result blocks must come first in the content")
     return problems
 

@@ -1,4 +1,4 @@
-"""What Anthropic's messages refuse in a request: each field, and fields that do not agree."""
+"""Check a request as Anthropic's messages API does: each field, and contradicting fields."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -176,7 +176,7 @@ def _citations(request: dict[str, Any]) -> list[str]:
 
 
 def _marks(request: dict[str, Any]) -> list[str]:
-    """Refuse marks for the cache that are no marks, too many, or in the wrong order."""
+    """Refuse cache marks that are invalid, too many, or in the wrong order."""
     marks = [block["cache_control"] for block in _marked(request)]
     marks += [request["cache_control"]] if request.get("cache_control") is not None else []
     problems = [p for mark in marks for p in _mark(mark)]

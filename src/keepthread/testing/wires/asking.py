@@ -1,4 +1,4 @@
-"""What a server refuses before it looks into a request: its key, its address, its form."""
+"""Checks of a server before it parses a request: its key, its path, its form."""
 
 import json
 from collections.abc import Mapping
@@ -24,23 +24,23 @@ VERSIONS: Final = ("2023-06-01", "2026-10-21")
 
 
 class Refused(Exception):
-    """What a provider says to a request that is wrong."""
+    """A provider's answer to an invalid request."""
 
     def __init__(self, status: int, message: str) -> None:
-        """Take the status, and what to say."""
+        """Take the status, and the message."""
         super().__init__(message)
         self.status = status
         self.message = message
 
 
 def wire_of(path: str, headers: Mapping[str, str]) -> Wire:
-    """Return which provider was meant."""
+    """Return the provider whose API was called."""
     spoken = "anthropic" if "anthropic-version" in headers else "openai-chat"
     return PATHS.get(path, spoken)
 
 
 def check_key(wire: Wire, headers: Mapping[str, str], key: str | None) -> None:
-    """Refuse who has no key, or another."""
+    """Refuse a request without the right key."""
     if key is None:
         return
     given = headers.get("authorization", "").removeprefix("Bearer ")
@@ -55,14 +55,14 @@ def check_key(wire: Wire, headers: Mapping[str, str], key: str | None) -> None:
 
 
 def check_list(path: str, models: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the models to tell of, if they were asked for."""
+    """Return the list of models, if it was requested."""
     if path != "/v1/models":
         raise Refused(404 if path not in PATHS else 405, f"Invalid URL (GET {path})")
     return models or ("scripted",)
 
 
 def read(path: str, headers: Mapping[str, str], body: bytes) -> Received:
-    """Return the request, if it is one."""
+    """Return the parsed request; refuse an invalid one."""
     wire = wire_of(path, headers)
     if path not in PATHS:
         raise Refused(404, f"Invalid URL (POST {path})")
@@ -80,7 +80,7 @@ def read(path: str, headers: Mapping[str, str], body: bytes) -> Received:
 
 
 def check(asked: Received, models: tuple[str, ...]) -> None:
-    """Refuse what the provider refuses in a request."""
+    """Refuse a request that the provider would refuse."""
     model = asked.body.get("model")
     if models and isinstance(model, str) and model not in models:
         # “The model `gpt-9` does not exist or you do not have access to it.”

@@ -1,4 +1,4 @@
-"""What the value of a request's field may be: small rules, each with the words for it."""
+"""Rules for the values of a request's fields, each with its description."""
 
 from collections.abc import Callable, Collection, Mapping
 from math import inf
@@ -8,14 +8,14 @@ from keepthread.testing.wires import NAME, is_list, is_object
 
 
 class Rule(NamedTuple):
-    """What a value must be, in words and as a test."""
+    """A rule for a value: its description and its test."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
 def anything(_: object) -> bool:
-    """Ask for nothing."""
+    """Accept any value."""
     return True
 
 
@@ -25,12 +25,12 @@ def is_flag(value: object) -> bool:
 
 
 def is_name(value: object) -> bool:
-    """Return whether a value is a name that providers take for a tool."""
+    """Return whether a value is a valid name of a tool."""
     return isinstance(value, str) and NAME.fullmatch(value) is not None
 
 
 def is_string(value: object) -> bool:
-    """Return whether a value is a string, be it an empty one."""
+    """Return whether a value is a string, which may be empty."""
     return isinstance(value, str)
 
 
@@ -55,7 +55,7 @@ TEXTS: Final = Rule("an array of strings", are_texts)
 
 
 def whole(least: int, most: float = inf) -> Rule:
-    """Ask for an integer."""
+    """Require an integer."""
 
     def holds(value: Any) -> bool:
         return type(value) is int and least <= value <= most
@@ -64,7 +64,7 @@ def whole(least: int, most: float = inf) -> Rule:
 
 
 def number(least: float, most: float) -> Rule:
-    """Ask for a number."""
+    """Require a number."""
 
     def holds(value: Any) -> bool:
         return type(value) in (int, float) and least <= value <= most
@@ -73,7 +73,7 @@ def number(least: float, most: float) -> Rule:
 
 
 def one_of(*values: str) -> Rule:
-    """Ask for one of some words."""
+    """Require one of some words."""
 
     def holds(value: Any) -> bool:
         return value in values
@@ -82,7 +82,7 @@ def one_of(*values: str) -> Rule:
 
 
 def either(*rules: Rule) -> Rule:
-    """Ask for what one of some rules asks for."""
+    """Require that one of several rules accepts the value."""
 
     def holds(value: Any) -> bool:
         return any(rule.holds(value) for rule in rules)
@@ -91,7 +91,7 @@ def either(*rules: Rule) -> Rule:
 
 
 def or_null(rule: Rule) -> Rule:
-    """Allow null as well."""
+    """Accept null as well."""
 
     def holds(value: Any) -> bool:
         return value is None or rule.holds(value)
@@ -100,7 +100,7 @@ def or_null(rule: Rule) -> Rule:
 
 
 def wrong(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, str]:
-    """Return the fields that are not as they must be, and what they should have been."""
+    """Return the invalid fields, each with its rule."""
     known = {name: rules[name] for name in values if name in rules}
     return {name: rule.words for name, rule in known.items() if not rule.holds(values[name])}
 

@@ -1,4 +1,4 @@
-"""What OpenAI's chat completions refuse in `messages`."""
+"""Check `messages` as OpenAI's chat completions API does."""
 
 import json
 import re
@@ -164,7 +164,7 @@ def _no_constant(name: str) -> float:
 
 
 def _pairs(messages: list[dict[str, Any]]) -> list[str]:
-    """Hold calls against the tool messages right behind them."""
+    """Compare calls with the tool messages right after them."""
     problems: list[str] = []
     waiting: list[str] = []
     answered: set[str] = set()

@@ -1,4 +1,4 @@
-"""What OpenAI's chat completions refuse in a request: each field, and fields that do not agree."""
+"""Check a request as OpenAI's chat completions API does: each field, and contradicting fields."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What OpenAI's responses refuse in `input` and `instructions`."""
+"""Check `input` and `instructions` as OpenAI's responses API does."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ PARTS: Final = {
     "user": ("input_text", "input_image", "input_file"),
 }
 PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
-"""How the id of an item begins, where it has one."""
+"""Prefix of an item's id, where it has one."""
 HOSTED: Final = ("web_search_call", "file_search_call", "code_interpreter_call", "compaction")
 MOST_ID: Final = 64
 
@@ -163,7 +163,7 @@ def _pairs(items: list[dict[str, Any]]) -> list[str]:
 
 
 def _reasoning(items: list[dict[str, Any]]) -> list[str]:
-    """Refuse a reasoning item that does not stand before what the model made of it."""
+    """Refuse a reasoning item that is not right before the output it belongs to."""
     problems: list[str] = []
     for at, item in enumerate(items):
         if item.get("type") != "reasoning":

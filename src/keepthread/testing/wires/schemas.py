@@ -1,4 +1,4 @@
-"""What providers refuse in a JSON schema: of a tool's parameters, and of an answer."""
+"""Check JSON schemas of parameters and of answers as providers do."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
@@ -12,17 +12,17 @@ NAMED: Final = ("properties", "$defs", "definitions", "patternProperties")
 LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLE: Final = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
 NOT_STRICT: Final = ("allOf", "oneOf", "not", "if", "then", "else", "patternProperties", "default")
-"""What OpenAI does not take in strict schemas."""
+"""Keywords that OpenAI does not accept in strict schemas."""
 NOT_FOR_ANSWERS: Final = (
     *("oneOf", "not", "if", "then", "else", "patternProperties", "multipleOf"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
     *("maxItems", "uniqueItems"),
 )
-"""What Anthropic does not take in the schema of an answer."""
+"""Keywords that Anthropic does not accept in the schema of an answer."""
 
 
 def problems(schema: Any) -> list[str]:
-    """Return what makes a schema no JSON schema of an object."""
+    """Return why a schema is not a valid JSON schema of an object."""
     if not is_object(schema) or schema.get("type") != "object":
         kind = schema.get("type") if is_object(schema) else schema
         # “schema must be a JSON Schema of 'type: \"object\"', got 'type: \"None\"'.”
@@ -33,7 +33,7 @@ def problems(schema: Any) -> list[str]:
 
 
 def strict_problems(schema: Mapping[str, Any]) -> list[str]:
-    """Return what OpenAI refuses in a schema that is to be kept to the letter."""
+    """Return what OpenAI refuses in a strict schema."""
     found: list[str] = []
     for path, part in _parts(schema):
         where = f"In context={path}"
@@ -61,7 +61,7 @@ def answer_problems(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _parts(schema: Any, path: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield a schema and all that are in it; what is none is found by the one that holds it."""
+    """Yield a schema and the schemas in it; the check of the outer one finds those not valid."""
     if not is_object(schema):
         return
     yield path, schema
@@ -98,12 +98,12 @@ def _shapes(part: Mapping[str, Any]) -> list[str]:
         if not is_object(inner):
             found.append(f"{name!r}: {inner!r} is not of type 'object'")
         else:
-            found += [f"{key!r} is no schema" for key, value in inner.items() if _none(value)]
+            found += [f"{key!r} is not a schema" for key, value in inner.items() if _none(value)]
     for name in LISTED:
         inner = part.get(name, [True])
         if not is_list(inner) or not inner or any(_none(value) for value in inner):
             found.append(f"{name!r} must be an array of schemas that is not empty")
-    found += [f"{name!r} is no schema" for name in SINGLE if name in part and _none(part[name])]
+    found += [f"{name!r} is not a schema" for name in SINGLE if name in part and _none(part[name])]
     needed = part.get("required", [])
     if not is_list(needed) or not all(isinstance(name, str) for name in needed):
         found.append(f"'required': {needed!r} is not an array of strings")
