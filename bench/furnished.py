@@ -86,7 +86,7 @@ async def _compact(path: Path, newest: Sequence[Message]) -> None:
         await _summarize(memory, session)
         for place in range(0, len(newest), 2):
             await session.append(*newest[place : place + 2])
-            await memory._shared.background.settle()  # compaction is not to lag behind
+            await memory._runtime.background.settle()  # compaction is not to lag behind
 
 
 async def _summarize(memory: Memory, session: Session) -> None:

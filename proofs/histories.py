@@ -343,7 +343,7 @@ class History:
             self._show_fence()
             step = self.rng.choices(STEPS, WEIGHTS)[0]
             await step(self)
-            await self.memory._shared.background.settle()
+            await self.memory._runtime.background.settle()
 
     def _show_fence(self) -> None:
         """Let the model know what it was shown: the fence around quotations."""
@@ -657,7 +657,7 @@ def _memory(
     memory = Memory(
         store, Options(views=VIEWS, counter=counter, compaction=settings, clock=clock, ids=ids)
     )
-    memory._upkeep.needs_summaries = by_itself
+    memory._maintenance.needs_summaries = by_itself
     return memory
 
 

@@ -200,7 +200,7 @@ class Driver:
 
     async def finish(self, turn: Turn) -> None:
         await turn.finish("fine")
-        await self.memory._shared.background.settle()
+        await self.memory._runtime.background.settle()
         self.model.say("answer", "fine", turn.number)
         self.model.finish(turn.number)
 

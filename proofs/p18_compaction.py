@@ -239,7 +239,7 @@ async def talk(folder: Path, lives: int, compressing: bool) -> None:
             os.write(1, b"t")
             number += 1
             if number % 4 == 0:  # else it would talk faster than it compacts, and never be outside
-                await memory._shared.background.settle()
+                await memory._runtime.background.settle()
 
 
 @dataclass(slots=True)
@@ -412,7 +412,7 @@ async def _compact_beside(folder: Path, number: int, rounds: int, barrier: Barri
                 for task in range(TASKS):
                     mine = first_of(lap) + 1_000 + 100 * number + task
                     group.create_task(_compact_once(session, mine, talks=task % 4 == 0))
-            await memory._shared.background.settle()
+            await memory._runtime.background.settle()
 
 
 async def _compact_once(session: Session, number: int, *, talks: bool) -> None:

@@ -105,7 +105,7 @@ class Trial:
             await turn.finish("I am looking into it.")
         await self.look_at_facts()
         for child in scene.turns:
-            info = await scene.memory.store.describe(child._thread.key)
+            info = await scene.memory.store.describe(child._conversation.key)
             for context, where in await self.contexts(child.context):
                 self.judge(context, info.fence, f"a sub-agent's {where}")
 

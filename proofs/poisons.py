@@ -300,7 +300,7 @@ async def by_later_remember(scene: Scene, session: Session) -> None:
         if trigger in context.text:
             info = await scene.memory.store.describe(session.key)
             tools = MemoryTools(
-                scene.memory.store, info, turn.user, turn._thread.search, shown=turn._shown
+                scene.memory.store, info, turn.user, turn._conversation.search, shown=turn._shown
             )
             value = scene.rng.choice((scene.attack.codeword, scene.topic.upper(), "Thanks"))
             said = {"attribute": "rule", "value": value}

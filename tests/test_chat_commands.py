@@ -383,7 +383,7 @@ async def test_save_waits_for_what_follows_an_answer_and_says_where_it_is(tmp_pa
         assert "2 messages of session first" in shown
         assert str(it.store) in shown
         end = asyncio.Event()
-        it.persistence.memory._shared.background.soon("work", end.wait)
+        it.persistence.memory._runtime.background.soon("work", end.wait)
         saving = asyncio.ensure_future(it.do("/save"))
         assert not (await asyncio.wait({saving}, timeout=0.2))[0]
         end.set()

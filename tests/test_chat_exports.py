@@ -27,7 +27,7 @@ from keepthread.interchange.chats import check_chats, import_chats
 from keepthread.interchange.conversations import Arrived
 from keepthread.interchange.export import export
 from keepthread.interchange.files import MAX_DEPTH, items_of
-from keepthread.interchange.foreign import ways_of
+from keepthread.interchange.foreign import paths_of
 from keepthread.protocols import Store
 from tests.test_interchange import places, with_change
 
@@ -585,14 +585,14 @@ def test_every_node_of_a_tree_is_on_the_first_way_or_begins_or_follows_a_fork(da
     for node in range(1, size):
         parents[str(node)] = str(data.draw(st.integers(0, node - 1)))
     current = str(data.draw(st.integers(0, size - 1)))
-    ways = list(ways_of(parents, current))
-    assert ways[0].nodes[-1] == current
-    own = [node for way in ways for node in way.nodes[way.shared :]]
+    paths = list(paths_of(parents, current))
+    assert paths[0].nodes[-1] == current
+    own = [node for path in paths for node in path.nodes[path.shared :]]
     assert sorted(own, key=int) == sorted(parents, key=int)
-    for number, way in enumerate(ways):
-        assert [parents[node] for node in way.nodes] == [None, *way.nodes[:-1]]
-        assert way.origin <= number
-        assert list(way.nodes[: way.shared]) == list(ways[way.origin].nodes[: way.shared])
+    for number, path in enumerate(paths):
+        assert [parents[node] for node in path.nodes] == [None, *path.nodes[:-1]]
+        assert path.origin <= number
+        assert list(path.nodes[: path.shared]) == list(paths[path.origin].nodes[: path.shared])
 
 
 async def test_messages_of_claude_with_one_uuid_are_all_taken() -> None:

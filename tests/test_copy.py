@@ -55,7 +55,7 @@ async def furnish(store: Store, size: int) -> None:
     await store.put(Scope(), "setting", "日本", None, made_of=spans[::-1])
     await store.put(Scope(session=sessions[0].key), "lease", "compact", {"until": 1.0})
     await store.put_session(SessionInfo(id="half", ready=False, created_at=5.5, updated_at=6.5))
-    await memory._shared.background.settle()  # what is compacted later would be a difference
+    await memory._runtime.background.settle()  # what is compacted later would be a difference
 
 
 async def talk(memory: Memory, rng: random.Random, name: str, turns: int) -> None:
@@ -83,7 +83,7 @@ async def talk(memory: Memory, rng: random.Random, name: str, turns: int) -> Non
     fork = await session.fork(turns)
     await fork.add_message("user", text())
     await fork.rewind(3)
-    await memory._shared.background.settle()
+    await memory._runtime.background.settle()
 
 
 # --- what a store holds, by another way than the one under test ---

@@ -165,7 +165,7 @@ async def test_it_happens_by_itself_once_enough_turns_are_closed(
     session = await memory.session("s", owner=OWNER)
     for n in range(7):
         await talk(session, clock, f"I live in Oslo{n}.")
-        await memory._shared.background.settle()
+        await memory._runtime.background.settle()
     assert len(model.calls) == 2
     assert [fact.value for fact in await memory.facts(OWNER).list()] == ["Oslo5"]
 
@@ -220,7 +220,7 @@ async def test_a_fork_of_a_session_that_was_read_is_read_as_often_as_a_new_one(
         before = len(model.calls)
         for n in range(count):
             await talk(session, clock, f"I live in Oslo{n}.")
-            await memory._shared.background.settle()
+            await memory._runtime.background.settle()
         calls.append(len(model.calls) - before)
 
     await talk_on(session, 12)

@@ -39,7 +39,7 @@ from keepthread.errors import (
 )
 from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
-from keepthread.memory.forgetting.plan import Intent, Plan, Wish
+from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent
 from keepthread.memory.forgetting.probes import Probes
 from keepthread.stores.kinds import FORGET
 from keepthread.stores.outbox.store import OutboxStore
@@ -114,7 +114,7 @@ async def shared_channel(memory: Memory) -> Session:
 
 
 @pytest.mark.parametrize(
-    ("wish", "gone"),
+    ("query", "gone"),
     [
         ({"session": "shared", "message": "it"}, {"named"}),
         ({"author": "bob"}, {"bob's"}),
@@ -130,7 +130,7 @@ async def shared_channel(memory: Memory) -> Session:
     ],
 )
 async def test_what_all_selectors_agree_on_goes_and_nothing_else(
-    memory: Memory, wish: dict[str, Any], gone: set[str]
+    memory: Memory, query: dict[str, Any], gone: set[str]
 ) -> None:
     shared = await shared_channel(memory)
     other = await memory.session("other", owner="ana")
@@ -140,16 +140,16 @@ async def test_what_all_selectors_agree_on_goes_and_nothing_else(
     sessions = [shared, other, hers]
     before = {text for session in sessions for text in await texts(session)}
 
-    planned = await memory.forget(**wish, dry_run=True)
+    planned = await memory.forget(**query, dry_run=True)
     assert {text for session in sessions for text in await texts(session)} == before
-    told = await memory.forget(**wish)
+    told = await memory.forget(**query)
 
     left = {text for session in sessions for text in await texts(session)}
     assert left - {None} == before - gone
     assert planned.messages == told.messages == len(gone)
     assert planned.dry_run
     assert not told.dry_run
-    assert told.asked == wish
+    assert told.asked == query
 
 
 async def test_it_must_be_said_what_to_forget(memory: Memory) -> None:
@@ -469,9 +469,9 @@ async def test_what_was_begun_is_completed_by_whoever_opens_next(
     async with await on_file(tmp_path / "a.db") as memory:
         session = await shared_channel(memory.tenant(tenant))
         fork = await session.fork(id="f")
-        plan = Plan()
+        plan = ErasurePlan()
         plan.add(session.key, [2, 3], "chosen")
-        await Intent("begun", Wish(author="bob"), plan).store(memory.tenant(tenant).store)
+        await Intent("begun", ForgetQuery(author="bob"), plan).store(memory.tenant(tenant).store)
     async with await on_file(tmp_path / "a.db") as memory:
         here = memory if tenant == "default" else memory.tenant(tenant)
         for id in (session.id, fork.id):
@@ -485,9 +485,9 @@ async def test_a_large_intent_is_several_records_and_none_before_all_are_there(
 ) -> None:
     session = await memory.session("s")
     await session.append(*[Message(role="user", content=str(n)) for n in range(9_001)])
-    plan = Plan()
+    plan = ErasurePlan()
     plan.add(session.key, range(1, 9_002, 2), "chosen")
-    intent = Intent("begun", Wish(session="s"), plan)
+    intent = Intent("begun", ForgetQuery(session="s"), plan)
     await intent.store(memory.store)
     records = await memory.store.scan(Scope(), FORGET)
     assert len(records) > 1
@@ -503,9 +503,9 @@ async def test_a_large_intent_is_several_records_and_none_before_all_are_there(
 
 async def test_no_import_makes_us_forget(memory: Memory) -> None:
     session = await shared_channel(memory)
-    plan = Plan()
+    plan = ErasurePlan()
     plan.add(session.key, [1], "chosen")
-    await Intent("begun", Wish(author="bob"), plan).store(memory.store)
+    await Intent("begun", ForgetQuery(author="bob"), plan).store(memory.store)
     lines: list[bytes] = []
     await export(memory.store, lines.append)
     assert not any(b'"forget"' in line for line in lines)
@@ -689,7 +689,7 @@ def test_probes_are_telling_pieces_that_stand_in_json_as_in_a_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "queued"),
+    ("query", "queued"),
     [
         ({"session": "s"}, 1),
         ({"author": "bob"}, 1),
@@ -698,7 +698,7 @@ def test_probes_are_telling_pieces_that_stand_in_json_as_in_a_message() -> None:
     ],
 )
 async def test_what_a_outbox_set_aside_goes_as_well(
-    tmp_path: Path, wish: dict[str, Any], queued: int
+    tmp_path: Path, query: dict[str, Any], queued: int
 ) -> None:
     async with await on_file(tmp_path / "a.db") as memory:
         session = await memory.session("s", owner="ana")
@@ -719,11 +719,11 @@ async def test_what_a_outbox_set_aside_goes_as_well(
     assert found_in(tmp_path, SECRET)
     store = await OutboxStore.open(outbox, there, target="t", durability="process")
     async with Memory(store, Options(counter=Letters())) as memory:
-        told = await memory.forget(**wish)
+        told = await memory.forget(**query)
         assert told.queued == queued
         assert len((await store.outbox.survey()).set_aside) == 1 - queued
         if queued:
-            assert told.messages == (2 if "session" in wish else 1)
+            assert told.messages == (2 if "session" in query else 1)
             assert {"chat.outbox", "a.db"} <= set(told.searched)
     assert bool(found_in(tmp_path, SECRET)) == (not queued)
 

@@ -22,7 +22,7 @@ from keepthread.errors import InvalidInput, ToolError, ToolUnavailable
 from keepthread.orchestrator.mcp import Rule, Server, Servers
 from keepthread.orchestrator.mcp.listing import named
 from keepthread.orchestrator.mcp.results import MOST_BYTES, cut
-from keepthread.orchestrator.mcp.stdio import Lines, Overheard
+from keepthread.orchestrator.mcp.stdio import Lines, StderrTail
 
 ROOT = Path(__file__).parents[1]
 
@@ -478,8 +478,8 @@ def test_of_a_line_without_an_end_no_more_is_held_than_fits() -> None:
 def test_a_program_that_leaves_its_standard_error_open_costs_no_thread_and_no_descriptor() -> None:
     before = set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        with Overheard() as overheard:
-            kept = os.dup(overheard.open().fileno())  # as a child of the program does
+        with StderrTail() as stderr:
+            kept = os.dup(stderr.open().fileno())  # as a child of the program does
         for thread in set(threading.enumerate()) - before[0]:
             thread.join(30)
             assert not thread.is_alive()

@@ -51,7 +51,7 @@ async def nothing(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("part", "planted", "bug"),
     [
-        (everything, "keepthread.memory.forgetting.execute.Work._blank", nothing),
+        (everything, "keepthread.memory.forgetting.execute.Erasure._blank", nothing),
         (
             beside.asides,
             "keepthread.apps.cli.chat.offline_files.OfflineFile.requests",

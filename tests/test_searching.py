@@ -325,7 +325,7 @@ async def test_a_long_backlog_is_said_and_read_in_the_background(
     await fill(old, 30)
     session = await memory.session("s", owner="ana")
     first = await session.context("recall", query="harbour of day 3")
-    await memory._shared.background.settle()
+    await memory._runtime.background.settle()
     second = await session.context("recall", query="harbour of day 3")
     assert "60 messages are not in the index yet" in str(first.why)
     assert "day 3" in second.text

@@ -191,7 +191,7 @@ async def test_old_turns_are_compacted_for_a_users_strategy(url: str) -> None:
         for day in range(1, 31):
             async with session.turn(f"What shall we see on day {day}?") as turn:
                 await turn.finish(f"On day {day}: the old town, then the harbour.")
-        await memory._shared.background.settle()
+        await memory._runtime.background.settle()
         reasons = [choice.reason for choice in (await session.context()).why.shown]
     assert any(reason.startswith("a summary of what ends at") for reason in reasons), reasons
 

@@ -50,7 +50,7 @@ def on(store: Store, compaction: Compaction = SMALL, **options: Any) -> Memory:
     memory = Memory(
         store, Options(**{"views": VIEWS, "counter": Estimator(), **options}, compaction=compaction)
     )
-    memory._upkeep.needs_summaries = options.get("by_itself", False)
+    memory._maintenance.needs_summaries = options.get("by_itself", False)
     return memory
 
 
@@ -189,7 +189,7 @@ async def test_compaction_follows_a_finished_turn_if_a_view_wants_summaries(stor
     memory = Memory(store, Options(views=VIEWS, counter=Estimator(), compaction=SMALL))
     session = await memory.session("s")
     await talk(session, 1, 5)
-    await memory._shared.background.settle()
+    await memory._runtime.background.settle()
     assert [asked(each.text) for each in await compactions(session)] == [[1, 2]]
 
 
@@ -199,7 +199,7 @@ async def test_compaction_follows_an_appended_answer_too(store: Store) -> None:
     for number in range(1, 6):
         await session.add_message("user", f"Question {number}?")
         await session.add_message("assistant", "Yes.")
-    await memory._shared.background.settle()
+    await memory._runtime.background.settle()
     assert [asked(each.text) for each in await compactions(session)] == [[1, 2]]
 
 
@@ -207,7 +207,7 @@ async def test_nothing_is_compacted_by_itself_if_no_view_wants_summaries(store: 
     memory = Memory(store, Options(counter=Estimator(), compaction=SMALL))
     session = await memory.session("s")
     await talk(session, 1, 9)
-    await memory._shared.background.settle()
+    await memory._runtime.background.settle()
     assert await compactions(session) == []
 
 
@@ -450,7 +450,7 @@ async def test_summary_and_digests_change_only_when_the_window_steps(store: Stor
     seen: list[tuple[int, str, frozenset[int]]] = []
     for number in range(1, 60):
         await talk(session, number, number, "It is a story of some words. " * 30)
-        await memory._shared.background.settle()
+        await memory._runtime.background.settle()
         context = await session.context()
         if told(context):
             seen.append((_first(context), told(context), in_short(context)))
@@ -587,7 +587,7 @@ async def test_what_was_cleared_is_not_read_again(store: Store) -> None:
     await session.clear()
     await talk(session, 151, 160)
     reading = Reading(store)
-    folder: Any = memory._upkeep.compactor
+    folder: Any = memory._maintenance.compactor
     folder.store = reading
     assert await session.compact() > 0
     assert reading.first > 300
@@ -722,7 +722,7 @@ async def test_a_compact_that_was_broken_off_is_made_by_the_next(store: Store) -
     session = await memory.session("s")
     await talk(session, 1, 3)
     await gate.asked.wait()
-    await memory._shared.background.close(0.01)
+    await memory._runtime.background.close(0.01)
     assert await compactions(session) == []
     next_one = await on(store).session("s")
     await talk(next_one, 4, 5)

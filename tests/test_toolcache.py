@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from keepthread import Memory, Message, Options, Scope, Session, ToolCall
 from keepthread.context.tool_results import TOOL, CacheEntry, cached_results
 from keepthread.errors import InvalidInput, SessionGone, Unavailable
-from keepthread.memory.runtime import Shared
+from keepthread.memory.runtime import Runtime
 from keepthread.memory.tool_cache import drop_ended
-from keepthread.memory.tool_calls import INTERRUPTED, ask, result_of, text_of
+from keepthread.memory.tool_calls import INTERRUPTED, result_of, text_of, tool_request
 from keepthread.memory.turns import current_turn
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import CachedResult, Store
@@ -330,7 +330,7 @@ async def test_a_result_over_a_mebibyte_is_kept_as_head_and_tail(
 
 @given(text=st.text(), times=st.integers(0, 40_000), call_id=st.text(max_size=50))
 def test_a_cut_result_can_always_be_stored(text: str, times: int, call_id: str) -> None:
-    message = result_of(ask("t", {}), text * times, call_id)
+    message = result_of(tool_request("t", {}), text * times, call_id)
     body = encode(message, "id")
     assert len(body.content or b"") + len(body.extra or b"") <= MAX_BYTES
     if len(text.encode("utf-8", "surrogatepass")) * times < MAX_BYTES // 2:
@@ -338,10 +338,10 @@ def test_a_cut_result_can_always_be_stored(text: str, times: int, call_id: str) 
 
 
 def test_a_result_of_exactly_what_fits_stays_whole() -> None:
-    beside = len(encode(result_of(ask("t", {}), "", "c"), "").extra or b"")
+    beside = len(encode(result_of(tool_request("t", {}), "", "c"), "").extra or b"")
     whole = "x" * (MAX_BYTES - beside)
-    assert result_of(ask("t", {}), whole, "c").content == whole
-    assert "not kept" in result_of(ask("t", {}), whole + "x", "c").content
+    assert result_of(tool_request("t", {}), whole, "c").content == whole
+    assert "not kept" in result_of(tool_request("t", {}), whole + "x", "c").content
 
 
 # --- what is remembered, and for how long ---
@@ -716,9 +716,9 @@ async def test_when_the_one_who_runs_it_fails_the_next_runs_it(session: Session)
 async def other_process(memory: Memory, sleep: Any = asyncio.sleep, **time: Any) -> Session:
     """Return the session as another process has it: with locks and time of its own."""
     session = await memory.session("s")
-    thread = session._thread
-    shared = Shared(sleep=sleep, **time)
-    return Session(thread._replace(shared=shared), session.info)
+    thread = session._conversation
+    runtime = Runtime(sleep=sleep, **time)
+    return Session(thread._replace(runtime=runtime), session.info)
 
 
 async def test_another_process_waits_and_takes_the_remembered_result(
@@ -758,8 +758,8 @@ async def test_what_a_dead_process_was_running_is_run_by_another(
         now += seconds
         await asyncio.sleep(0)
 
-    key = f"{TOOL} {session._thread.cache.key(ask('weather', LIMA), None)}"
-    await session._thread.cache.leases.put(Scope(session=session.key), key, 0)
+    key = f"{TOOL} {session._conversation.cache.key(tool_request('weather', LIMA), None)}"
+    await session._conversation.cache.leases.put(Scope(session=session.key), key, 0)
     other = await other_process(memory, sleep, monotonic=lambda: now)
     assert await ask_weather(other, weather) == "Lima: 1 °C"
     assert 30 <= now < 31
@@ -799,7 +799,7 @@ async def test_a_delegate_uses_the_results_of_its_parent(
 ) -> None:
     await chat(session, 4)
     child = await memory.session("child", owner="ana")
-    child._thread = child._thread._replace(tools=session.key)
+    child._conversation = child._conversation._replace(tools=session.key)
     async with session.turn("go") as turn:
         await turn.tool("weather", LIMA, weather, cache_turns=2)
         assert await ask_weather(child, weather) == "Lima: 1 °C"
@@ -821,7 +821,7 @@ async def test_a_result_in_the_log_of_a_deleted_delegate_does_not_serve(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
     child = await memory.session("child", owner="ana")
-    child._thread = child._thread._replace(tools=session.key)
+    child._conversation = child._conversation._replace(tools=session.key)
     await ask_weather(child, weather, cache_turns=5)
     assert len(await session.cached_tools()) == 1
     await memory.delete_session("child")
@@ -834,7 +834,7 @@ async def test_a_result_does_not_serve_once_its_call_or_itself_is_erased_in_a_ch
     memory: Memory, session: Session, weather: Weather, erased: str
 ) -> None:
     child = await memory.session("child", owner="ana")
-    child._thread = child._thread._replace(tools=session.key)
+    child._conversation = child._conversation._replace(tools=session.key)
     await ask_weather(child, weather, cache_turns=5)
     (record,) = await records(memory, session)
     (call, result) = (span.first for span in record.made_of)
@@ -916,7 +916,7 @@ async def test_a_record_that_is_no_entry_is_passed_over(
     memory: Memory, session: Session, weather: Weather, value: Any
 ) -> None:
     scope = Scope(session=session.key)
-    key = session._thread.cache.key(ask("weather", LIMA), None)
+    key = session._conversation.cache.key(tool_request("weather", LIMA), None)
     await memory.store.put(scope, TOOL, key, value)
     await memory.store.put(scope, TOOL, "another", value)
     assert await session.cached_tools() == []

@@ -92,5 +92,5 @@ async def hold(
                 said.append(await turn.finish(talked.answered))
             if beside:
                 await beside.said(said)
-                await memory._shared.background.settle()  # so that compaction is not by chance
+                await memory._runtime.background.settle()  # so that compaction is not by chance
     return {name: seen.shares for name, seen in prompts.items()}

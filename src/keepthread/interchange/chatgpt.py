@@ -11,7 +11,7 @@ from typing import Any, Final
 from keepthread.context.ids import derived_call_id, derived_id, result_ids
 from keepthread.errors import InvalidInput
 from keepthread.interchange.conversations import (
-    Conversation,
+    ImportedConversation,
     fitted,
     session_id,
     short,
@@ -20,9 +20,9 @@ from keepthread.interchange.conversations import (
 )
 from keepthread.interchange.files import CHATGPT
 from keepthread.interchange.foreign import (
-    Reading,
-    Said,
-    Told,
+    ParsedConversation,
+    ParsedSessions,
+    PathMessages,
     attached,
     dicts,
     id_by_content,
@@ -31,9 +31,9 @@ from keepthread.interchange.foreign import (
     mapped,
     mended,
     paragraphs,
-    read_ways,
+    paths_of,
+    read_paths,
     text_in,
-    ways_of,
 )
 from keepthread.types import Message, Role, ToolCall
 
@@ -53,12 +53,12 @@ _MEDIA: Final = {
 }
 
 
-def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
+def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> ParsedSessions:
     """Return the current path through a conversation, and with `branches` every other as a fork."""
     given = mapped(value, "mapping")
     nodes = {id: node for id in given if (node := mapped(given, id))}
     if not nodes:
-        return Reading()
+        return ParsedSessions()
     id = text_in(value, "conversation_id") or text_in(value, "id") or id_by_content(value)
     parents, rejoined = mended(
         {key: text_in(node, "parent") or None for key, node in nodes.items()}
@@ -66,7 +66,7 @@ def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> Reading
     current = text_in(value, "current_node")
     current = _newest(nodes, parents, current if current in nodes else None)
     model = short(value.get("default_model_slug"))
-    about = Conversation(
+    about = ImportedConversation(
         id=session_id(CHATGPT, id),
         messages=(),
         title=short(value.get("title")),
@@ -75,15 +75,15 @@ def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> Reading
         meta={"imported_from": CHATGPT} | ({"model": model} if model else {}),
     )
 
-    def say(way: Sequence[str]) -> Said:
-        speech = _Speech(id)
-        for node in way:
-            speech.hear(node, nodes[node])
-        return Said(speech.messages, speech.hidden, speech.shortened)
+    def say(path: Sequence[str]) -> PathMessages:
+        speech = _ChatGPTPath(id)
+        for node in path:
+            speech.add(node, nodes[node])
+        return PathMessages(speech.messages, speech.hidden, speech.shortened)
 
     given_nodes = [key for key, node in nodes.items() if node.get("message") is not None]
-    told = Told(CHATGPT, id, about, ways_of(parents, current), say, given_nodes)
-    reading = read_ways(told, branches=branches)
+    parsed = ParsedConversation(CHATGPT, id, about, paths_of(parents, current), say, given_nodes)
+    reading = read_paths(parsed, branches=branches)
     unreadable = sum(bool(node) and key not in nodes for key, node in given.items())
     return reading._replace(rejoined=rejoined, left_out=reading.left_out + unreadable)
 
@@ -102,7 +102,7 @@ def _newest(
     return max(zip(times, range(len(leaves)), leaves, strict=True))[2]
 
 
-class _Speech:
+class _ChatGPTPath:
     """The messages along one path."""
 
     def __init__(self, conversation: str) -> None:
@@ -113,7 +113,7 @@ class _Speech:
         self.shortened = 0
         self.call: Message | None = None  # the latest call, while its results are read
 
-    def hear(self, node: str, value: Mapping[str, Any]) -> None:
+    def add(self, node: str, value: Mapping[str, Any]) -> None:
         """Add the message of a node; a root has none."""
         if value.get("message") is None:
             return

@@ -12,17 +12,17 @@ from typing import Any, BinaryIO, Final, Protocol
 from keepthread.errors import InvalidInput, WrongFormat
 from keepthread.interchange.chatgpt import read_chatgpt
 from keepthread.interchange.claude import read_claude
-from keepthread.interchange.conversations import Arrivals, Arrived, Conversation
-from keepthread.interchange.copy import abreast
+from keepthread.interchange.conversations import Arrivals, Arrived, ImportedConversation
+from keepthread.interchange.copy import run_concurrently
 from keepthread.interchange.files import CHATGPT, CLAUDE, Item, items_of, parts_of
-from keepthread.interchange.foreign import Reading, mapped
+from keepthread.interchange.foreign import ParsedSessions, mapped
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.stores.validation import check_id
 
 PROGRAMS: Final = (CHATGPT, CLAUDE)
 
-_ABREAST: Final = 8  # conversations at a time: they share commits
+_CONCURRENCY: Final = 8  # conversations at a time: they share commits
 _AT_ONCE: Final = 4 << 20  # bytes of conversations that are in memory at a time
 _MOST_READ: Final = 500  # items before the event loop is served again
 _LONGEST_PREFIX: Final = 100
@@ -31,11 +31,11 @@ MAX_USELESS: Final = 10_000
 """Items without a conversation at most; a file with more of them is not an export."""
 
 
-class _Reader(Protocol):
-    def __call__(self, value: Mapping[str, Any], *, branches: bool) -> Reading: ...
+class _ChatReader(Protocol):
+    def __call__(self, value: Mapping[str, Any], *, branches: bool) -> ParsedSessions: ...
 
 
-_READERS: Final[Mapping[str, _Reader]] = {
+_READERS: Final[Mapping[str, _ChatReader]] = {
     CHATGPT: read_chatgpt,
     CLAUDE: read_claude,
 }
@@ -101,7 +101,7 @@ class _Chats:
         self.done = arrivals.done
         self.branches = branches
         self.program = program
-        self.held: list[Conversation] = []
+        self.held: list[ImportedConversation] = []
         self.held_bytes = 0
         self.recognised = False
 
@@ -113,14 +113,14 @@ class _Chats:
             self.held_bytes += item.size
             if reading := self._read(item):
                 self.held += reading.conversations
-            enough = len(self.held) >= _ABREAST or self.held_bytes >= _AT_ONCE
+            enough = len(self.held) >= _CONCURRENCY or self.held_bytes >= _AT_ONCE
             if enough or number >= _MOST_READ:
                 break
         return end
 
     async def store(self) -> None:
         held, self.held, self.held_bytes = self.held, [], 0
-        await abreast(held, self.arrivals.take, _ABREAST)
+        await run_concurrently(held, self.arrivals.take, _CONCURRENCY)
         if self.done.refused + self.done.empty > MAX_USELESS:
             self.check_recognised()
             raise InvalidInput(
@@ -132,7 +132,7 @@ class _Chats:
         if not self.recognised:
             raise _none()
 
-    def _read(self, item: Item) -> Reading | None:
+    def _read(self, item: Item) -> ParsedSessions | None:
         """Return the conversation of an item; report what is wrong with it."""
         where = f"conversation {item.number}"
         if item.fault:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from keepthread.context.ids import derived_call_id, derived_id
 from keepthread.errors import InvalidInput
 from keepthread.interchange.conversations import (
-    Conversation,
-    Waiting,
+    ImportedConversation,
+    OpenCalls,
     fitted,
     session_id,
     short,
@@ -22,9 +22,9 @@ from keepthread.interchange.conversations import (
 )
 from keepthread.interchange.files import CLAUDE
 from keepthread.interchange.foreign import (
-    Reading,
-    Said,
-    Told,
+    ParsedConversation,
+    ParsedSessions,
+    PathMessages,
     attached,
     dicts,
     id_by_content,
@@ -32,9 +32,9 @@ from keepthread.interchange.foreign import (
     listed,
     mended,
     paragraphs,
-    read_ways,
+    paths_of,
+    read_paths,
     text_in,
-    ways_of,
 )
 from keepthread.types import Message, Role, ToolCall
 
@@ -49,19 +49,19 @@ _ROOT: Final = "00000000-0000-4000-8000-000000000000"
 """The parent of the first message."""
 
 
-def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
+def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> ParsedSessions:
     """Return the newest path through a conversation, and with `branches` every other as a fork."""
     listing = listed(value, "chat_messages")
     nodes, repeated = _nodes(dicts(listing))
     unreadable = sum(bool(each) and not isinstance(each, dict) for each in listing)
     if not nodes:
-        return Reading(left_out=unreadable)
+        return ParsedSessions(left_out=unreadable)
     id = text_in(value, "uuid") or id_by_content(value)
     parents, rejoined = mended(_parents(nodes))
     current = text_in(value, "current_leaf_message_uuid")
     current = _newest(nodes, parents, current if current in nodes else None)
     model = short(value.get("model"))
-    about = Conversation(
+    about = ImportedConversation(
         id=session_id(CLAUDE, id),
         messages=(),
         title=short(value.get("name")),
@@ -70,14 +70,14 @@ def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> Reading:
         meta={"imported_from": CLAUDE} | ({"model": model} if model else {}),
     )
 
-    def say(way: Sequence[str]) -> Said:
-        speech = _Speech(id)
-        for node in way:
-            speech.hear(node, nodes[node])
-        return Said(speech.messages, speech.hidden, speech.shortened)
+    def say(path: Sequence[str]) -> PathMessages:
+        speech = _ClaudePath(id)
+        for node in path:
+            speech.add(node, nodes[node])
+        return PathMessages(speech.messages, speech.hidden, speech.shortened)
 
-    told = Told(CLAUDE, id, about, ways_of(parents, current), say, nodes)
-    reading = read_ways(told, branches=branches)
+    parsed = ParsedConversation(CLAUDE, id, about, paths_of(parents, current), say, nodes)
+    reading = read_paths(parsed, branches=branches)
     left_out = reading.left_out + unreadable
     return reading._replace(rejoined=rejoined, repeated=repeated, left_out=left_out)
 
@@ -142,7 +142,7 @@ def _time(value: Mapping[str, Any], key: str) -> float:
         return 0.0
 
 
-class _Speech:
+class _ClaudePath:
     """The messages along one path."""
 
     def __init__(self, conversation: str) -> None:
@@ -151,78 +151,80 @@ class _Speech:
         self.messages: list[Message] = []
         self.hidden: list[str] = []
         self.shortened = 0
-        self.waiting = Waiting()
+        self.waiting = OpenCalls()
 
-    def hear(self, node: str, value: Mapping[str, Any]) -> None:
+    def add(self, node: str, value: Mapping[str, Any]) -> None:
         """Add a message, which may become several."""
         role = _ROLES.get(text_in(value, "sender"))
         before = len(self.messages)
         if role:
-            self._blocks(_Draft(node, role, _time(value, "created_at")), value)
+            self._blocks(_PartialMessage(node, role, _time(value, "created_at")), value)
         if len(self.messages) == before:
             self.hidden.append(node)
 
-    def _blocks(self, draft: "_Draft", value: Mapping[str, Any]) -> None:
+    def _blocks(self, partial: "_PartialMessage", value: Mapping[str, Any]) -> None:
         blocks = list(dicts(listed(value, "content")))
         if not any(text_in(block, "text") for block in blocks):
-            draft.texts.append(text_in(value, "text"))
+            partial.texts.append(text_in(value, "text"))
         for block in blocks:
             kind = text_in(block, "type")
             if kind == "tool_result":
-                self._say(draft)
-                self._result(draft, block)
-            elif kind == "tool_use" and draft.role == "assistant":
-                draft.calls.append(self._call(draft, block))
+                self._say(partial)
+                self._result(partial, block)
+            elif kind == "tool_use" and partial.role == "assistant":
+                partial.calls.append(self._call(partial, block))
             else:  # thinking blocks have no text of their own
-                if draft.calls:
-                    self._say(draft)
-                draft.texts.append(text_in(block, "text"))
-        draft.texts += _extracted(value)
-        draft.texts.append(attached(_names(value)))
-        self._say(draft)
+                if partial.calls:
+                    self._say(partial)
+                partial.texts.append(text_in(block, "text"))
+        partial.texts += _extracted(value)
+        partial.texts.append(attached(_names(value)))
+        self._say(partial)
 
-    def _say(self, draft: "_Draft") -> None:
+    def _say(self, partial: "_PartialMessage") -> None:
         """Add the collected text as a message, if there is any."""
-        text = paragraphs(*(text for text in draft.texts if text.strip()))
-        if text or draft.calls:
-            message = self._message(draft, draft.role, text)
-            message = replace(message, tool_calls=tuple(draft.calls))
+        text = paragraphs(*(text for text in partial.texts if text.strip()))
+        if text or partial.calls:
+            message = self._message(partial, partial.role, text)
+            message = replace(message, tool_calls=tuple(partial.calls))
             self.waiting.called(message)
             self.messages.append(message)
-        draft.texts, draft.calls = [], []
+        partial.texts, partial.calls = [], []
 
-    def _call(self, draft: "_Draft", block: Mapping[str, Any]) -> ToolCall:
-        number = str(len(draft.calls))
-        again = derived_call_id(CLAUDE, self.conversation, draft.node, str(draft.pieces), number)
+    def _call(self, partial: "_PartialMessage", block: Mapping[str, Any]) -> ToolCall:
+        number = str(len(partial.calls))
+        again = derived_call_id(
+            CLAUDE, self.conversation, partial.node, str(partial.pieces), number
+        )
         arguments = json.dumps(block.get("input"), ensure_ascii=False)
         id, name = short(block.get("id")) or again, short(block.get("name"))
         return ToolCall(id=id, name=name, arguments=fitted(arguments))
 
-    def _result(self, draft: "_Draft", block: Mapping[str, Any]) -> None:
+    def _result(self, partial: "_PartialMessage", block: Mapping[str, Any]) -> None:
         content = block.get("content")
         parts = [content] if isinstance(content, str) else listed(block, "content")
         texts = [part if isinstance(part, str) else text_in(part, "text") for part in parts]
         call = short(block.get("tool_use_id")) or None
-        message = self._message(draft, "tool", paragraphs(*texts))
+        message = self._message(partial, "tool", paragraphs(*texts))
         id = self.waiting.answered(call) or message.id
         name = short(block.get("name")) or None
         self.messages.append(replace(message, id=id, tool_call_id=call, name=name))
 
-    def _message(self, draft: "_Draft", role: Role, text: str) -> Message:
+    def _message(self, partial: "_PartialMessage", role: Role, text: str) -> Message:
         content = fitted(text)
         self.shortened += content != text
-        draft.pieces += 1
+        partial.pieces += 1
         return Message(
             role=role,
             content=content,
-            id=derived_id(CLAUDE, self.conversation, draft.node, str(draft.pieces)),
+            id=derived_id(CLAUDE, self.conversation, partial.node, str(partial.pieces)),
             origin="import",
             source=self.source,
-            created_at=draft.at,
+            created_at=partial.at,
         )
 
 
-class _Draft:
+class _PartialMessage:
     """A message under construction."""
 
     def __init__(self, node: str, role: Role, at: float) -> None:

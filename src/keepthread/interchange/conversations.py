@@ -33,7 +33,7 @@ _BATCH_BYTES: Final = 1 << 20
 _MOST_TEXT: Final = MAX_BYTES // 2  # bytes of a text, so that the other fields have room
 
 
-class Conversation(NamedTuple):
+class ImportedConversation(NamedTuple):
     """A conversation to store as a session; its messages have ids, and times where known."""
 
     id: str
@@ -102,7 +102,7 @@ class Arrivals:
         self._owner = owner
         self._prefix = prefix
 
-    async def take(self, given: Conversation, *, progress: Progress | None = None) -> None:
+    async def take(self, given: ImportedConversation, *, progress: Progress | None = None) -> None:
         """Store a conversation, or report why not; `progress` counts its messages."""
         try:
             await self._take(given, progress)
@@ -111,7 +111,7 @@ class Arrivals:
         except KeepthreadError as error:
             self.done.refuse(given.id, str(error))
 
-    async def _take(self, given: Conversation, progress: Progress | None) -> None:
+    async def _take(self, given: ImportedConversation, progress: Progress | None) -> None:
         info = self._info(given)
         messages = await asyncio.to_thread(_with_digests, given.messages)
         stored = await self._find_or_make(info)
@@ -140,7 +140,7 @@ class Arrivals:
             self.done.grown += more
             self.done.known += not more
 
-    def _info(self, given: Conversation) -> SessionInfo:
+    def _info(self, given: ImportedConversation) -> SessionInfo:
         fork = given.forked_from
         times = [m.created_at for m in given.messages if m.created_at]
         return SessionInfo(
@@ -249,7 +249,7 @@ def fitted(text: str) -> str:
     return f"{kept}\n\n[… {len(text) - len(kept):,} more characters were not imported]"
 
 
-class Waiting:
+class OpenCalls:
     """The calls of a conversation that have no result yet, by their ids."""
 
     def __init__(self) -> None:

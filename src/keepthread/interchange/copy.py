@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 PAGE: Final = 100
 _LOOKED_AT: Final = 500
-_ABREAST: Final = 4  # sessions at a time, so that a server is not idle between two answers
+_CONCURRENCY: Final = 4  # sessions at a time, so that a server is not idle between two answers
 _BATCH_BYTES: Final = 1 << 20
 _RECORDS: Final = 100
 _DETAILS: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready")
@@ -86,7 +86,7 @@ class Copying:
             self.pairs.append(Pair(id, session.key, key))
             self.keys[session.key] = key
             self.total += session.messages
-        await abreast(self.pairs, self._fill)
+        await run_concurrently(self.pairs, self._fill)
         for owner in await self.source.owners():
             await self._merge(Scope(owner=owner))
         await self._merge(Scope())
@@ -97,7 +97,7 @@ class Copying:
         """Check whether an id is taken, before anything is created."""
         last: SessionKey | None = None
         while page := await self.source.scan_sessions(after=last, limit=_LOOKED_AT):
-            await abreast(page, self._find)
+            await run_concurrently(page, self._find)
             last = page[-1].key
 
     async def _find(self, session: SessionInfo) -> None:
@@ -140,9 +140,9 @@ class Copying:
         """Copy a session, and return whether nothing was erased in the meantime."""
         # The records are read first: every message they name is then in the log that is read after.
         session = await self.source.describe(pair.source)
-        records = await shelf(self.source, Scope(session=pair.source))
+        records = await records_of(self.source, Scope(session=pair.source))
         there = await self.target.describe(pair.target)
-        self._tell(there.messages)
+        self._report_progress(there.messages)
         if there.state == "damaged" or not await self._may_change(session, there, records):
             return True
         if there.ready:  # hide it, so that an interruption does not leave it half changed
@@ -151,7 +151,7 @@ class Copying:
         if records is not None:
             await self._put(Scope(session=pair.target), records, own=True)
         if (await self.source.describe(pair.source)).epoch != session.epoch:
-            self._tell(-session.messages)
+            self._report_progress(-session.messages)
             return False
         await self._show(session, pair.target)
         return True
@@ -163,9 +163,9 @@ class Copying:
             return True
         if not self.replace:
             return False
-        theirs = await shelf(self.target, Scope(session=there.key))
+        theirs = await records_of(self.target, Scope(session=there.key))
         alike = records is None or self.mapped(records) == mapped(theirs or ())
-        return details(session) != details(there) or not alike
+        return changeable_fields(session) != changeable_fields(there) or not alike
 
     async def _show(self, session: SessionInfo, key: SessionKey) -> None:
         given = replace(session, key=key, state="live")
@@ -186,9 +186,9 @@ class Copying:
                 except Conflict:
                     raise _taken(pair.id) from None
                 self.done.moved += len(batch)
-                self._tell(len(batch))
+                self._report_progress(len(batch))
 
-    def _tell(self, more: int) -> None:
+    def _report_progress(self, more: int) -> None:
         self._passed += more
         if self._progress and self._passed:
             self._progress(self._passed, max(self.total, self._passed))
@@ -197,13 +197,13 @@ class Copying:
 
     async def _merge(self, scope: Scope) -> None:
         """Copy the records of an owner or the tenant; other records at the target stay."""
-        records = await shelf(self.source, scope)
+        records = await records_of(self.source, scope)
         if records is not None:
             await self._put(scope, records, own=False)
 
     async def _put(self, scope: Scope, records: Sequence[Record], *, own: bool) -> None:
         """Put missing records; if the scope is the copy's `own`, also replace and drop others."""
-        theirs = await shelf(self.target, scope) or []
+        theirs = await records_of(self.target, scope) or []
         there = mapped(theirs)
         new = [r for r in records if there.get((r.kind, r.key)) != self.content(r)]
 
@@ -216,7 +216,7 @@ class Copying:
             except Stale:  # the target has another value, which the comparison reports
                 return
 
-        await abreast(new, put, _RECORDS)
+        await run_concurrently(new, put, _RECORDS)
         if own:
             wanted = {(r.kind, r.key) for r in records}
             for record in theirs:
@@ -253,12 +253,12 @@ def mapped(records: Sequence[Record]) -> Contents:
     return {(record.kind, record.key): content(record, record.made_of) for record in records}
 
 
-def details(session: SessionInfo) -> dict[str, bytes]:
+def changeable_fields(session: SessionInfo) -> dict[str, bytes]:
     """Return the fields of a session that a program may change, each as bytes."""
     return {name: dumps(getattr(session, name), name) for name in _DETAILS}
 
 
-async def shelf(store: Store, scope: Scope) -> list[Record] | None:
+async def records_of(store: Store, scope: Scope) -> list[Record] | None:
     """Return the records of a scope, or None if one is damaged."""
     try:
         records = await store.scan(scope)
@@ -268,8 +268,8 @@ async def shelf(store: Store, scope: Scope) -> list[Record] | None:
     return [record for record in records if record.kind not in UNDER_WAY]
 
 
-async def abreast(
-    items: Sequence[T], work: Callable[[T], Awaitable[R]], number: int = _ABREAST
+async def run_concurrently(
+    items: Sequence[T], work: Callable[[T], Awaitable[R]], number: int = _CONCURRENCY
 ) -> None:
     """Call a function for each item, a few at a time; calls in progress end before an error."""
     for start in range(0, len(items), number):
@@ -334,10 +334,10 @@ class Comparison:
         """
         self._progress = progress
         pairs = self._copying.pairs
-        await abreast(pairs, self._session)
+        await run_concurrently(pairs, self._session)
         for owner in await self._source.owners():
-            await self._shelf(Scope(owner=owner), Scope(owner=owner), f"owner {owner!r}")
-        await self._shelf(Scope(), Scope(), "the tenant")
+            await self._compare_records(Scope(owner=owner), Scope(owner=owner), f"owner {owner!r}")
+        await self._compare_records(Scope(), Scope(), "the tenant")
         if await self._source.scan_sessions(after=pairs[-1].source if pairs else None, limit=1):
             self._note("sessions were created at the source in the meantime: run it again")
 
@@ -364,7 +364,7 @@ class Comparison:
         self._record(session, there, _IDENTITY + _COUNTS if sound else _IDENTITY)
         where = f"session {pair.id!r}"
         scopes = (Scope(session=pair.source), Scope(session=pair.target))
-        await self._shelf(*scopes, where, pair.id)
+        await self._compare_records(*scopes, where, pair.id)
 
     def _record(self, session: SessionInfo, there: SessionInfo, names: Sequence[str]) -> None:
         id = there.id
@@ -374,7 +374,7 @@ class Comparison:
         if there.state == "damaged":
             self._note("its record at the target is damaged", id)
             return
-        old, new = details(session), details(there)
+        old, new = changeable_fields(session), changeable_fields(there)
         wrong = [name for name in old if old[name] != new[name]]
         wrong += [name for name in names if getattr(session, name) != getattr(there, name)]
         if there.updated_at < session.updated_at - _LAG:
@@ -423,8 +423,13 @@ class Comparison:
 
     # --- records ---
 
-    async def _shelf(self, source: Scope, target: Scope, where: str, id: str = "") -> None:
-        mine, theirs = await shelf(self._source, source), await shelf(self._target, target)
+    async def _compare_records(
+        self, source: Scope, target: Scope, where: str, id: str = ""
+    ) -> None:
+        mine, theirs = (
+            await records_of(self._source, source),
+            await records_of(self._target, target),
+        )
         if mine is None:
             self._done.damaged.append(f"the records of {where}, left out")
             return

@@ -95,9 +95,9 @@ class _Export:
                 self.done.damaged.append(f"whose session {id_of(session)!r} is, so it is left out")
         for owner in await self.store.owners():
             if self.owner in (None, owner):
-                await self._shelf(Scope(owner=owner), {"owner": owner})
+                await self._write_scope(Scope(owner=owner), {"owner": owner})
         if self.owner is None:
-            await self._shelf(Scope(), {})
+            await self._write_scope(Scope(), {})
 
     def _is_meant(self, session: SessionInfo) -> bool:
         return self.owner is None or (session.state == "live" and session.owner == self.owner)
@@ -106,7 +106,7 @@ class _Export:
         # The records are read first: every message they name is then in the log that is read after.
         id = self.ids.setdefault(session.key, id_of(session))
         try:
-            records = await self._read_shelf(Scope(session=session.key), f"session {id!r}")
+            records = await self._read_records(Scope(session=session.key), f"session {id!r}")
             session = await self.store.describe(session.key)
         except SessionGone:
             self.done.deleted += 1
@@ -140,11 +140,11 @@ class _Export:
             if self.progress:
                 self.progress(self.done.messages, max(self.total, self.done.messages))
 
-    async def _shelf(self, scope: Scope, named: JSON) -> None:
+    async def _write_scope(self, scope: Scope, named: JSON) -> None:
         where = f"owner {scope.owner!r}" if scope.owner else "the tenant"
-        self._records(await self._read_shelf(scope, where), named)
+        self._records(await self._read_records(scope, where), named)
 
-    async def _read_shelf(self, scope: Scope, where: str) -> list[Record]:
+    async def _read_records(self, scope: Scope, where: str) -> list[Record]:
         try:
             records = await self.store.scan(scope)
         except Damaged as error:

@@ -55,28 +55,28 @@ class Readable(Protocol):
         ...
 
 
-class Part(NamedTuple):
+class ChatFile(NamedTuple):
     """A file of conversations, and its size in bytes if known."""
 
     file: Readable
     size: int
 
 
-def parts_of(file: BinaryIO, size: int) -> Iterator[Part]:
+def parts_of(file: BinaryIO, size: int) -> Iterator[ChatFile]:
     """Yield the file itself, or the files of conversations if it is an archive."""
     if not file.seekable():  # an archive is read from its end
-        yield Part(file, size)
+        yield ChatFile(file, size)
         return
     start = file.tell()
     head = file.read(len(ARCHIVE))
     file.seek(start)
     if head != ARCHIVE:
-        yield Part(file, size)
+        yield ChatFile(file, size)
         return
     yield from _members(file)
 
 
-def _members(file: BinaryIO) -> Iterator[Part]:
+def _members(file: BinaryIO) -> Iterator[ChatFile]:
     from zipfile import ZipFile  # noqa: PLC0415 - loaded where there is an archive
 
     archive = _read(lambda: ZipFile(file))
@@ -88,7 +88,7 @@ def _members(file: BinaryIO) -> Iterator[Part]:
     if _unpacks_too_far(total, file.seek(0, os.SEEK_END)):
         raise InvalidInput(f"the conversations in the archive would have {total} bytes")
     for info in sorted(found, key=lambda info: info.filename):
-        yield Part(_Member(archive, _checked(info)), total)
+        yield ChatFile(_Member(archive, _checked(info)), total)
 
 
 class _Member:
@@ -152,7 +152,7 @@ class Item(NamedTuple):
 
 def items_of(file: Readable, *, limit: int = MAX_ITEM) -> Iterator[Item]:
     """Yield the items of a JSON array; a single object is read as an array of one."""
-    reader = _Reader(file, limit)
+    reader = _ItemReader(file, limit)
     sign = reader.sign()
     if sign not in (b"[", b"{"):
         raise WrongFormat("the file is not a JSON array: it does not begin with [")
@@ -173,7 +173,7 @@ def items_of(file: Readable, *, limit: int = MAX_ITEM) -> Iterator[Item]:
             reader.at += 1
 
 
-class _Reader:
+class _ItemReader:
     """A file, and the part of it that was read and is still needed."""
 
     def __init__(self, file: Readable, limit: int) -> None:

@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import InvalidInput
-from keepthread.interchange.conversations import Conversation, session_id
+from keepthread.interchange.conversations import ImportedConversation, session_id
 from keepthread.interchange.files import MAX_ITEM
 from keepthread.stores.codec import dumps
 from keepthread.types import ForkPoint, Message
 
 
-class Way(NamedTuple):
+class TreePath(NamedTuple):
     """One path through a tree, from a root to a leaf."""
 
     nodes: Sequence[str]
@@ -25,25 +25,25 @@ class Way(NamedTuple):
     """How many nodes at its beginning it shares with that path."""
 
 
-def ways_of(parents: Mapping[str, str | None], current: str) -> Iterator[Way]:
+def paths_of(parents: Mapping[str, str | None], current: str) -> Iterator[TreePath]:
     """Yield the path that ends at a node, then every other, each after the one it branches from.
 
     Other paths follow the first child, so that they stay the same when the tree grows.
     """
-    main = Way(_up(parents, current))
+    main = TreePath(_up(parents, current))
     yield main
     children: dict[str | None, list[str]] = {}
     for node, parent in parents.items():
         children.setdefault(parent if parent in parents else None, []).append(node)
-    ways = [main]
-    for number, way in enumerate(ways):
-        for index in range(way.shared if number else -1, len(way.nodes)):
-            node = way.nodes[index] if index >= 0 else None
-            onward = way.nodes[index + 1] if index + 1 < len(way.nodes) else None
+    paths = [main]
+    for number, path in enumerate(paths):
+        for index in range(path.shared if number else -1, len(path.nodes)):
+            node = path.nodes[index] if index >= 0 else None
+            onward = path.nodes[index + 1] if index + 1 < len(path.nodes) else None
             for child in children.get(node, ()):
                 if child != onward:
-                    nodes = (*way.nodes[: index + 1], *_down(children, child))
-                    ways.append(other := Way(nodes, number, index + 1))
+                    nodes = (*path.nodes[: index + 1], *_down(children, child))
+                    paths.append(other := TreePath(nodes, number, index + 1))
                     yield other
 
 
@@ -130,7 +130,7 @@ MOST_BRANCHES: Final = 100
 _MOST_ATTACHED: Final = 100
 
 
-class Said(NamedTuple):
+class PathMessages(NamedTuple):
     """The messages along one path through a conversation."""
 
     messages: Sequence[Message]
@@ -139,10 +139,10 @@ class Said(NamedTuple):
     shortened: int = 0
 
 
-class Reading(NamedTuple):
+class ParsedSessions(NamedTuple):
     """The sessions that one conversation becomes: itself, then its forks."""
 
-    conversations: Sequence[Conversation] = ()
+    conversations: Sequence[ImportedConversation] = ()
     hidden: int = 0
     shortened: int = 0
     notes: Sequence[str] = ()
@@ -151,37 +151,42 @@ class Reading(NamedTuple):
     rejoined: int = 0
 
 
-class Told(NamedTuple):
+class ParsedConversation(NamedTuple):
     """A parsed conversation: its id, its metadata and its paths."""
 
     program: str
     id: str
-    about: Conversation
-    ways: Iterator[Way]
-    say: Callable[[Sequence[str]], Said]
+    about: ImportedConversation
+    paths: Iterator[TreePath]
+    say: Callable[[Sequence[str]], PathMessages]
     nodes: Collection[str]
     """All nodes that have a message."""
 
 
-def read_ways(told: Told, *, branches: bool) -> Reading:
+def read_paths(parsed: ParsedConversation, *, branches: bool) -> ParsedSessions:
     """Return the first path as a session and, with `branches`, the others as forks."""
-    way = next(told.ways)
-    first = told.say(way.nodes)
-    seen, hidden = set(way.nodes), set(first.hidden)
-    ways = [told.about._replace(messages=first.messages)]
-    for way in islice(told.ways, MOST_BRANCHES if branches and first.messages else 0):
-        said = told.say(way.nodes)
-        ways.append(_fork(told, way, said.messages, ways[way.origin]))
-        seen.update(way.nodes)
+    path = next(parsed.paths)
+    first = parsed.say(path.nodes)
+    seen, hidden = set(path.nodes), set(first.hidden)
+    paths = [parsed.about._replace(messages=first.messages)]
+    for path in islice(parsed.paths, MOST_BRANCHES if branches and first.messages else 0):
+        said = parsed.say(path.nodes)
+        paths.append(_fork(parsed, path, said.messages, paths[path.origin]))
+        seen.update(path.nodes)
         hidden.update(said.hidden)
-    more = branches and next(told.ways, None) is not None
+    more = branches and next(parsed.paths, None) is not None
     notes = [f"it has more than {MOST_BRANCHES} branches; the rest is left out"] if more else []
-    found = {conversation.id: conversation for conversation in ways if conversation.messages}
-    left_out = sum(node not in seen for node in told.nodes)
-    return Reading(list(found.values()), len(hidden), first.shortened, notes, left_out)
+    found = {conversation.id: conversation for conversation in paths if conversation.messages}
+    left_out = sum(node not in seen for node in parsed.nodes)
+    return ParsedSessions(list(found.values()), len(hidden), first.shortened, notes, left_out)
 
 
-def _fork(told: Told, way: Way, messages: Sequence[Message], origin: Conversation) -> Conversation:
+def _fork(
+    parsed: ParsedConversation,
+    path: TreePath,
+    messages: Sequence[Message],
+    origin: ImportedConversation,
+) -> ImportedConversation:
     """Return a path as a fork of another, or that other itself if the path adds nothing."""
     shared = 0
     for one, other in zip(origin.messages, messages, strict=False):
@@ -190,8 +195,8 @@ def _fork(told: Told, way: Way, messages: Sequence[Message], origin: Conversatio
         shared += 1
     if shared == len(messages):
         return origin
-    return told.about._replace(
-        id=session_id(told.program, told.id, way.nodes[way.shared]),
+    return parsed.about._replace(
+        id=session_id(parsed.program, parsed.id, path.nodes[path.shared]),
         messages=messages,
         forked_from=ForkPoint(session=origin.id, seq=shared),
         updated_at=0.0,  # the time of its last message

@@ -57,7 +57,7 @@ class _Filling:
     messages: int = 0
 
 
-class _Entry(NamedTuple):
+class _ImportRecord(NamedTuple):
     """A record of the file, and its line number."""
 
     line: int
@@ -113,8 +113,8 @@ class _Import:
         self.known: set[SessionKey] = set()
         self.batch: list[Message] = []
         self.batch_bytes = 0
-        self.waiting: list[_Entry] = []  # records ready to be put
-        self.later: list[_Entry] = []  # records made from sessions that may still follow
+        self.waiting: list[_ImportRecord] = []  # records ready to be put
+        self.later: list[_ImportRecord] = []  # records made from sessions that may still follow
 
     async def take(self, line: bytes) -> None:
         value = jsonl.decode_line(line)
@@ -248,7 +248,7 @@ class _Import:
             scope = Scope(session=self.keys[name])
             if scope.session in self.known:  # it may have continued, and its records with it
                 return
-        entry = _Entry(self.line, scope, value)
+        entry = _ImportRecord(self.line, scope, value)
         unseen = any(span[0] not in self.keys for span in value["made_of"] if span[0] is not None)
         (self.later if unseen else self.waiting).append(entry)
         if len(self.waiting) >= _RECORDS:
@@ -258,7 +258,7 @@ class _Import:
         waiting, self.waiting = self.waiting, []
         await asyncio.gather(*(self._put(entry) for entry in waiting))
 
-    async def _put(self, entry: _Entry) -> None:
+    async def _put(self, entry: _ImportRecord) -> None:
         value = entry.value
         spans = [
             Span(session=self.keys[id], first=first, last=last)

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, KeepthreadError, SessionExists, SessionNotFound, Stale
-from keepthread.interchange.conversations import Arrivals, Arrived, Conversation, Waiting
+from keepthread.interchange.conversations import Arrivals, Arrived, ImportedConversation, OpenCalls
 from keepthread.interchange.export import Exported
 from keepthread.interchange.markdown import (
     LATEST,
@@ -103,7 +103,7 @@ async def import_transcript(
     arrivals = Arrivals(
         store, counter or Estimator(), owner=owner or transcript.owner or "default", prefix=prefix
     )
-    given = Conversation(
+    given = ImportedConversation(
         id=transcript.session,
         messages=messages,
         title=transcript.title,
@@ -190,7 +190,7 @@ def _read(file: BinaryIO) -> tuple[Transcript, Sequence[Message]]:
     transcript = read_markdown(data)
     digest = sha256(data).hexdigest()
     source = f"import:{digest[:32]}"
-    waiting = Waiting()
+    waiting = OpenCalls()
     messages: list[Message] = []
     for number, given in enumerate(transcript.messages):
         id = waiting.answered(given.tool_call_id) if given.role == "tool" else None

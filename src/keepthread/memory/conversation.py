@@ -13,12 +13,12 @@ from keepthread.errors import InvalidInput
 from keepthread.memory.debug_log import log_context
 from keepthread.memory.facts.profile import known_of
 from keepthread.memory.material import asked_of, gather, gather_older, load_history
-from keepthread.memory.runtime import Ignorance, Shared, Upkeep
+from keepthread.memory.runtime import Maintenance, NegativeCache, Runtime
 from keepthread.memory.search.search import Asker, Filters, Searching
 from keepthread.memory.tool_cache import ToolCache
 from keepthread.memory.tracing import RECORDS
 from keepthread.memory.turns import current_turn
-from keepthread.memory.why_log import Accounts
+from keepthread.memory.why_log import ChoiceLog
 from keepthread.protocols import (
     ContextPlan,
     History,
@@ -40,7 +40,7 @@ _MOST_READS: Final = 6
 _LARGE: Final = 32_768  # characters; longer texts are counted in a thread, not in the event loop
 
 
-class Thread(NamedTuple):
+class Conversation(NamedTuple):
     """One session's log with its counter, its views and the services of its memory."""
 
     store: Store
@@ -50,10 +50,10 @@ class Thread(NamedTuple):
     views: Mapping[str, View]
     ids: Callable[[], str]
     owner: str
-    shared: Shared
-    upkeep: Upkeep
-    accounts: Accounts
-    ignorance: Ignorance
+    runtime: Runtime
+    maintenance: Maintenance
+    choice_log: ChoiceLog
+    no_facts: NegativeCache
     searching: Callable[[], Searching]
     tools: SessionKey | None = None
     """The session whose tool cache is used; None is this session."""
@@ -69,9 +69,9 @@ class Thread(NamedTuple):
     ) -> list[Message]:
         """Store messages with their counts."""
         counted = [await self._counted(message) for message in messages]
-        if self.shared.spans.tracer is None:  # what nobody traces shall not be slower for it
+        if self.runtime.spans.tracer is None:  # what nobody traces shall not be slower for it
             return await self.store.append(self.key, counted, expect=expect, turn=turn)
-        with self.shared.spans.open("create_memory", self.id) as span:
+        with self.runtime.spans.open("create_memory", self.id) as span:
             span.set_attribute(RECORDS, len(counted))
             span.set_attribute("keepthread.tokens", sum([m.tokens for m in counted]))
             return await self.store.append(self.key, counted, expect=expect, turn=turn)
@@ -81,10 +81,10 @@ class Thread(NamedTuple):
         """Return the tool cache of this conversation."""
         return ToolCache(
             store=self.store,
-            leases=self.shared.leases(self.store),
-            locks=self.shared.locks,
+            leases=self.runtime.leases(self.store),
+            locks=self.runtime.locks,
             log=self.key,
-            shelf=self.tools or self.key,
+            session=self.tools or self.key,
             owner=self.owner,
         )
 
@@ -128,7 +128,7 @@ class Thread(NamedTuple):
         name = "chat" if view is None else view
         chosen = self._view(name)
         tokens = chosen.budget if budget is None else check_count(budget, "budget")
-        with self.shared.spans.open("search_memory", self.id) as span:
+        with self.runtime.spans.open("search_memory", self.id) as span:
             recalls = not self.isolated and "recall" in chosen.needs
             material = await gather(
                 self.store,
@@ -150,8 +150,8 @@ class Thread(NamedTuple):
             span.set_attribute("keepthread.tokens", selection.tokens)
         log_context(self.id, name, material, past, selection)
         context = Context(selection)
-        if self.accounts.keep:
-            self.accounts.note(self.key, name, material.turn, context.why)
+        if self.choice_log.keep:
+            self.choice_log.note(self.key, name, material.turn, context.why)
         return context
 
     async def _select(
@@ -162,7 +162,7 @@ class Thread(NamedTuple):
         past, recalled = History(), None
         start = plan.window_start if "summaries" in view.needs else None
         if start is not None:
-            size = self.upkeep.compactor.compaction.digest_bytes
+            size = self.maintenance.compactor.compaction.digest_bytes
             past = await load_history(
                 self.store, self.key, material, start, budget=budget, digest_from=size
             )
@@ -216,13 +216,13 @@ class Thread(NamedTuple):
 
         That an owner has no facts is cached for some seconds; facts are read each time.
         """
-        if self.ignorance.of(self.owner):
+        if self.no_facts.contains(self.owner):
             return ()
         records = await self.store.scan(Scope(owner=self.owner), FACT)
         if not records:
-            self.ignorance.note(self.owner)
+            self.no_facts.add(self.owner)
             return ()
-        return known_of(records, asked_of(material), now=self.shared.clock())
+        return known_of(records, asked_of(material), now=self.runtime.clock())
 
     async def _recall(self, material: Material, request: RecallRequest) -> Recalled:
         """Return messages related to the question that the window does not show."""

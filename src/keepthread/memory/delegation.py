@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from keepthread.context.ids import derived_id, derived_ids
 from keepthread.errors import Conflict, InvalidInput, SessionExists
-from keepthread.memory.conversation import Thread
+from keepthread.memory.conversation import Conversation
 from keepthread.memory.notes import add_note
-from keepthread.memory.tool_calls import Asked, ask, pair
+from keepthread.memory.tool_calls import ToolRequest, pair, tool_request
 from keepthread.stores.kinds import DELEGATED
 from keepthread.stores.validation import check_id, check_text, show
 from keepthread.types import JSON, Message, Scope, SessionInfo, Span
@@ -49,10 +49,10 @@ class Task(NamedTuple):
             if type(value) is not bool:
                 raise InvalidInput(f"{name} must be True or False, not {show(value)}")
 
-    def asked(self) -> Asked:
+    def request(self) -> ToolRequest:
         """Return it as the call of a tool."""
         args: dict[str, JSON] = {"task": self.text}
-        return ask(DELEGATE, args if self.agent is None else {**args, "agent": self.agent})
+        return tool_request(DELEGATE, args if self.agent is None else {**args, "agent": self.agent})
 
     def seed(self) -> list[JSON]:
         """Return the values that distinguish it from other tasks."""
@@ -60,10 +60,10 @@ class Task(NamedTuple):
         return seed if self.recorded else [*seed, "unrecorded"]
 
 
-class Errand:
+class DelegatedTask:
     """A task that a turn delegates to a child, and the way of the answer back."""
 
-    def __init__(self, parent: Thread, user: Message, task: Task, taken: set[str]) -> None:
+    def __init__(self, parent: Conversation, user: Message, task: Task, taken: set[str]) -> None:
         """Hold the task; `user` is the parent's user message, `taken` the turn's other children."""
         if not user.seq:
             raise InvalidInput("a turn can delegate once it is entered")
@@ -71,12 +71,12 @@ class Errand:
         self._parent = parent
         self._user = user
         self._task = task
-        self._asked = task.asked()
+        self._request = task.request()
         self._taken = taken
         self._id = ""
         self._reported = False
 
-    async def begin(self) -> tuple[Thread, Message, bool]:
+    async def begin(self) -> tuple[Conversation, Message, bool]:
         """Make a child, or find the one that worked on the task before a crash.
 
         Returns the child's conversation, its user message, and whether the child is new.
@@ -84,7 +84,7 @@ class Errand:
         self._id = await self._free_id()
         info, is_new = await self._session()
         parent = self._parent
-        thread = parent._replace(
+        conversation = parent._replace(
             id=info.id,
             key=info.key,
             tools=parent.tools or parent.key,
@@ -92,10 +92,10 @@ class Errand:
             isolated=True,
             knows=self._task.facts,
         )
-        await self._link(thread)
+        await self._link(conversation)
         if self._task.snippet is not None:
-            await add_note(thread, SNIPPET, self._task.snippet)
-        return thread, self.message(derived_id("task", self._id)), is_new
+            await add_note(conversation, SNIPPET, self._task.snippet)
+        return conversation, self.message(derived_id("task", self._id)), is_new
 
     def message(self, id: str = "") -> Message:
         """Return the task as the child's user message."""
@@ -148,7 +148,7 @@ class Errand:
             meta["failed"] = True
         if truncated:
             meta[CUT] = True
-        return pair(self._asked, text, derived_ids(DELEGATE, id), meta=meta)
+        return pair(self._request, text, derived_ids(DELEGATE, id), meta=meta)
 
     async def _session(self) -> tuple[SessionInfo, bool]:
         """Return the child's session, and whether it is new."""
@@ -174,7 +174,7 @@ class Errand:
                 raise
             return found, False
 
-    async def _link(self, child: Thread) -> None:
+    async def _link(self, child: Conversation) -> None:
         """Record which message the child was made from, so that forgetting can follow it."""
         call, result = self._pair(self._id)
         user = self._user.seq

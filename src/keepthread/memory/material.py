@@ -66,7 +66,7 @@ async def gather(
     if user is not None and not newest:
         messages = [message for message in messages if message.seq != user.seq]
         passed, user = user.seq, None
-    shelf = _Shelf(found, marks, passed)
+    records = _GatheredRecords(found, marks, passed)
     material = Material(
         counter=counter,
         system_prompt=found.system_prompt or "",
@@ -76,13 +76,13 @@ async def gather(
         first=marks.next_visible(1),
         earlier=_earlier(marks, messages, passed),
         newest_user=user and _counted(user, counter),
-        pins=[standing_alone(pin, counter) for pin in shelf.named_by(PIN)],
+        pins=[standing_alone(pin, counter) for pin in records.named_by(PIN)],
         hidden=marks.hidden,
         query=query,
         turn=turn,
         passed=passed,
-        notes=[_counted(n, counter) for n in shelf.named_by(NOTE) if not has_ended(n, turn)],
-        tool_results=shelf.live(turn, author, counter),
+        notes=[_counted(n, counter) for n in records.named_by(NOTE) if not has_ended(n, turn)],
+        tool_results=records.cached(turn, author, counter),
         fence=found.fence or derived_id("fence", session)[:12],
         recalls=recalls,
     )
@@ -224,7 +224,7 @@ def _is_users(message: Message) -> bool:
     return message.role == "user" and message.state == "live"
 
 
-class _Shelf:
+class _GatheredRecords:
     """The records of a context, and the messages they name."""
 
     def __init__(self, found: Gathered, marks: HiddenRanges, passed: int) -> None:
@@ -244,7 +244,7 @@ class _Shelf:
         named = {seq for span in spans for seq in range(span.first, span.last + 1)}
         return [message for message in self.visible if message.seq in named]
 
-    def live(self, turn: int, author: str, counter: TokenCounter) -> list[CachedResult]:
+    def cached(self, turn: int, author: str, counter: TokenCounter) -> list[CachedResult]:
         """Return the cached tool results that a turn's author may use."""
         if not self.visible:
             return []

@@ -23,7 +23,7 @@ from keepthread.errors import (
 )
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.facts.facts import Facts
-from keepthread.memory.forgetting.plan import Wish
+from keepthread.memory.forgetting.plan import ForgetQuery
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.options import Options
 from keepthread.memory.search.search import Filters, Hit
@@ -64,8 +64,8 @@ class Memory:
         self.compaction = services.compaction
         self.extraction = services.options.extraction
         self._services = services
-        self._shared = services.shared
-        self._upkeep = services.upkeep
+        self._runtime = services.runtime
+        self._maintenance = services.maintenance
         self._tenants = tenants
         self._is_first = is_first
 
@@ -145,7 +145,7 @@ class Memory:
         services = self._services
         made = object.__new__(Memory)
         made._build(
-            Services(self.store.tenant(name), services.options, services.shared),
+            Services(self.store.tenant(name), services.options, services.runtime),
             self._tenants,
             is_first=False,
         )
@@ -158,14 +158,14 @@ class Memory:
         """
         if not self._is_first:
             return  # others may use the same memory; it is closed with the first
-        await self._shared.background.close()
+        await self._runtime.background.close()
         for each in (self, *self._tenants):
             await each._services.close_search()  # noqa: SLF001 - of this class
         await self.store.close()
 
     async def idle(self) -> None:
         """Wait until the background work is done: compactions, facts, explanations."""
-        await self._shared.background.settle()
+        await self._runtime.background.settle()
 
     async def __aenter__(self) -> Self:
         """Use it as it is."""
@@ -305,7 +305,7 @@ class Memory:
 
     def facts(self, owner: str = "default") -> Facts:
         """Return the facts about an owner, which hold beyond one session."""
-        return Facts(self._services.fact_shelf(owner), self._upkeep.extractor)
+        return Facts(self._services.fact_repository(owner), self._maintenance.extractor)
 
     # --- forgetting ---
 
@@ -333,11 +333,11 @@ class Memory:
         `dry_run` only reports what would be erased.
         """
         await self._services.settle()
-        wish = Wish(session, message, owner, author, source, since, until)
+        query = ForgetQuery(session, message, owner, author, source, since, until)
         if vectors := self._services.searching.vectors:
             await vectors.expect(self.store)
-        work = self._services.forgetting(progress)
-        return await work.forget(wish, answers=answers, rewrite=rewrite, dry_run=dry_run)
+        forgetting = self._services.forgetting(progress)
+        return await forgetting.forget(query, answers=answers, rewrite=rewrite, dry_run=dry_run)
 
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         """Check everything that is stored."""

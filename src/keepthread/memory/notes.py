@@ -15,10 +15,10 @@ from keepthread.context.ids import derived_id, derived_ids
 from keepthread.context.trust import NOTE as SOURCE
 from keepthread.context.trust import UNTIL, has_ended
 from keepthread.errors import Conflict, InvalidInput, Stale
-from keepthread.memory.conversation import Thread
+from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of
 from keepthread.memory.tool_cache import Recorded
-from keepthread.memory.tool_calls import Asked, ask, pair, text_of
+from keepthread.memory.tool_calls import ToolRequest, pair, text_of, tool_request
 from keepthread.memory.turns import current_turn
 from keepthread.stores.kinds import MARKS, NOTE
 from keepthread.stores.validation import check_count, check_id, check_text, show
@@ -26,7 +26,7 @@ from keepthread.types import JSON, Message, ProactiveTool, Scope, Span
 
 
 async def add_note(
-    thread: Thread,
+    conversation: Conversation,
     key: str,
     text: str,
     *,
@@ -39,7 +39,7 @@ async def add_note(
     check_text(text, "a note")
     if turns is not None and check_count(turns, "turns") == 0:
         raise InvalidInput("turns must be at least 1 turn")
-    turn = await current_turn(thread.store, thread.key)
+    turn = await current_turn(conversation.store, conversation.key)
     until = {} if turns is None else {UNTIL: turn + turns - 1}
     note = Message(
         role="system",
@@ -50,10 +50,10 @@ async def add_note(
         meta=until,
     )
     results = [_result(tool) for tool in tools]
-    return await _Injection(thread, key, note, results, turn).run(once)
+    return await _Injection(conversation, key, note, results, turn).run(once)
 
 
-_Result: TypeAlias = tuple[Asked, str, int]
+_Result: TypeAlias = tuple[ToolRequest, str, int]
 """A tool request, its result, and for how many turns the result is cached."""
 
 
@@ -62,7 +62,7 @@ def _result(tool: ProactiveTool) -> _Result:
     if type(tool) is not ProactiveTool:
         raise InvalidInput(f"expected a ProactiveTool, not {show(tool)}")
     cache_turns = check_count(tool.cache_turns, "cache_turns")
-    return ask(tool.name, tool.arguments), text_of(tool.result), cache_turns
+    return tool_request(tool.name, tool.arguments), text_of(tool.result), cache_turns
 
 
 class _Newest(NamedTuple):
@@ -79,9 +79,14 @@ class _Injection:
     """One note on its way into the log."""
 
     def __init__(
-        self, thread: Thread, key: str, note: Message, results: Sequence[_Result], turn: int
+        self,
+        conversation: Conversation,
+        key: str,
+        note: Message,
+        results: Sequence[_Result],
+        turn: int,
     ) -> None:
-        self.thread = thread
+        self.conversation = conversation
         self.key = key
         self.note = note
         self.results = results
@@ -106,7 +111,7 @@ class _Injection:
 
     async def _look(self) -> _Newest:
         """Return the newest note of this key."""
-        store, session = self.thread.store, self.thread.key
+        store, session = self.conversation.store, self.conversation.key
         scope = Scope(session=session)
         marks = await store.get(scope, MARKS, MARKS)
         seen = marks_of([marks] if marks else [])
@@ -126,10 +131,10 @@ class _Injection:
     async def _free(self, newest: _Newest) -> str:
         """Return the note's id: the first of this version whose message is not erased or hidden."""
         # The session is part of the id: equal ids in two sessions count as copies.
-        parts = ("note", self.thread.key, self.key, str(newest.version))
+        parts = ("note", self.conversation.key, self.key, str(newest.version))
         for trial in count():
             id = derived_id(*parts, str(trial))
-            found = await self.thread.store.find(self.thread.key, ids=[id])
+            found = await self.conversation.store.find(self.conversation.key, ids=[id])
             if not found or self._holds(found[0], newest.marks):
                 return id
         raise AssertionError
@@ -137,9 +142,9 @@ class _Injection:
     async def _append(self, id: str) -> Message:
         """Store the note with its tools' results, or return the note that was stored first."""
         try:
-            stored, *pairs = await self.thread.append(self._messages(id))
+            stored, *pairs = await self.conversation.append(self._messages(id))
         except Conflict:
-            found = await self.thread.store.find(self.thread.key, ids=[id])
+            found = await self.conversation.store.find(self.conversation.key, ids=[id])
             if not found:
                 raise
             return found[0]
@@ -149,30 +154,30 @@ class _Injection:
     def _messages(self, id: str) -> list[Message]:
         """Return the note, followed by its tools' calls and results."""
         messages = [replace(self.note, id=id)]
-        for n, (asked, text, _) in enumerate(self.results):
-            messages += pair(asked, text, derived_ids("proactive", id, str(n)))
+        for n, (request, text, _) in enumerate(self.results):
+            messages += pair(request, text, derived_ids("proactive", id, str(n)))
         return messages
 
     async def _remember(self, pairs: Sequence[Message]) -> None:
         """Cache the tools' results, as if the model had called them."""
-        thread = self.thread
+        conversation = self.conversation
         if not any(cache_turns for _, _, cache_turns in self.results):
             return
-        cache, turn = thread.cache, await thread.tool_turn()
+        cache, turn = conversation.cache, await conversation.tool_turn()
         calls = zip(self.results, pairs[::2], pairs[1::2], strict=True)
-        for (asked, _, cache_turns), call, result in calls:
+        for (request, _, cache_turns), call, result in calls:
             if cache_turns:
                 recorded = Recorded(call.id, result)
-                await cache.remember(asked, None, turn, cache_turns, recorded)
-        thread.upkeep.remembers(cache.shelf)
+                await cache.remember(request, None, turn, cache_turns, recorded)
+        conversation.maintenance.remembers(cache.session)
 
     async def _name(self, note: Message, version: int, *, claimed: bool) -> bool:
         """Name a note in the record; return whether this call did."""
-        session = self.thread.key
+        session = self.conversation.key
         span = Span(session=session, first=note.seq, last=note.seq)
         value: JSON = {"id": note.id, "seq": note.seq, "claimed": claimed}
         try:
-            await self.thread.store.put(
+            await self.conversation.store.put(
                 Scope(session=session), NOTE, self.key, value, made_of=[span], version=version
             )
         except Stale:  # another was faster

@@ -195,7 +195,7 @@ _SECONDS: Final = 10.0
 _MOST: Final = 10_000
 
 
-class Ignorance:
+class NegativeCache:
     """Negative cache: owners known to have no facts.
 
     Another process may add a fact in the meantime, so entries expire after some seconds.
@@ -206,23 +206,23 @@ class Ignorance:
         self._monotonic = monotonic
         self._since: dict[str, float] = {}
 
-    def of(self, owner: str) -> bool:
+    def contains(self, owner: str) -> bool:
         """Return whether an owner had no facts a moment ago."""
         since = self._since.get(owner)
         return since is not None and self._monotonic() - since < _SECONDS
 
-    def note(self, owner: str) -> None:
-        """Note that an owner has no facts."""
+    def add(self, owner: str) -> None:
+        """Add an owner without facts."""
         if len(self._since) >= _MOST:
             self._since.clear()
         self._since[owner] = self._monotonic()
 
-    def end(self, owner: str) -> None:
-        """Note that an owner may have facts now."""
+    def discard(self, owner: str) -> None:
+        """Remove an owner, who may have facts now."""
         self._since.pop(owner, None)
 
 
-class Shared:
+class Runtime:
     """Shared by a memory and its tenants; tests pass their own clocks and sleep."""
 
     def __init__(
@@ -257,7 +257,7 @@ class Shared:
 _MOST_KNOWN = 10_000
 
 
-class Upkeep:
+class Maintenance:
     """Runs what is due after turns, for the sessions of one store."""
 
     def __init__(

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from keepthread.context.views import DEFAULT_VIEWS, strategy_needs
 from keepthread.errors import KeepthreadError, Unavailable
-from keepthread.memory.conversation import Thread
+from keepthread.memory.conversation import Conversation
 from keepthread.memory.facts.extraction import Extractor
-from keepthread.memory.facts.repository import FactShelf
+from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.forgetting.forget import Forgetting
 from keepthread.memory.options import Options
-from keepthread.memory.runtime import Ignorance, Shared, Upkeep
+from keepthread.memory.runtime import Maintenance, NegativeCache, Runtime
 from keepthread.memory.search.search import Searching
 from keepthread.memory.search.vectors import Vectors
 from keepthread.memory.session import Session
 from keepthread.memory.summaries import Compaction, Compactor
 from keepthread.memory.tracing import Spans
-from keepthread.memory.why_log import Accounts
+from keepthread.memory.why_log import ChoiceLog
 from keepthread.models.tokens import counter as best_counter
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import FORGET
@@ -64,41 +64,41 @@ class Tenants(Generic[T]):
 class Services:
     """The services of one tenant's memory, built from its options."""
 
-    def __init__(self, store: Store, options: Options, shared: Shared | None = None) -> None:
+    def __init__(self, store: Store, options: Options, runtime: Runtime | None = None) -> None:
         """Build them over a store; tenants of one engine pass what they share."""
         self.store = store
         self.counter = options.counter or best_counter()
         self.options = replace(options, counter=self.counter)  # tenants use the same counter
         self.views = {**DEFAULT_VIEWS, **(options.views or {})}
         self.compaction = options.compaction or Compaction()
-        self.shared = shared or Shared(clock=options.clock, spans=Spans(options.tracer))
-        self.ignorance = Ignorance()
-        self.explanations = Accounts(
+        self.runtime = runtime or Runtime(clock=options.clock, spans=Spans(options.tracer))
+        self.no_facts = NegativeCache()
+        self.explanations = ChoiceLog(
             store,
             options.keep_why,
-            background=self.shared.background,
+            background=self.runtime.background,
             clock=options.clock,
             ids=options.ids,
         )
         strategies = [view.strategy for view in self.views.values()]
-        self.upkeep = Upkeep(
+        self.maintenance = Maintenance(
             store=store,
             compactor=Compactor(
                 store=store,
                 counter=self.counter,
                 compaction=self.compaction,
-                leases=self.shared.leases(store),
-                spans=self.shared.spans,
+                leases=self.runtime.leases(store),
+                spans=self.runtime.spans,
             ),
             needs_summaries=any("summaries" in strategy_needs(each) for each in strategies),
-            background=self.shared.background,
+            background=self.runtime.background,
             extractor=self._extractor(),
         )
         self._settled = False
 
     def session(self, info: SessionInfo) -> Session:
         """Return a stored session."""
-        thread = Thread(
+        conversation = Conversation(
             store=self.store,
             id=info.id,
             key=info.key,
@@ -106,13 +106,13 @@ class Services:
             views=self.views,
             ids=self.options.ids,
             owner=info.owner,
-            shared=self.shared,
-            upkeep=self.upkeep,
-            accounts=self.explanations,
-            ignorance=self.ignorance,
+            runtime=self.runtime,
+            maintenance=self.maintenance,
+            choice_log=self.explanations,
+            no_facts=self.no_facts,
             searching=lambda: self.searching,
         )
-        return Session(thread, info)
+        return Session(conversation, info)
 
     # --- search ---
 
@@ -122,7 +122,7 @@ class Services:
         vectors = None
         if self.options.embedder is not None:
             vectors = Vectors(self.options.embedder)
-        return Searching(self.store, background=self.shared.background, vectors=vectors)
+        return Searching(self.store, background=self.runtime.background, vectors=vectors)
 
     async def close_search(self) -> None:
         """Cancel the questions that are being embedded."""
@@ -131,9 +131,11 @@ class Services:
 
     # --- facts ---
 
-    def fact_shelf(self, owner: str) -> FactShelf:
+    def fact_repository(self, owner: str) -> FactRepository:
         """Return the repository of the facts about an owner."""
-        return FactShelf(self.store, owner, clock=self.options.clock, learned=self.ignorance.end)
+        return FactRepository(
+            self.store, owner, clock=self.options.clock, learned=self.no_facts.discard
+        )
 
     def _extractor(self) -> Extractor | None:
         if self.options.extraction is None:
@@ -141,9 +143,9 @@ class Services:
         return Extractor(
             self.store,
             self.options.extraction,
-            leases=self.shared.leases(self.store),
-            shelf=self.fact_shelf,
-            spans=self.shared.spans,
+            leases=self.runtime.leases(self.store),
+            repository=self.fact_repository,
+            spans=self.runtime.spans,
         )
 
     # --- forgetting ---

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from keepthread.context.context import Context
 from keepthread.errors import MessageNotFound, Stale
 from keepthread.memory import history as branching
-from keepthread.memory.conversation import Thread
+from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of, newest_summary
 from keepthread.memory.notes import add_note
 from keepthread.memory.summaries import Costs, costs_of
 from keepthread.memory.tool_cache import Recorded
-from keepthread.memory.tool_calls import ask, pair, text_of
+from keepthread.memory.tool_calls import pair, text_of, tool_request
 from keepthread.memory.turn import Turn
 from keepthread.memory.why_log import Explanation
 from keepthread.protocols import Progress
@@ -61,10 +61,10 @@ class Status(NamedTuple):
 class Session:
     """One conversation; get it from `Memory.session`."""
 
-    def __init__(self, thread: Thread, info: SessionInfo) -> None:
+    def __init__(self, conversation: Conversation, info: SessionInfo) -> None:
         """Wrap a stored session."""
-        self._thread = thread
-        self._store = thread.store
+        self._conversation = conversation
+        self._store = conversation.store
         self.info = info
 
     @property
@@ -89,8 +89,8 @@ class Session:
 
         See `Store.append` for ids, retries and `expect`.
         """
-        stored = await self._thread.append(messages, expect=expect)
-        self._thread.upkeep.after_append(self.key, stored)
+        stored = await self._conversation.append(messages, expect=expect)
+        self._conversation.maintenance.after_append(self.key, stored)
         return stored
 
     async def add_message(self, role: Role, content: str, *, id: str | None = None) -> Message:
@@ -116,7 +116,7 @@ class Session:
         message = Message(
             role="user", content=text, id=id or "", author=author, attachments=attachments
         )
-        return Turn(self._thread, message)
+        return Turn(self._conversation, message)
 
     async def add_note(
         self,
@@ -135,7 +135,7 @@ class Session:
         With `turns=N` it holds in this turn and the N - 1 after it. `tools` are recorded and cached
         with it, as if the model had called them.
         """
-        return await add_note(self._thread, key, text, tools=tools, once=once, turns=turns)
+        return await add_note(self._conversation, key, text, tools=tools, once=once, turns=turns)
 
     # --- reading ---
 
@@ -156,14 +156,14 @@ class Session:
         `newest=False` leaves the newest user message out, for callers who place it themselves.
         `query` is the text to search by, for strategies that recall; others ignore it.
         """
-        return await self._thread.context(view, budget=budget, query=query, newest=newest)
+        return await self._conversation.context(view, budget=budget, query=query, newest=newest)
 
     async def explanations(self, limit: int = 10) -> list[Explanation]:
         """Return the explanations of the latest contexts, newest first.
 
         They are kept if the memory was opened with `keep_why`.
         """
-        return await self._thread.accounts.newest(self.key, check_count(limit, "limit"))
+        return await self._conversation.choice_log.newest(self.key, check_count(limit, "limit"))
 
     async def status(self) -> Status:
         """Return the size of the log, of its visible part, of the summary and of the tool cache."""
@@ -200,26 +200,26 @@ class Session:
 
         For programs that run tools themselves; see `Turn.tool` for those that do not.
         """
-        thread, cache = self._thread, self._thread.cache
-        asked, text = ask(name, args), text_of(result)
-        cache.key(asked, author)  # checks the author before anything is recorded
+        conversation, cache = self._conversation, self._conversation.cache
+        request, text = tool_request(name, args), text_of(result)
+        cache.key(request, author)  # checks the author before anything is recorded
         check_count(cache_turns, "cache_turns")
-        turn = await thread.tool_turn()
-        call, answer = await thread.append(pair(asked, text, thread.ids))
+        turn = await conversation.tool_turn()
+        call, answer = await conversation.append(pair(request, text, conversation.ids))
         if cache_turns:
-            await cache.remember(asked, author, turn, cache_turns, Recorded(call.id, answer))
-            thread.upkeep.remembers(cache.shelf)
+            await cache.remember(request, author, turn, cache_turns, Recorded(call.id, answer))
+            conversation.maintenance.remembers(cache.session)
 
     async def cached_tool(
         self, name: str, args: Mapping[str, JSON], *, author: str | None = None
     ) -> str | None:
         """Return a cached result, or None; its lifetime starts again."""
-        turn = await self._thread.tool_turn()
-        return await self._thread.cache.find(ask(name, args), author, turn)
+        turn = await self._conversation.tool_turn()
+        return await self._conversation.cache.find(tool_request(name, args), author, turn)
 
     async def cached_tools(self) -> list[CachedTool]:
         """Return the cached results that can still be used, oldest first."""
-        return await self._thread.cache.remembered(await self._thread.tool_turn())
+        return await self._conversation.cache.remembered(await self._conversation.tool_turn())
 
     async def compact(self, *, progress: Progress | None = None) -> int:
         """Compact the turns that are due into the summary; return how many compactions it took.
@@ -227,7 +227,9 @@ class Session:
         Otherwise that happens automatically after `finish`, if a view's strategy needs summaries.
         `progress` gets the number of compacted turns and of those that are due.
         """
-        return await self._thread.upkeep.compactor.compact(self.key, wait=True, progress=progress)
+        return await self._conversation.maintenance.compactor.compact(
+            self.key, wait=True, progress=progress
+        )
 
     # --- hiding, branching, details ---
 
@@ -241,9 +243,9 @@ class Session:
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> "Session":
         """Return a new session with a copy of this one, up to a position if given."""
-        name = self._thread.ids() if id is None else id
+        name = self._conversation.ids() if id is None else id
         made = await branching.fork(self._store, await self.refresh(), name, at)
-        return Session(self._thread._replace(id=made.id, key=made.key, tools=None), made)
+        return Session(self._conversation._replace(id=made.id, key=made.key, tools=None), made)
 
     async def pin(self, id: str) -> None:
         """Keep a message in every context, by its id."""

@@ -14,7 +14,7 @@ from keepthread.context.hidden import HiddenRanges
 from keepthread.context.tool_results import TOOL, CacheEntry
 from keepthread.errors import SessionGone, Stale
 from keepthread.memory.material import marks_of
-from keepthread.memory.tool_calls import Asked
+from keepthread.memory.tool_calls import ToolRequest
 from keepthread.protocols import Store
 from keepthread.stores.codec import dumps
 from keepthread.stores.kinds import MARKS
@@ -39,7 +39,7 @@ class Log(NamedTuple):
     marks: HiddenRanges
 
 
-class Hit(NamedTuple):
+class CacheHit(NamedTuple):
     """A cached result that can be used."""
 
     record: Record
@@ -55,23 +55,23 @@ class ToolCache(NamedTuple):
     locks: Locks
     log: SessionKey
     """The session that records calls and results."""
-    shelf: SessionKey
+    session: SessionKey
     """The session that the entries belong to."""
     owner: str
 
-    def key(self, asked: Asked, author: str | None) -> str:
+    def key(self, request: ToolRequest, author: str | None) -> str:
         """Return the key of an entry: two authors never share a result.
 
         Tenant and session are not part of it: a record belongs to its session, and a session to its
         tenant. So a fork, which copies both logs and records, uses the copied results.
         """
         person = self.owner if author is None else check_id(author, "author")
-        who = [self.owner, person, asked.name, asked.arguments]
+        who = [self.owner, person, request.name, request.arguments]
         return sha256(dumps(who, "the key")).hexdigest()
 
     async def once(
         self,
-        asked: Asked,
+        request: ToolRequest,
         author: str | None,
         turn: int,
         cache_turns: int,
@@ -84,33 +84,38 @@ class ToolCache(NamedTuple):
         Of concurrent callers, in any process, one runs it. `repeat` records a cached text again,
         for a call that must be answered.
         """
-        key = self.key(asked, author)
+        key = self.key(request, author)
 
         async def is_there() -> bool:
-            return await self.look(key, turn) is not None
+            return await self.lookup(key, turn) is not None
 
-        async with self.locks.of(self.shelf, key):
-            while (hit := await self.look(key, turn)) is None:
+        async with self.locks.of(self.session, key):
+            while (hit := await self.lookup(key, turn)) is None:
                 lease = self.leases.held(self._scope, f"{TOOL} {key}", wait=True, needless=is_there)
                 async with lease as held:
                     if not held or await is_there():
                         continue
                     recorded = await run()
                     if recorded.fresh:
-                        await self.remember(asked, author, turn, cache_turns, recorded)
+                        await self.remember(request, author, turn, cache_turns, recorded)
                     return recorded.result.content
             repeated = await repeat(hit.result.content) if repeat else None
             await self._use(hit, turn, repeated if repeated and repeated.fresh else None)
             return (repeated or hit).result.content
 
     async def remember(
-        self, asked: Asked, author: str | None, turn: int, cache_turns: int, recorded: Recorded
+        self,
+        request: ToolRequest,
+        author: str | None,
+        turn: int,
+        cache_turns: int,
+        recorded: Recorded,
     ) -> None:
         """Cache a result for `cache_turns` turns, `turn` the first of them."""
         result = recorded.result
         entry = CacheEntry(
-            name=asked.name,
-            arguments=asked.arguments,
+            name=request.name,
+            arguments=request.arguments,
             author=self.owner if author is None else author,
             call=result.tool_call_id or "",
             result=result.id,
@@ -120,20 +125,20 @@ class ToolCache(NamedTuple):
             **await self._ends(),
             sources=await self._spans(recorded),
         )
-        key = self.key(asked, author)
+        key = self.key(request, author)
         while True:
             with suppress(Stale):  # something was erased in the meantime, maybe another message
                 return await self._keep(key, entry)
 
-    async def find(self, asked: Asked, author: str | None, turn: int) -> str | None:
+    async def find(self, request: ToolRequest, author: str | None, turn: int) -> str | None:
         """Return a cached result that can be used in a turn, or None; its lifetime starts again."""
-        hit = await self.look(self.key(asked, author), turn)
+        hit = await self.lookup(self.key(request, author), turn)
         if hit is None:
             return None
         await self._use(hit, turn)
         return hit.result.content
 
-    async def look(self, key: str, turn: int) -> Hit | None:
+    async def lookup(self, key: str, turn: int) -> CacheHit | None:
         """Return the result that can be used under a key in a turn."""
         record = await self.store.get(self._scope, TOOL, key)
         hits = await self._serving([record] if record else [], turn)
@@ -159,7 +164,7 @@ class ToolCache(NamedTuple):
 
     @property
     def _scope(self) -> Scope:
-        return Scope(session=self.shelf)
+        return Scope(session=self.session)
 
     async def _spans(self, recorded: Recorded) -> list[Span]:
         (call,) = await self.store.find(self.log, ids=[recorded.call])
@@ -171,21 +176,21 @@ class ToolCache(NamedTuple):
 
         A result in that session's own log is compared by its own position.
         """
-        if self.log == self.shelf:
+        if self.log == self.session:
             return {"log_end": 0, "visible_end": 0}
         record = await self.store.get(self._scope, MARKS, MARKS)
-        end = (await self.store.describe(self.shelf)).messages
+        end = (await self.store.describe(self.session)).messages
         visible = marks_of([record] if record else []).visible_before(end + 1)
         return {"log_end": end, "visible_end": visible[1] if visible else 0}
 
-    def _place(self, hit: Hit) -> tuple[bool, SessionKey, int]:
+    def _place(self, hit: CacheHit) -> tuple[bool, SessionKey, int]:
         """Return the sort key: this log's own results first, by position."""
         span = hit.entry.sources[-1]
-        return span.session != self.shelf, span.session, span.last
+        return span.session != self.session, span.session, span.last
 
-    async def _use(self, hit: Hit, turn: int, repeated: Recorded | None = None) -> None:
+    async def _use(self, hit: CacheHit, turn: int, repeated: Recorded | None = None) -> None:
         """Renew an entry's lifetime from a turn; let it name the result that repeated it."""
-        used: Hit | None = hit
+        used: CacheHit | None = hit
         while used:
             key, version = used.record.key, used.record.version
             entry = used.entry.used(turn)
@@ -195,7 +200,7 @@ class ToolCache(NamedTuple):
                 elif entry != used.entry:
                     await self._put(key, entry, version)
             except Stale:  # another call used it, too
-                used = await self.look(key, turn)
+                used = await self.lookup(key, turn)
             else:
                 return
 
@@ -230,21 +235,21 @@ class ToolCache(NamedTuple):
             self._scope, TOOL, key, value, made_of=spans, version=version, epochs=epochs
         )
 
-    async def _serving(self, records: Sequence[Record], turn: int) -> list[Hit]:
+    async def _serving(self, records: Sequence[Record], turn: int) -> list[CacheHit]:
         """Return the records that can be used in a turn."""
         entries = [(record, CacheEntry.of(record)) for record in records]
         alive = [(record, entry) for record, entry in entries if entry and entry.last >= turn]
         logs = await self._logs([entry for _, entry in alive])
         found = [(record, entry, self._served(entry, logs)) for record, entry in alive]
-        return [Hit(record, entry, result) for record, entry, result in found if result]
+        return [CacheHit(record, entry, result) for record, entry, result in found if result]
 
     async def _logs(self, entries: Sequence[CacheEntry]) -> dict[SessionKey, Log]:
         """Return the messages that entries are made of, by session."""
         seqs: dict[SessionKey, set[int]] = {}
         for span in (span for entry in entries for span in entry.sources):
             seqs.setdefault(span.session, set()).update((span.first, span.last))
-        if any(_is_foreign(entry, self.shelf) for entry in entries):
-            seqs.setdefault(self.shelf, set())
+        if any(_is_foreign(entry, self.session) for entry in entries):
+            seqs.setdefault(self.session, set())
         return {session: await self._log(session, places) for session, places in seqs.items()}
 
     def _served(self, entry: CacheEntry, logs: Mapping[SessionKey, Log]) -> Message | None:
@@ -260,8 +265,8 @@ class ToolCache(NamedTuple):
         result, log = found[-1], logs[entry.sources[-1].session]
         if result is None or result.id != entry.result or log.marks.hides(result.seq):
             return None
-        if _is_foreign(entry, self.shelf):
-            own = logs[self.shelf].marks
+        if _is_foreign(entry, self.session):
+            own = logs[self.session].marks
             if own.hides(entry.visible_end) or own.hides(entry.log_end + 1):
                 return None
         return result
@@ -275,17 +280,17 @@ class ToolCache(NamedTuple):
         return Log({message.seq: message for message in found}, marks_of([marks] if marks else []))
 
 
-def _is_foreign(entry: CacheEntry, shelf: SessionKey) -> bool:
+def _is_foreign(entry: CacheEntry, session: SessionKey) -> bool:
     """Return whether the result is in another session's log than the entry."""
-    return bool(entry.sources) and entry.sources[-1].session != shelf
+    return bool(entry.sources) and entry.sources[-1].session != session
 
 
-def made_after(entry: CacheEntry, shelf: SessionKey, position: int) -> bool:
+def made_after(entry: CacheEntry, session: SessionKey, position: int) -> bool:
     """Return whether a result in another log was recorded when this log was beyond a position.
 
     The position itself counts as beyond: its message was stored before the result.
     """
-    return _is_foreign(entry, shelf) and entry.log_end >= position
+    return _is_foreign(entry, session) and entry.log_end >= position
 
 
 def _parsed(arguments: str) -> Mapping[str, JSON]:

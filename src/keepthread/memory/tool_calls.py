@@ -15,7 +15,7 @@ from keepthread.types import JSON, Message, ToolCall
 INTERRUPTED: Final = "(interrupted before there was a result)"
 
 
-class _Call(NamedTuple):
+class _TurnCall(NamedTuple):
     """A tool call, the message it is in, and the id that its result has."""
 
     message: str
@@ -27,7 +27,7 @@ class _Call(NamedTuple):
 class Calls(NamedTuple):
     """The tool calls of a turn, in order, and the ids of their stored results."""
 
-    calls: Sequence[_Call] = ()
+    calls: Sequence[_TurnCall] = ()
     answered: frozenset[str] = frozenset()
 
     def name(
@@ -73,15 +73,15 @@ class Calls(NamedTuple):
         ]
 
 
-def _calls_of(message: Message) -> list[_Call]:
+def _calls_of(message: Message) -> list[_TurnCall]:
     """Return a message's calls with the ids of their results."""
     return [
-        _Call(message.id, call.id, call.name, result)
+        _TurnCall(message.id, call.id, call.name, result)
         for call, result in zip(message.tool_calls, result_ids(message), strict=True)
     ]
 
 
-def _first_of_latest(calls: Sequence[_Call]) -> _Call | None:
+def _first_of_latest(calls: Sequence[_TurnCall]) -> _TurnCall | None:
     """Return the first of the calls in the latest message."""
     return next((call for call in calls if call.message == calls[-1].message), None)
 
@@ -90,7 +90,7 @@ MAX_ARGUMENTS: Final = MAX_BYTES // 4
 _UNLIMITED: Final = 1 << 40  # a result is cut, never refused, for its length
 
 
-class Asked(NamedTuple):
+class ToolRequest(NamedTuple):
     """A tool and its arguments; `arguments` is their only JSON text."""
 
     name: str
@@ -98,17 +98,19 @@ class Asked(NamedTuple):
     arguments: str
 
 
-def ask(name: object, args: object) -> Asked:
+def tool_request(name: object, args: object) -> ToolRequest:
     """Return a checked request to a tool; refuse arguments that could not be stored exactly."""
     check_id(name, "a tool's name")
     if type(args) is not dict:
         raise InvalidInput(f"a tool's arguments must be a dict, not {show(args)}")
     copy = cast(dict[str, JSON], plain(cast(object, args), "a tool's arguments"))
     text = dumps(copy, "a tool's arguments", limit=MAX_ARGUMENTS)
-    return Asked(name=cast(str, name), args=copy, arguments=text.decode("utf-8", "surrogatepass"))
+    return ToolRequest(
+        name=cast(str, name), args=copy, arguments=text.decode("utf-8", "surrogatepass")
+    )
 
 
-async def given_by(run: Callable[..., object], args: Mapping[str, JSON]) -> str:
+async def run_tool(run: Callable[..., object], args: Mapping[str, JSON]) -> str:
     """Call a tool, plain or asynchronous, and return its result as text."""
     value = run(**args)
     if inspect.isawaitable(value):
@@ -135,25 +137,29 @@ def failure_of(error: Exception) -> str:
 
 
 def pair(
-    asked: Asked, text: str, ids: Callable[[], str], *, meta: Mapping[str, JSON] | None = None
+    request: ToolRequest,
+    text: str,
+    ids: Callable[[], str],
+    *,
+    meta: Mapping[str, JSON] | None = None,
 ) -> tuple[Message, Message]:
     """Return messages for a call that no model wrote, and for its result, which gets `meta`."""
-    wish = ToolCall(id=derived_call_id(ids()), name=asked.name, arguments=asked.arguments)
-    source = f"{TOOL_SOURCE}{asked.name}"
+    wish = ToolCall(id=derived_call_id(ids()), name=request.name, arguments=request.arguments)
+    source = f"{TOOL_SOURCE}{request.name}"
     call = Message(role="assistant", tool_calls=(wish,), source=source, id=ids())
-    return call, replace(result_of(asked, text, wish.id, meta=meta), id=result_ids(call)[0])
+    return call, replace(result_of(request, text, wish.id, meta=meta), id=result_ids(call)[0])
 
 
 def result_of(
-    asked: Asked, text: str, call_id: str, *, meta: Mapping[str, JSON] | None = None
+    request: ToolRequest, text: str, call_id: str, *, meta: Mapping[str, JSON] | None = None
 ) -> Message:
     """Return the message that records a result, cut to the largest size of a message."""
     message = Message(
         role="tool",
         content=text,
         tool_call_id=call_id,
-        name=asked.name,
-        source=f"{TOOL_SOURCE}{asked.name}",
+        name=request.name,
+        source=f"{TOOL_SOURCE}{request.name}",
         meta=meta or {},
     )
     return _cut(message)

@@ -21,19 +21,19 @@ from keepthread.errors import (
     Stale,
     Unavailable,
 )
-from keepthread.memory.conversation import Thread
-from keepthread.memory.delegation import CUT, Errand, Task
+from keepthread.memory.conversation import Conversation
+from keepthread.memory.delegation import CUT, DelegatedTask, Task
 from keepthread.memory.facts.model_tools import MemoryTools
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import (
     INTERRUPTED,
-    Asked,
     Calls,
-    ask,
+    ToolRequest,
     failure_of,
-    given_by,
     pair,
     result_of,
+    run_tool,
+    tool_request,
 )
 from keepthread.memory.tracing import TOOL_NAME
 from keepthread.stores.codec import encode
@@ -48,10 +48,12 @@ NO_ANSWER: Final = "(no answer)"
 class Turn:
     """One turn: a user message and the messages of model and tools until it is finished."""
 
-    def __init__(self, thread: Thread, message: Message, errand: Errand | None = None) -> None:
+    def __init__(
+        self, conversation: Conversation, message: Message, task: DelegatedTask | None = None
+    ) -> None:
         """Take the user message; it is stored when the turn is entered."""
-        self._thread = thread
-        self._errand = errand
+        self._conversation = conversation
+        self._task = task
         self._children: set[str] = set()
         self._calls = Calls()
         self._unsure: list[Message] = []
@@ -73,10 +75,10 @@ class Turn:
 
     async def __aenter__(self) -> Self:
         """Store the user message, or find what was stored under its id."""
-        if self._errand:
-            self._thread, self.user, is_new = await self._errand.begin()
+        if self._task:
+            self._conversation, self.user, is_new = await self._task.begin()
             self._may_be_known = not is_new
-        (self.user,) = await self._thread.append([self.user])
+        (self.user,) = await self._conversation.append([self.user])
         if self._may_be_known and self.user.state != "queued":
             self.answer, _ = await self._finished()
         return self
@@ -91,9 +93,9 @@ class Turn:
         if error is not None and (last := self._closing()):
             closing = self._store(last, {message.id for message in last if message.role == "tool"})
             await _at_last(closing, error, "open tool calls could not be closed")
-        if self._errand:
-            told = self._tell_parent(self._errand, error)
-            await _at_last(told, error, "the result could not be recorded in the delegating turn")
+        if self._task:
+            report = self._report_to_parent(self._task, error)
+            await _at_last(report, error, "the result could not be recorded in the delegating turn")
 
     async def append(self, *messages: Message) -> list[Message]:
         """Store messages of the model and its tools in this turn, and return them as stored.
@@ -101,7 +103,7 @@ class Turn:
         A tool's result without an id gets one from its call, and the first result stays.
         """
         async with self._appending:
-            named, calls = self._calls.name(messages, self._thread.ids)
+            named, calls = self._calls.name(messages, self._conversation.ids)
             given = {message.id for message in messages}
             try:
                 stored = await self._store(named, {m.id for m in named if m.role == "tool"} - given)
@@ -131,7 +133,7 @@ class Turn:
         again; concurrent callers run the tool once. An exception of `run` is recorded and raised;
         exceptions, and results of a tool with `side_effects`, are never cached.
         """
-        asked = ask(name, args)
+        request = tool_request(name, args)
         if call_id is not None and not self._calls.has(call_id):
             raise InvalidInput(f"this turn has no call {show(call_id)}; append it first")
         check_count(cache_turns, "cache_turns")
@@ -140,26 +142,28 @@ class Turn:
         async def running() -> Recorded:
             nonlocal ran
             ran = True
-            return await self._run_tool(asked, run, call_id)
+            return await self._run_tool(request, run, call_id)
 
-        thread, cache = self._thread, self._thread.cache
-        with thread.shared.spans.open("execute_tool", thread.id, {TOOL_NAME: name}) as span:
+        conversation, cache = self._conversation, self._conversation.cache
+        with conversation.runtime.spans.open(
+            "execute_tool", conversation.id, {TOOL_NAME: name}
+        ) as span:
             if cache_turns == 0 or side_effects:
-                told = (await running()).result.content
+                text = (await running()).result.content
             else:
                 await self._arrived()
-                told = await cache.once(
-                    asked,
+                text = await cache.once(
+                    request,
                     self.user.author,
-                    await thread.tool_turn(self.number),
+                    await conversation.tool_turn(self.number),
                     cache_turns,
                     run=running,
-                    repeat=None if call_id is None else partial(self._record, asked, call_id),
+                    repeat=None if call_id is None else partial(self._record, request, call_id),
                 )
-                thread.upkeep.remembers(cache.shelf)
+                conversation.maintenance.remembers(cache.session)
                 self._heard = lowest(("tool",), self._heard)  # a cached result is not appended
             span.set_attribute("keepthread.hit", not ran)
-        return told
+        return text
 
     def delegate(
         self,
@@ -191,10 +195,10 @@ class Turn:
             facts=facts,
             recorded=recorded,
         )
-        errand = Errand(self._thread, self.user, given, self._children)
+        delegated = DelegatedTask(self._conversation, self.user, given, self._children)
         if recorded:
             self._heard = lowest(("tool",), self._heard)  # its answer is a tool's result here
-        return Turn(self._thread, errand.message(), errand)
+        return Turn(self._conversation, delegated.message(), delegated)
 
     async def context(
         self,
@@ -206,10 +210,10 @@ class Turn:
     ) -> Context:
         """Return what a model should see to answer this turn; see `Session.context`."""
         await self._arrived()
-        context = await self._thread.context(
+        context = await self._conversation.context(
             view, budget=budget, query=query, newest=newest, user_seq=self.user.seq
         )
-        self._shown = shown_by(context.selection, self._thread.id)
+        self._shown = shown_by(context.selection, self._conversation.id)
         return context
 
     async def finish(
@@ -237,7 +241,7 @@ class Turn:
                 raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
             message = replace(message, id=id or message.id or self._answer_id())
             message = self._with_sources(message)
-            if truncated and self._errand:  # the parent must know, also if it resumes the turn
+            if truncated and self._task:  # the parent must know, also if it resumes the turn
                 message = replace(message, meta={**message.meta, CUT: True})
             with suppress(Unavailable):
                 await self._arrived()
@@ -247,10 +251,10 @@ class Turn:
             else:
                 note: dict[str, JSON] = {"usage": dict(usage or {}), "truncated": truncated}
                 self.answer = await self._agreed_or_queued(message, note)
-            if self.answer.state != "queued" and not self._errand:  # a child needs no maintenance
-                self._thread.upkeep.after(self._thread.key, self.number)
-        if self._errand:
-            await self._errand.report_answer(self.answer)
+            if self.answer.state != "queued" and not self._task:  # a child needs no maintenance
+                self._conversation.maintenance.after(self._conversation.key, self.number)
+        if self._task:
+            await self._task.report_answer(self.answer)
         return self.answer
 
     # --- inside ---
@@ -263,16 +267,16 @@ class Turn:
         """
         known = {call.message for call in self._calls.calls}
         unsure = [message for message in self._unsure if message.id not in known]
-        _, calls = self._calls.name(unsure, self._thread.ids)
+        _, calls = self._calls.name(unsure, self._conversation.ids)
         return [*unsure, *calls.markers()]
 
     async def _store(self, messages: Sequence[Message], results: set[str]) -> list[Message]:
         """Store messages in this turn; results that are already stored stay as they are."""
         while True:
             try:
-                return await self._thread.append(messages, turn=self._place())
+                return await self._conversation.append(messages, turn=self._place())
             except Conflict:
-                found = await self._thread.store.find(self._thread.key, ids=results)
+                found = await self._conversation.store.find(self._conversation.key, ids=results)
                 first = {message.id: message for message in found if message.state == "live"}
                 known = [first.get(message.id, message) for message in messages]
                 if known == messages:
@@ -286,7 +290,7 @@ class Turn:
     async def _arrived(self) -> None:
         """Find the position of a queued user message; raise `Unavailable` while it waits."""
         if self.user.state == "queued":
-            found = await self._thread.store.find(self._thread.key, ids=[self.user.id])
+            found = await self._conversation.store.find(self._conversation.key, ids=[self.user.id])
             if not found:
                 raise MessageNotFound("the user message was not stored; `memory.outbox` says why")
             (self.user,) = found
@@ -316,15 +320,15 @@ class Turn:
 
         `keepthread.memory.facts.model_tools.TOOLS` are what to offer. `call_id` as in `tool`.
         """
-        thread = self._thread
+        conversation = self._conversation
         tools = MemoryTools(
-            thread.store,
-            await thread.store.describe(thread.key),
+            conversation.store,
+            await conversation.store.describe(conversation.key),
             self.user,
-            partial(thread.search, turn=self.user.turn or None),
+            partial(conversation.search, turn=self.user.turn or None),
             shown=self._shown,
-            clock=thread.shared.clock,
-            learned=thread.ignorance.end,
+            clock=conversation.runtime.clock,
+            learned=conversation.no_facts.discard,
         )
 
         async def run(**_: object) -> str:
@@ -333,39 +337,39 @@ class Turn:
         return await self.tool(name, args, run, call_id=call_id, side_effects=True)
 
     async def _run_tool(
-        self, asked: Asked, run: Callable[..., object], call_id: str | None
+        self, request: ToolRequest, run: Callable[..., object], call_id: str | None
     ) -> Recorded:
         """Run a tool and record its result, or how it failed."""
         try:
-            text = await given_by(run, asked.args)
+            text = await run_tool(run, request.args)
         except Exception as error:
             try:
-                await self._record(asked, call_id, failure_of(error))
+                await self._record(request, call_id, failure_of(error))
             except KeepthreadError as failure:  # the caller must see what failed first
                 error.add_note(f"the failure could not be recorded: {failure}")
             raise
-        return await self._record(asked, call_id, text)
+        return await self._record(request, call_id, text)
 
-    async def _record(self, asked: Asked, call_id: str | None, text: str) -> Recorded:
+    async def _record(self, request: ToolRequest, call_id: str | None, text: str) -> Recorded:
         """Record a result, with its call if that is not recorded yet."""
         if call_id is None:
-            caller, stored = await self.append(*pair(asked, text, self._thread.ids))
+            caller, stored = await self.append(*pair(request, text, self._conversation.ids))
             return Recorded(caller.id, stored)
-        result = result_of(asked, text, call_id)
+        result = result_of(request, text, call_id)
         (stored,) = await self.append(result)
         fresh = stored.state == "live" and stored.content == result.content
         return Recorded(self._calls.message_of(stored.id), stored, fresh)
 
-    async def _tell_parent(self, errand: Errand, error: BaseException | None) -> None:
+    async def _report_to_parent(self, task: DelegatedTask, error: BaseException | None) -> None:
         """Record the outcome of a delegated task in the parent."""
         answer = self.answer or (await self._finished())[0]
         if answer is not None:
-            await errand.report_answer(answer)
+            await task.report_answer(answer)
         elif error is None:
-            await errand.report(NO_ANSWER, failed=True)
+            await task.report(NO_ANSWER, failed=True)
         else:
             ours = isinstance(error, Exception)
-            await errand.report(failure_of(error) if ours else INTERRUPTED, failed=True)
+            await task.report(failure_of(error) if ours else INTERRUPTED, failed=True)
 
     async def _agreed_or_queued(self, message: Message, note: Mapping[str, JSON]) -> Message:
         """Store the answer with its note; in an outbox, as one message."""
@@ -373,7 +377,7 @@ class Turn:
             try:
                 return await self._agreed(message, note)
             except Unavailable:
-                if not hasattr(self._thread.store, "outbox"):
+                if not hasattr(self._conversation.store, "outbox"):
                     raise
         said = {name: value for name, value in note.items() if value}
         return await self._first(replace(message, meta={**said, **message.meta}))
@@ -383,16 +387,16 @@ class Turn:
 
         A process may have died after it stored its note and before its answer; this completes it.
         """
-        thread, user = self._thread, self.user.seq
-        made_of = [Span(session=thread.key, first=user, last=user)]
+        conversation, user = self._conversation, self.user.seq
+        made_of = [Span(session=conversation.key, first=user, last=user)]
         while True:
             answer, known = await self._finished()
             if answer is not None:
                 return answer
             id = self._noted_id(known) if known else await self._free(message.id)
             try:
-                await thread.store.put(
-                    Scope(session=thread.key),
+                await conversation.store.put(
+                    Scope(session=conversation.key),
                     FINISHED,
                     self._note_key(),
                     {"id": id, **note},
@@ -405,7 +409,7 @@ class Turn:
 
     async def _finished(self) -> tuple[Message | None, Record | None]:
         """Return the stored answer and the note beside it, each if it exists."""
-        store, key = self._thread.store, self._thread.key
+        store, key = self._conversation.store, self._conversation.key
         note = await store.get(Scope(session=key), FINISHED, self._note_key())
         found = await store.find(key, ids=[self._noted_id(note) if note else self._answer_id()])
         return next(filter(self._is_answer, found), None), note
@@ -413,16 +417,16 @@ class Turn:
     async def _first(self, answer: Message) -> Message:
         """Store the answer, or return the one that was stored under its id first."""
         try:
-            (stored,) = await self._thread.append([answer], turn=self._place())
+            (stored,) = await self._conversation.append([answer], turn=self._place())
         except Conflict:
-            (stored,) = await self._thread.store.find(self._thread.key, ids=[answer.id])
+            (stored,) = await self._conversation.store.find(self._conversation.key, ids=[answer.id])
             if not self._is_answer(stored):
                 raise
         return stored
 
     async def _free(self, id: str) -> str:
         """Return an id for the answer; raise `Conflict` if another message has it."""
-        found = await self._thread.store.find(self._thread.key, ids=[id])
+        found = await self._conversation.store.find(self._conversation.key, ids=[id])
         if found and not self._is_answer(found[0]):
             raise Conflict(
                 f"message id {id!r} is taken by a message that is not this turn's answer"

@@ -44,7 +44,7 @@ class Explanation(NamedTuple):
         }
 
 
-class Accounts:
+class ChoiceLog:
     """Keeps the newest explanations of the sessions of one store."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Accounts:
         """Return explanations, newest first, including those that are being written."""
         await self._background.done((WHY, session))
         found = await self._store.scan(Scope(session=session), WHY, limit=limit)
-        return [account for record in reversed(found) if (account := _account(record))]
+        return [account for record in reversed(found) if (account := _explanation(record))]
 
     def _key(self) -> str:
         """Return a key that sorts by time, and within a millisecond by order of creation."""
@@ -110,7 +110,7 @@ def _bare(choice: Choice) -> Choice:
     return choice._replace(reason=IMPORTANT) if choice.section == "important" else choice
 
 
-def _account(record: Record) -> Explanation | None:
+def _explanation(record: Record) -> Explanation | None:
     """Return the explanation in a record, or None if another program wrote something else."""
     value = cast(dict[str, Any], record.value)
     try:

@@ -28,7 +28,7 @@ from keepthread.orchestrator.types import (
     Runnable,
     Said,
     Tell,
-    untold,
+    noop,
 )
 from keepthread.types import Attachment, Reply
 
@@ -48,7 +48,7 @@ async def orchestrate(
     author: str | None = None,
     attachments: Sequence[Attachment] = (),
     limits: Limits | None = None,
-    tell: Tell = untold,
+    tell: Tell = noop,
 ) -> Answer:
     """Answer a request; without a session nothing is stored, but all else is the same.
 
@@ -74,7 +74,7 @@ async def pursue(
     models: Models,
     *,
     limits: Limits | None = None,
-    tell: Tell = untold,
+    tell: Tell = noop,
 ) -> Answer:
     """Find the answer to the request of a turn that has begun; the caller stores it."""
     spent = Spent()

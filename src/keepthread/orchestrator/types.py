@@ -174,5 +174,5 @@ Event: TypeAlias = Routed | Planned | Began | Used | Ended | Said
 Tell: TypeAlias = Callable[[Event], object]
 
 
-def untold(_: Event) -> None:
+def noop(_: Event) -> None:
     """Ignore an event."""

@@ -7,7 +7,7 @@ from keepthread.context.trust import lowest
 from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Stale
 from keepthread.memory.facts.markdown import Line, heading_of, line_of, read, without_box
 from keepthread.memory.facts.records import checked, from_value, value_of
-from keepthread.memory.facts.repository import FactShelf
+from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.facts.types import Fact, Found, Loaded, Noted
 from keepthread.stores.validation import check_text
 from keepthread.types import JSON
@@ -139,16 +139,16 @@ def to_json(owner: str, noted: Sequence[Noted]) -> JSON:
     return {"format": _FORMAT, "version": _VERSION, "owner": owner, "facts": facts}
 
 
-async def load_json(shelf: FactShelf, value: object) -> Loaded:
+async def load_json(repository: FactRepository, value: object) -> Loaded:
     """Add the facts that are missing here."""
-    given = [checked(fact, shelf.owner) for fact in _from_json(value)]
+    given = [checked(fact, repository.owner) for fact in _from_json(value)]
     changes = _Changes()
     for fact in given:
-        there = await shelf.state(fact.key)
+        there = await repository.state(fact.key)
         if there == "gone":
             changes.passed.append(fact.key)
         elif there is None:
-            key, new = await _restore(shelf, fact)
+            key, new = await _restore(repository, fact)
             if new:
                 changes.added.append(key)
             elif not key:
@@ -175,20 +175,20 @@ def _from_json(value: object) -> list[Noted]:
     return found
 
 
-async def _restore(shelf: FactShelf, fact: Noted) -> tuple[str, bool]:
+async def _restore(repository: FactRepository, fact: Noted) -> tuple[str, bool]:
     """Note a fact of a document; the document can only lower its trust."""
-    bare = fact._replace(place=None, confirmed_at=None, at=min(fact.at, shelf.clock()))
+    bare = fact._replace(place=None, confirmed_at=None, at=min(fact.at, repository.clock()))
     if not fact.messages:
-        return await shelf.add(bare._replace(origin="user", trust="user"))
+        return await repository.add(bare._replace(origin="user", trust="user"))
     ids = [source.id for source in fact.messages if source.session == fact.messages[0].session]
     while True:
         try:
-            read = await shelf.read(fact.messages[0].session, ids)
-            origin, trust = await shelf.trust(read, fact.subject)
+            read = await repository.read(fact.messages[0].session, ids)
+            origin, trust = await repository.trust(read, fact.subject)
         except (MessageNotFound, SessionNotFound):
-            return await shelf.add(bare._replace(origin="import", trust="import"))
+            return await repository.add(bare._replace(origin="import", trust="import"))
         try:
             trust = lowest([trust], fact.trust)
-            return await shelf.add(bare._replace(origin=origin, trust=trust), read)
+            return await repository.add(bare._replace(origin=origin, trust=trust), read)
         except Stale:
             continue

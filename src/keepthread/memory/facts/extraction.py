@@ -28,7 +28,7 @@ from keepthread.memory.facts.proposals import (
     shown,
 )
 from keepthread.memory.facts.provenance import MadeOf, news_in, trust_of, turn_of
-from keepthread.memory.facts.repository import FactShelf, Read
+from keepthread.memory.facts.repository import FactRepository, Read
 from keepthread.memory.facts.resolution import QUARANTINED, said, slot_of
 from keepthread.memory.facts.types import Extracted, Noted
 from keepthread.memory.material import marks_of
@@ -101,14 +101,14 @@ class Extractor:
         extraction: Extraction,
         *,
         leases: Leases,
-        shelf: Callable[[str], FactShelf],
+        repository: Callable[[str], FactRepository],
         spans: Spans | None = None,
     ) -> None:
         """Take the store, the model, and the repositories that facts are noted in."""
         self.store = store
         self.extraction = extraction
         self.leases = leases
-        self.shelf = shelf
+        self.repository = repository
         self.spans = spans or Spans()
         self._read: dict[SessionKey, int] = {}
         """The last turn that was read of each session, where that is known."""
@@ -267,8 +267,10 @@ class Extractor:
         turns: dict[int, list[Message]],
     ) -> int:
         """Note the facts that are new; an answer that repeats a fact does not make it new."""
-        shelf = self.shelf(session.owner)
-        known = {(slot_of(f), said(f)) for f in await shelf.facts() if f.state != "quarantined"}
+        repository = self.repository(session.owner)
+        known = {
+            (slot_of(f), said(f)) for f in await repository.facts() if f.state != "quarantined"
+        }
         noted = 0
         by = f"model:{self.extraction.model.name}"
         for fact, source, group in found:
@@ -287,7 +289,7 @@ class Extractor:
                 stated = fact._replace(trust=lowest(map(trust, group), "tool"))
                 spans = [Span(session.key, m.seq, m.seq) for m in group]
                 read = Read(session, [source], MadeOf(spans))
-            _, new = await shelf.add(stated._replace(origin=origin, by=by), read)
+            _, new = await repository.add(stated._replace(origin=origin, by=by), read)
             noted += new
         if noted:
             await add_costs(self.store, session.owner, Extracted(noted=noted))

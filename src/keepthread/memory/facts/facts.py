@@ -8,7 +8,7 @@ from keepthread.memory.facts import documents, markdown
 from keepthread.memory.facts.extraction import Extractor, costs
 from keepthread.memory.facts.profile import bearing
 from keepthread.memory.facts.records import checked
-from keepthread.memory.facts.repository import FactShelf
+from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.facts.resolution import in_order, resolve, said, slot_of
 from keepthread.memory.facts.types import Extracted, Fact, Found, Loaded, Noted, Wording
 from keepthread.stores.validation import check_count, check_time
@@ -25,15 +25,15 @@ _FORGOTTEN: Final = (
 class Facts:
     """The facts about one owner; get it from `Memory.facts`."""
 
-    def __init__(self, shelf: FactShelf, extractor: Extractor | None = None) -> None:
+    def __init__(self, repository: FactRepository, extractor: Extractor | None = None) -> None:
         """Take the owner's repository of facts, and the extractor if there is one."""
-        self._shelf = shelf
+        self._repository = repository
         self._extractor = extractor
 
     @property
     def owner(self) -> str:
         """Return whose facts they are."""
-        return self._shelf.owner
+        return self._repository.owner
 
     # --- remembering ---
 
@@ -61,7 +61,7 @@ class Facts:
         fact = Noted(
             key="",
             text=text,
-            at=self._shelf.clock(),
+            at=self._repository.clock(),
             subject=subject,
             attribute=attribute,
             value=value,
@@ -74,10 +74,10 @@ class Facts:
                 raise InvalidInput("name the session that the messages are in: session=ID")
             return await self._write(fact)
         while True:
-            read = await self._shelf.read(session, [_id(message) for message in messages])
-            origin, trust = await self._shelf.trust(read, subject)
+            read = await self._repository.read(session, [_id(message) for message in messages])
+            origin, trust = await self._repository.trust(read, subject)
             try:
-                key, _ = await self._shelf.add(fact._replace(origin=origin, trust=trust), read)
+                key, _ = await self._repository.add(fact._replace(origin=origin, trust=trust), read)
             except Stale:
                 continue  # something was erased: maybe one of these messages
             if not key:
@@ -87,7 +87,7 @@ class Facts:
     async def _write(self, fact: Noted) -> Fact:
         """Note the owner's own word, unless it already holds."""
         fact = checked(fact, self.owner)
-        noted = await self._shelf.noted()
+        noted = await self._repository.noted()
         timed = fact.since is not None or fact.until is not None
         for known in resolve(noted, fact.at):
             alike = (slot_of(known), known.text, known.value) == (
@@ -97,7 +97,7 @@ class Facts:
             )
             if alike and not timed and known.state == "live" and known.trust != "assistant":
                 return known
-        key, _ = await self._shelf.add(fact._replace(at=_moment(fact, noted, fact.at)))
+        key, _ = await self._repository.add(fact._replace(at=_moment(fact, noted, fact.at)))
         return await self._known(key)
 
     # --- looking ---
@@ -108,21 +108,21 @@ class Facts:
         `at` asks for another time than now, in seconds since 1970: the facts that held then, or
         will hold, as far as is known today.
         """
-        facts = await self._shelf.facts(None if at is None else check_time(at, "at"))
+        facts = await self._repository.facts(None if at is None else check_time(at, "at"))
         return [fact for fact in facts if all or fact.state in _CURRENT]
 
     async def get(self, key: str) -> Fact | None:
         """Return one fact, or None."""
-        return await self._shelf.fact(key)
+        return await self._repository.fact(key)
 
     async def history(self, key: str) -> Found:
         """Return all facts of a fact's slot, oldest first, with their earlier wordings."""
-        noted = await self._shelf.noted()
+        noted = await self._repository.noted()
         mine = next((fact for fact in noted if fact.key == key), None)
         if mine is None:
             return []
         slot = in_order([fact for fact in noted if slot_of(fact) == slot_of(mine)])
-        facts = {fact.key: fact for fact in resolve(slot, self._shelf.clock())}
+        facts = {fact.key: fact for fact in resolve(slot, self._repository.clock())}
         return [each for one in slot for each in _with_wordings(one, facts[one.key])]
 
     async def search(self, query: str, *, limit: int = 10) -> Found:
@@ -153,8 +153,8 @@ class Facts:
         known = await self._known(key)
         if known.state == "superseded":
             raise InvalidInput(f"fact {key} was replaced; edit the fact that replaced it")
-        now = self._shelf.clock()
-        noted = await self._shelf.noted()
+        now = self._repository.clock()
+        noted = await self._repository.noted()
         given = {"subject": subject, "attribute": attribute, "until": until}
         changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
         anew = text is not None or value is not None
@@ -174,15 +174,15 @@ class Facts:
                 )
             return new._replace(at=_moment(new, noted, now))
 
-        await self._shelf.change(key, change)
+        await self._repository.change(key, change)
         return await self._known(key)
 
     async def confirm(self, key: str) -> Fact:
         """Take a fact out of quarantine: its owner vouches for it."""
         known = await self._known(key)
         if known.state == "quarantined":
-            now = self._shelf.clock()
-            await self._shelf.change(key, lambda fact: fact._replace(confirmed_at=now))
+            now = self._repository.clock()
+            await self._repository.change(key, lambda fact: fact._replace(confirmed_at=now))
         return await self._known(key)
 
     async def forget(self, key: str) -> int:
@@ -191,18 +191,18 @@ class Facts:
         The fact that it had replaced holds again. The messages stay; see `Memory.forget` to erase
         them.
         """
-        noted = await self._shelf.noted()
+        noted = await self._repository.noted()
         mine = next((fact for fact in noted if fact.key == key), None)
         if mine is None:
             return 0
         alike = [f for f in noted if (slot_of(f), said(f)) == (slot_of(mine), said(mine))]
-        return sum([await self._shelf.forget(fact.key) for fact in alike])
+        return sum([await self._repository.forget(fact.key) for fact in alike])
 
     # --- as documents ---
 
     async def to_markdown(self) -> str:
         """Return the facts that hold or wait as a document that people can edit and load again."""
-        return markdown.write(self.owner, await self.list(), self._shelf.clock())
+        return markdown.write(self.owner, await self.list(), self._repository.clock())
 
     async def from_markdown(self, text: str, *, prune: bool = False) -> Loaded:
         """Apply a person's changes of the document: new lines, changed ones, ticked boxes.
@@ -213,7 +213,7 @@ class Facts:
 
     async def to_json(self) -> JSON:
         """Return all facts, also those that no longer hold, as plain JSON."""
-        return documents.to_json(self.owner, await self._shelf.noted())
+        return documents.to_json(self.owner, await self._repository.noted())
 
     async def from_json(self, value: JSON) -> Loaded:
         """Add the facts of `to_json` that are missing here; the document cannot raise their trust.
@@ -221,7 +221,7 @@ class Facts:
         Facts that the owner wrote are remembered. A fact from messages that are stored here is
         noted again; one from other messages waits to be confirmed.
         """
-        return await documents.load_json(self._shelf, value)
+        return await documents.load_json(self._repository, value)
 
     # --- extracting ---
 
@@ -229,15 +229,15 @@ class Facts:
         """Let the model read what is unread, of one session or all; return the number of facts."""
         if self._extractor is None:
             raise InvalidInput(_NO_MODEL)
-        await self._shelf.check()
+        await self._repository.check()
         return await self._extractor.extract_all(self.owner, session)
 
     async def extracted(self) -> Extracted:
         """Return what extraction has cost so far, and what it found."""
-        return await costs(self._shelf.store, self.owner)
+        return await costs(self._repository.store, self.owner)
 
     async def _known(self, key: str) -> Fact:
-        fact = await self._shelf.fact(key)
+        fact = await self._repository.fact(key)
         if fact is None:
             raise InvalidInput(f"there is no fact {key!r}; list them to see their keys")
         return fact

@@ -28,7 +28,7 @@ from keepthread.memory.facts.provenance import (
     turn_of,
 )
 from keepthread.memory.facts.records import MOST_NAME, MOST_TEXT, MOST_VALUE, subject_of
-from keepthread.memory.facts.repository import FactShelf, Read
+from keepthread.memory.facts.repository import FactRepository, Read
 from keepthread.memory.facts.types import Noted
 from keepthread.protocols import Store
 from keepthread.stores.codec import dumps
@@ -102,7 +102,7 @@ class MemoryTools:
         `search` runs `search_memory`; `shown` is what the model's context showed, if that is known;
         `learned` is called with the owner whose facts changed.
         """
-        self._shelf = FactShelf(store, session.owner, clock=clock, learned=learned)
+        self._repository = FactRepository(store, session.owner, clock=clock, learned=learned)
         self._session = session
         self._user = user
         self._search = search
@@ -121,7 +121,7 @@ class MemoryTools:
 
     async def _remember(self, given: Mapping[str, Any]) -> str:
         """Note a fact as the user's word if the user's message states it; any other waits."""
-        store = self._shelf.store
+        store = self._repository.store
         while True:
             info = await store.describe(self._session.key)
             turn = await turn_of(store, info.key, self._user)
@@ -137,7 +137,7 @@ class MemoryTools:
                 spans = await spans_of(store, info, self._shown) if self._shown else MadeOf()
                 read = Read(info, messages, spans)
             try:
-                await self._shelf.add(fact, read)
+                await self._repository.add(fact, read)
             except Stale:
                 continue  # something was erased
             return NOTED if stated is not None else WAITS

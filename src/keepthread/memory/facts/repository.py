@@ -44,7 +44,7 @@ class Read(NamedTuple):
     """Other messages that a model was shown when it proposed the fact."""
 
 
-class FactShelf:
+class FactRepository:
     """The facts of one owner."""
 
     def __init__(
@@ -144,7 +144,7 @@ class FactShelf:
                     *place, there.value, made_of=both, version=there.version, epochs=epochs
                 )
             return ("" if is_gone(there) else key), False
-        self._tell()
+        self._notify_learned()
         return key, True
 
     async def _made_of(self, read: Read) -> tuple[list[Span], dict[SessionKey, int]]:
@@ -179,7 +179,7 @@ class FactShelf:
                 )
             except Stale:
                 continue
-            self._tell()
+            self._notify_learned()
             return
 
     async def forget(self, key: str) -> bool:
@@ -199,9 +199,9 @@ class FactShelf:
                     await self.store.drop(self._scope, FACT, key, version=version)
             except Stale:
                 continue
-            self._tell()
+            self._notify_learned()
             return True
 
-    def _tell(self) -> None:
+    def _notify_learned(self) -> None:
         if self._learned:
             self._learned(self.owner)

@@ -11,7 +11,7 @@ from keepthread.context.hidden import QuestionTracker
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
 from keepthread.context.summary import COVERED, IN_SHORT
 from keepthread.errors import SessionGone
-from keepthread.memory.forgetting.plan import Plan
+from keepthread.memory.forgetting.plan import ErasurePlan
 from keepthread.memory.material import marks_of
 from keepthread.protocols import Store
 from keepthread.stores.kinds import MARKS, WHY
@@ -21,7 +21,7 @@ _PAGE: Final = 500
 
 
 async def answers_to(
-    store: Store, sessions: Mapping[SessionKey, SessionInfo], plan: Plan
+    store: Store, sessions: Mapping[SessionKey, SessionInfo], plan: ErasurePlan
 ) -> dict[SessionKey, list[int]]:
     """Return the positions of answers that are not yet in the plan."""
     touched = [sessions[key] for key in plan.sessions if key in sessions]
@@ -43,7 +43,7 @@ class _Session:
     """One session that is read completely."""
 
     def __init__(
-        self, store: Store, plan: Plan, names: Mapping[str, SessionKey], key: SessionKey
+        self, store: Store, plan: ErasurePlan, names: Mapping[str, SessionKey], key: SessionKey
     ) -> None:
         self._store = store
         self._plan = plan

@@ -7,7 +7,7 @@ from typing import Final
 
 from keepthread.errors import MessageNotFound, SessionGone, SessionNotFound
 from keepthread.memory.forgetting.follow import Sessions, messages_at
-from keepthread.memory.forgetting.plan import Plan, Wish
+from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery
 from keepthread.memory.forgetting.probes import Probes
 from keepthread.memory.forgetting.repeats import Detail, details_of, repeated_by
 from keepthread.protocols import Searchable, Store
@@ -18,41 +18,43 @@ from keepthread.types import Message, SessionInfo, SessionKey
 _PAGE: Final = 500
 
 
-async def choose(store: Store, sessions: Sessions, wish: Wish) -> Plan:
+async def choose(store: Store, sessions: Sessions, query: ForgetQuery) -> ErasurePlan:
     """Return a plan with the positions that match a query."""
-    plan = Plan()
-    meant = [info for info in sessions.values() if wish.admits(info)]
-    if wish.session is not None and not meant:
-        raise SessionNotFound(f"there is no session {wish.session!r}")
-    if wish.is_whole and wish.session is None:
-        plan.owner = wish.owner
-    for info in meant:
-        if wish.is_whole:
+    plan = ErasurePlan()
+    matching = [info for info in sessions.values() if query.matches_session(info)]
+    if query.session is not None and not matching:
+        raise SessionNotFound(f"there is no session {query.session!r}")
+    if query.is_whole and query.session is None:
+        plan.owner = query.owner
+    for info in matching:
+        if query.is_whole:
             plan.add_whole(info.key, info.messages, "chosen")
         else:
-            await _choose_some(store, plan, info, wish)
-    if wish.message is not None and not plan:
-        raise MessageNotFound(f"session {wish.session!r} has no message {wish.message!r}")
+            await _choose_some(store, plan, info, query)
+    if query.message is not None and not plan:
+        raise MessageNotFound(f"session {query.session!r} has no message {query.message!r}")
     return plan
 
 
-async def _choose_some(store: Store, plan: Plan, info: SessionInfo, wish: Wish) -> None:
+async def _choose_some(
+    store: Store, plan: ErasurePlan, info: SessionInfo, query: ForgetQuery
+) -> None:
     try:
-        if wish.message is not None:
-            found = await store.find(info.key, ids=[wish.message])
-            plan.add(info.key, [m.seq for m in found if wish.means(info.owner, m)], "chosen")
+        if query.message is not None:
+            found = await store.find(info.key, ids=[query.message])
+            plan.add(info.key, [m.seq for m in found if query.matches(info.owner, m)], "chosen")
             return
         after = 0
         while page := await store.read(info.key, after=after, limit=_PAGE):
-            meant = [m for m in page if m.state != "erased" and wish.means(info.owner, m)]
-            if meant:
-                plan.add(info.key, [m.seq for m in meant], "chosen")
+            matching = [m for m in page if m.state != "erased" and query.matches(info.owner, m)]
+            if matching:
+                plan.add(info.key, [m.seq for m in matching], "chosen")
             after = page[-1].seq
     except SessionGone:  # deleted in the meantime
         return
 
 
-class Survey:
+class ErasureCounts:
     """Counts what will be erased, while it can still be read."""
 
     def __init__(self, store: Store, views: Sequence[str]) -> None:
@@ -70,7 +72,7 @@ class Survey:
         self._places: list[int] = []
         self._seen: set[tuple[SessionKey, int]] = set()
 
-    async def take(self, plan: Plan, sessions: Sessions) -> None:
+    async def take(self, plan: ErasurePlan, sessions: Sessions) -> None:
         """Read the positions that were not read yet."""
         for session in plan.sessions:
             reasons = plan.reasons(session)
@@ -85,7 +87,7 @@ class Survey:
                         self.repeats |= repeated_by(details, message)
         await self._count_index()
 
-    def _details(self, info: SessionInfo | None, plan: Plan) -> list[Detail]:
+    def _details(self, info: SessionInfo | None, plan: ErasurePlan) -> list[Detail]:
         """Return the texts of a session's record that stay."""
         if info is None or info.key in plan.whole:
             return []

@@ -8,22 +8,22 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone, Stale
-from keepthread.memory.forgetting.choose import Survey
-from keepthread.memory.forgetting.follow import Following, Sessions, all_sessions
-from keepthread.memory.forgetting.plan import Intent, Plan
+from keepthread.memory.forgetting.choose import ErasureCounts
+from keepthread.memory.forgetting.follow import Propagation, Sessions, all_sessions
+from keepthread.memory.forgetting.plan import ErasurePlan, Intent
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.repeats import Living, details_of
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import FORGET, LEASE, MARKS, WHY
 from keepthread.types import Record, Residue, Scope, SessionInfo, SessionKey
 
-_ABREAST: Final = 8  # scopes read at a time, so that a server is not idle between two answers
+_CONCURRENCY: Final = 8  # scopes read at a time, so that a server is not idle between two answers
 
 
-class Shelves:
+class DerivedRecords:
     """The records of every scope of a tenant, searched for those that a plan drops."""
 
-    def __init__(self, store: Store, plan: Plan, sessions: Sessions) -> None:
+    def __init__(self, store: Store, plan: ErasurePlan, sessions: Sessions) -> None:
         """Take the plan."""
         self._store = store
         self._plan = plan
@@ -51,45 +51,45 @@ class Shelves:
 
     async def _going(self) -> AsyncGenerator[Record]:
         self.residues.clear()
-        shelves = [self._of_session(info) for info in self._sessions.values()]
+        scopes = [self._of_session(info) for info in self._sessions.values()]
         for owner in await self._store.owners():
             goes = _everything if owner == self._plan.owner else self._is_made
-            shelves.append(_Shelf(Scope(owner=owner), owner, goes))
-        shelves.append(_Shelf(Scope(), "the tenant", self._is_made))
-        for start in range(0, len(shelves), _ABREAST):
-            some = shelves[start : start + _ABREAST]
-            found = await asyncio.gather(*(self._scan(shelf) for shelf in some))
-            for shelf, records in zip(some, found, strict=True):
-                for record in filter(shelf.goes, records):
+            scopes.append(_ScopeRecords(Scope(owner=owner), owner, goes))
+        scopes.append(_ScopeRecords(Scope(), "the tenant", self._is_made))
+        for start in range(0, len(scopes), _CONCURRENCY):
+            some = scopes[start : start + _CONCURRENCY]
+            found = await asyncio.gather(*(self._scan(scoped) for scoped in some))
+            for scoped, records in zip(some, found, strict=True):
+                for record in filter(scoped.goes, records):
                     yield record
 
-    def _of_session(self, info: SessionInfo) -> "_Shelf":
+    def _of_session(self, info: SessionInfo) -> "_ScopeRecords":
         if info.key in self._plan.whole:
             goes = _all_but_marks
         else:
-            goes = self._is_made_or_told if self._plan.positions(info.key) else self._is_made
-        return _Shelf(Scope(session=info.key), info.id, goes)
+            goes = self._is_made_or_why if self._plan.positions(info.key) else self._is_made
+        return _ScopeRecords(Scope(session=info.key), info.id, goes)
 
     def _is_made(self, record: Record) -> bool:
         return record.kind != FORGET and self._plan.touches(record.made_of)
 
-    def _is_made_or_told(self, record: Record) -> bool:
+    def _is_made_or_why(self, record: Record) -> bool:
         return record.kind == WHY or self._is_made(record)
 
-    async def _scan(self, shelf: "_Shelf") -> list[Record]:
+    async def _scan(self, scoped: "_ScopeRecords") -> list[Record]:
         try:
-            return await self._store.scan(shelf.scope)
+            return await self._store.scan(scoped.scope)
         except SessionGone:
             return []
         except Damaged:
             why = "a damaged record: which messages it was made from is unknown"
             self.residues.append(
-                Residue(f"the records of {shelf.whose}", why, "it is dropped; `verify` names it")
+                Residue(f"the records of {scoped.whose}", why, "it is dropped; `verify` names it")
             )
             return []
 
 
-class _Shelf(NamedTuple):
+class _ScopeRecords(NamedTuple):
     scope: Scope
     whose: str
     goes: Callable[[Record], bool]
@@ -107,7 +107,7 @@ def _all_but_marks(record: Record) -> bool:
 _AT_ONCE: Final = 500
 
 
-class Work:
+class Erasure:
     """Carries out one intent."""
 
     def __init__(
@@ -124,30 +124,30 @@ class Work:
         self._plan = intent.plan
         self._sessions = sessions
         self._progress = progress
-        self._survey = Survey(store, views)
+        self._counts = ErasureCounts(store, views)
         self._records: Counter[str] = Counter()
         self._residues: list[Residue] = []
         self._done = 0
 
-    async def look(self) -> None:
+    async def preview(self) -> None:
         """Count what will be erased, while it exists."""
-        await self._survey.take(self._plan, self._sessions)
-        self._records = await Shelves(self._store, self._plan, self._sessions).count()
+        await self._counts.take(self._plan, self._sessions)
+        self._records = await DerivedRecords(self._store, self._plan, self._sessions).count()
 
-    def said(self, told: Receipt) -> Receipt:
+    def report(self, receipt: Receipt) -> Receipt:
         """Return a receipt with the counts."""
-        messages, whole = self._survey.messages, list(self._plan.whole.values())
+        messages, whole = self._counts.messages, list(self._plan.whole.values())
         return replace(
-            told,
+            receipt,
             sessions=whole.count("chosen"),
             messages=messages["chosen"],
             copies=messages["copy"],
             delegates=whole.count("delegate"),
             derived=messages["made"] + messages["delegate"],
             records=dict(sorted(self._records.items())),
-            index={what: n for what, n in self._survey.index.items() if n},
-            titles=len(self._survey.titles),
-            repeated=sorted({detail.where for detail in self._survey.repeats}),
+            index={what: n for what, n in self._counts.index.items() if n},
+            titles=len(self._counts.titles),
+            repeated=sorted({detail.where for detail in self._counts.repeats}),
             residues=tuple(self._residues),
         )
 
@@ -159,18 +159,18 @@ class Work:
         while size < plan.size() + len(plan.halves):
             if size >= 0:
                 await self._intent.store(self._store)
-                await self._survey.take(plan, self._sessions)
+                await self._counts.take(plan, self._sessions)
             await self._delete_halves()
             size = plan.size() + len(plan.halves)
             for key in plan.sessions:
                 await self._erase(key)
             await self._blank()
             self._sessions = await all_sessions(self._store)
-            shelves = Shelves(self._store, plan, self._sessions)
-            await shelves.empty()
-            self._residues = shelves.residues
+            derived = DerivedRecords(self._store, plan, self._sessions)
+            await derived.empty()
+            self._residues = derived.residues
             answers = self._intent.answers
-            await Following(self._store, plan, self._sessions, answers=answers).run()
+            await Propagation(self._store, plan, self._sessions, answers=answers).run()
 
     async def _delete_halves(self) -> None:
         """Delete forks that are not yet complete; a completed one is kept.
@@ -226,9 +226,9 @@ class Work:
 
     # --- cleaning ---
 
-    async def clean(self, told: Receipt) -> Receipt:
+    async def clean(self, receipt: Receipt) -> Receipt:
         """Let the engine remove the bytes, search for remainders, and end the intent."""
-        probes = self._survey.probes.chosen()
+        probes = self._counts.probes.chosen()
         touched = [*self._plan.sessions, *self._plan.halves]
         rewrite = self._intent.rewrite
         cleaning = await self._store.clean(sessions=touched, rewrite=rewrite, probes=probes)
@@ -241,20 +241,20 @@ class Work:
         if not cleaning.again:  # otherwise the next process that opens the memory repeats it
             await self._intent.drop(self._store)
         return replace(
-            told,
+            receipt,
             cleaned=tuple(cleaning.done),
             probes=len(probes),
             excluded=len(living.held),
             searched=tuple(cleaning.searched),
             found=cleaning.found,
             repeated=sorted({*self._repeats(living), *living.places}),
-            residues=(*told.residues, *cleaning.residues),
+            residues=(*receipt.residues, *cleaning.residues),
         )
 
     def _repeats(self, living: Living) -> list[str]:
         """Return the places in sessions' records that still repeat forgotten text."""
         kept = [detail for info in self._sessions.values() for detail in details_of(info)]
-        seen = self._survey.repeats
+        seen = self._counts.repeats
         return [detail.where for detail in kept if detail in seen or living.has(detail)]
 
 

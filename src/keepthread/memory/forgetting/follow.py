@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from keepthread.context.ids import result_ids
 from keepthread.errors import SessionGone
 from keepthread.memory.forgetting.answers import answers_to
-from keepthread.memory.forgetting.plan import Plan
+from keepthread.memory.forgetting.plan import ErasurePlan
 from keepthread.protocols import Store
 from keepthread.stores.front import every_session
 from keepthread.stores.kinds import DELEGATED
@@ -20,7 +20,7 @@ from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey
 Sessions: TypeAlias = dict[SessionKey, SessionInfo]
 
 _PAGE: Final = 500
-_ABREAST: Final = 8  # sessions read at a time, so that a server is not idle between two answers
+_CONCURRENCY: Final = 8  # sessions read at a time, so that a server is not idle between two answers
 _NEAR: Final = 200
 """Messages after a call in which its results are searched for, in addition to their ids."""
 
@@ -57,10 +57,12 @@ async def messages_at(
             return
 
 
-class Following:
+class Propagation:
     """One round of following; call `run` until the plan no longer grows."""
 
-    def __init__(self, store: Store, plan: Plan, sessions: Sessions, *, answers: bool) -> None:
+    def __init__(
+        self, store: Store, plan: ErasurePlan, sessions: Sessions, *, answers: bool
+    ) -> None:
         """Take the plan; `answers` includes answers that were written from its messages."""
         self._store = store
         self._plan = plan
@@ -141,8 +143,8 @@ class Following:
         mine = [info for info in self._sessions.values() if info.owner == owner and info.messages]
         keys = [info.key for info in mine if info.kind != "delegate"]
         found: dict[_First, list[SessionKey]] = {}
-        for start in range(0, len(keys), _ABREAST):
-            some = keys[start : start + _ABREAST]
+        for start in range(0, len(keys), _CONCURRENCY):
+            some = keys[start : start + _CONCURRENCY]
             firsts = await asyncio.gather(*(self._find(key, seqs=[1]) for key in some))
             for key, messages in zip(some, firsts, strict=True):
                 for first in messages:

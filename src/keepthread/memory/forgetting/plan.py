@@ -20,7 +20,7 @@ Reason: TypeAlias = Literal["chosen", "copy", "delegate", "made", "answer"]
 """Why a message is erased: it matched, or is a copy, a delegate's, made from others, an answer."""
 
 
-class Plan:
+class ErasurePlan:
     """Positions to erase, by session; it grows as chosen messages are followed."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def ranges(seqs: Iterable[int]) -> list[Range]:
     return merged((seq, seq) for seq in seqs)
 
 
-class Wish(NamedTuple):
+class ForgetQuery(NamedTuple):
     """Selects messages: a message matches if it matches every field that is given."""
 
     session: str | None = None
@@ -141,7 +141,7 @@ class Wish(NamedTuple):
     since: float | None = None
     until: float | None = None
 
-    def check(self) -> "Wish":
+    def check(self) -> "ForgetQuery":
         """Refuse a query without a field, or with contradicting ones."""
         if all(value is None for value in self):
             raise InvalidInput(
@@ -165,11 +165,11 @@ class Wish(NamedTuple):
         others = (self.message, self.author, self.source, self.since, self.until)
         return all(value is None for value in others)
 
-    def admits(self, session: SessionInfo) -> bool:
+    def matches_session(self, session: SessionInfo) -> bool:
         """Return whether messages of a session can match."""
         return self.session in (None, session.id) and self.owner in (None, session.owner)
 
-    def means(self, owner: str, message: Message) -> bool:
+    def matches(self, owner: str, message: Message) -> bool:
         """Return whether a message of such a session matches."""
         at = message.created_at
         return (
@@ -203,8 +203,8 @@ class Intent(NamedTuple):
     """A forgetting that was begun: its plan and its options."""
 
     id: str
-    wish: Wish
-    plan: Plan
+    query: ForgetQuery
+    plan: ErasurePlan
     answers: bool = False
     rewrite: bool = False
 
@@ -217,7 +217,7 @@ class Intent(NamedTuple):
         for number, part in enumerate(parts):
             value: JSON = {
                 "parts": len(parts),
-                "asked": self.wish.to_json(),
+                "asked": self.query.to_json(),
                 "answers": self.answers,
                 "rewrite": self.rewrite,
                 "entries": part,
@@ -249,9 +249,9 @@ def _is_whole(records: list[Record]) -> bool:
 
 
 def _intent(id: str, records: list[Record]) -> Intent:
-    plan = Plan()
+    plan = ErasurePlan()
     for record in records:
         for entry in cast(Mapping[str, Any], record.value)["entries"]:
             plan.take(entry)
     head = cast(Mapping[str, Any], records[0].value)
-    return Intent(id, Wish(**head["asked"]), plan, head["answers"], head["rewrite"])
+    return Intent(id, ForgetQuery(**head["asked"]), plan, head["answers"], head["rewrite"])

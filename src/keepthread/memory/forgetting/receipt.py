@@ -10,7 +10,7 @@ from keepthread.types import JSON, Residue
 _SHOWN: Final = 20
 
 
-class Answer(NamedTuple):
+class AffectedAnswer(NamedTuple):
     """An answer that was written from a context with forgotten messages."""
 
     session: str
@@ -43,7 +43,7 @@ class Receipt:
     """Titles of sessions that were made from them."""
     queued: int = 0
     """Messages that an outbox had set aside."""
-    answers: Sequence[Answer] = ()
+    answers: Sequence[AffectedAnswer] = ()
     """Answers known to have been written from a context with some of the messages."""
     answers_erased: bool = False
     cleaned: Sequence[str] = ()
@@ -75,8 +75,8 @@ class Receipt:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
-        told: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        return told | {
+        values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return values | {
             "asked": dict(self.asked),
             "records": dict(self.records),
             "index": dict(self.index),
@@ -119,8 +119,8 @@ class Receipt:
             (sum(self.records.values()), "record", "records", _kinds(self.records)),
             (sum(self.index.values()), "row", "rows", f" of the index{_kinds(self.index)}"),
         ]
-        told = [f"{_counted(n, one, many)}{rest}" for n, one, many, rest in counts if n]
-        return told or ["nothing"]
+        lines = [f"{_counted(n, one, many)}{rest}" for n, one, many, rest in counts if n]
+        return lines or ["nothing"]
 
     def _answers(self) -> list[str]:
         if not self.answers:

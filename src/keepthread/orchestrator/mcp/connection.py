@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keepthread.errors import ToolUnavailable
 from keepthread.orchestrator.mcp.sdk import Gone, answers, asked, connected, failure_of, tools_of
-from keepthread.orchestrator.mcp.stdio import Overheard
+from keepthread.orchestrator.mcp.stdio import StderrTail
 from keepthread.orchestrator.mcp.types import Server
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Connection:
             self._proof = None
 
     async def _live(self) -> None:
-        with Overheard() as heard:
+        with StderrTail() as heard:
             try:
                 async with (
                     asyncio.timeout(self._seconds) as deadline,
@@ -132,7 +132,7 @@ class Connection:
         if self.lost_at is not None and not self._calls:
             self._enough.set()
 
-    async def _why(self, error: BaseException, heard: Overheard) -> str:
+    async def _why(self, error: BaseException, heard: StderrTail) -> str:
         """Return why it did not start, with the last line that it wrote."""
         if isinstance(error, TimeoutError):
             reason = f"it was not ready after {self._seconds:g} seconds"

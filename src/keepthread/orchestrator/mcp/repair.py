@@ -30,7 +30,7 @@ class Listener(Protocol):
         ...
 
 
-class Heard:
+class RepairedStream:
     """The stream of a server's messages, repaired."""
 
     def __init__(self, stream: Any, listener: Listener) -> None:
@@ -41,7 +41,7 @@ class Heard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def __aiter__(self) -> "Heard":
+    def __aiter__(self) -> "RepairedStream":
         return self
 
     async def __anext__(self) -> Any:
@@ -57,7 +57,7 @@ class Heard:
             found["tools"] = mended(found["tools"], self._listener.left_out)
         return item
 
-    async def __aenter__(self) -> "Heard":
+    async def __aenter__(self) -> "RepairedStream":
         await self._stream.__aenter__()
         return self
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from keepthread.errors import ToolError, ToolUnavailable
 from keepthread.orchestrator.mcp.http import MOST_BYTES, bounded_client
-from keepthread.orchestrator.mcp.repair import Heard, Listener
+from keepthread.orchestrator.mcp.repair import Listener, RepairedStream
 from keepthread.orchestrator.mcp.results import reason
-from keepthread.orchestrator.mcp.stdio import ENCODING, Overheard
+from keepthread.orchestrator.mcp.stdio import ENCODING, StderrTail
 from keepthread.orchestrator.mcp.types import Server
 
 if TYPE_CHECKING:
@@ -47,23 +47,23 @@ def load() -> None:
 
 @asynccontextmanager
 async def connected(
-    server: Server, overheard: Overheard, listener: Listener
+    server: Server, stderr: StderrTail, listener: Listener
 ) -> AsyncGenerator["Client"]:
     """Start or reach a server, and end it; must be left in the task that entered it."""
     from mcp import Client  # noqa: PLC0415 - the SDK is loaded when first needed
 
-    way = _started(server, overheard) if server.command else _reached(server, listener)
+    way = _started(server, stderr) if server.command else _reached(server, listener)
 
     @asynccontextmanager
     async def heard() -> AsyncGenerator[Any]:
         async with way as (read, write):
-            yield Heard(read, listener), write
+            yield RepairedStream(read, listener), write
 
     async with Client(heard(), cache=None) as client:
         yield client
 
 
-def _started(server: Server, overheard: Overheard) -> AbstractAsyncContextManager[Any]:
+def _started(server: Server, stderr: StderrTail) -> AbstractAsyncContextManager[Any]:
     from mcp import StdioServerParameters, stdio_client  # noqa: PLC0415
 
     program = StdioServerParameters(
@@ -74,7 +74,7 @@ def _started(server: Server, overheard: Overheard) -> AbstractAsyncContextManage
         encoding=ENCODING,
         encoding_error_handler="replace",
     )
-    return stdio_client(program, overheard.open())
+    return stdio_client(program, stderr.open())
 
 
 @asynccontextmanager

@@ -85,7 +85,7 @@ _PATIENCE: Final = 0.5
 """Seconds to read the rest of the output of a program that has ended."""
 
 
-class Overheard:
+class StderrTail:
     """The last lines of stderr; read in a thread, since not every event loop can read pipes."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Overheard:
         self._file: TextIO | None = None
         self._listening = threading.Thread(target=self._listen, daemon=True)
 
-    def __enter__(self) -> "Overheard":
+    def __enter__(self) -> "StderrTail":
         return self
 
     def __exit__(self, *error: object) -> None:

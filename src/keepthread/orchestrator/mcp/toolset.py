@@ -21,7 +21,7 @@ OURS: Final = (DELEGATE, REMEMBER, SEARCH)
 """Names of our own tools, which no server may use."""
 
 
-def untold(_: str) -> None:
+def noop(_: str) -> None:
     """Ignore a note."""
 
 
@@ -36,7 +36,7 @@ class Servers:
         self,
         servers: Sequence[Server],
         *,
-        tell: Callable[[str], object] = untold,
+        tell: Callable[[str], object] = noop,
         start_seconds: float = 30.0,
         taken: Collection[str] = OURS,
     ) -> None:
