@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from keepthread.context.ids import derived_call_id, derived_id, result_ids
-from keepthread.errors import InvalidInput
 from keepthread.interchange.conversations import (
     ImportedConversation,
     fitted,
@@ -26,10 +25,10 @@ from keepthread.interchange.foreign import (
     attached,
     dicts,
     id_by_content,
-    leaves_of,
     listed,
     mapped,
     mended,
+    newest_leaf,
     paragraphs,
     paths_of,
     read_paths,
@@ -63,8 +62,11 @@ def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> ParsedS
     parents, rejoined = mended(
         {key: text_in(node, "parent") or None for key, node in nodes.items()}
     )
-    current = text_in(value, "current_node")
-    current = _newest(nodes, parents, current if current in nodes else None)
+    current = newest_leaf(
+        parents,
+        text_in(value, "current_node"),
+        lambda node: time_of(mapped(nodes[node], "message").get("create_time")),
+    )
     model = short(value.get("default_model_slug"))
     about = ImportedConversation(
         id=session_id(CHATGPT, id),
@@ -86,20 +88,6 @@ def read_chatgpt(value: Mapping[str, Any], *, branches: bool = False) -> ParsedS
     reading = read_paths(parsed, branches=branches)
     unreadable = sum(bool(node) and key not in nodes for key, node in given.items())
     return reading._replace(rejoined=rejoined, left_out=reading.left_out + unreadable)
-
-
-def _newest(
-    nodes: Mapping[str, Any], parents: Mapping[str, str | None], current: str | None
-) -> str:
-    """Return the leaf that was written last, below the current node if there is one.
-
-    Of two leaves of the same time it is the later in the file.
-    """
-    leaves = leaves_of(parents, current)
-    if not leaves:
-        raise InvalidInput("its messages follow each other in a circle")
-    times = [time_of(mapped(nodes[leaf], "message").get("create_time")) for leaf in leaves]
-    return max(zip(times, range(len(leaves)), leaves, strict=True))[2]
 
 
 class _ChatGPTPath:

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from keepthread.context.ids import derived_call_id, derived_id
-from keepthread.errors import InvalidInput
 from keepthread.interchange.conversations import (
     ImportedConversation,
     OpenCalls,
@@ -28,9 +27,9 @@ from keepthread.interchange.foreign import (
     attached,
     dicts,
     id_by_content,
-    leaves_of,
     listed,
     mended,
+    newest_leaf,
     paragraphs,
     paths_of,
     read_paths,
@@ -58,8 +57,11 @@ def read_claude(value: Mapping[str, Any], *, branches: bool = False) -> ParsedSe
         return ParsedSessions(left_out=unreadable)
     id = text_in(value, "uuid") or id_by_content(value)
     parents, rejoined = mended(_parents(nodes))
-    current = text_in(value, "current_leaf_message_uuid")
-    current = _newest(nodes, parents, current if current in nodes else None)
+    current = newest_leaf(
+        parents,
+        text_in(value, "current_leaf_message_uuid"),
+        lambda node: _time(nodes[node], "created_at"),
+    )
     model = short(value.get("model"))
     about = ImportedConversation(
         id=session_id(CLAUDE, id),
@@ -115,22 +117,6 @@ def _parents(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
         parents[name] = names.get(parent, parent) if parent not in ("", _ROOT) else None
         names[text_in(each, "uuid")] = name
     return parents
-
-
-def _newest(
-    nodes: Mapping[str, Mapping[str, Any]],
-    parents: Mapping[str, str | None],
-    current: str | None,
-) -> str:
-    """Return the leaf that was written last, below the current message if there is one.
-
-    Of two leaves of the same time it is the later in the file.
-    """
-    leaves = leaves_of(parents, current)
-    if not leaves:
-        raise InvalidInput("its messages follow each other in a circle")
-    times = [_time(nodes[leaf], "created_at") for leaf in leaves]
-    return max(zip(times, range(len(leaves)), leaves, strict=True))[2]
 
 
 def _time(value: Mapping[str, Any], key: str) -> float:

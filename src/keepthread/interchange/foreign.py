@@ -47,7 +47,7 @@ def paths_of(parents: Mapping[str, str | None], current: str) -> Iterator[TreePa
                     yield other
 
 
-def leaves_of(parents: Mapping[str, str | None], below: str | None = None) -> list[str]:
+def _leaves_of(parents: Mapping[str, str | None], below: str | None = None) -> list[str]:
     """Return the nodes without children; with `below`, only those at or below that node."""
     inner = set(parents.values())
     leaves = [node for node in parents if node not in inner]
@@ -64,6 +64,20 @@ def leaves_of(parents: Mapping[str, str | None], below: str | None = None) -> li
         found.update(new)
         waiting += new
     return [leaf for leaf in leaves if leaf in found]
+
+
+def newest_leaf(
+    parents: Mapping[str, str | None], current: str, written_at: Callable[[str], float]
+) -> str:
+    """Return the leaf that was written last, below the current node if it exists.
+
+    Of two leaves of the same time it is the later in the file.
+    """
+    leaves = _leaves_of(parents, current if current in parents else None)
+    if not leaves:
+        raise InvalidInput("its messages follow each other in a circle")
+    times = [written_at(leaf) for leaf in leaves]
+    return max(zip(times, range(len(leaves)), leaves, strict=True))[2]
 
 
 def mended(parents: Mapping[str, str | None]) -> tuple[dict[str, str | None], int]:

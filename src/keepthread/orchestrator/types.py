@@ -174,5 +174,5 @@ Event: TypeAlias = Routed | Planned | Began | Used | Ended | Said
 Tell: TypeAlias = Callable[[Event], object]
 
 
-def noop(_: Event) -> None:
-    """Ignore an event."""
+def noop(_: object) -> None:
+    """Ignore an event or a note."""

@@ -11,7 +11,7 @@ from keepthread.memory.facts.records import checked
 from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.facts.resolution import in_order, resolve, said, slot_of
 from keepthread.memory.facts.types import Extracted, Fact, Found, Loaded, Noted, Wording
-from keepthread.stores.validation import check_count, check_time
+from keepthread.stores.validation import check_count, check_text, check_time
 from keepthread.types import JSON, Message
 
 _CURRENT: Final = ("live", "quarantined")
@@ -19,6 +19,10 @@ _TICK: Final = 0.001
 _NO_MODEL: Final = "no model extracts facts here; open the memory with extraction=Extraction(model)"
 _FORGOTTEN: Final = (
     "this fact was forgotten, and these messages cannot bring it back; remember it without messages"
+)
+_NO_TIME: Final = (
+    "the document does not say when it was written, so newer facts could be forgotten by mistake;"
+    " keep the comment under its title"
 )
 
 
@@ -209,7 +213,7 @@ class Facts:
 
         `prune` also forgets the facts whose lines are gone.
         """
-        return await documents.load_markdown(self, text, prune=prune)
+        return await _load_markdown(self, text, prune=prune)
 
     async def to_json(self) -> JSON:
         """Return all facts, also those that no longer hold, as plain JSON."""
@@ -271,3 +275,64 @@ def _with_wordings(noted: Noted, fact: Fact) -> Found:
         for wording in noted.wordings
     ]
     return [*earlier, fact]
+
+
+# --- loading Markdown ---
+
+
+async def _load_markdown(facts: Facts, text: str, *, prune: bool) -> Loaded:
+    """Apply the changes that a person made in a document."""
+    document = markdown.read(check_text(text, "a document"), facts.owner)
+    if prune and document.at is None:
+        raise InvalidInput(_NO_TIME)
+    known = {fact.key: fact for fact in await facts.list(all=True)}
+    changes = documents.Changes()
+    for line in document.lines:
+        if not line.key:
+            await _add(facts, line, known, changes)
+        elif (fact := known.get(line.key)) is not None:
+            await _compare(facts, line, fact, changes)
+        else:
+            changes.passed.append(line.key)
+    if prune and document.at is not None:
+        # A fact that became true after the document was written cannot be missing from it.
+        then = {fact.key for fact in await facts.list(at=document.at)}
+        kept = {line.key for line in document.lines}
+        for fact in known.values():
+            old = fact.noted_at <= document.at and fact.key in then
+            lacking = fact.state in _CURRENT and fact.key not in kept and old
+            if lacking and await facts.forget(fact.key):
+                changes.forgotten.append(fact.key)
+    return changes.loaded()
+
+
+async def _add(
+    facts: Facts, line: markdown.Line, known: dict[str, Fact], changes: documents.Changes
+) -> None:
+    value = line.text if line.attribute else ""
+    fact = await facts.remember(
+        line.text, subject=line.subject, attribute=line.attribute, value=value
+    )
+    if fact.key not in known:
+        changes.added.append(fact.key)
+
+
+async def _compare(
+    facts: Facts, line: markdown.Line, fact: Fact, changes: documents.Changes
+) -> None:
+    """Apply what differs in a line that has a key."""
+    given: dict[str, Any] = {}
+    if markdown.without_box(line.raw) != markdown.line_of(fact):
+        given["text"] = line.text
+        given["attribute"] = line.attribute
+    if fact.state == "live" and line.heading != markdown.heading_of(fact.subject, facts.owner):
+        given["subject"] = line.subject
+    given = {name: text for name, text in given.items() if text != getattr(fact, name)}
+    if given and fact.state not in _CURRENT:
+        changes.passed.append(fact.key)
+    elif given:
+        await facts.edit(fact.key, **given)
+        changes.edited.append(fact.key)
+    elif line.ticked and fact.state == "quarantined":
+        await facts.confirm(fact.key)
+        changes.confirmed.append(fact.key)

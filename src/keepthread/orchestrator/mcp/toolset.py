@@ -14,15 +14,11 @@ from keepthread.orchestrator.mcp.results import reason, text_of
 from keepthread.orchestrator.mcp.sdk import load
 from keepthread.orchestrator.mcp.server import Link
 from keepthread.orchestrator.mcp.types import Server, State
-from keepthread.orchestrator.types import Runnable
+from keepthread.orchestrator.types import Runnable, noop
 from keepthread.types import JSON
 
 OURS: Final = (DELEGATE, REMEMBER, SEARCH)
 """Names of our own tools, which no server may use."""
-
-
-def noop(_: str) -> None:
-    """Ignore a note."""
 
 
 class Servers:
