@@ -167,7 +167,7 @@ async def test_a_plan_that_is_wrong_twice_is_refused() -> None:
         ([step("a", needs=["b"])], "needs steps that do not exist"),
         ([step("a", needs=["a"])], "in a circle: a"),
         ([step("a", needs=["b"]), step("b", needs=["a"]), step("c")], "in a circle: a, b"),
-        ([step("a", tools=["fly"])], "tools that are not there: fly"),
+        ([step("a", tools=["fly"])], "tools that do not exist: fly"),
         ([step("a b")], 'needs an "id"'),
         ([step("a", task=" ")], 'needs a "task"'),
         ([step("a", task="x" * 8001)], 'needs a "task" of 1 to 8000'),
