@@ -38,7 +38,6 @@ NOT_YET_UNIQUE: set[str] = {
     "Connection",
     "Difference",
     "Engine",
-    "Heard",
     "Inspection",
     "Kind",
     "Known",
