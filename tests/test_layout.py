@@ -37,8 +37,6 @@ NOT_YET_UNIQUE: set[str] = {
     "Command",
     "Connection",
     "Difference",
-    "Engine",
-    "Inspection",
     "Kind",
     "Known",
     "Lines",
@@ -46,13 +44,9 @@ NOT_YET_UNIQUE: set[str] = {
     "Person",
     "Rule",
     "Said",
-    "Scope",
     "Server",
-    "State",
     "View",
     "Wanted",
-    "_Log",
-    "_Numbers",
 }
 
 

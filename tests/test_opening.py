@@ -10,7 +10,7 @@ from keepthread import Hybrid, Memory, Options, RamStore, View, Window, sync
 from keepthread.errors import InvalidInput
 from keepthread.memory.services import MAX_TENANTS as MAX_MEMORIES
 from keepthread.models.tokens import Estimator
-from keepthread.stores.postgres.engine import MAX_TENANTS, Engine
+from keepthread.stores.postgres.engine import MAX_TENANTS, PgEngine
 from servers.redis import RedisServer
 
 
@@ -64,7 +64,7 @@ async def test_what_a_memory_remembers_of_tenants_and_owners_is_bounded() -> Non
     async def connect() -> Any:
         raise AssertionError("nothing is asked")
 
-    engine = Engine(connect, size=1, timeout=1.0, several=False, declare=lambda *_: None)
+    engine = PgEngine(connect, size=1, timeout=1.0, several=False, declare=lambda *_: None)
     for number in range(1, 3 * MAX_TENANTS):
         engine.note_tenant(f"t{number}", number)
     known = [number for number in range(1, 3 * MAX_TENANTS) if engine.tenant_number(f"t{number}")]

@@ -14,7 +14,7 @@ from keepthread.stores.outbox.delivery import Delivery
 from keepthread.stores.outbox.file import OutboxFile
 from keepthread.stores.outbox.store import OutboxBackend, OutboxStore
 from keepthread.stores.outbox.types import Batch, KnownSessions
-from keepthread.stores.rows import Draft
+from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import SessionKey
 
@@ -62,7 +62,7 @@ class SlowFile(OutboxFile):
             await self.added.wait()
         return page
 
-    async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
+    async def add(self, batch: Batch, drafts: Sequence[PreparedMessage]) -> None:
         if self.stretched:
             await self.empty_page_read.wait()
         await super().add(batch, drafts)

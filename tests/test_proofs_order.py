@@ -18,7 +18,7 @@ from keepthread.stores.outbox.file import OutboxFile
 from keepthread.stores.outbox.store import OutboxBackend, OutboxStore
 from keepthread.stores.outbox.types import Batch
 from keepthread.stores.ram import RamStore
-from keepthread.stores.rows import Draft
+from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import SessionKey
 from proofs import p04_order, p05_once, p14_outages
@@ -229,7 +229,7 @@ class LosingFile(OutboxFile):
 
     added = 0
 
-    async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
+    async def add(self, batch: Batch, drafts: Sequence[PreparedMessage]) -> None:
         self.added += 1
         if self.added % 5:
             await super().add(batch, drafts)

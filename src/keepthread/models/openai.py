@@ -84,9 +84,9 @@ class ChatStreamParser:
         self.ended = False
         self._names = names
         self._provider = provider
-        self._calls: list[_Call] = []
-        self._at: dict[int, _Call] = {}
-        self._ids: dict[tuple[int, str], _Call] = {}
+        self._calls: list[_PartialCall] = []
+        self._at: dict[int, _PartialCall] = {}
+        self._ids: dict[tuple[int, str], _PartialCall] = {}
         self._kept: dict[str, Any] = {}
         self._thought: dict[str, TextBuffer] = {}
         self._cut = False
@@ -124,7 +124,7 @@ class ChatStreamParser:
         id, name = text_of(given.get("id")), text_of(function.get("name"))
         call = self._begun(index, id, name)
         if call is None:
-            call = _Call()
+            call = _PartialCall()
             self._calls.append(call)
         self._at[index] = call
         if id:
@@ -135,7 +135,7 @@ class ChatStreamParser:
         call.arguments.add(text_of(function.get("arguments")))
         call.kept |= {name: given[name] for name in _SIGNATURES if given.get(name)}
 
-    def _begun(self, index: int, id: str, name: str) -> "_Call | None":
+    def _begun(self, index: int, id: str, name: str) -> "_PartialCall | None":
         """Return the call that a part continues.
 
         Some servers use one index for all calls: then an id, or another tool's name, starts a new
@@ -163,7 +163,7 @@ class ChatStreamParser:
         native = self._native(parts, calls)
         return Reply(self.said.text, calls, self._usage, self._cut, native)
 
-    def _native(self, parts: Sequence["_Call"], calls: Sequence[ToolCall]) -> Native | None:
+    def _native(self, parts: Sequence["_PartialCall"], calls: Sequence[ToolCall]) -> Native | None:
         """Return the message if its calls must be sent back with the reasoning before them."""
         thoughts = {name: pieces.text for name, pieces in self._thought.items() if pieces.text}
         kept = {**self._kept, **thoughts}
@@ -187,7 +187,7 @@ class ChatStreamParser:
             return None
 
 
-class _Call:
+class _PartialCall:
     """A tool call that arrives in parts."""
 
     def __init__(self, name: str = "", arguments: str = "") -> None:
@@ -199,7 +199,7 @@ class _Call:
         self.arguments.add(arguments)
         self.kept: dict[str, Any] = {}
 
-    def parts(self) -> "list[_Call]":
+    def parts(self) -> "list[_PartialCall]":
         """Split it into calls: without ids, calls of one tool with one index arrive as one.
 
         Its arguments are then several JSON objects in a row.
@@ -207,7 +207,7 @@ class _Call:
         found = _objects(self.arguments.text) if self.named > 1 or not self.id else []
         if len(found) < 2:
             return [self]
-        parts = [_Call(self.name, each) for each in found]
+        parts = [_PartialCall(self.name, each) for each in found]
         parts[0].id, parts[0].kept = self.id, self.kept
         return parts
 

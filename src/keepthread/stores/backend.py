@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.records import Condition, Keys
-from keepthread.stores.rows import Draft
+from keepthread.stores.rows import PreparedMessage
 from keepthread.types import (
     Cleaning,
     Durability,
@@ -27,7 +27,7 @@ from keepthread.types import (
 class Append(NamedTuple):
     """Messages for the end of a log."""
 
-    drafts: Sequence[Draft]
+    drafts: Sequence[PreparedMessage]
     expect: int | None
     turn: int | None
     """The backend checks its range: only it knows the number of turns."""
@@ -95,7 +95,9 @@ class Backend(Protocol):
     # --- the log ---
 
     async def append(self, tenant: str, session: SessionKey, new: Append, /) -> list[Message]: ...
-    async def load(self, tenant: str, session: SessionKey, drafts: Sequence[Draft], /) -> int: ...
+    async def load(
+        self, tenant: str, session: SessionKey, drafts: Sequence[PreparedMessage], /
+    ) -> int: ...
     async def tail(self, tenant: str, session: SessionKey, wanted: Tail, /) -> list[Message]: ...
     async def gather(self, tenant: str, session: SessionKey, wanted: Gather, /) -> Gathered: ...
     async def read(

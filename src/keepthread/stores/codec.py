@@ -241,7 +241,7 @@ def _plain_native(native: object) -> JSON:
     return {**given, "provider": provider} if provider else given
 
 
-class _Draft:
+class _MessageBuilder:
     """A message under construction, with the same slots as `Message`.
 
     Setting twenty fields of a frozen dataclass costs 7 µs; filling this and turning it into a
@@ -320,7 +320,9 @@ def decode(place: int, row: Row | tuple[Any, ...], guard_of: GuardOf = guard_of)
             text, state = content.decode("utf-8", "surrogatepass"), "live"
         if not intact:
             return _decode_damaged(Row._make(row))
-        draft = _Draft(name, role, text, tokens, counter.decode(), at, seq, turn, total, sha, state)
+        draft = _MessageBuilder(
+            name, role, text, tokens, counter.decode(), at, seq, turn, total, sha, state
+        )
         if extra is not None:
             draft.take_extra(loads(extra))
     except (TypeError, ValueError, LookupError, AttributeError, struct.error):
@@ -331,7 +333,7 @@ def decode(place: int, row: Row | tuple[Any, ...], guard_of: GuardOf = guard_of)
 def _decode_damaged(row: Row) -> Message:
     """Return the readable parts of a damaged row, for display; none of them can be trusted."""
     content = row.content if isinstance(row.content, bytes) else b""
-    draft = _Draft(
+    draft = _MessageBuilder(
         row.id.hex() if isinstance(row.id, bytes) else str(row.id),
         row.role if type(row.role) is int and 0 <= row.role < len(ROLES) else USER,
         content.decode("utf-8", "replace"),
@@ -349,7 +351,7 @@ def _decode_damaged(row: Row) -> Message:
 
 def missing(seq: int) -> Message:
     """Return a damaged placeholder for a position whose message is missing."""
-    return _Draft("", USER, "", 0, "", 0.0, seq, 0, 0, _NO_DIGEST, "damaged").done()
+    return _MessageBuilder("", USER, "", 0, "", 0.0, seq, 0, 0, _NO_DIGEST, "damaged").done()
 
 
 def _whole(value: object) -> int:
@@ -358,7 +360,7 @@ def _whole(value: object) -> int:
 
 def stored(message: Message, id: str, body: Body, row: Row) -> Message:
     """Return the message as it was stored, without reading it again."""
-    draft = _Draft(
+    draft = _MessageBuilder(
         id,
         body.role,
         message.content,

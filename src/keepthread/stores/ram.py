@@ -40,8 +40,8 @@ from keepthread.stores.records import (
     with_changes,
 )
 from keepthread.stores.rows import (
-    Draft,
     Head,
+    PreparedMessage,
     as_stored,
     check_total,
     check_turn,
@@ -226,7 +226,9 @@ class RamBackend:
         return answers
 
     @exclusive
-    async def load(self, tenant: str, session: SessionKey, drafts: Sequence[Draft]) -> int:
+    async def load(
+        self, tenant: str, session: SessionKey, drafts: Sequence[PreparedMessage]
+    ) -> int:
         thread = self._thread(tenant, session)
         rows = list(thread.rows)
         seqs = dict(thread.seqs)

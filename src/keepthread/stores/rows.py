@@ -56,7 +56,7 @@ class AwaitedTurn(int):
         return self
 
 
-class Draft(NamedTuple):
+class PreparedMessage(NamedTuple):
     """A message that was checked and encoded; it has an id."""
 
     message: Message
@@ -76,14 +76,16 @@ class Draft(NamedTuple):
 _ROW_BYTES: Final = 200  # bytes of a message besides its text
 
 
-def draft(message: Message, *, clock: Callable[[], float], ids: Callable[[], str]) -> Draft:
+def draft(
+    message: Message, *, clock: Callable[[], float], ids: Callable[[], str]
+) -> PreparedMessage:
     """Check and encode a caller's message."""
     if type(message) is not Message:
         raise InvalidInput(f"expected a Message, not {show(message)}")
     if message.state not in _NEW:
         raise InvalidInput(f"message {show(message.id)} is {message.state}: only `load` copies it")
     id = ids() if message.id == "" else check_id(message.id, "a message id")
-    return Draft(
+    return PreparedMessage(
         message,
         id,
         pack_id(id),
@@ -99,7 +101,7 @@ def _time(given: float, clock: Callable[[], float]) -> float:
     return check_time(clock(), "created_at") if given == 0 else check_date(given, "created_at")
 
 
-def draft_copy(message: Message) -> Draft:
+def draft_copy(message: Message) -> PreparedMessage:
     """Encode a message that was read from a store, unchanged."""
     if type(message) is not Message or message.state not in STATES:
         raise InvalidInput(f"expected a Message that a store gave out, not {show(message)}")
@@ -107,7 +109,7 @@ def draft_copy(message: Message) -> Draft:
         check_id(message.id, "a message id")
     if check_count(message.seq, "seq") == 0:
         raise InvalidInput(f"message {show(message.id)} has no position; append it")
-    return Draft(
+    return PreparedMessage(
         message,
         message.id,
         pack_id(message.id or f"missing:{message.seq}"),
@@ -130,7 +132,7 @@ def check_total(total: int) -> None:
         raise InvalidInput(f"the log would count {total} tokens; it can count {MAX_COUNT} at most")
 
 
-def next_row(place: int, head: Head, draft: Draft, turn: int | None) -> Row:
+def next_row(place: int, head: Head, draft: PreparedMessage, turn: int | None) -> Row:
     """Return the row of a new message at the end of the log."""
     turns = head.turns
     if turn is None:
@@ -140,7 +142,7 @@ def next_row(place: int, head: Head, draft: Draft, turn: int | None) -> Row:
     return _row(place, head, draft, turn, turns, head.total + draft.tokens)
 
 
-def next_copy(place: int, head: Head, draft: Draft, guard_of: GuardOf = guard_of) -> Row:
+def next_copy(place: int, head: Head, draft: PreparedMessage, guard_of: GuardOf = guard_of) -> Row:
     """Return the row of a copied message at the end of the log."""
     message = draft.message
     if message.seq != head.seq + 1:
@@ -158,7 +160,7 @@ def next_copy(place: int, head: Head, draft: Draft, guard_of: GuardOf = guard_of
 def _row(
     place: int,
     head: Head,
-    draft: Draft,
+    draft: PreparedMessage,
     turn: int,
     turns: int,
     total: int,
@@ -188,19 +190,19 @@ def head_after(row: Row) -> Head:
     return Head(row.seq, row.turns, row.total)
 
 
-def as_stored(draft: Draft, row: Row) -> Message:
+def as_stored(draft: PreparedMessage, row: Row) -> Message:
     """Return the stored message of a draft."""
     return stored(draft.message, draft.id, draft.body, row)
 
 
-def same_body(draft: Draft, known: Message) -> Message:
+def same_body(draft: PreparedMessage, known: Message) -> Message:
     """Return the stored message with a draft's id; raise `Conflict` if the bodies differ."""
     if known.state == "live" and known.digest != draft.body.digest:
         raise Conflict(f"message id {show(draft.id)} is stored with another body")
     return known
 
 
-def same_place(draft: Draft, id: PackedId, digest: bytes) -> None:
+def same_place(draft: PreparedMessage, id: PackedId, digest: bytes) -> None:
     """Raise `Conflict` if the message stored at a copy's position is a different one."""
     erased = tombstone(draft.id, draft.body.role).digest
     if id != draft.packed or digest not in (draft.body.digest, erased):

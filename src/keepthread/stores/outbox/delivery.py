@@ -33,7 +33,7 @@ from keepthread.stores.backend import Append, Backend
 from keepthread.stores.codec import new_id
 from keepthread.stores.outbox.file import OutboxFile
 from keepthread.stores.outbox.types import Batch, Dropped, Settled
-from keepthread.stores.rows import Draft, draft
+from keepthread.stores.rows import PreparedMessage, draft
 from keepthread.types import Message, SessionKey
 
 
@@ -176,7 +176,7 @@ class Delivery:
 
     # --- queueing ---
 
-    async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
+    async def add(self, batch: Batch, drafts: Sequence[PreparedMessage]) -> None:
         """Queue a batch, even if the caller is canceled in the meantime."""
         key = batch.key
         self._waiting[key] = self._waiting.get(key, 0) + 1
@@ -186,7 +186,7 @@ class Delivery:
         task.add_done_callback(_retrieve)
         await asyncio.shield(task)
 
-    async def _add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
+    async def _add(self, batch: Batch, drafts: Sequence[PreparedMessage]) -> None:
         key = batch.key
         try:
             await self.file.add(batch, drafts)

@@ -21,7 +21,7 @@ from keepthread.stores.outbox.types import (
     Survey,
     Waiting,
 )
-from keepthread.stores.rows import Draft
+from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.sqlite.engine import CHECKPOINT_PAGES, Engine
 from keepthread.stores.sqlite.file import (
     Connect,
@@ -145,7 +145,7 @@ class OutboxFile:
 
     # --- batches ---
 
-    async def add(self, batch: Batch, drafts: Sequence[Draft]) -> None:
+    async def add(self, batch: Batch, drafts: Sequence[PreparedMessage]) -> None:
         """Add a batch after all others; its messages are the drafts."""
         size = sum(draft.size for draft in drafts)
         await self._engine.write(lambda db: _add(db, batch, drafts), size)
@@ -236,13 +236,13 @@ def _claim(db: sqlite3.Connection, path: Path, wanted: dict[str, str]) -> None:
             )
 
 
-def _add(db: sqlite3.Connection, batch: Batch, drafts: Sequence[Draft]) -> None:
+def _add(db: sqlite3.Connection, batch: Batch, drafts: Sequence[PreparedMessage]) -> None:
     values = (batch.key, batch.session, batch.turn, batch.opened_by)
     ((number,),) = db.execute(sql.ADD_BATCH, values).fetchall()
     db.executemany(sql.ADD_MESSAGE, [_row(number, *each) for each in enumerate(drafts)])
 
 
-def _row(number: int, place: int, draft: Draft) -> tuple[Any, ...]:
+def _row(number: int, place: int, draft: PreparedMessage) -> tuple[Any, ...]:
     _, _, packed, body, tokens, counter, at = draft
     guard = guard_of(number, place, tokens, counter, 0, 0, 0, at, body.digest)
     bare = (packed, body.role, body.content, body.extra)

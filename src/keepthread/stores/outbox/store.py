@@ -17,7 +17,7 @@ from keepthread.stores.outbox.delivery import Delivery, DeliveryLoop, OpenTarget
 from keepthread.stores.outbox.file import OutboxFile, Selects
 from keepthread.stores.outbox.types import Batch, KnownSessions, Survey
 from keepthread.stores.records import Condition, strength
-from keepthread.stores.rows import AwaitedTurn, Draft, as_stored
+from keepthread.stores.rows import AwaitedTurn, PreparedMessage, as_stored
 from keepthread.stores.sqlite.file import Connect, connect
 from keepthread.stores.validation import check_id
 from keepthread.types import Cleaning, Durability, Message, SessionInfo, SessionKey
@@ -243,7 +243,7 @@ async def _append(target: Backend, tenant: str, session: SessionKey, new: Append
     return await target.append(tenant, session, new)
 
 
-def _queued(draft: Draft) -> Message:
+def _queued(draft: PreparedMessage) -> Message:
     """Return a queued message for the caller: it has no position yet."""
     _, _, packed, body, tokens, counter, at = draft
     around = (tokens, counter, 0, 0, 0, at, body.digest, 0)

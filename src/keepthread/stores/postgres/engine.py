@@ -217,7 +217,7 @@ MAX_TENANTS: Final = 10_000
 Work: TypeAlias = Callable[[Link], Awaitable[T]]
 
 
-class Engine:
+class PgEngine:
     """The connections to one database, shared by all tenants; each event loop has its own."""
 
     def __init__(

@@ -11,11 +11,11 @@ from keepthread.stores import codec
 from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.codec import PackedId, Row, pack_id
 from keepthread.stores.postgres import records, sessions
-from keepthread.stores.postgres.engine import Engine, Link, Taken
+from keepthread.stores.postgres.engine import Link, PgEngine, Taken
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.rows import (
-    Draft,
     Head,
+    PreparedMessage,
     as_stored,
     check_turn,
     erased_row,
@@ -83,7 +83,7 @@ _TAIL: Final = SQL["tail"]
 _PAGE: Final = 200
 
 
-async def append(engine: Engine, tenant: int, sid: int, new: Append) -> list[Message]:
+async def append(engine: PgEngine, tenant: int, sid: int, new: Append) -> list[Message]:
     """Store new messages at the end, return known ones, and record activity if it is due."""
     drafts = new.drafts
     if not drafts:
@@ -108,7 +108,7 @@ async def append(engine: Engine, tenant: int, sid: int, new: Append) -> list[Mes
     ]
 
 
-async def _append(engine: Engine, tenant: int, sid: int, new: Append) -> list[tuple[Any, ...]]:
+async def _append(engine: PgEngine, tenant: int, sid: int, new: Append) -> list[tuple[Any, ...]]:
     """Return for each draft whether it was known, its position, turn and total.
 
     Their ids are fixed, so it may be done again whenever nobody knows how it went.
@@ -125,19 +125,19 @@ async def _append(engine: Engine, tenant: int, sid: int, new: Append) -> list[tu
     return await engine.call(SQL["append_all"], (tenant, sid, *columns, *conditions))
 
 
-def _values(draft: Draft) -> tuple[Any, ...]:
+def _values(draft: PreparedMessage) -> tuple[Any, ...]:
     _, _, packed, (role, content, extra, digest), tokens, counter, at = draft
     return (id_to_bytes(packed), role, content, extra or b"", tokens, counter, at, digest)
 
 
-def _stored(draft: Draft, seq: int, turn: int, total: int) -> Message:
+def _stored(draft: PreparedMessage, seq: int, turn: int, total: int) -> Message:
     _, _, packed, body, tokens, counter, at = draft
     around = (tokens, counter, turn, 0, total, at, body.digest, b"")
     return as_stored(draft, Row(seq, packed, body.role, None, None, *around))
 
 
 async def _damaged_digests(
-    engine: Engine, tenant: int, sid: int, drafts: Sequence[Draft]
+    engine: PgEngine, tenant: int, sid: int, drafts: Sequence[PreparedMessage]
 ) -> dict[bytes, bytes]:
     """Return the stored digests of damaged rows with these ids."""
     ids = [id_to_bytes(draft.packed) for draft in drafts]
@@ -145,13 +145,13 @@ async def _damaged_digests(
     return {row[1]: row[11] for row in rows if decode(sid, row).state == "damaged"}
 
 
-def _agree(draft: Draft, damaged: Mapping[bytes, bytes]) -> Draft:
+def _agree(draft: PreparedMessage, damaged: Mapping[bytes, bytes]) -> PreparedMessage:
     """Return a draft that does not conflict with a damaged message, whose body is unknown."""
     digest = damaged.get(id_to_bytes(draft.packed), draft.body.digest)
     return draft._replace(body=draft.body._replace(digest=digest))
 
 
-async def tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> list[Message]:
+async def tail(engine: PgEngine, tenant: int, sid: int, wanted: Tail) -> list[Message]:
     """Return the newest messages that fit."""
     rows = await engine.call(_TAIL, (tenant, sid, *wanted))
     if not rows:
@@ -163,7 +163,7 @@ async def tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> list[Mess
     return without_gaps(found, first - 1)
 
 
-async def careful_tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> list[Message]:
+async def careful_tail(engine: PgEngine, tenant: int, sid: int, wanted: Tail) -> list[Message]:
     """Read a damaged log backwards: damaged rows cost nothing, whatever they contain."""
     tokens, limit, before, after, least = wanted
 
@@ -186,7 +186,7 @@ async def careful_tail(engine: Engine, tenant: int, sid: int, wanted: Tail) -> l
 
 
 async def read(
-    engine: Engine, tenant: int, sid: int, after: int, upto: int, limit: int
+    engine: PgEngine, tenant: int, sid: int, after: int, upto: int, limit: int
 ) -> list[Message]:
     """Return the messages after a position, oldest first."""
     rows = await engine.call(SQL["read"], (tenant, sid, after, upto, limit))
@@ -199,7 +199,7 @@ async def read(
 
 
 async def find(
-    engine: Engine, tenant: int, sid: int, ids: Iterable[str], seqs: Iterable[int]
+    engine: PgEngine, tenant: int, sid: int, ids: Iterable[str], seqs: Iterable[int]
 ) -> list[Message]:
     """Return the messages with these ids or positions."""
     names = [id_to_bytes(pack_id(id)) for id in ids]
@@ -223,7 +223,7 @@ async def lock(link: Link, tenant: int, sid: int) -> tuple[int, bool]:
     return rows[0][0], rows[0][1]
 
 
-async def load(link: Link, tenant: int, sid: int, drafts: Sequence[Draft]) -> int:
+async def load(link: Link, tenant: int, sid: int, drafts: Sequence[PreparedMessage]) -> int:
     """Copy messages to the end, skipping stored positions."""
     await lock(link, tenant, sid)
     (numbers,) = await link.run(SQL["head"], (tenant, sid))
@@ -286,7 +286,7 @@ _GATHER: Final = SQL["gather"]
 _MESSAGE, _RECORD, _SOURCE = 1, 2, 3  # parts of what it returns
 
 
-async def gather(engine: Engine, tenant: int, sid: int, wanted: Gather) -> Gathered:
+async def gather(engine: PgEngine, tenant: int, sid: int, wanted: Gather) -> Gathered:
     """Return a session's prompt, tail, records and the messages those are made of."""
     tokens, least, kinds, follow = wanted
     asked = (*kinds, *follow)

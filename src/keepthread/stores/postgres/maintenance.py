@@ -16,7 +16,7 @@ from psycopg import sql
 from keepthread.errors import SessionGone
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.codec import Row
-from keepthread.stores.postgres.engine import Connection, Engine, Link, Rows, translate
+from keepthread.stores.postgres.engine import Connection, Link, PgEngine, Rows, translate
 from keepthread.stores.postgres.log import decode, guard_of, lock
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.server import Server
@@ -169,7 +169,7 @@ Counts: TypeAlias = dict[int, tuple[bytes, int]]
 """By position: the digest of the message that was counted, and its tokens (-1: none to count)."""
 
 
-class _Numbers(NamedTuple):
+class _CountedRow(NamedTuple):
     """A row without its text."""
 
     seq: int
@@ -184,7 +184,7 @@ class _Numbers(NamedTuple):
 
 
 async def recount(
-    engine: Engine, tenant: int, sid: int, counter: TokenCounter, progress: Progress | None
+    engine: PgEngine, tenant: int, sid: int, counter: TokenCounter, progress: Progress | None
 ) -> int:
     """Count the messages that another counter counted, correct the totals, return the number."""
     name = counter.name.encode()
@@ -243,12 +243,12 @@ async def _apply(link: Link, tenant: int, sid: int, counter: TokenCounter, count
     return counted
 
 
-def _is_known(numbers: _Numbers, counts: Counts) -> bool:
+def _is_known(numbers: _CountedRow, counts: Counts) -> bool:
     return counts.get(numbers.seq, (b"",))[0] == numbers.digest
 
 
-async def _pages(link: Link, tenant: int, sid: int) -> AsyncIterator[list[_Numbers]]:
+async def _pages(link: Link, tenant: int, sid: int) -> AsyncIterator[list[_CountedRow]]:
     last = 0
     while rows := await link.run(SQL["counts"], (tenant, sid, last, _PAGE)):
-        yield [_Numbers._make(row) for row in rows]
+        yield [_CountedRow._make(row) for row in rows]
         last = rows[-1][0]

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from keepthread.errors import Damaged, SessionGone
 from keepthread.stores.backend import Put
 from keepthread.stores.postgres import sessions
-from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.records import ALL_KEYS, Keys, check_epoch, check_version, decode_record
 from keepthread.types import Record, Scope, SessionKey
@@ -31,7 +31,7 @@ def scope_of(tenant: int, sid: int, owner: str) -> PgScope:
 
 
 async def put(
-    engine: Engine, where: PgScope, scope: Scope, record: Put, epochs: Mapping[int, int]
+    engine: PgEngine, where: PgScope, scope: Scope, record: Put, epochs: Mapping[int, int]
 ) -> int:
     """Store a record, unless it or its sources changed since the caller read them."""
     kind, key, value, made_of, given, version, _ = record
@@ -53,7 +53,7 @@ async def put(
     return number
 
 
-async def get(engine: Engine, where: PgScope, kind: str, key: str) -> Record | None:
+async def get(engine: PgEngine, where: PgScope, kind: str, key: str) -> Record | None:
     """Return one record."""
     rows = await engine.call(SQL["get"], (*where, kind.encode(), key.encode()))
     if not rows:
@@ -62,7 +62,7 @@ async def get(engine: Engine, where: PgScope, kind: str, key: str) -> Record | N
     return _decode(where.sid, rows[0])
 
 
-async def scan(engine: Engine, where: PgScope, kind: str | None, keys: Keys) -> list[Record]:
+async def scan(engine: PgEngine, where: PgScope, kind: str | None, keys: Keys) -> list[Record]:
     """Return the records of a scope."""
     name = None if kind is None else kind.encode()
     if keys is ALL_KEYS:
@@ -75,12 +75,12 @@ async def scan(engine: Engine, where: PgScope, kind: str | None, keys: Keys) -> 
     return [_decode(where.sid, row) for row in rows]
 
 
-async def owners(engine: Engine, tenant: int) -> list[str]:
+async def owners(engine: PgEngine, tenant: int) -> list[str]:
     """Return the owners who have a record."""
     return [owner.decode() for (owner,) in await engine.call(SQL["owners"], (tenant,))]
 
 
-async def drop(engine: Engine, where: PgScope, kind: str, key: str, version: int | None) -> bool:
+async def drop(engine: PgEngine, where: PgScope, kind: str, key: str, version: int | None) -> bool:
     """Delete a record."""
     values = (*where, kind.encode(), key.encode(), version)
     ((outcome, number),) = await engine.call(SQL["drop"], values, again=False)
@@ -111,7 +111,7 @@ def damaged(kind: bytes, key: bytes) -> Damaged:
     return Damaged(f"the record {name} is damaged; drop it, or run `verify`")
 
 
-async def _check_owner(engine: Engine, where: PgScope) -> None:
+async def _check_owner(engine: PgEngine, where: PgScope) -> None:
     if where.sid:
         await sessions.by_sid(engine, where.tenant, where.sid)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_LENGTH, MOST_SEQ
 from keepthread.stores.postgres import records, sessions, words
 from keepthread.stores.postgres import vectors as points
-from keepthread.stores.postgres.engine import Engine, Rows
+from keepthread.stores.postgres.engine import PgEngine, Rows
 from keepthread.stores.postgres.log import decode
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.records import check_filter, check_places, check_sittings, role_bits, sid_of
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 50  # sessions removed from an index in one transaction
 class PostgresFinder:
     """The `Searchable` of one tenant; `number` returns the tenant's number."""
 
-    def __init__(self, engine: Engine, number: Callable[[], Awaitable[int]]) -> None:
+    def __init__(self, engine: PgEngine, number: Callable[[], Awaitable[int]]) -> None:
         """Search for one tenant."""
         self._engine = engine
         self._number = number

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from keepthread.errors import SessionExists, SessionGone, Stale
-from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.records import (
     KINDS,
@@ -19,7 +19,7 @@ from keepthread.text_caches import register_cache
 from keepthread.types import SessionInfo, SessionKey
 
 
-async def create(engine: Engine, tenant: int, session: SessionInfo) -> SessionInfo:
+async def create(engine: PgEngine, tenant: int, session: SessionInfo) -> SessionInfo:
     """Create a session."""
     details = encode_details(session)
     id, owner, kind = session.id.encode(), session.owner.encode(), KINDS.index(session.kind)
@@ -32,7 +32,7 @@ async def create(engine: Engine, tenant: int, session: SessionInfo) -> SessionIn
 
 
 async def update(
-    engine: Engine,
+    engine: PgEngine,
     tenant: int,
     sid: int,
     session: SessionInfo,
@@ -57,25 +57,25 @@ async def update(
             return await by_sid(engine, tenant, sid)
 
 
-async def by_id(engine: Engine, tenant: int, id: str) -> SessionInfo | None:
+async def by_id(engine: PgEngine, tenant: int, id: str) -> SessionInfo | None:
     """Return the session with an id, or None."""
     rows = await engine.call(SQL["session_by_id"], (tenant, id.encode()))
     return _decode(rows[0]) if rows else None
 
 
-async def by_sid(engine: Engine, tenant: int, sid: int) -> SessionInfo:
+async def by_sid(engine: PgEngine, tenant: int, sid: int) -> SessionInfo:
     """Return the session with a key."""
     return _decode(await _row(engine, tenant, sid))
 
 
-async def _row(engine: Engine, tenant: int, sid: int) -> tuple[Any, ...]:
+async def _row(engine: PgEngine, tenant: int, sid: int) -> tuple[Any, ...]:
     rows = await engine.call(SQL["session_by_sid"], (tenant, sid))
     if not rows:
         raise SessionGone("the session was deleted")
     return rows[0]
 
 
-async def latest(engine: Engine, tenant: int, owner: str | None, limit: int) -> list[SessionInfo]:
+async def latest(engine: PgEngine, tenant: int, owner: str | None, limit: int) -> list[SessionInfo]:
     """Return sessions, latest activity first."""
     name = None if owner is None else owner.encode()
     return [
@@ -83,14 +83,14 @@ async def latest(engine: Engine, tenant: int, owner: str | None, limit: int) -> 
     ]
 
 
-async def behind(engine: Engine, tenant: int, after: int, limit: int) -> list[SessionInfo]:
+async def behind(engine: PgEngine, tenant: int, after: int, limit: int) -> list[SessionInfo]:
     """Return every session after a key."""
     return [
         _decode(row) for row in await engine.call(SQL["sessions_behind"], (tenant, after, limit))
     ]
 
 
-async def delete(engine: Engine, tenant: int, sid: int, required: Condition) -> None:
+async def delete(engine: PgEngine, tenant: int, sid: int, required: Condition) -> None:
     """Remove a session and all its data, if it meets the condition."""
     values = (tenant, sid, *required)
     ((outcome,),) = await engine.call(SQL["delete_session"], values, again=False)

@@ -11,13 +11,13 @@ from keepthread.stores.backend import Append, Gather, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.postgres import log, maintenance, records, sessions
-from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.search import PostgresFinder
 from keepthread.stores.postgres.server import Server
-from keepthread.stores.postgres.verify import Inspection
+from keepthread.stores.postgres.verify import PostgresInspection
 from keepthread.stores.records import Condition, Keys, sid_of
-from keepthread.stores.rows import Draft
+from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.validation import check_id
 from keepthread.types import (
     Cleaning,
@@ -37,7 +37,7 @@ _PARTITIONS: Final = 16  # enough for one server; each adds a lock to every stat
 class PostgresBackend:
     """One database, for every tenant in it."""
 
-    def __init__(self, server: Server, engine: Engine) -> None:
+    def __init__(self, server: Server, engine: PgEngine) -> None:
         """Use the connections of a server."""
         self._server = server
         self.engine = engine
@@ -96,7 +96,9 @@ class PostgresBackend:
         sid = sid_of(session)
         return await log.append(self.engine, await self.number(tenant), sid, new)
 
-    async def load(self, tenant: str, session: SessionKey, drafts: Sequence[Draft]) -> int:
+    async def load(
+        self, tenant: str, session: SessionKey, drafts: Sequence[PreparedMessage]
+    ) -> int:
         sid, number = sid_of(session), await self.number(tenant)
         return await self.engine.transact(lambda link: log.load(link, number, sid, drafts))
 
@@ -160,7 +162,9 @@ class PostgresBackend:
 
     async def verify(self, tenant: str, progress: Progress | None) -> Verification:
         number = await self.number(tenant)
-        return await self.engine.transact(lambda link: Inspection(link, number, progress).run())
+        return await self.engine.transact(
+            lambda link: PostgresInspection(link, number, progress).run()
+        )
 
     async def clean(
         self,
@@ -207,7 +211,7 @@ class PostgresStore(Front[PostgresBackend]):
         check_id(tenant, "tenant")
         server = Server(url, timeout=deadline, least=durability)
         await server.begin(migrate=migrate, partitions=_PARTITIONS)
-        engine = Engine(
+        engine = PgEngine(
             server.connect,
             size=connections,
             timeout=deadline,

@@ -8,7 +8,7 @@ from struct import pack, unpack
 from typing import Any, Final
 
 from keepthread.errors import InvalidInput, Unavailable
-from keepthread.stores.postgres.engine import Engine
+from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.words import at_of, place_of
 from keepthread.stores.records import role_bits
@@ -40,7 +40,7 @@ def embedding(dimensions: int, ids: bytes, data: bytes) -> Embedding:
 
 
 async def see_to_index(
-    engine: Engine, tenant: int, view: bytes, vectors: Mapping[int, Embedding]
+    engine: PgEngine, tenant: int, view: bytes, vectors: Mapping[int, Embedding]
 ) -> None:
     """From time to time, create an index of vectors once there are many."""
     single = [each.dimensions for each in vectors.values() if not each.ids]
@@ -55,7 +55,7 @@ async def see_to_index(
 
 
 async def nearest(
-    engine: Engine,
+    engine: PgEngine,
     tenant: int,
     view: bytes,
     scope: tuple[bytes | None, int | None],

@@ -14,7 +14,7 @@ _MAX_MISSING: Final = 1000
 _NOT_WRITTEN: Final = "the row is not what was written"
 
 
-class Inspection:
+class PostgresInspection:
     """One check of a tenant's rows, page by page, because there may be many."""
 
     def __init__(self, link: Link, tenant: int, progress: Progress | None) -> None:

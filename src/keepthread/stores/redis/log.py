@@ -33,8 +33,8 @@ from keepthread.stores.redis.sessions import (
     undamaged,
 )
 from keepthread.stores.rows import (
-    Draft,
     Head,
+    PreparedMessage,
     as_stored,
     check_total,
     check_turn,
@@ -87,7 +87,9 @@ def _count(turn: object) -> int:
     return turn if type(turn) is int else 0
 
 
-def _known(place: Place, new: Sequence[Draft], found: Sequence[bytes]) -> dict[PackedId, Message]:
+def _known(
+    place: Place, new: Sequence[PreparedMessage], found: Sequence[bytes]
+) -> dict[PackedId, Message]:
     """Return the stored messages with the drafts' ids."""
     by_field = {id_field(d.packed): d for d in new}
     known: dict[PackedId, Message] = {}
@@ -101,7 +103,7 @@ def _known(place: Place, new: Sequence[Draft], found: Sequence[bytes]) -> dict[P
 
 
 def _judge(
-    drafts: Sequence[Draft],
+    drafts: Sequence[PreparedMessage],
     known: Mapping[PackedId, Message],
     head: Head,
     expect: int | None,
@@ -110,7 +112,7 @@ def _judge(
     """Raise the first reason why the messages cannot be stored, if any."""
     check_turn(turn, head)
     total = head.total
-    new: dict[PackedId, Draft] = {}
+    new: dict[PackedId, PreparedMessage] = {}
     for one in drafts:
         if message := known.get(one.packed):
             same_body(one, message)
@@ -126,7 +128,7 @@ def _judge(
 
 def _answers(
     place: Place,
-    drafts: Sequence[Draft],
+    drafts: Sequence[PreparedMessage],
     known: Mapping[PackedId, Message],
     head: Head,
     turn: int | None,
@@ -179,7 +181,7 @@ def _has_text(row: Row) -> bool:
     return row.content is not None or row.extra is not None
 
 
-async def load(link: Link, place: Place, drafts: Sequence[Draft]) -> int:
+async def load(link: Link, place: Place, drafts: Sequence[PreparedMessage]) -> int:
     """Copy messages to the end, skipping stored positions."""
     ids = [id_field(d.packed) for d in drafts]
     seqs = [d.message.seq for d in drafts]
@@ -204,7 +206,7 @@ async def load(link: Link, place: Place, drafts: Sequence[Draft]) -> int:
 
 def _new_copies(
     place: Place,
-    drafts: Sequence[Draft],
+    drafts: Sequence[PreparedMessage],
     head: Head,
     taken: dict[bytes, int],
     present: Mapping[int, bytes],

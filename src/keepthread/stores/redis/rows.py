@@ -10,7 +10,7 @@ from typing import Final
 
 from keepthread.stores.codec import PackedId, Row, decode, missing
 from keepthread.stores.redis.keys import Place
-from keepthread.stores.rows import Draft, Head
+from keepthread.stores.rows import Head, PreparedMessage
 from keepthread.types import Message
 
 _ERASED: Final = 4
@@ -46,7 +46,7 @@ def guard_of(
     return seal(b"", numbers + digest + counter)
 
 
-def pack_rest(draft: Draft) -> bytes:
+def pack_rest(draft: PreparedMessage) -> bytes:
     """Return the part of a row that does not depend on its position."""
     _, _, id, body, tokens, counter, at = draft
     row = Row(0, id, body.role, body.content, body.extra, tokens, counter, 0, 0, 0, at, b"", b"")

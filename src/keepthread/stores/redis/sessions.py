@@ -39,7 +39,7 @@ _time = struct.Struct("<d")
 pack_time = _time.pack
 
 
-class State(NamedTuple):
+class SessionHash(NamedTuple):
     """The fields of a session's hash."""
 
     life: bytes = b""
@@ -62,7 +62,7 @@ class Description(NamedTuple):
     """Milliseconds from the latest activity; 0: forever."""
 
 
-async def read_state(link: Link, place: Place) -> State:
+async def read_state(link: Link, place: Place) -> SessionHash:
     """Return the session's hash, or raise `SessionGone`."""
     state = state_of(await link.ask("HGETALL", place.session))
     if state.life != place.life.encode():
@@ -70,9 +70,9 @@ async def read_state(link: Link, place: Place) -> State:
     return state
 
 
-def state_of(fields: Mapping[bytes, bytes]) -> State:
+def state_of(fields: Mapping[bytes, bytes]) -> SessionHash:
     """Return a hash as it was read."""
-    return State(*(fields.get(name.encode(), b"") for name in State._fields))
+    return SessionHash(*(fields.get(name.encode(), b"") for name in SessionHash._fields))
 
 
 def alive(reply: Any) -> Any:
@@ -254,7 +254,7 @@ async def epoch_of(link: Link, place: Place) -> int:
     return undamaged(place, record or b"").info.epoch
 
 
-async def describe_state(link: Link, place: Place, state: State) -> SessionInfo:
+async def describe_state(link: Link, place: Place, state: SessionHash) -> SessionInfo:
     """Return the metadata in a session's hash."""
     head, _ = unpack_head(place, state.head) or (await find_head(link, place), 0)
     described = unpack_record(place, state.record)

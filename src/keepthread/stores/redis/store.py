@@ -18,8 +18,8 @@ from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, Link, Timeouts, mak
 from keepthread.stores.redis.keys import Place, scope_place, session_place
 from keepthread.stores.redis.records import ScopedRecords
 from keepthread.stores.redis.server import require
-from keepthread.stores.redis.verify import Inspection
-from keepthread.stores.rows import Draft
+from keepthread.stores.redis.verify import RedisInspection
+from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.validation import MAX_COUNT, check_id
 from keepthread.types import (
     Cleaning,
@@ -125,7 +125,9 @@ class RedisBackend:
             await sessions.tell(self.link, tenant, info)
             self._activity.note(place.key, now)
 
-    async def load(self, tenant: str, session: SessionKey, drafts: Sequence[Draft]) -> int:
+    async def load(
+        self, tenant: str, session: SessionKey, drafts: Sequence[PreparedMessage]
+    ) -> int:
         return await log.load(self.link, session_place(tenant, session), drafts)
 
     async def tail(self, tenant: str, session: SessionKey, wanted: Tail) -> list[Message]:
@@ -182,7 +184,7 @@ class RedisBackend:
     # --- integrity ---
 
     async def verify(self, tenant: str, progress: Progress | None) -> Verification:
-        return await Inspection(self.link, tenant, progress).run()
+        return await RedisInspection(self.link, tenant, progress).run()
 
     async def clean(self, *_: object) -> Cleaning:
         """Make the server rewrite its whole log; a client cannot read the server's files."""

@@ -16,7 +16,7 @@ _PAGE: Final = 200
 _NOT_WRITTEN: Final = "the row is not what was written"
 
 
-class _Log(NamedTuple):
+class _CheckedLog(NamedTuple):
     """One session's log, to its last position; others may append in the meantime."""
 
     place: Place
@@ -26,7 +26,7 @@ class _Log(NamedTuple):
     """Number of ids with a position, read before the end of the log."""
 
 
-class Inspection:
+class RedisInspection:
     """One check of a store, for one tenant."""
 
     def __init__(self, link: Link, tenant: str, progress: Progress | None) -> None:
@@ -63,7 +63,7 @@ class Inspection:
 
     # --- sessions ---
 
-    async def _sessions(self) -> list[_Log]:
+    async def _sessions(self) -> list[_CheckedLog]:
         index = index_of(self.tenant)
         all_keys: list[bytes] = await self.link.ask("ZRANGE", index.sessions, 0, -1)
         listed: list[bytes] = await self.link.ask("ZRANGE", index.active, 0, -1)
@@ -71,7 +71,7 @@ class Inspection:
         found = [await self._session(SessionKey(key.decode("utf-8", "replace"))) for key in keys]
         return [log for log in found if log]
 
-    async def _session(self, key: SessionKey) -> _Log | None:
+    async def _session(self, key: SessionKey) -> _CheckedLog | None:
         try:
             place = session_place(self.tenant, key)
             ids: int = await self.link.ask("HLEN", place.ids)
@@ -86,7 +86,7 @@ class Inspection:
         head = unpack_head(place, state.head)
         if head is None:
             self._found("the end of the log is not what was written", id)
-        return _Log(place, id, max(end, head[0].seq if head else 0), ids)
+        return _CheckedLog(place, id, max(end, head[0].seq if head else 0), ids)
 
     async def _is_gone(self, place: Place) -> bool:
         """Return whether a session was deleted while it was checked."""
@@ -94,7 +94,7 @@ class Inspection:
 
     # --- messages ---
 
-    async def _log(self, log: _Log, count: int) -> None:
+    async def _log(self, log: _CheckedLog, count: int) -> None:
         in_place = 0
         for first in range(1, log.end + 1, _PAGE):
             seqs = range(first, min(log.end, first + _PAGE - 1) + 1)
@@ -106,7 +106,7 @@ class Inspection:
         if log.ids > in_place:
             self._found("an id has a position that is not its own", log.id)
 
-    async def _page(self, log: _Log, seqs: range, rows: list[bytes]) -> int:
+    async def _page(self, log: _CheckedLog, seqs: range, rows: list[bytes]) -> int:
         """Check rows; return how many of them have a correct id, or need none."""
         fields = [id_field(unpack_row(seq, row).id) for seq, row in zip(seqs, rows, strict=True)]
         places: list[Any] = await self.link.ask("HMGET", log.place.ids, *fields)

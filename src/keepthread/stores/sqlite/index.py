@@ -23,7 +23,7 @@ from keepthread.stores.records import role_bits, without
 from keepthread.stores.sqlite import watermarks
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.schema import SQL
-from keepthread.stores.sqlite.watermarks import Scope
+from keepthread.stores.sqlite.watermarks import IndexScope
 from keepthread.text_caches import register_object
 from keepthread.types import Found, MessageFilter, Part, Sitting, Unread
 
@@ -59,21 +59,21 @@ class Words:
         self.size += len(places) + _WORD
 
 
-class Known(NamedTuple):
+class CachedScope(NamedTuple):
     """The cached data of a scope at one moment."""
 
     sittings: list[Sitting]
     words: Words
 
 
-class KnownSittings:
+class SegmentCache:
     """A cache of segments and words; only the reader thread uses it."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._state: tuple[int, int] | None = None
         self._known: dict[int, tuple[int, list[Sitting]]] = {}
-        self._words: dict[Scope, Words] = {}
+        self._words: dict[IndexScope, Words] = {}
         self._size = 0
         register_object(self)
 
@@ -81,7 +81,7 @@ class KnownSittings:
         """Discard the words that were searched for."""
         self._words = {}
 
-    def of(self, db: sqlite3.Connection, scope: Scope, view: str) -> Known:
+    def of(self, db: sqlite3.Connection, scope: IndexScope, view: str) -> CachedScope:
         """Return the segments of a scope, by session and position; read only the new ones."""
         state = db.execute(SQL["view"], (view,)).fetchone()
         if state != self._state or self._size > _MOST:
@@ -95,10 +95,10 @@ class KnownSittings:
                 self._known[sid] = known
                 self._size += len(known[1])
             found += known[1]
-        return Known(found, self._words_of(scope, indexed, found))
+        return CachedScope(found, self._words_of(scope, indexed, found))
 
     def _words_of(
-        self, scope: Scope, indexed: list[tuple[int, int]], sittings: Sequence[Sitting]
+        self, scope: IndexScope, indexed: list[tuple[int, int]], sittings: Sequence[Sitting]
     ) -> Words:
         if sum([words.size for words in self._words.values()]) > _MOST_PLACES:
             self._words = {}
@@ -112,7 +112,7 @@ def _sittings(db: sqlite3.Connection, sid: int) -> list[Sitting]:
     return list(map(Sitting._make, db.execute(SQL["segments"], (sid,))))
 
 
-def _read_sessions(db: sqlite3.Connection, scope: Scope, view: int) -> sqlite3.Cursor:
+def _read_sessions(db: sqlite3.Connection, scope: IndexScope, view: int) -> sqlite3.Cursor:
     tenant, owner, sid = scope
     if sid is not None:
         return db.execute(SQL["read_of_session"], (view, sid, tenant, owner))
@@ -182,8 +182,8 @@ def _sound(words: Sequence[str]) -> Sequence[str]:
 
 def places(
     db: sqlite3.Connection,
-    known: KnownSittings,
-    scope: Scope,
+    known: SegmentCache,
+    scope: IndexScope,
     view: str,
     words: Sequence[str],
     most: int,
@@ -213,8 +213,8 @@ def places(
 
 def places_within(
     db: sqlite3.Connection,
-    known: KnownSittings,
-    scope: Scope,
+    known: SegmentCache,
+    scope: IndexScope,
     view: str,
     words: Sequence[str],
     only: MessageFilter,
@@ -265,7 +265,7 @@ def _once_less(word: str) -> str:
     return word[:-1] + _LESS.get(word[-1:], word[-1:])
 
 
-def _scopes(db: sqlite3.Connection, scope: Scope) -> list[int]:
+def _scopes(db: sqlite3.Connection, scope: IndexScope) -> list[int]:
     tenant, owner, sid = scope
     if sid is not None:
         own = db.execute(SQL["session_to_read"], (sid, tenant)).fetchone()[0]

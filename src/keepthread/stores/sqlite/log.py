@@ -8,8 +8,8 @@ from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, S
 from keepthread.stores.backend import Append, Tail
 from keepthread.stores.codec import Row, decode, guarded, pack_id, value_check
 from keepthread.stores.rows import (
-    Draft,
     Head,
+    PreparedMessage,
     as_stored,
     check_total,
     check_turn,
@@ -100,14 +100,14 @@ def append(
     return answers, grown
 
 
-def _known(db: sqlite3.Connection, sid: int, draft: Draft) -> Message:
+def _known(db: sqlite3.Connection, sid: int, draft: PreparedMessage) -> Message:
     row = db.execute(SQL["message_by_id"], (sid, draft.packed)).fetchone()
     if row is None:
         raise Damaged("the indexes of the log disagree; run `verify`")
     return decode(sid, row)
 
 
-def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Draft]) -> int:
+def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[PreparedMessage]) -> int:
     """Copy messages to the end, skipping stored positions."""
     head = head_of(db, tenant, sid)
     for draft in drafts:

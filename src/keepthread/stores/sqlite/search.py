@@ -13,9 +13,9 @@ from keepthread.stores.records import check_filter, check_places, check_sittings
 from keepthread.stores.sqlite import index, records, sessions, watermarks
 from keepthread.stores.sqlite import vectors as embeddings
 from keepthread.stores.sqlite.engine import Engine
-from keepthread.stores.sqlite.index import KnownSittings
+from keepthread.stores.sqlite.index import SegmentCache
 from keepthread.stores.sqlite.schema import SQL
-from keepthread.stores.sqlite.watermarks import Scope
+from keepthread.stores.sqlite.watermarks import IndexScope
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
     Embedding,
@@ -36,7 +36,7 @@ _PART_BYTES = 500  # about what a part takes in the write-ahead log
 class SQLiteFinder:
     """The `Searchable` of one tenant in one file."""
 
-    def __init__(self, engine: Engine, tenant: str, sittings: KnownSittings) -> None:
+    def __init__(self, engine: Engine, tenant: str, sittings: SegmentCache) -> None:
         """Search for one tenant; the cache of segments is shared by all tenants."""
         self._engine = engine
         self._tenant = tenant
@@ -133,9 +133,9 @@ class SQLiteFinder:
         check_id(view, "view")
         await self._engine.write(lambda db: _drop_view(db, self._tenant, view))
 
-    def _scope(self, owner: str | None, session: SessionKey | None) -> Scope:
+    def _scope(self, owner: str | None, session: SessionKey | None) -> IndexScope:
         check_filter(owner, "owner")
-        return Scope(self._tenant, owner, None if session is None else sid_of(session))
+        return IndexScope(self._tenant, owner, None if session is None else sid_of(session))
 
     async def _or_anew(self, work: Awaitable[T]) -> T:
         """Run a job on the word index; if the index is damaged, drop it and build it again."""

@@ -13,14 +13,14 @@ from keepthread.stores.backend import Append, Gather, Put, RecentActivity, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.records import Condition, Keys, sid_of
-from keepthread.stores.rows import Draft
+from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.sqlite import log, maintenance, records, sessions
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.file import Connect, DatabaseFile, FileFacts, connect
-from keepthread.stores.sqlite.index import KnownSittings
+from keepthread.stores.sqlite.index import SegmentCache
 from keepthread.stores.sqlite.records import scope_of
 from keepthread.stores.sqlite.search import SQLiteFinder
-from keepthread.stores.sqlite.verify import Inspection
+from keepthread.stores.sqlite.verify import SQLiteInspection
 from keepthread.stores.validation import check_id
 from keepthread.types import (
     Cleaning,
@@ -49,7 +49,7 @@ class SQLiteBackend:
         self.engine = engine
         self.durability: Durability = durability
         self._activity = RecentActivity()
-        self._sittings = KnownSittings()
+        self._sittings = SegmentCache()
 
     async def begin(self) -> None:
         """Open the file; one that cannot be written is opened for reading."""
@@ -109,7 +109,9 @@ class SQLiteBackend:
             self._activity.note(session, new.now)
         return answers
 
-    async def load(self, tenant: str, session: SessionKey, drafts: Sequence[Draft]) -> int:
+    async def load(
+        self, tenant: str, session: SessionKey, drafts: Sequence[PreparedMessage]
+    ) -> int:
         sid = sid_of(session)
         return await self.engine.write(
             lambda db: log.load(db, tenant, sid, drafts), size_of(drafts)
@@ -180,7 +182,7 @@ class SQLiteBackend:
     # --- integrity ---
 
     async def verify(self, tenant: str, progress: Progress | None) -> Verification:
-        return await self.engine.read_apart(lambda db: Inspection(db, tenant, progress).run())
+        return await self.engine.read_apart(lambda db: SQLiteInspection(db, tenant, progress).run())
 
     async def clean(
         self,
@@ -263,6 +265,6 @@ def _nothing(_: sqlite3.Connection) -> None:
     """Do nothing; raises if the file is closed."""
 
 
-def size_of(drafts: Sequence[Draft]) -> int:
+def size_of(drafts: Sequence[PreparedMessage]) -> int:
     """Return roughly how many bytes drafts take in the file."""
     return sum(draft.size for draft in drafts)

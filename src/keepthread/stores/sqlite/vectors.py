@@ -14,7 +14,7 @@ from keepthread.stores.records import role_bits
 from keepthread.stores.sqlite import watermarks
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.schema import SQL
-from keepthread.stores.sqlite.watermarks import Scope
+from keepthread.stores.sqlite.watermarks import IndexScope
 from keepthread.types import Embedding, MessageFilter, Unread
 
 _AT_ONCE: Final = 10_000
@@ -53,7 +53,7 @@ def get(
 
 def nearest(
     db: sqlite3.Connection,
-    scope: Scope,
+    scope: IndexScope,
     view: str,
     to: Embedding,
     only: MessageFilter | None,
@@ -73,7 +73,7 @@ def _condition(only: MessageFilter | None) -> tuple[bool, float, float, int]:
     return (True, 0.0, 0.0, 0) if only is None else (False, *only[:2], role_bits(only))
 
 
-def _single(db: sqlite3.Connection, scope: Scope, which: tuple[float, ...]) -> sqlite3.Cursor:
+def _single(db: sqlite3.Connection, scope: IndexScope, which: tuple[float, ...]) -> sqlite3.Cursor:
     tenant, owner, sid = scope
     if sid is not None:
         return db.execute(SQL["single_vectors_of_session"], (sid, tenant, owner, *which))

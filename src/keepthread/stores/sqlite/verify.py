@@ -46,7 +46,7 @@ class _Stray(NamedTuple):
         return decode(sid, (seq, *self.row[1:])).state != "damaged"
 
 
-class Inspection:
+class SQLiteInspection:
     """One check of a store, for one tenant."""
 
     def __init__(self, db: sqlite3.Connection, tenant: str, progress: Progress | None) -> None:

@@ -15,7 +15,7 @@ _MOST_SESSION: Final = (1 << 63 - SESSION) - 1
 """The last session whose places fit into SQLite's integers; later ones are not indexed."""
 
 
-class Scope(NamedTuple):
+class IndexScope(NamedTuple):
     """A scope: a whole tenant, an owner, or one session."""
 
     tenant: str
@@ -31,7 +31,7 @@ class View(NamedTuple):
     of_words: bool
 
 
-def unread(db: sqlite3.Connection, scope: Scope, view: str) -> list[Unread]:
+def unread(db: sqlite3.Connection, scope: IndexScope, view: str) -> list[Unread]:
     """Return the sessions that are not fully indexed, latest activity first."""
     tenant, owner, sid = scope
     number = number_of(db, view)
