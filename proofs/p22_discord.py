@@ -21,7 +21,7 @@ from keepthread import Memory, Message
 from keepthread.apps.cli.commands.discord import chatting
 from keepthread.apps.discord.bot import DiscordBot, Pace
 from keepthread.apps.discord.conversations import Talks
-from keepthread.apps.discord.rules import Rules
+from keepthread.apps.discord.types import Rules
 from keepthread.models.tokens import Estimator
 from keepthread.types import Reply
 from proofs import Outcome, Progress, Proof

@@ -12,8 +12,7 @@ from keepthread import Memory
 from keepthread.apps.cli.commands.discord import chatting, orchestrating
 from keepthread.apps.discord.bot import DiscordBot, Pace
 from keepthread.apps.discord.conversations import BUSY, FAILED, NO_MEMORY, NO_MODEL, POSTED, Talks
-from keepthread.apps.discord.rules import Rules
-from keepthread.apps.discord.types import Answer, Asked, Heard, Person
+from keepthread.apps.discord.types import Answer, Asked, Heard, Person, Rules
 from keepthread.errors import InvalidInput, ModelBusy, ModelCut, ModelDenied, Unavailable
 from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import Models

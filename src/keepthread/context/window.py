@@ -10,15 +10,57 @@ splits the turn that is being answered, as long as that fits.
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Final
+from itertools import accumulate, islice
+from typing import Final, NamedTuple
 
 from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
-from keepthread.context.steps import Extent
 from keepthread.context.trim import cut_block, shorten
 from keepthread.context.why import Account
 from keepthread.protocols import Material, WindowStart
 from keepthread.types import Digest, Message
+
+
+class Start(NamedTuple):
+    """The first unit of a window, and the unit whose arrival made it start there."""
+
+    unit: int
+    since: int
+
+
+class Extent:
+    """The places of units, ascending, and their sizes, in tokens or in messages.
+
+    A unit's place is the running total before it, which never changes. Its size is what it takes to
+    show it now; a unit that cannot be shown has none. Steps divide places into equal lengths.
+    """
+
+    def __init__(self, places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Add the sizes up from the end."""
+        self.places = places
+        self.after = [*accumulate(reversed(sizes), initial=0)][::-1]
+        """The size of each unit and all units after it; 0 at the end."""
+
+    def slide(self, room: int) -> int:
+        """Return the first unit from which on all fit."""
+        # Negated, because bisection needs ascending values.
+        return min(bisect_left(self.after, -room, key=int.__neg__), len(self.places))
+
+    def start(self, room: int, step: int) -> Start:
+        """Return where a window starts that moves in steps; a step of 0 slides."""
+        unit = self.slide(room)
+        if not unit or not step:
+            return Start(unit, len(self.places) - 1)
+        edge = self.places[unit - 1] // step * step
+        return Start(bisect_left(self.places, edge + step, lo=unit), self._outgrown(edge, room))
+
+    def _outgrown(self, edge: int, room: int) -> int:
+        """Return the unit with which all from a place on became more than fits."""
+        unread = max(0, self.places[0] - edge)
+        first = self.after[bisect_left(self.places, edge)]
+        # The first unit after which less is left than required.
+        after = bisect_left(self.after, room - unread - first + 1, key=int.__neg__)
+        return max(0, min(after, len(self.places)) - 1)
+
 
 CONTEXT_FRAME: Final = 16
 """Tokens set aside in every context for what a wire may demand around the messages."""

@@ -4,8 +4,7 @@
 in a notebook. Any thread may call it.
 """
 
-from keepthread.sync.facts import Facts
-from keepthread.sync.memory import Memory, Outbox
+from keepthread.sync.memory import Facts, Memory, Outbox
 from keepthread.sync.session import Session, Turn
 
 __all__ = ["Facts", "Memory", "Outbox", "Session", "Turn"]

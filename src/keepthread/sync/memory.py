@@ -6,15 +6,53 @@ from typing import Self
 from keepthread.context.views import View
 from keepthread.errors import StoreClosed
 from keepthread.memory.facts.extraction import Extraction
+from keepthread.memory.facts.facts import Facts as AsyncFacts
 from keepthread.memory.memory import Memory as AsyncMemory
 from keepthread.memory.options import Options
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Store, TokenCounter
 from keepthread.stores.outbox.store import Outbox as AsyncOutbox
 from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped
-from keepthread.sync.facts import Facts
 from keepthread.sync.loop import Loop
 from keepthread.sync.session import Session
+
+
+class Facts(Wrapper[AsyncFacts]):
+    """The facts about one owner; get it from `Memory.facts`.
+
+    The methods are those of `keepthread.memory.facts.facts.Facts`, without `await`.
+    """
+
+    @property
+    def owner(self) -> str:
+        """Return whose facts they are."""
+        return self._wrapped.owner
+
+    # --- writing ---
+
+    remember = blocking(AsyncFacts.remember)
+    edit = blocking(AsyncFacts.edit)
+    confirm = blocking(AsyncFacts.confirm)
+    forget = blocking(AsyncFacts.forget)
+
+    # --- reading ---
+
+    list = blocking(AsyncFacts.list)
+    get = blocking(AsyncFacts.get)
+    history = blocking(AsyncFacts.history)
+    search = blocking(AsyncFacts.search)
+
+    # --- documents ---
+
+    to_markdown = blocking(AsyncFacts.to_markdown)
+    from_markdown = blocking(AsyncFacts.from_markdown)
+    to_json = blocking(AsyncFacts.to_json)
+    from_json = blocking(AsyncFacts.from_json)
+
+    # --- extraction ---
+
+    extract = blocking(AsyncFacts.extract)
+    extracted = blocking(AsyncFacts.extracted)
 
 
 class Memory(Wrapper[AsyncMemory]):

@@ -20,8 +20,7 @@ from keepthread.apps.discord.conversations import FAILED, Said, Talks
 from keepthread.apps.discord.posting import OUTAGES, patiently, post, typing
 from keepthread.apps.discord.queue import Lanes
 from keepthread.apps.discord.reading import command_of, heard_of, is_of_person
-from keepthread.apps.discord.rules import Rules
-from keepthread.apps.discord.types import Heard
+from keepthread.apps.discord.types import Heard, Rules
 from keepthread.errors import InvalidInput, KeepthreadError, Unavailable
 
 FORGET: Final = "/forget"

@@ -80,8 +80,8 @@ def _orchestrator(
     """Let the orchestrator answer, if that is wanted; its tools start in the background."""
     if not call.config.settings.chat.orchestrate:
         return None
-    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator  # noqa: PLC0415 - if wanted
-    from keepthread.apps.cli.chat.tools import Tools  # noqa: PLC0415 - as above
+    # Only here: both are slow to load, and few chats orchestrate.
+    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator, Tools  # noqa: PLC0415
     from keepthread.apps.cli.settings.mcp import read_servers  # noqa: PLC0415 - as above
 
     found = read_servers(environ, Path.cwd())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
-from keepthread.apps.cli.chat.counter import chat_counter
 from keepthread.apps.cli.chat.signals import Signals
+from keepthread.apps.cli.chat.startup import chat_counter
 from keepthread.apps.cli.chat.talk import VIEW, meta_of
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.fields import numbers_of
@@ -21,8 +21,7 @@ from keepthread.apps.cli.settings.settings import DiscordSettings, Settings
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.apps.discord.conversations import Talks
-from keepthread.apps.discord.rules import Rules
-from keepthread.apps.discord.types import Answer, Asked
+from keepthread.apps.discord.types import Answer, Asked, Rules
 from keepthread.errors import InvalidInput, ModelCut
 from keepthread.memory.memory import Memory
 from keepthread.memory.turn import Turn
