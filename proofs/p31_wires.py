@@ -21,9 +21,9 @@ import openai as openai_sdk
 from keepthread import Context, Message, fit
 from keepthread.errors import BudgetTooSmall, ModelCut, ModelError
 from keepthread.models import AnthropicModel, OpenAIModel
-from keepthread.models.anthropic import Heard as AnthropicHeard
+from keepthread.models.anthropic import MessageStreamParser
 from keepthread.models.limits import bound
-from keepthread.models.openai import Heard as ChatHeard
+from keepthread.models.openai import ChatStreamParser
 from keepthread.models.request import Question
 from keepthread.models.tokens import Estimator
 from keepthread.testing.wires import anthropic_request, openai_chat_request, openai_responses
@@ -194,7 +194,7 @@ class Adapter:
         events = self._sdk.AsyncStream[object](
             cast_to=object, response=response, client=self._client
         )
-        heard = ChatHeard({}, "host") if self.chat else AnthropicHeard({}, "host")
+        heard = ChatStreamParser({}, "host") if self.chat else MessageStreamParser({}, "host")
         pieces = [piece async for event in events if (piece := heard.take(event))]
         if rest := heard.said.rest():
             pieces.append(rest)

@@ -12,8 +12,8 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from keepthread import Attachment, Message, Native, ToolCall
-from keepthread.models.anthropic import Heard as AnthropicHeard
-from keepthread.models.openai import Heard as ChatHeard
+from keepthread.models.anthropic import MessageStreamParser
+from keepthread.models.openai import ChatStreamParser
 from keepthread.types import Origin, Reply, Role, Wire
 from proofs.wire_streams import (
     TEXTS,
@@ -139,7 +139,9 @@ class Conversation:
         shows = provider.host != "api.openai.com"  # which never sends its thoughts on this wire
         said = said._replace(thinking=thought if shows and rng.random() < 0.5 else "")
         chat = provider.wire == "openai-chat"
-        heard = ChatHeard({}, provider.host) if chat else AnthropicHeard({}, provider.host)
+        heard = (
+            ChatStreamParser({}, provider.host) if chat else MessageStreamParser({}, provider.host)
+        )
         events = (
             chat_events(rng, said)
             if chat

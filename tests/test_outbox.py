@@ -638,7 +638,7 @@ async def test_damage_in_the_file_costs_one_batch(redis_field: Field) -> None:
 # --- like any other store ---
 
 
-class TestSpooledStore(StoreContract):
+class TestOutboxStore(StoreContract):
     """While its target is there, a store with an outbox does what every store does for a tenant."""
 
     test_every_session_is_scanned_in_the_order_of_making = NEEDS_TENANTS
