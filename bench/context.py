@@ -87,8 +87,8 @@ def _rows(rounds: Sequence[dict[str, float]], group: str, size: int, long: int) 
             named(f"hybrid, {number:,} messages", size),
             rounds,
             f"{length} hybrid",
-            f"{length} simple",
-            unit="× simple",
+            f"{length} window",
+            unit="× window",
             bar=_STRATEGY,
         )
 

@@ -22,7 +22,7 @@ from keepthread.stores.kinds import FOLD
 from keepthread.types import Scope, Span
 
 STRATEGIES = {
-    "simple": Window(),
+    "window": Window(),
     "hybrid": Hybrid(sections=[each for each in HYBRID if each.name != "recalled"]),
 }
 """What is recalled is looked for, and measured by `bench search`."""

@@ -85,7 +85,7 @@ class Pipeline:
             session,
             [tool],
             models,
-            tell=lambda event: told.append((time.perf_counter(), event)),
+            on_event=lambda event: told.append((time.perf_counter(), event)),
         )
         return told
 

@@ -109,7 +109,7 @@ class OnTheSpot:
         what = self._store.gather(
             self._key,
             tokens=budget,
-            least=gather.LEAST,
+            min_messages=gather.LEAST,
             kinds=(gather.MARKS,),
             follow=gather._FOLLOWED,
         )

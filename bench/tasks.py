@@ -57,7 +57,7 @@ class Tasks:
         assert [message.state for message in found] == ["live"] * EACH
         info = await self.store.describe(session.key)
         assert (info.state, info.messages) == ("live", EACH)
-        read = await self.store.gather(session.key, tokens=self._budget, least=LEAST)
+        read = await self.store.gather(session.key, tokens=self._budget, min_messages=LEAST)
         assert len(read.messages) == READ
 
     def _some(self, task: int, count: int) -> Sequence[Session]:

@@ -59,7 +59,7 @@ class Answerer:
         models = Models.all(self._models[each.number % 2])
         try:
             answer = await orchestrate(
-                each.text, session, tools, models, id=each.id, limits=LIMITS, tell=told
+                each.text, session, tools, models, id=each.id, limits=LIMITS, on_event=told
             )
         except KeepthreadError as error:
             self._note("failed", each, type(error).__name__)

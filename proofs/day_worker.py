@@ -464,7 +464,7 @@ def main() -> None:
     elif role == "keeper":
         asyncio.run(run_keeper(worker))
     elif role == "outbox":
-        asyncio.run(run_tasks(worker, outbox=str(worker.folder / "outbox"), patience=0.5))
+        asyncio.run(run_tasks(worker, outbox=str(worker.folder / "outbox"), timeout=0.5))
     else:
         asyncio.run(run_tasks(worker))
 

@@ -266,9 +266,9 @@ class Stores(RuleBasedStateMachine):
             lambda s, i: s.tail(keys[i], tokens=tokens, limit=limit, before=before, **between)
         )
 
-    @step(keys=sessions, after=st.integers(0, 12), upto=positions, limit=st.integers(0, 12))
-    def read(self, keys: Any, after: int, upto: int | None, limit: int) -> None:
-        self.same(lambda s, i: s.read(keys[i], after=after, upto=upto, limit=limit))
+    @step(keys=sessions, after=st.integers(0, 12), until=positions, limit=st.integers(0, 12))
+    def read(self, keys: Any, after: int, until: int | None, limit: int) -> None:
+        self.same(lambda s, i: s.read(keys[i], after=after, until=until, limit=limit))
 
     @step(keys=sessions, ids=st.lists(few_ids.filter(bool)), seqs=st.lists(st.integers(0, 12)))
     def find(self, keys: Any, ids: list[str], seqs: list[int]) -> None:
@@ -352,15 +352,17 @@ class Stores(RuleBasedStateMachine):
     @step(
         keys=sessions,
         tokens=st.integers(0, 40),
-        least=st.integers(0, 3),
+        min_messages=st.integers(0, 3),
         kinds=st.lists(names, max_size=2),
         follow=st.lists(names, max_size=2),
     )
     def gather(
-        self, keys: Any, tokens: int, least: int, kinds: list[str], follow: list[str]
+        self, keys: Any, tokens: int, min_messages: int, kinds: list[str], follow: list[str]
     ) -> None:
         self.same(
-            lambda s, i: s.gather(keys[i], tokens=tokens, least=least, kinds=kinds, follow=follow)
+            lambda s, i: s.gather(
+                keys[i], tokens=tokens, min_messages=min_messages, kinds=kinds, follow=follow
+            )
         )
 
     @step(

@@ -143,7 +143,7 @@ BY_KEY: Final[Mapping[str, Probe]] = {
     "append nothing": lambda s, k, b: s.append(k, []),
     "load": lambda s, k, b: s.load(k, b.messages[:2]),
     "tail": lambda s, k, b: s.tail(k),
-    "tail by tokens": lambda s, k, b: s.tail(k, tokens=100, least=2),
+    "tail by tokens": lambda s, k, b: s.tail(k, tokens=100, min_messages=2),
     "gather": lambda s, k, b: s.gather(k, tokens=100, kinds=["pin"], follow=["pin"]),
     "read": lambda s, k, b: s.read(k),
     "find ids": lambda s, k, b: s.find(k, ids=[m.id for m in b.messages]),

@@ -258,8 +258,8 @@ async def _ended_early(adapter: Adapter, data: bytes, said: Answer, whole: Heard
         heard = await adapter.asked(data)
     except ModelCut as error:
         units = said.text.encode("utf-16-le")  # it may end with half a character
-        begun = units.startswith(error.said.encode("utf-16-le", "surrogatepass"))
-        return "" if begun else f"{error.said!r} is not its beginning"
+        begun = units.startswith(error.partial.encode("utf-16-le", "surrogatepass"))
+        return "" if begun else f"{error.partial!r} is not its beginning"
     except ModelError:
         return ""
     same = heard.pieces == whole.pieces and heard.reply._replace(usage=None) == (

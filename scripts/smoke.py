@@ -142,7 +142,9 @@ async def outage(model: OpenAIModel, server: Server, check: Checks) -> None:
                 server.process.kill()
         check("a cut stream is told", held=False)
     except ModelCut as error:
-        check(f"a cut stream is told, with what was said: {error}", error.said == "".join(arrived))
+        check(
+            f"a cut stream is reported, with its text: {error}", error.partial == "".join(arrived)
+        )
     try:
         await model.complete(STORY)
         check("a server that is gone is told", held=False)

@@ -422,11 +422,11 @@ def test_a_hybrid_context_is_judged_beside_a_simple_one(
     where = f"{kind}, {budget}"
     share = {
         name: float(str(by_name[f"unchanged before the tail, {name}, {where}"]["value"]))
-        for name in ("simple", "hybrid")
+        for name in ("window", "hybrid")
     }
-    beside = by_name[f"unchanged before the tail, hybrid less simple, {where}"]
+    beside = by_name[f"unchanged before the tail, hybrid less window, {where}"]
     assert beside["bar"] == ">= -2"
-    assert float(str(beside["value"])) == pytest.approx(share["hybrid"] - share["simple"], abs=0.01)
+    assert float(str(beside["value"])) == pytest.approx(share["hybrid"] - share["window"], abs=0.01)
     for name in ("the tail, hybrid", "unchanged in the tail, hybrid"):
         assert by_name[f"{name}, {where}"]["bar"] is None
     if budget == "4,096":  # the larger one is not always filled
@@ -437,10 +437,10 @@ def test_a_hybrid_context_is_judged_beside_a_simple_one(
 @pytest.mark.parametrize(
     ("name", "bar"),
     [
-        ("context of 1,000 messages by simple", None),
+        ("context of 1,000 messages by window", None),
         ("context of 1,000 messages by hybrid", None),
         ("context of 5,000 messages by hybrid, the first after a step", None),
-        ("length, simple, 5,000 messages", None),
+        ("length, window, 5,000 messages", None),
         ("length, hybrid, 5,000 messages", "<= 1.5"),
         ("hybrid, 1,000 messages", "<= 3"),
         ("hybrid, 5,000 messages", "<= 3"),

@@ -92,7 +92,7 @@ class Desk:
         given = memory_arguments(config.settings, self.model, {})
 
         def opened(address: str) -> Opening:
-            return Memory.open(address, patience=0.05, counter=Letters(), **given)
+            return Memory.open(address, timeout=0.05, counter=Letters(), **given)
 
         offline_files = OfflineFiles(folder / "asides", str(self.store), "default")
         enabled = config.settings.memory.enabled
@@ -472,7 +472,7 @@ async def test_there_is_no_answer_to_pin_where_none_came(tmp_path: Path) -> None
 
 async def test_compact_compacts_now_and_says_how_much_shorter(tmp_path: Path) -> None:
     answers = [f"It is sunny in town {number}. " * 20 for number in range(16)]
-    async with desk(tmp_path, *answers, memory__strategy="simple") as it:
+    async with desk(tmp_path, *answers, memory__strategy="window") as it:
         await it.ask(*(f"How is town {number}?" for number in range(4)))
         assert "Nothing is due" in await it.do("/compact")
         await it.ask(*(f"How is town {number}?" for number in range(4, 16)))

@@ -273,7 +273,7 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["why", "a", "1"], "InvalidInput", "open the memory with keep_why=20"),
         (["why", "a", "--diff", "2"], "InvalidInput", "open the memory with keep_why=20"),
         (["why", "a", "1", "--view", "chat"], "InvalidInput", "leave out either them or N"),
-        (["why", "a", "--strategy", "best"], "InvalidInput", "hybrid, recall, simple"),
+        (["why", "a", "--strategy", "best"], "InvalidInput", "window, summarized, hybrid, recall"),
         (["sessions", "--store", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
@@ -713,7 +713,8 @@ def test_the_next_context_is_compared_with_a_kept_one_by_any_strategy(kept: Path
     assert simple["sections"]["summary"]["after"] == 0
     (hybrid,) = ask("why", "kept", *options, "--strategy", "hybrid")
     assert hybrid["sections"]["summary"]["after"] > 0
-    (told,) = ask("why", "kept", "--strategy", "summarization", "--budget", "3000")
+    (told,) = ask("why", "kept", "--strategy", "summarized", "--budget", "3000")
+    assert [told] == ask("why", "kept", "--strategy", "summarization", "--budget", "3000")
     assert "summary" in told["sections"]
     assert "important" not in told["sections"]
 

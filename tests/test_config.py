@@ -81,7 +81,7 @@ EXAMPLES: Mapping[str, list[Any]] = {
     "memory.tenant": ["a", "b", "c"],
     "memory.owner": ["ana", "bea"],
     "memory.max_history_tokens": [1, 500, 9000],
-    "memory.strategy": ["simple", "recall", "hybrid"],
+    "memory.strategy": ["window", "recall", "hybrid"],
     "memory.keep_why": [0, 7],
     "model.provider": ["openai", "anthropic"],
     "model.name": ["m-1", "m-2", "null and void", None],
@@ -149,11 +149,20 @@ def test_the_last_layer_that_says_something_wins_and_is_named(
     named = {"memory.tenant": "--tenant", "model.name": "--model", "chat.system": "--system"}
     sources |= {key: named.get(key, "the command line") for key in flags}
     if "views.small_one.tokens" in expected:
-        expected["views.small_one.strategy"] = "simple"
+        expected["views.small_one.strategy"] = "window"
         sources["views.small_one.strategy"] = "default"
     assert config.settings.values() == expected
     assert config.sources == sources
     assert settings_of(expected) == config.settings
+
+
+@pytest.mark.parametrize(("other", "name"), [("simple", "window"), ("summarization", "summarized")])
+def test_other_names_of_strategies_are_accepted(folder: Path, other: str, name: str) -> None:
+    text = f"memory: {{strategy: {other}}}\nviews: {{mine: {{tokens: 900, strategy: {other}}}}}"
+    settings = read_config(own(folder, text), folder).settings
+    assert (settings.memory.strategy, settings.views["mine"].strategy) == (name, name)
+    environ = {**own(folder), "KEEPTHREAD_MEMORY_STRATEGY": other}
+    assert read_config(environ, folder).settings.memory.strategy == name
 
 
 def test_of_an_address_and_a_path_the_one_set_last_holds(folder: Path) -> None:
@@ -221,7 +230,7 @@ def test_a_project_s_file_is_found_up_to_home_a_repository_or_where_all_may_writ
         ("memory: {max_history_tokens: 1.5}", "is 1.5; it must be a whole number"),
         ("memory: {max_history_tokens: 0x" + "f" * 9000 + "}", "is a int; it must be"),
         ("memory: {enabled: 1}", "memory.enabled is 1; it must be true or false"),
-        ("memory: {strategy: best}", "one of simple, summarization, hybrid, recall"),
+        ("memory: {strategy: best}", "one of window, summarized, hybrid, recall"),
         ("memory: {tenant: 42}", "is 42; it must be a name"),
         ("memory: {tenant: ''}", "is ''; it must be a name"),
         ("memory: {keep_why: null}", "is None; it must be a whole number from 0"),

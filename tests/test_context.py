@@ -27,7 +27,7 @@ from keepthread import (
 from keepthread.context.blocks import NO_RESULT
 from keepthread.context.ids import derived_id, is_derived, result_ids
 from keepthread.context.rendering import MESSAGE_FRAME, count_message
-from keepthread.context.sections import SIMPLE, Shares
+from keepthread.context.sections import WINDOW, Shares
 from keepthread.context.trust import TRUST, lowest, rank
 from keepthread.context.window import CONTEXT_FRAME
 from keepthread.errors import BudgetTooSmall, InvalidInput
@@ -357,7 +357,7 @@ def test_between_two_steps_each_context_begins_with_the_bytes_of_the_one_before(
         assert json.dumps(after.to_openai_chat()["messages"]).startswith(head)
         assert after.text.startswith(before.text)
     room = budget - CONTEXT_FRAME - WORDS.count(Message(role="system", content="Be."))
-    room = Shares.of(SIMPLE, Material(counter=WORDS), room).for_window()
+    room = Shares.of(WINDOW, Material(counter=WORDS), room).for_window()
     total = sum(WORDS.count(message) for message in log)
     assert moves <= max(0, total - room) // window.step_for(room) + 1
 

@@ -70,12 +70,14 @@ class Stage(NamedTuple):
         rules: Rules | None = None,
         *,
         pace: Pace = QUICK,
-        tell: Callable[[str], object] = print,
+        on_event: Callable[[str], object] = print,
         **more: Any,
     ) -> AsyncGenerator[DiscordBot]:
         """Run a bot until the block is left."""
         talks = Talks(self.memory, answer, **more)
-        bot = DiscordBot(talks, rules or self.rules, base_url=self.server.url, pace=pace, tell=tell)
+        bot = DiscordBot(
+            talks, rules or self.rules, base_url=self.server.url, pace=pace, on_event=on_event
+        )
         before = self.server.gateway.identified
         serving = asyncio.create_task(bot.serve(TOKEN))
         try:
@@ -497,7 +499,7 @@ async def test_it_says_where_it_answers_and_how_to_invite_it(stage: Stage) -> No
     server, said = stage.server, list[str]()
     silent = server.world.guild("Elsewhere")
     rules = Rules(guilds=frozenset([stage.guild, 99]))
-    async with stage.bot(chatting(parrot()), rules, tell=said.append):
+    async with stage.bot(chatting(parrot()), rules, on_event=said.append):
         await stage.ask("are you there?")
         await stage.answers(1)
     assert said[0] == f"logged in as keepthread ({server.world.me.id})"

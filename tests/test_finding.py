@@ -186,11 +186,11 @@ def test_a_file_finds_what_memory_finds_and_holds_no_other_word(taken: list[Any]
 async def _expected(ram: RamStore, path: Path) -> set[tuple[str, int]]:
     scopes = {owner: number for number, _, owner in ask(path, "SELECT * FROM scopes")}
     finder = await finder_of(ram)
-    unread = {read.session: read.upto for read in await finder.unread(VIEW)}
+    unread = {read.session: read.until for read in await finder.unread(VIEW)}
     expected: set[tuple[str, int]] = set()
     for session in await ram.list_sessions(limit=100):
-        upto = unread.get(session.key, session.messages)
-        for message in await ram.read(session.key, upto=upto):
+        until = unread.get(session.key, session.messages)
+        for message in await ram.read(session.key, until=until):
             for part in parts_of(int(session.key), message):
                 expected |= {(f"{scopes[session.owner]}x{w}", part.place) for w in part.words}
     return expected
@@ -224,7 +224,7 @@ async def test_the_largest_session_goes_with_the_whole_index(
     await store.delete_session(large)
     assert postings(path) == set()
     finder = await finder_of(store)
-    assert [read.upto for read in await finder.unread(VIEW)] == [0]
+    assert [read.until for read in await finder.unread(VIEW)] == [0]
     await read_on(store)
     assert await where(finder, "tea") == [[1]]
 
@@ -281,7 +281,7 @@ async def test_writing_and_reading_on_share_a_commit(store: SQLiteStore) -> None
     )
     assert [isinstance(end, Stale) for end in ends] == [False, False, True, False]
     assert await where(finder, "tea") == [[1]]
-    assert {read.session: read.upto for read in await finder.unread(VIEW)} == {key: 1, other: 0}
+    assert {read.session: read.until for read in await finder.unread(VIEW)} == {key: 1, other: 0}
 
 
 # --- the file ---
@@ -311,7 +311,7 @@ async def test_a_file_that_cannot_be_written_can_be_searched(path: Path) -> None
     async with await SQLiteStore.open(path, connect=connect_read_only) as store:
         finder = await finder_of(store)
         assert await where(finder, "tea milk") == [[1], []]
-        assert [read.upto for read in await finder.unread(VIEW)] == [1]
+        assert [read.until for read in await finder.unread(VIEW)] == [1]
         with pytest.raises(ReadOnly):
             await read_on(store)
         assert (await store.verify()).sound
@@ -411,7 +411,7 @@ async def test_what_a_place_cannot_say_is_passed_over(store: SQLiteStore, path: 
     await store.append(long, [user("tea"), user("tea")])
     finder = await finder_of(store)
     [read] = await finder.unread(VIEW)
-    assert (read.upto, read.last) == (MOST_SEQ - 1, MOST_SEQ)
+    assert (read.until, read.last) == (MOST_SEQ - 1, MOST_SEQ)
     [message] = await store.find(long, seqs=[MOST_SEQ])
     await finder.index(VIEW, read, MOST_SEQ, parts_of(int(long), message), [])
     assert await finder.unread(VIEW) == []

@@ -83,7 +83,7 @@ def test_what_goes_wrong_at_first_is_told_with_what_to_do_next(typed: str, tmp_p
             "memory:\n  stratgy: hybrid\n",
             "memory.stratgy is not a setting; did you mean memory.strat",
         ),
-        ("memory:\n  strategy: hybird\n", "must be one of simple, summarization, hybrid, recall"),
+        ("memory:\n  strategy: hybird\n", "must be one of window, summarized, hybrid, recall"),
         ("model:\n  api_key: sk-1234\n", "keys come from the environment: export OPENAI_API_KEY=…"),
         ("model:\n  base_url: http://a.example\n", "put it into your own config.yaml"),
     ],

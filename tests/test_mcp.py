@@ -152,7 +152,7 @@ async def test_a_server_is_reached_over_http_and_again_after_it_was_away(tmp_pat
         there = Server("there", url=f"http://127.0.0.1:{port}/mcp")
         nowhere = Server("nowhere", url=f"http://127.0.0.1:{port}/else")
         told: list[str] = []
-        async with Servers([there, nowhere], tell=told.append) as servers:
+        async with Servers([there, nowhere], on_event=told.append) as servers:
             tools = tools_of(servers)
             assert told == ["nowhere cannot be reached: Not Found; it answered with the status 404"]
             assert await tools["weather"](city="Lima") == "19 °C in Lima"
@@ -281,7 +281,7 @@ async def test_a_server_that_cannot_start_is_told_of_and_left_out(tmp_path: Path
             Server("absent", command=str(tmp_path / "absent")),
             program("broken", tmp_path / "3"),
         ],
-        tell=told.append,
+        on_event=told.append,
     ) as servers:
         assert await tools_of(servers)["fine"]() == "fine says hello"
         problems = {state.name: state.problem for state in servers.states}
@@ -361,7 +361,7 @@ async def test_of_what_a_hostile_server_lists_only_what_can_be_used_is_taken(
 ) -> None:
     told: list[str] = []
     server = program("hostile", tmp_path / "journal")
-    async with Servers([server], tell=told.append) as servers:
+    async with Servers([server], on_event=told.append) as servers:
         tools = {each.tool.name: each.tool for each in servers.tools}
         assert len(tools) == 100
         assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in tools)
@@ -386,7 +386,7 @@ async def test_of_what_a_hostile_server_lists_only_what_can_be_used_is_taken(
 async def test_what_a_hostile_server_gives_is_cut_and_quoted(tmp_path: Path) -> None:
     told: list[str] = []
     allowed = program("hostile", tmp_path / "journal", allow=["huge", "orders", "tool-4999", "no"])
-    async with Servers([allowed], tell=told.append) as servers, Memory.open("ram://") as memory:
+    async with Servers([allowed], on_event=told.append) as servers, Memory.open("ram://") as memory:
         run = tools_of(servers)
         assert list(run) == ["orders", "huge", "tool-4999"]
         assert "hostile: it has no tool no" in told
@@ -411,7 +411,7 @@ async def test_what_a_hostile_server_gives_is_cut_and_quoted(tmp_path: Path) -> 
 async def test_a_server_that_breaks_the_protocol_costs_what_is_broken(tmp_path: Path) -> None:
     told: list[str] = []
     server = program("broken", tmp_path / "journal", timeout=1)
-    async with Servers([server], tell=told.append) as servers:
+    async with Servers([server], on_event=told.append) as servers:
         tools = tools_of(servers)
         good, bad = ["fine", "untyped", "decorated", "noisy"], ["half", "shapeless", "refused"]
         assert list(tools) == good + bad

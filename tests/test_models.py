@@ -312,7 +312,7 @@ async def test_a_cut_stream_gives_what_had_arrived(bench: Bench) -> None:
         got: list[Any] = []
         with pytest.raises(ModelCut) as raised:
             await gathered(model, got)
-        assert raised.value.said == "".join(got) == said
+        assert raised.value.partial == "".join(got) == said
     assert len(server.requests) == 3
 
 
@@ -349,7 +349,7 @@ async def test_a_server_without_a_sign_of_life_is_given_up(bench: Bench) -> None
         await model.complete(ASKED)
     with pytest.raises(ModelCut, match=r"no sign of life for 1 seconds") as raised:
         await model.complete(ASKED)
-    assert raised.value.said == "It"
+    assert raised.value.partial == "It"
     assert not paused
 
 
@@ -518,7 +518,7 @@ async def test_an_answer_that_grows_without_end_is_cut(bench: Bench) -> None:
         model = bench.connect(base_url=url).model
         with pytest.raises(ModelCut, match=r"longer than 1 MB") as raised:
             await model.complete(ASKED)
-    assert len(raised.value.said) == MAX_TEXT
+    assert len(raised.value.partial) == MAX_TEXT
 
 
 async def test_a_whole_answer_has_a_deadline_however_steadily_it_arrives(bench: Bench) -> None:
@@ -526,7 +526,7 @@ async def test_a_whole_answer_has_a_deadline_however_steadily_it_arrives(bench: 
         model = bench.connect(base_url=url, max_seconds=0.4).model
         with pytest.raises(ModelCut, match=r"took more than 0\.4 seconds") as raised:
             await model.complete(ASKED)
-    assert raised.value.said.startswith("word ")
+    assert raised.value.partial.startswith("word ")
 
 
 async def test_a_line_without_end_is_not_gathered(bench: Bench) -> None:

@@ -148,8 +148,8 @@ async def test_without_a_session_the_same_pipeline_runs(house: House) -> None:
     request = "How is the weather in Oslo and in Tokyo?"
     session = await house.memory.session("one")
     for session_or_none, events in zip((session, None), told, strict=True):
-        one_by_one = Limits(at_once=1)
-        answer = await house.ask(request, session_or_none, limits=one_by_one, tell=events.append)
+        single = Limits(at_once=1)
+        answer = await house.ask(request, session_or_none, limits=single, on_event=events.append)
         assert answer.text == "It is 4 °C in Oslo. It is 18 °C in Tokyo."
     half = len(house.server.requests) // 2
     with_memory, without = house.server.requests[:half], house.server.requests[half:]
@@ -195,7 +195,7 @@ async def test_a_step_sees_its_task_and_nothing_of_the_conversation(house: House
 async def test_it_tells_what_it_does_while_it_does_it(house: House) -> None:
     told: list[Event] = []
     session = await house.memory.session("trip")
-    answer = await house.ask("The weather in Oslo?", session, tell=told.append)
+    answer = await house.ask("The weather in Oslo?", session, on_event=told.append)
     kinds = [type(event) for event in told]
     assert kinds[:5] == [Routed, Planned, Began, Used, Ended]
     assert set(kinds[5:]) == {Said}
@@ -210,7 +210,7 @@ async def test_a_tool_is_remembered_by_the_session_and_for_its_author(house: Hou
     told: list[Event] = []
     for author in ("ana", "ana", "ben", "ana"):
         await house.ask(
-            "The weather in Oslo?", session, tools=tools, author=author, tell=told.append
+            "The weather in Oslo?", session, tools=tools, author=author, on_event=told.append
         )
     assert house.weather.asked == ["Oslo", "Oslo"]
     used = [event.remembered for event in told if isinstance(event, Used)]
@@ -264,9 +264,9 @@ async def _answered(
         async with Memory.open(f"sqlite:///{folder}/chat.db") as memory:
             session = await memory.session("trip")
             tools: list[Runnable] = [tool.tool()]
-            one_by_one = Limits(at_once=1)
+            single = Limits(at_once=1)
             await orchestrate(
-                request, session, tools, Models.all(model), id="request-1", limits=one_by_one
+                request, session, tools, Models.all(model), id="request-1", limits=single
             )
             log = await session.messages()
         await model.close()

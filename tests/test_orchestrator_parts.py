@@ -366,7 +366,7 @@ class Scene:
             ScriptedModel([PLAN]), ScriptedModel([self.plan]), self.model, ScriptedModel(["Done."])
         )
         return await orchestrate(
-            "Go", self.session, tools, models, limits=Limits(**limits), tell=self.told.append
+            "Go", self.session, tools, models, limits=Limits(**limits), on_event=self.told.append
         )
 
     def used(self) -> list[Used]:
@@ -682,7 +682,7 @@ async def test_a_route_that_cannot_be_written_is_a_plan(session: Session) -> Non
     told: list[Event] = []
     router, specialist = ScriptedModel(["no", "idea"]), ScriptedModel(["Fine."])
     models = Models(router, ScriptedModel([steps(step("a"))]), specialist, ScriptedModel(["Done."]))
-    answer = await orchestrate("Go", session, [], models, tell=told.append)
+    answer = await orchestrate("Go", session, [], models, on_event=told.append)
     assert answer.text == "Done."
     (routed,) = (event for event in told if isinstance(event, Routed))
     assert "twice wrote what cannot be used" in routed.route.why
@@ -696,7 +696,7 @@ async def test_a_plan_that_cannot_be_written_is_answered_as_it_is(session: Sessi
         ScriptedModel(),
         ScriptedModel(["Hi."]),
     )
-    answer = await orchestrate("Go", session, [], models, tell=told.append)
+    answer = await orchestrate("Go", session, [], models, on_event=told.append)
     assert (answer.text, answer.plan) == ("Hi.", None)
     (event,) = (event for event in told if isinstance(event, Planned))
     assert "twice wrote what cannot be used" in event.problem
@@ -706,7 +706,7 @@ async def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(session: Sess
     told: list[Event] = []
     broken = Pieces(["Half ", "an"], ModelCut("cut", "Half an"))
     models = answered_by(broken)
-    answer = await orchestrate("Go", session, [], models, tell=told.append)
+    answer = await orchestrate("Go", session, [], models, on_event=told.append)
     assert answer.text == "Half an"
     assert [event.text for event in told if isinstance(event, Said)] == ["Half ", "an"]
     assert (await session.messages())[-1].content == "Half an"

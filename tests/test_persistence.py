@@ -42,7 +42,7 @@ class Outage:
         self.opened.append(address)
         if any(address.startswith(each) for each in self.away):
             raise Unavailable("told to be away")
-        return Memory.open(address, patience=0.2)
+        return Memory.open(address, timeout=0.2)
 
 
 class Place:

@@ -85,7 +85,7 @@ async def answers(finder: Searchable, keys: dict[str, SessionKey]) -> list[Any]:
     told: list[Any] = []
     for scope in scopes:
         for most in (7, 5000):
-            found = await finder.places(VIEW, asked, **scope, most=most)
+            found = await finder.places(VIEW, asked, **scope, max_places=most)
             told.append(
                 {
                     word: [(names[session_of(p)], p % (1 << 41)) for p in places]

@@ -165,13 +165,13 @@ def test_a_long_pause_begins_a_sitting_and_reading_on_prolongs_it() -> None:
         Message(role=role, content="two words", seq=seq, created_at=at)  # pyright: ignore[reportArgumentType]
         for seq, (role, at) in enumerate(zip(roles, times, strict=True), 1)
     ]
-    new = Unread(session=SessionKey("4"), upto=0, last=5, epoch=0)
+    new = Unread(session=SessionKey("4"), until=0, last=5, epoch=0)
     whole = sittings_of(new, log)
     assert [(s.first, s.parts, s.length, s.answers) for s in whole] == [(1, 3, 6, 1), (4, 2, 4, 1)]
     assert (whole[0].started_at, whole[0].ended_at) == (0.0, 60.0 + PAUSE)
     for cut in range(6):
         before = sittings_of(new, log[:cut])
-        rest = new._replace(upto=cut, sitting=before[-1] if before else None)
+        rest = new._replace(until=cut, sitting=before[-1] if before else None)
         after = sittings_of(rest, log[cut:])
         grown = {sitting.first: sitting for sitting in (*before, *after)}
         assert list(grown.values()) == whole

@@ -24,6 +24,23 @@ def test_the_catalogue_of_errors_is_the_tree_of_errors() -> None:
     assert listed == found
 
 
+def test_every_error_has_a_code_of_its_own_and_says_whether_to_retry() -> None:
+    page = (DOCS / "reference" / "errors.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    listed = {row[3].strip(" `"): (row[1].strip(" `"), row[4].strip() == "yes") for row in rows}
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, errors.KeepthreadError)
+    ]
+    assert listed == {kind.code: (kind.__name__, kind.retryable) for kind in kinds}
+    assert len(listed) == len(kinds)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.code) for kind in kinds)
+    assert (errors.Busy.code, errors.Busy.retryable) == ("busy", True)
+    assert issubclass(errors.SessionNotFound, errors.NotFound)
+    assert issubclass(errors.MessageNotFound, errors.NotFound)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_says_of_commands_options_and_settings_what_the_program_says(name: str) -> None:
     page = (FOLDER / name).read_text()

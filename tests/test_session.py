@@ -101,7 +101,14 @@ async def note_of(memory: Memory, session: Session, turn: Turn) -> dict[str, Any
     ["", "chat.db", "sqlite:", "sqlite://", "sqlite:///", "sqlite://chat.db", "ram:///x", "ram:"],
 )
 async def test_what_is_no_address_is_refused_with_those_there_are(url: str) -> None:
-    with pytest.raises(InvalidInput, match="is not a store URL; use sqlite:///"):
+    with pytest.raises(InvalidInput, match=r"is not a store URL.*; use sqlite:///"):
+        Memory.open(url)
+
+
+@pytest.mark.parametrize("url", ["chat.db", "sqlite://chat.db", "/data/chat.db"])
+async def test_a_path_in_place_of_a_url_names_the_url(url: str) -> None:
+    path = url.removeprefix("sqlite://")
+    with pytest.raises(InvalidInput, match=f"did you mean 'sqlite:///{path}'"):
         Memory.open(url)
 
 
@@ -948,7 +955,7 @@ def test_marks_up_to_a_position_are_those_that_a_log_had_when_it_ended_there(
         if first <= head:
             marks = HiddenRanges.from_json(marks.hide(first, head, 0, kind).to_json())
             then = marks if head <= end else then
-    found = HiddenRanges.from_json(marks.upto(end).to_json())
+    found = HiddenRanges.from_json(marks.until(end).to_json())
     assert [found.hides(n) for n in range(1, end + 1)] == [then.hides(n) for n in range(1, end + 1)]
 
 

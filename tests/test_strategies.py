@@ -53,13 +53,13 @@ class OwnHybrid:
     needs: frozenset[Need] = frozenset({"facts", "summaries", "recall"})
     rules = WindowRules(
         sections=(
-            Section(name="pins", least=0.05, most=0.25, cap=4096),
-            Section(name="notes", least=0.02, most=0.05, cap=512),
-            Section(name="facts", least=0.02, most=0.06, floor=120, cap=512),
-            Section(name="summary", least=0.05, most=0.12, floor=160, cap=2048),
-            Section(name="important", most=0.03, floor=80, cap=1024),
-            Section(name="tools", most=0.05, cap=1024),
-            Section(name="recalled", most=0.02, floor=80, cap=2048, unused=0.2),
+            Section(name="pins", min_share=0.05, max_share=0.25, cap=4096),
+            Section(name="notes", min_share=0.02, max_share=0.05, cap=512),
+            Section(name="facts", min_share=0.02, max_share=0.06, floor=120, cap=512),
+            Section(name="summary", min_share=0.05, max_share=0.12, floor=160, cap=2048),
+            Section(name="important", max_share=0.03, floor=80, cap=1024),
+            Section(name="tools", max_share=0.05, cap=1024),
+            Section(name="recalled", max_share=0.02, floor=80, cap=2048, unused=0.2),
         ),
         max_step=0.62,
         brief_turns=20,

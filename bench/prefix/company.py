@@ -15,10 +15,10 @@ from bench.prefix.prompts import Shares
 from bench.talks import KINDS, Kind
 from keepthread import Hybrid, View, Window
 
-SIMPLE, HYBRID = "simple", "hybrid"
-_STRATEGIES = {SIMPLE: Window(), HYBRID: Hybrid()}
+WINDOW, HYBRID = "window", "hybrid"
+_STRATEGIES = {WINDOW: Window(), HYBRID: Hybrid()}
 _BESIDE = Bar(-2, at_least=True)
-"""Points of unchanged prefix that a hybrid context may have fewer than a simple one."""
+"""Points of unchanged prefix that a hybrid context may have fewer than a window alone."""
 _USED = Bar(60, at_least=True)
 SETTING = (
     (
@@ -40,8 +40,8 @@ def measure(run: Run, turns: int, counter: Counter) -> Iterator[Row]:
     found = {kind: held(kind, SEED) for kind in KINDS}
     for budget in BUDGETS:
         for kind in KINDS:
-            simple, hybrid = (found[kind][f"{name} {budget}"] for name in _STRATEGIES)
-            yield from _rows(budget, kind, simple, hybrid)
+            window, hybrid = (found[kind][f"{name} {budget}"] for name in _STRATEGIES)
+            yield from _rows(budget, kind, window, hybrid)
     if run.quick:
         return
     others = {kind: [held(kind, seed) for seed in OTHER_SEEDS] for kind in KINDS}
@@ -51,7 +51,7 @@ def measure(run: Run, turns: int, counter: Counter) -> Iterator[Row]:
             yield from _others(budget, kind, pairs)
 
 
-def _rows(budget: int, kind: Kind, simple: Shares, hybrid: Shares) -> Iterator[Row]:
+def _rows(budget: int, kind: Kind, window: Shares, hybrid: Shares) -> Iterator[Row]:
     group = f"{budget:,} tokens, in company"
 
     def row(what: str, value: float, unit: str, bar: Bar | None = None) -> Row:
@@ -59,11 +59,11 @@ def _rows(budget: int, kind: Kind, simple: Shares, hybrid: Shares) -> Iterator[R
         return Row(group=group, name=name, value=value, unit=unit, bar=bar)
 
     body = "% of all but the tails"
-    yield row("unchanged before the tail, simple", simple.body, body)
+    yield row("unchanged before the tail, window", window.body, body)
     yield row("unchanged before the tail, hybrid", hybrid.body, body)
     yield row(
-        "unchanged before the tail, hybrid less simple",
-        hybrid.body - simple.body,
+        "unchanged before the tail, hybrid less window",
+        hybrid.body - window.body,
         "points",
         _BESIDE,
     )
@@ -77,7 +77,7 @@ def _others(budget: int, kind: Kind, pairs: Sequence[Sequence[Shares]]) -> Itera
     """Yield the median of several conversations, the least and the most."""
     group = f"{budget:,} tokens, in company, {len(pairs)} other conversations of each kind"
     for what, unit, values in (
-        ("hybrid less simple", "points", [hybrid.body - simple.body for simple, hybrid in pairs]),
+        ("hybrid less window", "points", [hybrid.body - window.body for window, hybrid in pairs]),
         ("budget used, hybrid", "%", [hybrid.used or 0.0 for _, hybrid in pairs]),
     ):
         yield Row(

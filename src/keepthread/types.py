@@ -302,7 +302,7 @@ class Unread(NamedTuple):
     """A session that is not fully indexed yet."""
 
     session: SessionKey
-    upto: int
+    until: int
     """The last position that is indexed."""
     last: int
     """The end of the log."""

@@ -67,7 +67,7 @@ class HiddenRanges(NamedTuple):
         span = self._before(seq)
         return span if span is not None and seq <= span.last else None
 
-    def upto(self, seq: int) -> "HiddenRanges":
+    def until(self, seq: int) -> "HiddenRanges":
         """Return the ranges as they were for a log that ended at a position."""
         spans = [span for span in (*self.hidden, *self.inner) if span.last <= seq]
         inner = [s for s in spans if any(_covers(other, s) for other in spans if other is not s)]

@@ -18,56 +18,55 @@ SectionName: TypeAlias = Literal[
 class Section:
     """A part of a context and its shares of what the system prompt leaves.
 
-    `most` is what it may take and what the window gives up for it, though never more tokens than
-    `cap`, and in a small room up to `floor` tokens, a quarter of the room at most. `least` is what
-    a newest message that has to be cut leaves to it. `unused` is up to what share it may grow at
-    nobody's cost, by what all others leave unused. A section that has nothing to say claims
-    nothing.
+    A section takes up to `max_share`, which the window gives up for it, but never more than `cap`
+    tokens; in a small room it may take up to `floor` tokens, a quarter of the room at most.
+    `min_share` is left to it even if the newest message has to be cut. It may grow up to the share
+    `unused` by what the others leave unused. A section without content claims nothing.
     """
 
     name: SectionName
-    least: float = 0.0
-    most: float
+    min_share: float = 0.0
+    max_share: float
     floor: int = 0
     cap: int | None = None
     unused: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse shares that mean nothing."""
-        if not 0 <= self.least <= self.most <= 1:
-            raise InvalidInput(f"{self.name}: shares must be 0 <= least <= most <= 1")
+        if not 0 <= self.min_share <= self.max_share <= 1:
+            raise InvalidInput(f"{self.name}: shares must be 0 <= min_share <= max_share <= 1")
         if not 0 <= self.unused <= 1:
             raise InvalidInput(f"{self.name}: the unused share must be between 0 and 1")
         if self.floor < 0 or (self.cap is not None and self.cap < self.floor):
             raise InvalidInput(f"{self.name}: tokens must be 0 <= floor <= cap")
 
-    def most_of(self, room: int) -> int:
+    def max_tokens(self, room: int) -> int:
         """Return the most tokens it may take of a room."""
-        share = int(room * self.most)
-        share = max(share, min(self.floor, room // 4)) if self.most else 0
+        share = int(room * self.max_share)
+        share = max(share, min(self.floor, room // 4)) if self.max_share else 0
         return share if self.cap is None else min(share, self.cap)
 
-    def most_with_unused(self, room: int) -> int:
+    def max_tokens_with_unused(self, room: int) -> int:
         """Return the most tokens it may take of a room if others leave enough."""
-        share = max(self.most_of(room), int(room * self.unused))
+        share = max(self.max_tokens(room), int(room * self.unused))
         return share if self.cap is None else min(share, self.cap)
 
-    def least_of(self, room: int) -> int:
+    def min_tokens(self, room: int) -> int:
         """Return the tokens it can count on in a room."""
-        return min(int(room * self.least), self.most_of(room))
+        return min(int(room * self.min_share), self.max_tokens(room))
 
 
-_PINS: Final = Section(name="pins", least=0.05, most=0.25, cap=4096)
-_NOTES: Final = Section(name="notes", least=0.02, most=0.05, cap=512)
-_FACTS: Final = Section(name="facts", least=0.02, most=0.06, floor=120, cap=512)
-_SUMMARY: Final = Section(name="summary", least=0.05, most=0.12, floor=160, cap=2048)
-_IMPORTANT: Final = Section(name="important", most=0.03, floor=80, cap=1024)
-_TOOLS: Final = Section(name="tools", most=0.05, cap=1024)
+_PINS: Final = Section(name="pins", min_share=0.05, max_share=0.25, cap=4096)
+_NOTES: Final = Section(name="notes", min_share=0.02, max_share=0.05, cap=512)
+_FACTS: Final = Section(name="facts", min_share=0.02, max_share=0.06, floor=120, cap=512)
+_SUMMARY: Final = Section(name="summary", min_share=0.05, max_share=0.12, floor=160, cap=2048)
+_IMPORTANT: Final = Section(name="important", max_share=0.03, floor=80, cap=1024)
+_TOOLS: Final = Section(name="tools", max_share=0.05, cap=1024)
 
-_RECALLED: Final = Section(name="recalled", most=0.02, floor=80, cap=2048, unused=0.2)
-_ALL_RECALLED: Final = Section(name="recalled", most=1.0)
+_RECALLED: Final = Section(name="recalled", max_share=0.02, floor=80, cap=2048, unused=0.2)
+_ALL_RECALLED: Final = Section(name="recalled", max_share=1.0)
 
-SIMPLE: Final = (_PINS, _NOTES, _FACTS, _TOOLS)
+WINDOW: Final = (_PINS, _NOTES, _FACTS, _TOOLS)
 SUMMARIZED: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _TOOLS)
 HYBRID: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _IMPORTANT, _TOOLS, _RECALLED)
 RECALL: Final = (_FACTS, _ALL_RECALLED)
@@ -92,8 +91,8 @@ class Share(NamedTuple):
     """The tokens that a section may take."""
 
     name: str
-    least: int
-    most: int
+    min_tokens: int
+    max_tokens: int
     with_unused: int
     """The most if others leave enough."""
 
@@ -111,7 +110,10 @@ class Shares(NamedTuple):
             room,
             [
                 Share(
-                    each.name, each.least_of(room), each.most_of(room), each.most_with_unused(room)
+                    each.name,
+                    each.min_tokens(room),
+                    each.max_tokens(room),
+                    each.max_tokens_with_unused(room),
                 )
                 for each in sections
                 if _speaks(each.name, material)
@@ -124,11 +126,11 @@ class Shares(NamedTuple):
 
     def for_window(self) -> int:
         """Return what is left when every other section takes its most."""
-        return max(0, self.room - sum([each.most for each in self.shares]))
+        return max(0, self.room - sum([each.max_tokens for each in self.shares]))
 
-    def beside_least(self) -> int:
+    def with_minimum(self) -> int:
         """Return what is left when every other section takes its least."""
-        return max(0, self.room - sum([each.least for each in self.shares]))
+        return max(0, self.room - sum([each.min_tokens for each in self.shares]))
 
     def given(self, left: int) -> dict[str, int]:
         """Return what each may take of what the window leaves.
@@ -136,7 +138,7 @@ class Shares(NamedTuple):
         The minimum of the sections after it is reserved.
         """
         given: dict[str, int] = {}
-        reserved = sum([each.least for each in self.shares])
+        reserved = sum([each.min_tokens for each in self.shares])
         for name, least, most, _ in self.shares:
             reserved -= least
             given[name] = max(0, min(most, max(left - reserved, min(left, least))))

@@ -17,8 +17,8 @@ from keepthread.context.sections import (
     HYBRID,
     PAST,
     RECALL,
-    SIMPLE,
     SUMMARIZED,
+    WINDOW,
     Section,
     Shares,
     cached_that_fit,
@@ -65,9 +65,9 @@ class Window:
     max_messages: int | None = None
     recall: RecallScope = "owner"
     """Where to recall from: all conversations of the owner, or this one."""
-    sections: Sequence[Section] = SIMPLE
+    sections: Sequence[Section] = WINDOW
 
-    most_step: ClassVar[float] = 0.38
+    max_step: ClassVar[float] = 0.38
     """The most of the window that a step may take: the rest is in use right after it."""
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Summarized(Window):
     verbatim_messages: int = 20
     brief_turns: int = 20
 
-    most_step: ClassVar[float] = 0.62
+    max_step: ClassVar[float] = 0.62
 
     def plan(self, material: Material, budget: int) -> "WindowPlan":
         """Return where the window starts; what is before it can then be looked up."""
@@ -149,7 +149,7 @@ class WindowRules(NamedTuple):
 
     sections: Sequence[Section]
     step: int | None = None
-    max_step: float = Window.most_step
+    max_step: float = Window.max_step
     """The largest share of the window that a step may take."""
     overflow: Overflow = "trim"
     max_messages: int | None = None
@@ -171,7 +171,7 @@ def _rules_of(strategy: Window) -> WindowRules:
     return WindowRules(
         strategy.sections,
         step=strategy.step,
-        max_step=strategy.most_step,
+        max_step=strategy.max_step,
         overflow=strategy.overflow,
         max_messages=strategy.max_messages,
         recall=strategy.recall,
@@ -234,7 +234,7 @@ class WindowPlan:
         needed = self.layout.in_hand()
         if needed > room:
             increment = max(1, self.room // _INCREMENTS)
-            room = min(shares.beside_least(), -(-needed // increment) * increment)
+            room = min(shares.with_minimum(), -(-needed // increment) * increment)
             newest = self.layout.newest
             room = max(room, min(self.room, newest.tokens if newest else 0))
         self.layout.place(room, self.rules.step_for(room), self.rules.max_messages)
@@ -270,7 +270,7 @@ class WindowPlan:
         after = self.layout.cost_after(newest.seq)
         if newest.tokens + after <= self.room:
             return self.room
-        room = self.shares.beside_least()
+        room = self.shares.with_minimum()
         return max(room - after, room // 2) if after else room
 
     # --- around the window ---
@@ -445,9 +445,11 @@ def _only(message: Message | None) -> list[Message]:
 
 
 STRATEGIES: Final = {
-    "simple": Window,
-    "summarization": Summarized,
+    "window": Window,
+    "summarized": Summarized,
     "hybrid": Hybrid,
     "recall": Recall,
 }
 """Our strategies by the names that settings have for them."""
+ALIASES: Final = {"simple": "window", "summarization": "summarized"}
+"""Other names of strategies that settings accept."""

@@ -75,7 +75,7 @@ class CacheEntry(NamedTuple):
         """Return the entry after it served in a turn: its lifetime starts again."""
         return self._replace(last=max(self.last, turn + self.cache_turns - 1))
 
-    def upto(self, turn: int) -> "CacheEntry":
+    def until(self, turn: int) -> "CacheEntry":
         """Return the entry as it could be in a log that ends with a turn."""
         return self._replace(last=min(self.last, turn + self.cache_turns - 1))
 

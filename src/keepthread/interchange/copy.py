@@ -175,9 +175,9 @@ class Copying:
 
     # --- messages ---
 
-    async def _load(self, pair: Pair, after: int, upto: int) -> None:
-        while after < upto:
-            page = await self.source.read(pair.source, after=after, upto=upto, limit=PAGE)
+    async def _load(self, pair: Pair, after: int, until: int) -> None:
+        while after < until:
+            page = await self.source.read(pair.source, after=after, until=until, limit=PAGE)
             if not page:
                 return
             for batch in _batches(page):
@@ -384,15 +384,15 @@ class Comparison:
 
     # --- messages ---
 
-    async def _log(self, pair: Pair, upto: int) -> bool:
+    async def _log(self, pair: Pair, until: int) -> bool:
         """Compare two logs up to a position; return whether no message of the source is damaged."""
         sound = True
         wrong: list[int] = []
         erased: list[int] = []
         after = 0
-        while after < upto:
-            mine = await self._source.read(pair.source, after=after, upto=upto, limit=PAGE)
-            theirs = await self._target.read(pair.target, after=after, upto=upto, limit=PAGE)
+        while after < until:
+            mine = await self._source.read(pair.source, after=after, until=until, limit=PAGE)
+            theirs = await self._target.read(pair.target, after=after, until=until, limit=PAGE)
             for old, new in _aligned(mine, theirs, after):
                 if old and new and old.state == "erased" and new.state == "live":
                     erased.append(old.seq)
@@ -401,7 +401,7 @@ class Comparison:
                 if old and old.state == "damaged":
                     sound = False
                     self._done.damaged.append(f"message {old.seq} of session {pair.id!r}")
-            after = min(after + PAGE, upto)
+            after = min(after + PAGE, until)
             self._done.messages += len(mine)
             if self._progress:
                 self._progress(self._done.messages, max(self._copying.total, self._done.messages))

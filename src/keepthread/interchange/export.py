@@ -129,7 +129,7 @@ class _Export:
         after = 0
         while after < session.messages:
             page = await self.store.read(
-                session.key, after=after, upto=session.messages, limit=_PAGE
+                session.key, after=after, until=session.messages, limit=_PAGE
             )
             for message in page:
                 if message.state == "damaged":

@@ -63,7 +63,7 @@ async def write_transcript(
     done = Exported(sessions=1, damaged=[])
     write(header_of(session).encode())
     while page := await store.read(
-        session.key, after=done.messages, upto=session.messages, limit=_PAGE
+        session.key, after=done.messages, until=session.messages, limit=_PAGE
     ):
         for message in page:
             write(markdown_of(message).encode())

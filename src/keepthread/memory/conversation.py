@@ -32,7 +32,7 @@ from keepthread.protocols import (
 )
 from keepthread.stores.codec import encode
 from keepthread.stores.kinds import FACT
-from keepthread.stores.validation import check_count, show
+from keepthread.stores.validation import check_count, check_message
 from keepthread.types import JSON, Message, Scope, Selection, SessionKey
 
 _MOST_READS: Final = 6
@@ -101,8 +101,7 @@ class Conversation(NamedTuple):
 
     async def _counted(self, message: Message) -> Message:
         """Return a message with its token count; a count given by the caller is kept."""
-        if type(message) is not Message:
-            raise InvalidInput(f"expected a Message, not {show(message)}")
+        check_message(message)
         try:
             tokens = message.tokens or await self._count(message)
         except (AttributeError, TypeError, ValueError, RecursionError):
@@ -125,6 +124,8 @@ class Conversation(NamedTuple):
         user_seq: int = 0,
     ) -> Context:
         """Gather, choose, and return what a model should see."""
+        if isinstance(view, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(f"a view is a name, not {view}; did you mean budget={view}?")
         name = "chat" if view is None else view
         chosen = self._view(name)
         tokens = chosen.budget if budget is None else check_count(budget, "budget")
@@ -185,7 +186,11 @@ class Conversation(NamedTuple):
             if not plan.missing:
                 break
             material = await gather_older(
-                self.store, self.key, material, tokens=plan.missing << trial, least=2 << trial
+                self.store,
+                self.key,
+                material,
+                tokens=plan.missing << trial,
+                min_messages=2 << trial,
             )
             plan = plan_of(strategy, material, budget)
         return plan, material

@@ -10,6 +10,7 @@ from keepthread.context.strategies import Window
 from keepthread.context.views import plan_of
 from keepthread.models.tokens import counter as best_counter
 from keepthread.protocols import History, Material, Strategy, TokenCounter
+from keepthread.stores.validation import check_message
 from keepthread.types import Message
 
 
@@ -25,6 +26,8 @@ def fit(
 
     Positions in `why` count from 1.
     """
+    for message in messages:
+        check_message(message)
     measure = counter or best_counter()
     asked = accumulate(message.role == "user" for message in messages)
     placed = [

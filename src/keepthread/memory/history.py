@@ -111,7 +111,7 @@ async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> Se
     end = target.forked_from.seq if target.forked_from else end
     copied = target.messages
     while copied < end:
-        page = await store.read(source.key, after=copied, upto=end, limit=_COPY)
+        page = await store.read(source.key, after=copied, until=end, limit=_COPY)
         copied = await store.load(target.key, page)
     await _copy_shelf(store, source.key, target.key, end)
     while True:
@@ -162,9 +162,9 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
         if entry := CacheEntry.of(record) if record.kind == TOOL else None:
             if made_after(entry, source, end):
                 continue
-            value = entry.upto(turn).to_json()
+            value = entry.until(turn).to_json()
         if record.kind == MARKS:
-            value = HiddenRanges.from_json(value).upto(end).to_json()
+            value = HiddenRanges.from_json(value).until(end).to_json()
         elif any(span.session == source and span.last > end for span in record.made_of):
             continue
         spans = [

@@ -53,7 +53,7 @@ async def gather(
     leaves that message out; `recalls` says whether the store can search.
     """
     found = await store.gather(
-        session, tokens=tokens, least=LEAST, kinds=(MARKS,), follow=_FOLLOWED
+        session, tokens=tokens, min_messages=LEAST, kinds=(MARKS,), follow=_FOLLOWED
     )
     marks = await _with_own(store, session, marks_of(found.records), user_seq)
     messages: Sequence[Message] = found.messages
@@ -90,7 +90,7 @@ async def gather(
 
 
 async def gather_older(
-    store: Store, session: SessionKey, material: Material, *, tokens: int, least: int
+    store: Store, session: SessionKey, material: Material, *, tokens: int, min_messages: int
 ) -> Material:
     """Return material with more of the older messages: all that fit, and at least `least`.
 
@@ -98,7 +98,9 @@ async def gather_older(
     """
     marks = HiddenRanges(material.hidden)
     before = material.messages[0].seq
-    read = await _read_back(store, session, marks, before, tokens=tokens, least=least, limit=_PAGE)
+    read = await _read_back(
+        store, session, marks, before, tokens=tokens, min_messages=min_messages, limit=_PAGE
+    )
     older = [message for message in read if message.seq != material.passed]
     if not older:
         return material._replace(earlier=0)
@@ -153,8 +155,11 @@ async def _visible(
     shown = [message for message in messages if not marks.hides(message.seq)]
     left = tokens - sum(message.tokens for message in shown)
     before = messages[0].seq if messages else 1
-    least = LEAST - len(shown)
-    return [*await _read_back(store, session, marks, before, tokens=left, least=least), *shown]
+    min_messages = LEAST - len(shown)
+    return [
+        *await _read_back(store, session, marks, before, tokens=left, min_messages=min_messages),
+        *shown,
+    ]
 
 
 async def _read_back(
@@ -164,23 +169,23 @@ async def _read_back(
     before: int,
     *,
     tokens: int,
-    least: int,
+    min_messages: int,
     limit: int | None = None,
 ) -> list[Message]:
     """Return the visible messages before a position, as many as fit, oldest first."""
     found: list[Message] = []
-    while (tokens > 0 or least > 0) and (span := marks.visible_before(before)):
+    while (tokens > 0 or min_messages > 0) and (span := marks.visible_before(before)):
         older = await store.tail(
             session,
             tokens=max(0, tokens),
-            least=max(0, least),
+            min_messages=max(0, min_messages),
             before=span[1] + 1,
             after=span[0] - 1,
             limit=limit and limit - len(found),
         )
         found = [*older, *found]
         tokens -= sum(message.tokens for message in older)
-        least -= len(older)
+        min_messages -= len(older)
         if not older or older[0].seq > span[0]:
             break
         before = span[0]

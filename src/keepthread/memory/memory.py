@@ -12,6 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from keepthread.context.views import View
@@ -34,7 +35,7 @@ from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
 from keepthread.stores.codec import new_id
 from keepthread.stores.records import check_durability
 from keepthread.stores.url import store_at
-from keepthread.stores.validation import check_count, check_id
+from keepthread.stores.validation import check_count, check_id, seconds_of
 from keepthread.types import JSON, Durability, Role, SessionInfo, SessionKey, Verification
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ _PAGE: Final = 500
 _NOTED_LATE: Final = 1.0  # seconds
 
 _log: Final = logging.getLogger("keepthread")
+_WARNED: Final = 1000
+"""Sessions of which a memory remembers that it warned about them."""
 
 
 class Memory:
@@ -64,6 +67,7 @@ class Memory:
         self.compaction = services.compaction
         self.extraction = services.options.extraction
         self._services = services
+        self._warned: set[str] = set()
         self._runtime = services.runtime
         self._maintenance = services.maintenance
         self._tenants = tenants
@@ -83,7 +87,7 @@ class Memory:
         tracer: Tracer | None = None,
         durability: Durability | None = None,
         outbox: str | None = None,
-        patience: float | None = None,
+        timeout: float | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> "Opening":
@@ -102,7 +106,7 @@ class Memory:
           `replicated`; an engine that gives less raises `DurabilityTooLow`.
         - `outbox`: the path of a file that takes messages while the server is away, and delivers
           them when it is back.
-        - `patience`: for how many seconds a call waits for a store that is busy or away.
+        - `timeout`: for how many seconds a call waits for a store that is busy or away.
         - `clock`, `ids`: return the time in seconds since 1970, and a new unique id.
         """
         options = Options(
@@ -117,7 +121,7 @@ class Memory:
             ids=ids,
         )
         check_durability(durability)
-        store = store_at(url, outbox, patience)
+        store = store_at(url, outbox, timeout)
 
         async def memory() -> Memory:
             opened = await store(tenant=tenant, durability=durability, clock=clock, ids=ids)
@@ -194,6 +198,13 @@ class Memory:
         """
         found = await self._find(id, owner)
         if found is not None:
+            ignored = system_prompt is not None and system_prompt != found.info.system_prompt
+            if ignored and self._warn_once(id):
+                _log.warning(
+                    "session %r exists already, so system_prompt is ignored;"
+                    " `session.update(system_prompt=…)` changes it",
+                    id,
+                )
             return found
         try:
             return await self.create_session(
@@ -279,19 +290,20 @@ class Memory:
         *,
         owner: str | None = None,
         session: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
         roles: Collection[Role] | None = None,
         limit: int = 10,
         progress: Progress | None = None,
     ) -> list[Hit]:
         """Return the messages most related to a question, the best first, each with the reason.
 
-        `since` and `until` are seconds since 1970. The search covers the whole log, including
-        messages that contexts hide, but not delegated tasks. `progress` reports the indexing of new
-        messages.
+        `since` and `until` are seconds since 1970, or datetimes with a time zone. The search covers
+        the whole log, including messages that contexts hide, but not delegated tasks. `progress`
+        reports the indexing of new messages.
         """
-        filters = Filters(owner, session, since, until, roles)
+        began, ended = seconds_of(since, "since"), seconds_of(until, "until")
+        filters = Filters(owner, session, began, ended, roles)
         return await self._services.searching.search(query, filters, limit=limit, progress=progress)
 
     async def index(self, *, owner: str | None = None, progress: Progress | None = None) -> None:
@@ -317,8 +329,8 @@ class Memory:
         owner: str | None = None,
         author: str | None = None,
         source: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
         answers: bool = False,
         rewrite: bool = False,
         dry_run: bool = False,
@@ -327,13 +339,14 @@ class Memory:
         """Erase messages, their copies and everything that was made from them, permanently.
 
         A message is erased if it matches every given argument; `since` and `until` are seconds
-        since 1970. If only a session or an owner is given, all of it is erased, including titles,
-        prompts and the owner's facts. `answers` also erases answers known to have been written from
-        the messages. `rewrite` lets a server rewrite its tables, which locks them for a while.
-        `dry_run` only reports what would be erased.
+        since 1970, or datetimes with a time zone. If only a session or an owner is given, all of it
+        is erased, including titles, prompts and the owner's facts. `answers` also erases answers
+        known to have been written from the messages. `rewrite` lets a server rewrite its tables,
+        which locks them for a while. `dry_run` only reports what would be erased.
         """
+        began, ended = seconds_of(since, "since"), seconds_of(until, "until")
         await self._services.settle()
-        query = ForgetQuery(session, message, owner, author, source, since, until)
+        query = ForgetQuery(session, message, owner, author, source, began, ended)
         if vectors := self._services.searching.vectors:
             await vectors.expect(self.store)
         forgetting = self._services.forgetting(progress)
@@ -342,6 +355,13 @@ class Memory:
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         """Check everything that is stored."""
         return await self.store.verify(progress=progress)
+
+    def _warn_once(self, id: str) -> bool:
+        """Return whether a session was not warned about yet; a server may ask for it each time."""
+        if id in self._warned or len(self._warned) >= _WARNED:
+            return False
+        self._warned.add(id)
+        return True
 
     async def _find(self, id: str, owner: str | None) -> Session | None:
         await self._services.settle()

@@ -98,7 +98,7 @@ class Session:
         (stored,) = await self.append(Message(role=role, content=content, id=id or ""))
         return stored
 
-    add_message = add_message
+    add_turn = add_message
 
     def turn(
         self,

@@ -1,6 +1,7 @@
 """A turn: the user message is stored before any model is asked, and there is one answer."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,6 +43,7 @@ from keepthread.stores.rows import AwaitedTurn
 from keepthread.stores.validation import check_count, show
 from keepthread.types import JSON, Message, Origin, Record, Scope, Span
 
+_log: Final = logging.getLogger("keepthread")
 NO_ANSWER: Final = "(no answer)"
 
 
@@ -102,6 +104,7 @@ class Turn:
 
         A tool's result without an id gets one from its call, and the first result stays.
         """
+        self._check_open()
         async with self._appending:
             named, calls = self._calls.name(messages, self._conversation.ids)
             given = {message.id for message in messages}
@@ -133,10 +136,13 @@ class Turn:
         again; concurrent callers run the tool once. An exception of `run` is recorded and raised;
         exceptions, and results of a tool with `side_effects`, are never cached.
         """
+        self._check_open()
         request = tool_request(name, args)
         if call_id is not None and not self._calls.has(call_id):
             raise InvalidInput(f"this turn has no call {show(call_id)}; append it first")
         check_count(cache_turns, "cache_turns")
+        if cache_turns and side_effects:
+            _log.warning("cache_turns of tool %r is ignored, because it has side effects", name)
         ran = False
 
         async def running() -> Recorded:
@@ -185,6 +191,7 @@ class Turn:
         `recorded=False` the child leaves nothing in this log: for a stage of a pipeline whose
         answer later contexts do not need.
         """
+        self._check_open()
         if self.user.state == "queued":
             raise Unavailable("a task can be delegated once the user message was delivered")
         given = Task(
@@ -209,6 +216,7 @@ class Turn:
         newest: bool = True,
     ) -> Context:
         """Return what a model should see to answer this turn; see `Session.context`."""
+        self._check_open()
         await self._arrived()
         context = await self._conversation.context(
             view, budget=budget, query=query, newest=newest, user_seq=self.user.seq
@@ -233,7 +241,10 @@ class Turn:
         least trusted origin of all these; without a context, none of it is known. In an outbox,
         `usage` and `truncated` go into the answer's meta.
         """
-        if self.answer is None:
+        self._check_open()
+        if self.answer is not None:
+            self._warn_if_dropped(answer)
+        else:
             message = Message(role="assistant", content=answer) if type(answer) is str else answer
             if not isinstance(message, Message) or message.role != "assistant":
                 raise InvalidInput("an answer is a text or a message of the assistant")
@@ -258,6 +269,23 @@ class Turn:
         return self.answer
 
     # --- inside ---
+
+    def _check_open(self) -> None:
+        if self.user.seq == 0 and self.user.state != "queued":
+            raise InvalidInput(
+                "the turn is not open yet; enter it first: `async with session.turn(…) as turn:`"
+                " (`with` in keepthread.sync)"
+            )
+
+    def _warn_if_dropped(self, answer: str | Message) -> None:
+        """Log that an answer is dropped, because the turn has another one already."""
+        text = answer.content if isinstance(answer, Message) else answer
+        if self.answer is not None and text != self.answer.content:
+            _log.warning(
+                "turn %d of session %r already has an answer; the new one is dropped",
+                self.number,
+                self._conversation.id,
+            )
 
     def _closing(self) -> list[Message]:
         """Return the messages that close open calls.

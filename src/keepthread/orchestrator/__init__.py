@@ -5,7 +5,7 @@ rest of the library does not depend on them.
 """
 
 from keepthread.orchestrator.models import Fallback
-from keepthread.orchestrator.pipeline import orchestrate, pursue
+from keepthread.orchestrator.pipeline import orchestrate, run
 from keepthread.orchestrator.planner import plan
 from keepthread.orchestrator.router import route
 from keepthread.orchestrator.types import (
@@ -45,6 +45,6 @@ __all__ = [
     "Used",
     "orchestrate",
     "plan",
-    "pursue",
     "route",
+    "run",
 ]

@@ -12,12 +12,12 @@ from keepthread.orchestrator.specialist import Specialist, side_by_side
 from keepthread.orchestrator.types import (
     Began,
     Ended,
+    EventHandler,
     Limits,
     Plan,
     Result,
     Runnable,
     Subtask,
-    Tell,
 )
 from keepthread.protocols import ChatModel
 from keepthread.types import Message
@@ -35,7 +35,7 @@ async def execute(
     tools: Mapping[str, Runnable],
     model: ChatModel,
     limits: Limits,
-    tell: Tell,
+    on_event: EventHandler,
 ) -> list[Result]:
     """Run a plan; each step is a delegated task of the turn, which records its result."""
     places = asyncio.Semaphore(limits.at_once)
@@ -44,7 +44,7 @@ async def execute(
     async def run(subtask: Subtask) -> Result:
         needed = [await running[id] for id in subtask.needs]
         async with places:
-            tell(Began(subtask))
+            on_event(Began(subtask))
             try:
                 async with asyncio.timeout(limits.subtask_seconds):
                     answer = await carried_out(subtask, needed)
@@ -54,7 +54,7 @@ async def execute(
                 result = Result(subtask, failed=late)
             except (KeepthreadError, NotRun) as error:
                 result = Result(subtask, failed=str(error) or type(error).__name__)
-        tell(Ended(result))
+        on_event(Ended(result))
         return result
 
     async def carried_out(subtask: Subtask, needed: Sequence[Result]) -> Message:
@@ -64,7 +64,7 @@ async def execute(
         async with child:
             if failed := [each.subtask.id for each in needed if each.failed]:
                 raise NotRun(f"it needs {', '.join(failed)}, which failed")
-            specialist = Specialist(child, subtask, allowed, model, limits, tell)
+            specialist = Specialist(child, subtask, allowed, model, limits, on_event)
             return child.answer or await specialist.work(child.finish)
 
     async with side_by_side() as group:

@@ -18,6 +18,7 @@ from keepthread.orchestrator.prompts import prompt
 from keepthread.orchestrator.router import as_route, route
 from keepthread.orchestrator.types import (
     Answer,
+    EventHandler,
     Limits,
     Models,
     Plan,
@@ -27,7 +28,6 @@ from keepthread.orchestrator.types import (
     Routed,
     Runnable,
     Said,
-    Tell,
     noop,
 )
 from keepthread.types import Attachment, Reply
@@ -48,12 +48,12 @@ async def orchestrate(
     author: str | None = None,
     attachments: Sequence[Attachment] = (),
     limits: Limits | None = None,
-    tell: Tell = noop,
+    on_event: EventHandler = noop,
 ) -> Answer:
     """Answer a request; without a session nothing is stored, but all else is the same.
 
     The request is stored first and the answer last; between them are the steps and their results.
-    An id makes it safe to deliver the same request twice. `tell` is called with events.
+    An id makes it safe to deliver the same request twice. `on_event` is called with events.
     """
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -61,26 +61,26 @@ async def orchestrate(
         turn = await enter(session.turn(request, id=id, author=author, attachments=attachments))
         if (answer := turn.answer) is not None:
             return Answer(answer.content, message=answer)
-        found = await pursue(turn, request, tools, models, limits=limits, tell=tell)
+        found = await run(turn, request, tools, models, limits=limits, on_event=on_event)
         usage = found.usage._asdict() if found.usage else None
         message = await turn.finish(found.text, usage=usage, truncated=found.truncated)
         return found._replace(text=message.content, message=message)
 
 
-async def pursue(
+async def run(
     turn: Turn,
     request: str,
     tools: Sequence[Runnable],
     models: Models,
     *,
     limits: Limits | None = None,
-    tell: Tell = noop,
+    on_event: EventHandler = noop,
 ) -> Answer:
     """Find the answer to the request of a turn that has begun; the caller stores it."""
     spent = Spent()
     known = {each.tool.name: each for each in tools}
     counted = Models(*(Counted(model, spent) for model in models))
-    work = _Work(turn, request, known, counted, limits or Limits(), tell)
+    work = _Work(turn, request, known, counted, limits or Limits(), on_event)
     return (await work.answer())._replace(usage=spent.usage)
 
 
@@ -92,7 +92,7 @@ class _Work(NamedTuple):
     tools: Mapping[str, Runnable]
     models: Models
     limits: Limits
-    tell: Tell
+    on_event: EventHandler
 
     async def answer(self) -> Answer:
         route = await self.route()
@@ -100,7 +100,7 @@ class _Work(NamedTuple):
         results: list[Result] = []
         if plan:
             model = self.models.specialist
-            results = await execute(plan, self.turn, self.tools, model, self.limits, self.tell)
+            results = await execute(plan, self.turn, self.tools, model, self.limits, self.on_event)
         reply = await self.said()
         return Answer(reply.content, route, plan, results, truncated=reply.truncated)
 
@@ -111,7 +111,7 @@ class _Work(NamedTuple):
             decided = await self.decided(ROUTER, asked, as_route)
         except ModelRefused as error:
             decided = Route(direct=False, why=str(error))
-        self.tell(Routed(decided))
+        self.on_event(Routed(decided))
         return decided
 
     async def plan(self) -> Plan | None:
@@ -122,9 +122,9 @@ class _Work(NamedTuple):
         try:
             decided = await self.decided(PLANNER, asked, check)
         except ModelRefused as error:
-            self.tell(Planned(None, str(error)))
+            self.on_event(Planned(None, str(error)))
             return None
-        self.tell(Planned(decided))
+        self.on_event(Planned(decided))
         return decided
 
     async def decided(
@@ -157,7 +157,7 @@ class _Work(NamedTuple):
                         reply = piece
                     else:
                         said += piece
-                        self.tell(Said(piece))
+                        self.on_event(Said(piece))
         except (ModelCut, ModelUnavailable):
             if not said:
                 raise

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 from keepthread.context.ids import distinct_calls
 from keepthread.errors import InvalidInput, ModelRefused, ToolError, ToolUnavailable
 from keepthread.memory.turn import Turn
-from keepthread.orchestrator.types import Limits, Runnable, Subtask, Tell, Used
+from keepthread.orchestrator.types import EventHandler, Limits, Runnable, Subtask, Used
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Message, Reply, Tool, ToolCall
 
@@ -25,7 +25,7 @@ class Specialist(NamedTuple):
     """The tools it may use, by name."""
     model: ChatModel
     limits: Limits
-    tell: Tell
+    on_event: EventHandler
 
     async def work(self, finish: Callable[..., Awaitable[Message]]) -> Message:
         """Let the model call tools until it answers; finish with that answer and return it."""
@@ -73,7 +73,7 @@ class Specialist(NamedTuple):
         if failed and not ran:
             text = f"(failed: {failed})"
             await self.child.append(Message(role="tool", content=text, tool_call_id=call.id))
-        self.tell(Used(self.subtask, name, given, not ran and not failed, failed))
+        self.on_event(Used(self.subtask, name, given, not ran and not failed, failed))
 
     def _chosen(self, call: ToolCall, number: int) -> tuple[Runnable, Mapping[str, JSON]]:
         """Return the tool and the arguments of a call; for a wrong call, a tool that says why."""

@@ -171,7 +171,7 @@ class Said(NamedTuple):
 
 
 Event: TypeAlias = Routed | Planned | Began | Used | Ended | Said
-Tell: TypeAlias = Callable[[Event], object]
+EventHandler: TypeAlias = Callable[[Event], object]
 
 
 def noop(_: object) -> None:

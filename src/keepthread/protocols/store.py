@@ -152,12 +152,13 @@ class Store(Protocol):
         limit: int | None = None,
         before: int | None = None,
         after: int = 0,
-        least: int = 0,
+        min_messages: int = 0,
     ) -> list[Message]:
         """Return the newest messages that fit, oldest first, between two positions if given.
 
         Reads about as much as it returns, however long the log is. Tombstones and damaged
-        messages are included and cost no tokens. `least` messages are returned whatever they cost.
+        messages are included and cost no tokens. At least `min_messages` are returned, whatever
+        they cost.
         """
         ...
 
@@ -166,7 +167,7 @@ class Store(Protocol):
         session: SessionKey,
         *,
         tokens: int,
-        least: int = 0,
+        min_messages: int = 0,
         kinds: Sequence[str] = (),
         follow: Sequence[str] = (),
     ) -> Gathered:
@@ -179,7 +180,7 @@ class Store(Protocol):
         ...
 
     async def read(
-        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
+        self, session: SessionKey, *, after: int = 0, until: int | None = None, limit: int = 100
     ) -> list[Message]:
         """Return the messages after a position, oldest first."""
         ...
@@ -303,11 +304,11 @@ class Searchable(Protocol):
         self,
         view: str,
         read: Unread,
-        upto: int,
+        until: int,
         parts: Sequence[Part],
         sittings: Sequence[Sitting],
     ) -> None:
-        """Index the messages after `read.upto` up to a position, and remember that position.
+        """Index the messages after `read.until` up to a position, and remember that position.
 
         `sittings` are the new and changed ones. If another caller has indexed more in the
         meantime, or a message of the session was erased, `Stale` is raised and nothing is added.
@@ -322,9 +323,9 @@ class Searchable(Protocol):
         owner: str | None = None,
         session: SessionKey | None = None,
         only: MessageFilter | None = None,
-        most: int = 5000,
+        max_places: int = 5000,
     ) -> Found:
-        """Return the newest places of these words, up to `most` of each.
+        """Return the newest places of these words, up to `max_places` of each.
 
         With `only`, the newest places among the matching messages.
         """
@@ -344,7 +345,7 @@ class Searchable(Protocol):
         ...
 
     async def put_vectors(
-        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+        self, view: str, read: Unread, until: int, vectors: Mapping[int, Embedding]
     ) -> None:
         """Store vectors by place, and remember the last indexed position, as `index` does."""
         ...

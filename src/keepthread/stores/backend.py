@@ -42,14 +42,14 @@ class Tail(NamedTuple):
     limit: int | None
     before: int
     after: int
-    least: int
+    min_messages: int
 
 
 class Gather(NamedTuple):
     """A request for the material of a context."""
 
     tokens: int
-    least: int
+    min_messages: int
     kinds: Sequence[str]
     follow: Sequence[str]
 
@@ -101,7 +101,7 @@ class Backend(Protocol):
     async def tail(self, tenant: str, session: SessionKey, wanted: Tail, /) -> list[Message]: ...
     async def gather(self, tenant: str, session: SessionKey, wanted: Gather, /) -> Gathered: ...
     async def read(
-        self, tenant: str, session: SessionKey, after: int, upto: int, limit: int, /
+        self, tenant: str, session: SessionKey, after: int, until: int, limit: int, /
     ) -> list[Message]: ...
     async def find(
         self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int], /

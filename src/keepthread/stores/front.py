@@ -138,10 +138,12 @@ class Front(Generic[B]):
         limit: int | None = None,
         before: int | None = None,
         after: int = 0,
-        least: int = 0,
+        min_messages: int = 0,
     ) -> list[Message]:
-        check_positions(tokens=tokens, limit=limit, before=before, after=after, least=least)
-        wanted = Tail(tokens, limit, MAX_COUNT if before is None else before, after, least)
+        check_positions(
+            tokens=tokens, limit=limit, before=before, after=after, min_messages=min_messages
+        )
+        wanted = Tail(tokens, limit, MAX_COUNT if before is None else before, after, min_messages)
         return await self.backend.tail(self._tenant, session, wanted)
 
     async def gather(
@@ -149,21 +151,21 @@ class Front(Generic[B]):
         session: SessionKey,
         *,
         tokens: int,
-        least: int = 0,
+        min_messages: int = 0,
         kinds: Sequence[str] = (),
         follow: Sequence[str] = (),
     ) -> Gathered:
-        check_positions(tokens=tokens, least=least)
+        check_positions(tokens=tokens, min_messages=min_messages)
         for kind in (*kinds, *follow):
             check_id(kind, "kind")
-        wanted = Gather(tokens, least, kinds, follow)
+        wanted = Gather(tokens, min_messages, kinds, follow)
         return await self.backend.gather(self._tenant, session, wanted)
 
     async def read(
-        self, session: SessionKey, *, after: int = 0, upto: int | None = None, limit: int = 100
+        self, session: SessionKey, *, after: int = 0, until: int | None = None, limit: int = 100
     ) -> list[Message]:
-        check_positions(after=after, upto=upto, limit=limit)
-        end = MAX_COUNT if upto is None else upto
+        check_positions(after=after, until=until, limit=limit)
+        end = MAX_COUNT if until is None else until
         return await self.backend.read(self._tenant, session, after, end, limit)
 
     async def find(

@@ -248,14 +248,14 @@ class RamBackend:
 
     @exclusive
     async def tail(self, tenant: str, session: SessionKey, wanted: Tail) -> list[Message]:
-        tokens, limit, before, after, least = wanted
+        tokens, limit, before, after, min_messages = wanted
         thread = self._thread(tenant, session)
         found: list[Message] = []
         used = 0
         for seq in range(min(thread.head.seq, before - 1), after, -1):
             message = thread.message(seq)
             used += message.tokens
-            full = tokens is not None and used > tokens and len(found) >= least
+            full = tokens is not None and used > tokens and len(found) >= min_messages
             if full or len(found) == limit:
                 break
             found.append(message)
@@ -264,7 +264,7 @@ class RamBackend:
 
     @exclusive
     async def gather(self, tenant: str, session: SessionKey, wanted: Gather) -> Gathered:
-        tokens, least, kinds, follow = wanted
+        tokens, min_messages, kinds, follow = wanted
         info = self._thread(tenant, session).described()
         scope = Scope(session=session)
         records = [r for kind in kinds for r in await self.scan(tenant, scope, kind, ALL_KEYS)]
@@ -274,17 +274,19 @@ class RamBackend:
         return Gathered(
             system_prompt=info.system_prompt,
             fence=info.fence,
-            messages=await self.tail(tenant, session, Tail(tokens, None, MAX_COUNT, 0, least)),
+            messages=await self.tail(
+                tenant, session, Tail(tokens, None, MAX_COUNT, 0, min_messages)
+            ),
             records=records + followed,
             sources=await self.find(tenant, session, (), seqs),
         )
 
     @exclusive
     async def read(
-        self, tenant: str, session: SessionKey, after: int, upto: int, limit: int
+        self, tenant: str, session: SessionKey, after: int, until: int, limit: int
     ) -> list[Message]:
         thread = self._thread(tenant, session)
-        last = min(thread.head.seq, upto, after + limit)
+        last = min(thread.head.seq, until, after + limit)
         return [thread.message(seq) for seq in range(after + 1, last + 1)]
 
     @exclusive

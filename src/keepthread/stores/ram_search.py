@@ -139,21 +139,21 @@ class RamFinder:
     ) -> list[Unread]:
         known = self._view(view)
         found = [_unread(known, info) for info in await self._scope(owner, session)]
-        return [each for each in found if each.last > each.upto]
+        return [each for each in found if each.last > each.until]
 
     @exclusive
     async def index(
         self,
         view: str,
         read: Unread,
-        upto: int,
+        until: int,
         parts: Sequence[Part],
         sittings: Sequence[Sitting],
     ) -> None:
         check_sittings(read, sittings)
-        await self._check_reading(view, read, upto, [part.place for part in parts])
+        await self._check_reading(view, read, until, [part.place for part in parts])
         known = self._view(view)
-        known.marks[read.session] = upto
+        known.marks[read.session] = until
         known.add(parts, sittings)
 
     @exclusive
@@ -165,9 +165,9 @@ class RamFinder:
         owner: str | None = None,
         session: SessionKey | None = None,
         only: MessageFilter | None = None,
-        most: int = 5000,
+        max_places: int = 5000,
     ) -> Found:
-        check_count(most, "most")
+        check_count(max_places, "max_places")
         known = self._view(view)
         scope = sorted(await self._scope(owner, session), key=lambda info: int(info.key))
         numbers = {int(info.key) for info in scope}
@@ -175,7 +175,7 @@ class RamFinder:
         for word in words:
             places = sorted(p for p in known.words.get(word, ()) if session_of(p) in numbers)
             places = places if only is None else await self._admitted(places, only)
-            found[word] = places[max(0, len(places) - most) :]
+            found[word] = places[max(0, len(places) - max_places) :]
         sittings = [
             sitting
             for info in scope
@@ -209,11 +209,11 @@ class RamFinder:
 
     @exclusive
     async def put_vectors(
-        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+        self, view: str, read: Unread, until: int, vectors: Mapping[int, Embedding]
     ) -> None:
-        await self._check_reading(view, read, upto, vectors)
+        await self._check_reading(view, read, until, vectors)
         known = self._view(view)
-        known.marks[read.session] = upto
+        known.marks[read.session] = until
         known.vectors.update(
             (place >> LENGTH_BITS, (place, each)) for place, each in vectors.items()
         )
@@ -281,14 +281,14 @@ class RamFinder:
 
     @exclusive
     async def _check_reading(
-        self, view: str, read: Unread, upto: int, places: Iterable[int]
+        self, view: str, read: Unread, until: int, places: Iterable[int]
     ) -> None:
-        check_count(upto, "upto")
+        check_count(until, "until")
         info = await self._backend.describe(self._tenant, read.session)
         check_readable(readable=is_listed(info))
         mark = self._view(view).marks.get(read.session, 0)
-        check_reading(read, upto, epoch=info.epoch, mark=mark, last=info.messages)
-        check_places(read, upto, places)
+        check_reading(read, until, epoch=info.epoch, mark=mark, last=info.messages)
+        check_places(read, until, places)
 
 
 def _unread(view: _View, info: SessionInfo) -> Unread:

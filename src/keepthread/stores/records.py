@@ -310,16 +310,16 @@ def strength(level: Durability) -> int:
     return _LEVELS.index(level)
 
 
-def check_reading(read: Unread, upto: int, *, epoch: int, mark: int, last: int) -> None:
+def check_reading(read: Unread, until: int, *, epoch: int, mark: int, last: int) -> None:
     """Raise `Stale` if a message was erased, or another caller indexed more in the meantime.
 
     `mark` is the last indexed position, `last` the end of the log.
     """
     check_epoch(epoch, read.epoch)
-    if mark != read.upto:
-        raise Stale(f"the view has read to {mark}, not to {read.upto}")
-    if not mark <= upto <= last:
-        raise InvalidInput(f"there is nothing to read from {mark} to {upto}")
+    if mark != read.until:
+        raise Stale(f"the view has read to {mark}, not to {read.until}")
+    if not mark <= until <= last:
+        raise InvalidInput(f"there is nothing to read from {mark} to {until}")
 
 
 def role_bits(only: MessageFilter) -> int:
@@ -334,9 +334,9 @@ def check_readable(*, readable: bool) -> None:
         raise Stale("the session is a delegate, or not ready: no view reads it")
 
 
-def check_places(read: Unread, upto: int, places: Iterable[int]) -> None:
+def check_places(read: Unread, until: int, places: Iterable[int]) -> None:
     """Raise `InvalidInput` if a place is outside the range that was read."""
-    lowest, highest = span(int(read.session), read.upto + 1, upto)
+    lowest, highest = span(int(read.session), read.until + 1, until)
     if not all(lowest <= place <= highest for place in places):
         raise InvalidInput("a place is not in the part of the log that was read")
 

@@ -26,6 +26,7 @@ from keepthread.stores.validation import (
     check_count,
     check_date,
     check_id,
+    check_message,
     check_time,
     show,
 )
@@ -80,8 +81,7 @@ def draft(
     message: Message, *, clock: Callable[[], float], ids: Callable[[], str]
 ) -> PreparedMessage:
     """Check and encode a caller's message."""
-    if type(message) is not Message:
-        raise InvalidInput(f"expected a Message, not {show(message)}")
+    check_message(message)
     if message.state not in _NEW:
         raise InvalidInput(f"message {show(message.id)} is {message.state}: only `load` copies it")
     id = ids() if message.id == "" else check_id(message.id, "a message id")

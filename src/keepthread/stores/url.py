@@ -18,18 +18,18 @@ SERVERS: Final = (*POSTGRES, *REDIS)
 _TIMEOUT: Final = 5.0  # seconds that a call waits for a server if there is an outbox
 
 
-def store_at(url: str, outbox: str | None = None, patience: float | None = None) -> Open:
+def store_at(url: str, outbox: str | None = None, timeout: float | None = None) -> Open:
     """Return a function that opens the store at a URL, given tenant, durability, clock and ids.
 
-    With the path of an outbox, messages are queued there while the store is unavailable. `patience`
+    With the path of an outbox, messages are queued there while the store is unavailable. `timeout`
     is the number of seconds that a call waits for a busy or absent store; None means the engine's
     default.
     """
     _check_text(url)
     if outbox is not None:
-        return partial(_queued, outbox, url, patience)
+        return partial(_queued, outbox, url, timeout)
     scheme = scheme_of(url)
-    waiting = {} if patience is None else _waiting(url, patience)
+    waiting = {} if timeout is None else _waiting(url, timeout)
     if scheme in SERVERS:
         _check_encoded(url)
         return partial(_postgres if scheme in POSTGRES else _redis, url, **waiting)
@@ -89,9 +89,15 @@ def path_of(url: str) -> str | None:
     if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return rest[1:]
     raise InvalidInput(
-        f"{shown(url)!r} is not a store URL; use sqlite:///relative/path.db,"
+        f"{shown(url)!r} is not a store URL{_meant(url)}; use sqlite:///relative/path.db,"
         " sqlite:////absolute/path.db, postgresql://…, redis://…, redis+cluster://… or ram://"
     )
+
+
+def _meant(url: str) -> str:
+    """Return a question about the URL that was probably meant, if it looks like a path."""
+    path = url.removeprefix("sqlite://")
+    return f" (did you mean {f'sqlite:///{path}'!r}?)" if path and ":" not in path else ""
 
 
 async def _ram(**settings: Any) -> Front[Any]:
@@ -110,13 +116,13 @@ async def _redis(url: str, **settings: Any) -> Front[Any]:
     return await stores.RedisStore.open(url, **settings)
 
 
-async def _queued(path: str, url: str, patience: float | None, **settings: Any) -> Front[Any]:
+async def _queued(path: str, url: str, seconds: float | None, **settings: Any) -> Front[Any]:
     # Imports all of SQLite, which a store without an outbox may not need.
     from keepthread.stores.outbox.store import OutboxStore  # noqa: PLC0415
 
-    if patience is None and scheme_of(url) in SERVERS:
-        patience = _TIMEOUT
-    opened = partial(store_at(url, patience=patience), **settings)
+    if seconds is None and scheme_of(url) in SERVERS:
+        seconds = _TIMEOUT
+    opened = partial(store_at(url, timeout=seconds), **settings)
     return await OutboxStore.open(path, opened, target=target_of(url), **settings)
 
 

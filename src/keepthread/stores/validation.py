@@ -1,10 +1,11 @@
 """Checks of values that every backend must store exactly, and of formats."""
 
 import math
+from datetime import datetime
 from typing import Final, cast
 
 from keepthread.errors import InvalidInput, WrongFormat
-from keepthread.types import JSON
+from keepthread.types import JSON, Message
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 64
@@ -69,6 +70,27 @@ def check_date(value: object, what: str) -> float:
     raise InvalidInput(
         f"{what} must be seconds since 1970, before the year 10000, not {show(value)};"
         " divide milliseconds by 1,000"
+    )
+
+
+def seconds_of(value: float | datetime | None, what: str) -> float | None:
+    """Return a time as seconds since 1970; a datetime must have a time zone."""
+    if not isinstance(value, datetime):
+        return value
+    if value.tzinfo is None:
+        raise InvalidInput(
+            f"{what} has no time zone; write datetime(…, tzinfo=UTC), or value.astimezone() if it"
+            " is local time"
+        )
+    return value.timestamp()
+
+
+def check_message(value: object) -> Message:
+    """Return a message; what is not one is refused with how to make one."""
+    if type(value) is Message:
+        return value
+    raise InvalidInput(
+        f"expected a Message, not {show(value)}; write Message(role='user', content='…')"
     )
 
 

@@ -135,7 +135,7 @@ class Session(Wrapper[AsyncSession]):
 
     append = blocking(AsyncSession.append)
     add_message = blocking(AsyncSession.add_message)
-    add_message = add_message
+    add_turn = blocking(AsyncSession.add_turn)
 
     def turn(
         self,

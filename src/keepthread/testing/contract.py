@@ -643,8 +643,8 @@ class StoreContract:
         assert said(await store.tail(key, tokens=25, before=5)) == list("34")
         assert said(await store.tail(key, before=1)) == []
         assert said(await store.tail(key, after=4)) == list("567")
-        assert said(await store.tail(key, tokens=5, least=2)) == list("67")
-        assert said(await store.tail(key, tokens=5, least=2, limit=1)) == list("7")
+        assert said(await store.tail(key, tokens=5, min_messages=2)) == list("67")
+        assert said(await store.tail(key, tokens=5, min_messages=2, limit=1)) == list("7")
         assert said(await store.tail(key, after=2, before=6, limit=2)) == list("45")
 
     @on_store
@@ -658,7 +658,7 @@ class StoreContract:
         key = await new_session(store)
         await store.append(key, [user(f"{n}") for n in range(1, 8)])
         assert said(await store.read(key, after=2, limit=3)) == list("345")
-        assert said(await store.read(key, after=2, upto=4)) == list("34")
+        assert said(await store.read(key, after=2, until=4)) == list("34")
         assert said(await store.read(key, after=7)) == []
         assert said(await store.read(key, limit=0)) == []
 

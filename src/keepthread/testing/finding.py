@@ -90,14 +90,14 @@ async def read_on(store: Store, view: str = VIEW, *, limit: int = 100, **scope: 
     finder = await store.finder()
     assert finder is not None
     for read in await finder.unread(view, **scope):
-        while read.upto < read.last:
-            messages = await store.read(read.session, after=read.upto, limit=limit)
-            upto = messages[-1].seq
+        while read.until < read.last:
+            messages = await store.read(read.session, after=read.until, limit=limit)
+            until = messages[-1].seq
             parts = [p for message in messages for p in parts_of(int(read.session), message)]
             sittings = sittings_of(read, messages, parts)
-            await finder.index(view, read, upto, parts, sittings)
+            await finder.index(view, read, until, parts, sittings)
             last = sittings[-1] if sittings else read.sitting
-            read = read._replace(upto=upto, sitting=last)  # noqa: PLW2901
+            read = read._replace(until=until, sitting=last)  # noqa: PLW2901
 
 
 async def embed(store: Store, *, ids: bool = False, view: str = VECTORS) -> dict[int, Embedding]:
@@ -106,7 +106,7 @@ async def embed(store: Store, *, ids: bool = False, view: str = VECTORS) -> dict
     assert finder is not None
     made: dict[int, Embedding] = {}
     for read in await finder.unread(view):
-        messages = await store.read(read.session, after=read.upto, limit=_MANY)
+        messages = await store.read(read.session, after=read.until, limit=_MANY)
         parts = [p for message in messages for p in parts_of(int(read.session), message)]
         new = {p.place: vector(seq_of(p.place), ids=ids) for p in parts}
         await finder.put_vectors(view, read, read.last, new)
@@ -174,10 +174,10 @@ class FinderContract:
         key = await talk(store, "tea", "coffee")
         await read_on(store)
         assert await finder.unread(VIEW) == []
-        assert [(u.upto, u.last) for u in await finder.unread(VECTORS)] == [(0, 2)]
+        assert [(u.until, u.last) for u in await finder.unread(VECTORS)] == [(0, 2)]
         await store.append(key, [user("water")])
         [read] = await finder.unread(VIEW)
-        assert (read.session, read.upto, read.last, read.epoch) == (key, 2, 3, 0)
+        assert (read.session, read.until, read.last, read.epoch) == (key, 2, 3, 0)
 
     @on_finder
     async def test_words_are_found_where_they_stand_and_the_newest_at_once(
@@ -214,11 +214,11 @@ class FinderContract:
         first = await talk(store, "tea", "tea", "tea", id="a", owner="ana")
         second = await talk(store, "tea", "tea", id="b", owner="bea")
         await read_on(store)
-        found = await finder.places(VIEW, ["tea"], most=4)
+        found = await finder.places(VIEW, ["tea"], max_places=4)
         assert [seq_of(place) for place in found.places["tea"]] == [2, 3, 1, 2]
-        assert await where(finder, "tea", most=2, session=first) == [[2, 3]]
-        assert await where(finder, "tea", most=1, owner="bea") == [[2]]
-        assert await where(finder, "tea", most=0, session=second) == [[]]
+        assert await where(finder, "tea", max_places=2, session=first) == [[2, 3]]
+        assert await where(finder, "tea", max_places=1, owner="bea") == [[2]]
+        assert await where(finder, "tea", max_places=0, session=second) == [[]]
 
     @on_finder
     async def test_a_filter_is_applied_before_the_last_places_are_taken(
@@ -249,7 +249,7 @@ class FinderContract:
         for only, scope, most in product(filters, scopes, (0, 1, 3, 5000)):
             seqs = [message.seq for message in log if only.admits(message)]
             last = seqs[max(0, len(seqs) - most) :]
-            found = await finder.places(VIEW, ["tea", "tea²"], only=only, most=most, **scope)
+            found = await finder.places(VIEW, ["tea", "tea²"], only=only, max_places=most, **scope)
             places = [[seq_of(p) for p in found.places[word]] for word in ("tea", "tea²")]
             assert places == [last, last]
             assert {sitting.session for sitting in found.sittings} == {key}
@@ -587,7 +587,7 @@ class FinderContract:
         with refused(Stale):
             await finder.put_vectors(VECTORS, read, 2, {})
         await store.append(key, [user("water")])
-        assert [(u.upto, u.last) for u in await finder.unread(VECTORS)] == [(2, 3)]
+        assert [(u.until, u.last) for u in await finder.unread(VECTORS)] == [(2, 3)]
         assert len(await embed(store, ids=True)) == 1
 
     @on_finder
@@ -621,7 +621,7 @@ class FinderContract:
         assert list((await finder.places(VIEW, [])).sittings) == []
         assert await finder.vectors(VECTORS, list(made)) == made
         [read] = await finder.unread(VIEW)
-        assert (read.upto, read.sitting) == (0, None)
+        assert (read.until, read.sitting) == (0, None)
         await read_on(store)
         assert await where(finder, "tea") == [[1]]
         await finder.drop_view("never:seen")
@@ -668,7 +668,7 @@ class FinderContract:
         with refused(InvalidInput):
             await finder.places(VIEW, ["tea"], owner="\0")
         with refused(InvalidInput):
-            await finder.places(VIEW, ["tea"], most=-1)
+            await finder.places(VIEW, ["tea"], max_places=-1)
         with refused(InvalidInput):
             await finder.nearest(VECTORS, vector(1), limit=-1)
         with refused(InvalidInput):

@@ -10,7 +10,7 @@ from keepthread.errors import InvalidInput, Unavailable
 from keepthread.protocols import Store
 from keepthread.stores.url import POSTGRES, SERVERS, path_of, scheme_of, shown, store_at
 
-PATIENCE: Final = 5.0
+TIMEOUT: Final = 5.0
 """For how many seconds a server may keep the command from beginning."""
 _TO_MAKE: Final = 60.0  # others may be making the same database ready
 
@@ -57,7 +57,7 @@ async def _open(url: str, tenant: str, create: bool) -> Store:
 
 async def _reach(url: str, tenant: str, create: bool) -> Store:
     settings: dict[str, Any] = {"migrate": create} if scheme_of(url) in POSTGRES else {}
-    seconds = _TO_MAKE if create and settings else PATIENCE
+    seconds = _TO_MAKE if create and settings else TIMEOUT
     try:
         async with asyncio.timeout(seconds):
             return await store_at(url)(tenant=tenant, **settings)

@@ -53,7 +53,7 @@ class DiscordBot(discord.Client):
         talks: Talks,
         rules: Rules,
         *,
-        tell: Callable[[str], object] = lambda _: None,
+        on_event: Callable[[str], object] = lambda _: None,
         base_url: str | None = None,
         pace: Pace | None = None,
     ) -> None:
@@ -70,7 +70,7 @@ class DiscordBot(discord.Client):
         )
         self._talks = talks
         self._rules = rules
-        self._tell = tell
+        self._on_event = on_event
         self._base_url = base_url
         self._lanes = Lanes()
         self._connects = 0
@@ -146,7 +146,7 @@ class DiscordBot(discord.Client):
         try:
             await self._tree.sync()
         except discord.HTTPException as error:
-            self._tell(f"{FORGET} and {CLEAR} could not be offered as commands: {error}")
+            self._on_event(f"{FORGET} and {CLEAR} could not be offered as commands: {error}")
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         """Wait before a new session is started."""
@@ -283,14 +283,14 @@ class DiscordBot(discord.Client):
 
     def _greet(self) -> None:
         assert self.user is not None, "it is logged in"
-        self._tell(f"logged in as {self.user} ({self.user.id})")
+        self._on_event(f"logged in as {self.user} ({self.user.id})")
         joined = {guild.id: f"{guild.name} ({guild.id})" for guild in self.guilds}
         for id in sorted(self._rules.guilds):
-            self._tell(f"answers in {joined[id]}" if id in joined else self._invitation(id))
+            self._on_event(f"answers in {joined[id]}" if id in joined else self._invitation(id))
         for id in sorted(joined.keys() - self._rules.guilds):
-            self._tell(f"is silent in {joined[id]}: to allow it, add {id} to discord.guilds")
+            self._on_event(f"is silent in {joined[id]}: to allow it, add {id} to discord.guilds")
         if not joined and not self._rules.guilds:
-            self._tell(self._invitation())
+            self._on_event(self._invitation())
 
     def _invitation(self, id: int | None = None) -> str:
         wanted = discord.Permissions(

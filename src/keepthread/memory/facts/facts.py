@@ -1,6 +1,7 @@
 """Facts about one owner, as programs use them: remember, list, correct, confirm, forget."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from keepthread.errors import InvalidInput, Stale
@@ -11,7 +12,7 @@ from keepthread.memory.facts.records import checked
 from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.facts.resolution import in_order, resolve, said, slot_of
 from keepthread.memory.facts.types import Extracted, Fact, Found, Loaded, Noted, Wording
-from keepthread.stores.validation import check_count, check_text, check_time
+from keepthread.stores.validation import check_count, check_text, check_time, seconds_of
 from keepthread.types import JSON, Message
 
 _CURRENT: Final = ("live", "quarantined")
@@ -51,8 +52,8 @@ class Facts:
         many: bool = False,
         session: str | None = None,
         messages: Sequence[Message | str] = (),
-        since: float | None = None,
-        until: float | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
     ) -> Fact:
         """Note a fact and return it; one that is already noted is returned unchanged.
 
@@ -70,8 +71,8 @@ class Facts:
             attribute=attribute,
             value=value,
             many=many,
-            since=since,
-            until=until,
+            since=seconds_of(since, "since"),
+            until=seconds_of(until, "until"),
         )
         if session is None:
             if messages:
@@ -106,13 +107,14 @@ class Facts:
 
     # --- looking ---
 
-    async def list(self, *, all: bool = False, at: float | None = None) -> Found:  # noqa: A002 - what people would say
+    async def list(self, *, all: bool = False, at: float | datetime | None = None) -> Found:  # noqa: A002 - what people would say
         """Return the facts that hold or wait to be confirmed, oldest first; with `all`, every fact.
 
         `at` asks for another time than now, in seconds since 1970: the facts that held then, or
         will hold, as far as is known today.
         """
-        facts = await self._repository.facts(None if at is None else check_time(at, "at"))
+        time = seconds_of(at, "at")
+        facts = await self._repository.facts(None if time is None else check_time(time, "at"))
         return [fact for fact in facts if all or fact.state in _CURRENT]
 
     async def get(self, key: str) -> Fact | None:
@@ -147,8 +149,8 @@ class Facts:
         subject: str | None = None,
         attribute: str | None = None,
         value: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
     ) -> Fact:
         """Correct a fact by its owner's word, and return it; None leaves a field as it is.
 
@@ -159,21 +161,22 @@ class Facts:
             raise InvalidInput(f"fact {key} was replaced; edit the fact that replaced it")
         now = self._repository.clock()
         noted = await self._repository.noted()
-        given = {"subject": subject, "attribute": attribute, "until": until}
+        start, end = seconds_of(since, "since"), seconds_of(until, "until")
+        given = {"subject": subject, "attribute": attribute, "until": end}
         changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
         anew = text is not None or value is not None
 
         def change(fact: Noted) -> Noted:
-            began = known.since if since is None else since
+            began = known.since if start is None else start
             new = fact._replace(at=now, place=None, confirmed_at=now, since=began, **changes)
-            if until is not None and fact.until is None:
+            if end is not None and fact.until is None:
                 new = new._replace(end_added=True)
             if anew:
                 says = fact.text if text is None else text
                 new = new._replace(
                     text=says,
                     value=(says if fact.many else "") if value is None else value,
-                    since=since,
+                    since=start,
                     wordings=[*fact.wordings, Wording(fact.text, fact.value, known.since, now)],
                 )
             return new._replace(at=_moment(new, noted, now))

@@ -148,7 +148,7 @@ async def turn_of(store: Store, session: SessionKey, message: Message) -> Sequen
 async def _answered(store: Store, session: SessionKey, message: Message) -> list[Message]:
     """Return what a message after a rewind answers, oldest first; empty for any other."""
     records = await store.scan(Scope(session=session), MARKS)
-    marks = marks_of(records).upto(message.seq - 1)
+    marks = marks_of(records).until(message.seq - 1)
     if opens_turn(message) or not marks.hidden:
         return []
     found: list[Message] = []

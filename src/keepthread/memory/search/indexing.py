@@ -24,31 +24,31 @@ async def read_on(
     """Index the messages written since the last time; `progress` counts messages."""
     total = done = 0
     while unread := await finder.unread(VIEW, owner=owner, session=session):
-        total = max(total, done + sum(each.last - each.upto for each in unread))
+        total = max(total, done + sum(each.last - each.until for each in unread))
         for each in unread:
             done += await _read(store, finder, each, partial(_tell, progress, total, done))
 
 
 async def _read(store: Store, finder: Searchable, read: Unread, tell: Callable[[int], None]) -> int:
     """Index one session up to the end that was seen; another process may do the same."""
-    begun = read.upto
+    begun = read.until
     try:
-        while read.upto < read.last:
+        while read.until < read.last:
             read = await _read_page(store, finder, read)
-            tell(read.upto - begun)
+            tell(read.until - begun)
     except (Stale, SessionGone):
         pass  # another process indexed it, or it was deleted; the caller asks for the rest
-    return read.upto - begun
+    return read.until - begun
 
 
 async def _read_page(store: Store, finder: Searchable, read: Unread) -> Unread:
-    messages = await store.read(read.session, after=read.upto, upto=read.last, limit=_PAGE)
-    upto = messages[-1].seq if messages else read.last
+    messages = await store.read(read.session, after=read.until, until=read.last, limit=_PAGE)
+    until = messages[-1].seq if messages else read.last
     number = int(read.session)
     parts = [part for message in messages for part in parts_of(number, message)]
     sittings = sittings_of(read, messages, parts)
-    await finder.index(VIEW, read, upto, parts, sittings)
-    return read._replace(upto=upto, sitting=sittings[-1] if sittings else read.sitting)
+    await finder.index(VIEW, read, until, parts, sittings)
+    return read._replace(until=until, sitting=sittings[-1] if sittings else read.sitting)
 
 
 def _tell(progress: Progress | None, total: int, before: int, done: int) -> None:

@@ -318,8 +318,8 @@ class Searching:
         """Index what a context could recall, if the backlog is short; return notes about it."""
         unread = await finder.unread(VIEW, owner=owner, session=scope)
         # The messages that the window shows need not be found.
-        due = [u for u in unread if u.session != session or u.upto + 1 < before]
-        backlog = sum(u.last - u.upto for u in due)
+        due = [u for u in unread if u.session != session or u.until + 1 < before]
+        backlog = sum(u.last - u.until for u in due)
         with suppress(ReadOnly):
             if 0 < backlog <= _AT_ONCE:
                 await read_on(self.store, finder, owner=owner, session=scope)

@@ -189,14 +189,14 @@ class Vectors:
                 await self._rename(store, view)
             for page, vectors in zip(pages, embedded, strict=True):
                 try:
-                    await finder.put_vectors(self.view, page.read, page.upto, vectors)
+                    await finder.put_vectors(self.view, page.read, page.until, vectors)
                 except (Stale, SessionGone):
                     with suppress(SessionGone):
                         queue += await finder.unread(self.view, session=page.read.session)
                     continue
                 done += page.messages
-                if page.upto < page.read.last:
-                    queue.appendleft(page.read._replace(upto=page.upto))
+                if page.until < page.read.last:
+                    queue.appendleft(page.read._replace(until=page.until))
             if progress:
                 progress(done, max(total, done + _messages(queue)))
         if store not in self._alone:
@@ -284,7 +284,7 @@ class _Page(NamedTuple):
     """A page of a session's messages that are embedded in one call."""
 
     read: Unread
-    upto: int
+    until: int
     messages: int
     texts: Mapping[int, str]
 
@@ -296,7 +296,7 @@ async def _pages(store: Store, queue: deque[Unread], most: int) -> list[_Page]:
     while queue and most > 0 and pieces < _PIECES:
         read = queue.popleft()
         with suppress(SessionGone):
-            messages = await store.read(read.session, after=read.upto, upto=read.last, limit=most)
+            messages = await store.read(read.session, after=read.until, until=read.last, limit=most)
             page = _page(read, messages)
             pages.append(page)
             most -= page.messages
@@ -321,7 +321,7 @@ def _texts(session: int, message: Message) -> dict[int, str]:
 
 
 def _messages(unread: Iterable[Unread]) -> int:
-    return sum(each.last - each.upto for each in unread)
+    return sum(each.last - each.until for each in unread)
 
 
 async def _views(store: Store) -> tuple[int, list[str]]:

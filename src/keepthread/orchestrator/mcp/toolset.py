@@ -32,15 +32,15 @@ class Servers:
         self,
         servers: Sequence[Server],
         *,
-        tell: Callable[[str], object] = noop,
+        on_event: Callable[[str], object] = noop,
         start_seconds: float = 30.0,
         taken: Collection[str] = OURS,
     ) -> None:
-        """Take the servers; none is started yet. `tell` is called with what is left out and why."""
+        """Take the servers; none is started yet. `on_event` gets what is left out, and why."""
         if len({server.name for server in servers}) < len(servers):
             raise InvalidInput("two servers have the same name")
         self._links = [Link(server, start_seconds=start_seconds) for server in servers]
-        self._tell = tell
+        self._on_event = on_event
         self._taken = taken
         self._offers: dict[str, list[Offer]] = {}
         self._problems: dict[str, str] = {}
@@ -91,11 +91,11 @@ class Servers:
             life = await link.start()
         except ToolUnavailable as error:
             self._problems[name] = str(error)
-            self._tell(str(error))
+            self._on_event(str(error))
             return
         self._offers[name], notes = offers(link.server, life.tools, life.wrong)
         for note in notes:
-            self._tell(f"{name}: {note}")
+            self._on_event(f"{name}: {note}")
 
     def _name(self) -> None:
         links = {link.server.name: link for link in self._links}

@@ -165,7 +165,7 @@ async def tail(engine: PgEngine, tenant: int, sid: int, wanted: Tail) -> list[Me
 
 async def careful_tail(engine: PgEngine, tenant: int, sid: int, wanted: Tail) -> list[Message]:
     """Read a damaged log backwards: damaged rows cost nothing, whatever they contain."""
-    tokens, limit, before, after, least = wanted
+    tokens, limit, before, after, min_messages = wanted
 
     async def step_back(link: Link) -> list[Message]:
         await link.run(SQL["name_tenant"], (str(tenant),))
@@ -174,7 +174,7 @@ async def careful_tail(engine: PgEngine, tenant: int, sid: int, wanted: Tail) ->
         left = tokens
         while rows := await link.run(SQL["newest"], (tenant, sid, end, after, _PAGE)):
             for message in (decode(sid, row) for row in rows):
-                full = left is not None and message.tokens > left and len(found) >= least
+                full = left is not None and message.tokens > left and len(found) >= min_messages
                 if full or len(found) == limit:
                     return without_gaps(found[::-1])
                 left = left and left - message.tokens
@@ -186,10 +186,10 @@ async def careful_tail(engine: PgEngine, tenant: int, sid: int, wanted: Tail) ->
 
 
 async def read(
-    engine: PgEngine, tenant: int, sid: int, after: int, upto: int, limit: int
+    engine: PgEngine, tenant: int, sid: int, after: int, until: int, limit: int
 ) -> list[Message]:
     """Return the messages after a position, oldest first."""
-    rows = await engine.call(SQL["read"], (tenant, sid, after, upto, limit))
+    rows = await engine.call(SQL["read"], (tenant, sid, after, until, limit))
     found = [decode(sid, row) for row in rows]
     if not found or found[-1].state == "damaged":
         end = (await sessions.by_sid(engine, tenant, sid)).messages
@@ -288,9 +288,9 @@ _MESSAGE, _RECORD, _SOURCE = 1, 2, 3  # parts of what it returns
 
 async def gather(engine: PgEngine, tenant: int, sid: int, wanted: Gather) -> Gathered:
     """Return a session's prompt, tail, records and the messages those are made of."""
-    tokens, least, kinds, follow = wanted
+    tokens, min_messages, kinds, follow = wanted
     asked = (*kinds, *follow)
-    values = (tenant, sid, tokens, least, _array(asked), _array(tuple(follow)))
+    values = (tenant, sid, tokens, min_messages, _array(asked), _array(tuple(follow)))
     rows = await engine.call(_GATHER, values)
     messages: list[Message] = []
     records: dict[bytes, list[Record]] = {}
@@ -314,7 +314,9 @@ async def gather(engine: PgEngine, tenant: int, sid: int, wanted: Gather) -> Gat
     prompt, fence = sessions.prompt_and_fence(session[5])
     messages.reverse()
     if any(message.state == "damaged" for message in messages):
-        messages = await careful_tail(engine, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, least))
+        messages = await careful_tail(
+            engine, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, min_messages)
+        )
     else:
         messages = without_gaps(messages, session[2] - 1)
     for found in records.values():

@@ -49,11 +49,11 @@ class PostgresFinder:
         self,
         view: str,
         read: Unread,
-        upto: int,
+        until: int,
         parts: Sequence[Part],
         sittings: Sequence[Sitting],
     ) -> None:
-        begun = _begun(view, read, upto, [part.place for part in parts])
+        begun = _begun(view, read, until, [part.place for part in parts])
         check_sittings(read, sittings)
         tenant = await self._number()
         pieces = [
@@ -74,21 +74,21 @@ class PostgresFinder:
         owner: str | None = None,
         session: SessionKey | None = None,
         only: MessageFilter | None = None,
-        most: int = 5000,
+        max_places: int = 5000,
     ) -> Found:
-        check_count(most, "most")
+        check_count(max_places, "max_places")
         scope = _scope(owner, session)
         name = _name(view)
         tenant = await self._number()
         asked = list(dict.fromkeys(words))
-        values = (tenant, name, *_asked((tenant, view), asked), *scope, most)
+        values = (tenant, name, *_asked((tenant, view), asked), *scope, max_places)
         if only is None:
             rows = await self._engine.call(SQL["places"], values)
         else:
             condition = (only.since, only.until, role_bits(only))
             rows = await self._engine.call(SQL["places_within"], (*values, *condition))
         await self._check_session(scope, rows)
-        return _found(asked, rows, most)
+        return _found(asked, rows, max_places)
 
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
         name = _name(view)
@@ -115,9 +115,9 @@ class PostgresFinder:
         return placed, [_record(row) for row in rows if row[0] != _MESSAGE and row[1] in shown]
 
     async def put_vectors(
-        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+        self, view: str, read: Unread, until: int, vectors: Mapping[int, Embedding]
     ) -> None:
-        begun = _begun(view, read, upto, vectors)
+        begun = _begun(view, read, until, vectors)
         tenant = await self._number()
         columns = points.columns(vectors)
         await self._engine.call(SQL["put_vectors"], (tenant, *begun, *columns))
@@ -177,19 +177,19 @@ def _scope(owner: str | None, session: SessionKey | None) -> tuple[bytes | None,
     )
 
 
-def _begun(view: str, read: Unread, upto: int, places: Iterable[int]) -> tuple[Any, ...]:
+def _begun(view: str, read: Unread, until: int, places: Iterable[int]) -> tuple[Any, ...]:
     """Return the index, the session, its epoch, and the range that was read."""
     name = _name(view)
-    check_count(upto, "upto")
+    check_count(until, "until")
     sid = sid_of(read.session)
-    check_places(read, upto, places)
-    return (name, sid, read.epoch, read.upto, upto)
+    check_places(read, until, places)
+    return (name, sid, read.epoch, read.until, until)
 
 
-def _unread(sid: int, upto: int, last: int, epoch: int, *sitting: Any) -> Unread:
+def _unread(sid: int, until: int, last: int, epoch: int, *sitting: Any) -> Unread:
     key = SessionKey(str(sid))
     begun = None if sitting[0] is None else Sitting(key, *sitting)
-    return Unread(key, upto, last, epoch, begun)
+    return Unread(key, until, last, epoch, begun)
 
 
 def _asked(view: tuple[int, str], asked: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -201,7 +201,7 @@ def _pieces(places: Iterable[int]) -> tuple[list[int], list[int]]:
     return words.split(place & ~MOST_LENGTH for place in places)
 
 
-def _found(asked: Sequence[str], rows: Rows, most: int) -> Found:
+def _found(asked: Sequence[str], rows: Rows, max_places: int) -> Found:
     places: list[list[int]] = [[] for _ in asked]
     sittings: list[Sitting] = []
     for number, sid, data in sorted(rows):
@@ -209,7 +209,7 @@ def _found(asked: Sequence[str], rows: Rows, most: int) -> Found:
             sittings += sorted(words.sittings_in(sid, data))
         else:
             places[number - 1] += sorted(words.places_in(sid, data))
-    last = [each[max(0, len(each) - most) :] for each in places]
+    last = [each[max(0, len(each) - max_places) :] for each in places]
     return Found(dict(zip(asked, last, strict=True)), sittings)
 
 

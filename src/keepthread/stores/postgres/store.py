@@ -111,10 +111,10 @@ class PostgresBackend:
         return await log.gather(self.engine, await self.number(tenant), sid, wanted)
 
     async def read(
-        self, tenant: str, session: SessionKey, after: int, upto: int, limit: int
+        self, tenant: str, session: SessionKey, after: int, until: int, limit: int
     ) -> list[Message]:
         sid = sid_of(session)
-        return await log.read(self.engine, await self.number(tenant), sid, after, upto, limit)
+        return await log.read(self.engine, await self.number(tenant), sid, after, until, limit)
 
     async def find(
         self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int]

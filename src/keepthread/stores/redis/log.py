@@ -233,14 +233,14 @@ def _new_copies(
 
 async def tail(link: Link, place: Place, wanted: Tail) -> list[Message]:
     """Return the newest messages that fit, oldest first."""
-    tokens, limit, before, after, least = wanted
+    tokens, limit, before, after, min_messages = wanted
     found: list[Message] = []
     last = before - 1
     while True:
         left = None if tokens is None else tokens - sum(m.tokens for m in found)
         room = None if limit is None else limit - len(found)
         bounds = (last, after, _or_empty(left), _or_empty(room))
-        args = (place.life, place.mark, *bounds, max(0, least - len(found)))
+        args = (place.life, place.mark, *bounds, max(0, min_messages - len(found)))
         data, rows = alive(await link.run(LUA["tail"], place.keys, args))
         head = await sound_head(link, place, data)
         if head is None:
@@ -259,10 +259,10 @@ def newest_first(place: Place, end: int, rows: Sequence[bytes]) -> list[Message]
     return [message_at(place, end - n, row) for n, row in enumerate(rows)]
 
 
-async def read(link: Link, place: Place, after: int, upto: int) -> list[Message]:
+async def read(link: Link, place: Place, after: int, until: int) -> list[Message]:
     """Return the messages after a position, oldest first."""
     while True:
-        args = (place.life, place.mark, after + 1, upto)
+        args = (place.life, place.mark, after + 1, until)
         data, rows = alive(await link.run(LUA["read"], place.keys, args))
         if await sound_head(link, place, data):
             return [message_at(place, after + n, row) for n, row in enumerate(rows, 1)]
@@ -288,7 +288,7 @@ def _or_empty(value: int | None) -> int | str:
 async def gather(records: ScopedRecords, wish: Gather) -> Gathered:
     """Return prompt, tail and records of a session."""
     place, link = records.place, records.link
-    numbers = (wish.tokens, wish.least, place.key, len(wish.kinds))
+    numbers = (wish.tokens, wish.min_messages, place.key, len(wish.kinds))
     args = (place.life, place.mark, *numbers, *wish.kinds, *wish.follow)
     while True:
         record, data, *parts = alive(await link.run(LUA["gather"], place.keys, args))
@@ -303,7 +303,7 @@ async def gather(records: ScopedRecords, wish: Gather) -> Gathered:
         messages = newest_first(place, head[0].seq, rows)[::-1]
         if any(m.state == "damaged" for m in messages):  # more may fit
             messages = await tail(
-                link, place, Tail(wish.tokens, None, head[0].seq + 1, 0, wish.least)
+                link, place, Tail(wish.tokens, None, head[0].seq + 1, 0, wish.min_messages)
             )
         pairs = zip(sources[::2], sources[1::2], strict=True)
         found = {seq: message_at(place, seq, row) for seq, row in pairs}

@@ -137,10 +137,10 @@ class RedisBackend:
         return await log.gather(self._records(tenant, Scope(session=session)), wanted)
 
     async def read(
-        self, tenant: str, session: SessionKey, after: int, upto: int, limit: int
+        self, tenant: str, session: SessionKey, after: int, until: int, limit: int
     ) -> list[Message]:
         place = session_place(tenant, session)
-        return await log.read(self.link, place, after, min(upto, after + limit))
+        return await log.read(self.link, place, after, min(until, after + limit))
 
     async def find(
         self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int]

@@ -38,7 +38,10 @@ _BY_CODE = {
     sqlite3.SQLITE_IOERR: (Unavailable, "the disk failed to read or write"),
     sqlite3.SQLITE_NOMEM: (Unavailable, "memory ran out"),
     sqlite3.SQLITE_CORRUPT: (Damaged, "the file is damaged"),
-    sqlite3.SQLITE_NOTADB: (Damaged, "the file is not an SQLite database"),
+    sqlite3.SQLITE_NOTADB: (
+        Damaged,
+        "the file is not an SQLite database, or its header is damaged",
+    ),
     sqlite3.SQLITE_ERROR: (Damaged, "the file's schema is damaged"),
 }
 
@@ -51,6 +54,8 @@ _BY_ERRNO = {
 }
 
 
+_HEADER: Final = 100
+"""Bytes of the header of a SQLite file."""
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """The errors that SQLite raises; decoding a message with the name of a damaged table may fail."""
 
@@ -60,8 +65,20 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> Keepthre
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:  # no space for the shared memory file
         code = sqlite3.SQLITE_FULL
+    if code & 0xFF == sqlite3.SQLITE_NOTADB and _is_text(path):
+        return WrongFormat(f"{path} is a text file, not a keepthread store; check the path")
     kind, meaning = _BY_CODE.get(code & 0xFF, (Unavailable, "SQLite failed"))
     return kind(f"{path}: {meaning} ({error})")
+
+
+def _is_text(path: Path) -> bool:
+    """Return whether a file begins with text; the header of a database is full of zeros."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER)
+    except OSError:
+        return False
+    return bool(head) and all(byte >= 32 or byte in b"\t\r\n" for byte in head)
 
 
 def translate_os(error: OSError, path: Path) -> KeepthreadError:

@@ -48,14 +48,14 @@ class Words:
         """Return the statistics of the corpus."""
         return CorpusStats.of(self._sittings)
 
-    def get(self, word: str, most: int) -> list[int] | None:
-        """Return up to `most` places of a word, if they are cached."""
-        known = self._places.get((word, most))
+    def get(self, word: str, max_places: int) -> list[int] | None:
+        """Return up to `max_places` places of a word, if they are cached."""
+        known = self._places.get((word, max_places))
         return None if known is None else known.tolist()
 
-    def keep(self, word: str, most: int, places: list[int]) -> None:
+    def keep(self, word: str, max_places: int, places: list[int]) -> None:
         """Cache the places of words."""
-        self._places[word, most] = array("q", places)
+        self._places[word, max_places] = array("q", places)
         self.size += len(places) + _WORD
 
 
@@ -88,10 +88,10 @@ class SegmentCache:
             self._state, self._known, self._words, self._size = state, {}, {}, 0
         indexed = sorted(_read_sessions(db, scope, state[0]))
         found: list[Sitting] = []
-        for sid, upto in indexed:
+        for sid, until in indexed:
             known = self._known.get(sid)
-            if known is None or known[0] != upto:
-                known = (upto, _sittings(db, sid))
+            if known is None or known[0] != until:
+                known = (until, _sittings(db, sid))
                 self._known[sid] = known
                 self._size += len(known[1])
             found += known[1]
@@ -138,7 +138,7 @@ def index(
     view: str,
     read: Unread,
     sid: int,
-    upto: int,
+    until: int,
     parts: Sequence[Part],
     sittings: Sequence[Sitting],
 ) -> None:
@@ -147,7 +147,7 @@ def index(
     if not number:
         drop(db)
         number = watermarks.new_view(db, view, of_words=True)
-    own = _scope_to_fill(db, tenant, watermarks.read_on(db, tenant, number, sid, read, upto))
+    own = _scope_to_fill(db, tenant, watermarks.read_on(db, tenant, number, sid, read, until))
     db.executemany(SQL["insert_words"], _texts(own, parts))
     db.executemany(SQL["insert_piece"], [(*p[:1], *p[2:4], _bytes(p.speaker)) for p in parts])
     db.executemany(SQL["put_segment"], [(sid, *sitting[1:]) for sitting in sittings])
@@ -186,7 +186,7 @@ def places(
     scope: IndexScope,
     view: str,
     words: Sequence[str],
-    most: int,
+    max_places: int,
 ) -> Found:
     """Return the places of words in a scope."""
     between = _EVERYWHERE
@@ -199,14 +199,16 @@ def places(
     scopes = _scopes(db, scope)
     found: dict[str, list[int]] = {}
     for word in words:
-        places = lately.get(word, most)
+        places = lately.get(word, max_places)
         if places is None:
             less = found.get(_once_less(word))
             first = first_used(less, lately.stats) if less else between[0]
             # A text that has a word twice also has it once.
             nowhere = less is not None and not less
-            places = [] if nowhere else _places_of(db, scopes, word, (first, between[1]), most)
-            lately.keep(word, most, places)
+            places = (
+                [] if nowhere else _places_of(db, scopes, word, (first, between[1]), max_places)
+            )
+            lately.keep(word, max_places, places)
         found[word] = places
     return Found(found, sittings)
 
@@ -218,7 +220,7 @@ def places_within(
     view: str,
     words: Sequence[str],
     only: MessageFilter,
-    most: int,
+    max_places: int,
 ) -> Found:
     """Return the newest places of words in messages of some times and roles."""
     if scope.sid is not None:
@@ -235,7 +237,7 @@ def places_within(
     for word in words:
         less = found.get(_once_less(word))
         nowhere = less is not None and not less and word[-1:] in _LESS
-        found[word] = [] if nowhere else _places_in(db, scopes, word, spans, condition, most)
+        found[word] = [] if nowhere else _places_in(db, scopes, word, spans, condition, max_places)
     return Found(found, sittings)
 
 
@@ -245,19 +247,19 @@ def _places_in(
     word: str,
     spans: Sequence[tuple[int, int]],
     condition: tuple[float, float, int],
-    most: int,
+    max_places: int,
 ) -> list[int]:
     if not word or _NO_WORD(word):
         return []
     found: list[int] = []
     for between in reversed(spans):  # newest first, until there are enough
-        if len(found) >= most:
+        if len(found) >= max_places:
             break
         for scope in scopes:
-            asked = (f'"{scope}x{word}"', *between, *condition, most)
+            asked = (f'"{scope}x{word}"', *between, *condition, max_places)
             found += loads(db.execute(_PLACES_WITHIN, asked).fetchone()[0])
     found.sort()
-    return found[max(0, len(found) - most) :]
+    return found[max(0, len(found) - max_places) :]
 
 
 def _once_less(word: str) -> str:
@@ -278,16 +280,20 @@ def _scopes(db: sqlite3.Connection, scope: IndexScope) -> list[int]:
 
 
 def _places_of(
-    db: sqlite3.Connection, scopes: Sequence[int], word: str, between: tuple[int, int], most: int
+    db: sqlite3.Connection,
+    scopes: Sequence[int],
+    word: str,
+    between: tuple[int, int],
+    max_places: int,
 ) -> list[int]:
     if not word or _NO_WORD(word):
         return []
     found: list[int] = []
     for scope in scopes:  # one row for all: a row for each place would take far longer
-        row = db.execute(_PLACES, (f'"{scope}x{word}"', *between, most)).fetchone()
+        row = db.execute(_PLACES, (f'"{scope}x{word}"', *between, max_places)).fetchone()
         found += loads(row[0])
     found.sort()
-    return found[max(0, len(found) - most) :]
+    return found[max(0, len(found) - max_places) :]
 
 
 def parts(db: sqlite3.Connection, tenant: str, view: str, places: Iterable[int]) -> list[Part]:

@@ -128,13 +128,13 @@ def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Prepare
 
 def tail(db: sqlite3.Connection, tenant: str, sid: int, wanted: Tail) -> list[Message]:
     """Return the newest messages that fit, reading backwards."""
-    tokens, limit, before, after, least = wanted
+    tokens, limit, before, after, min_messages = wanted
     found: list[Message] = []
     left = tokens if tokens is not None else 1 << 62
     room = limit if limit is not None else 1 << 62
     cursor = db.execute(_NEWEST, (sid, tenant, before, after))
     for row in cursor:
-        if not room or (len(found) >= least and _costs_more(left, sid, row)):
+        if not room or (len(found) >= min_messages and _costs_more(left, sid, row)):
             cursor.close()
             found.reverse()
             return without_gaps(found)
@@ -165,10 +165,10 @@ def _costs_more(left: int, sid: int, row: tuple[Any, ...]) -> bool:
 
 
 def read(
-    db: sqlite3.Connection, tenant: str, sid: int, after: int, upto: int, limit: int
+    db: sqlite3.Connection, tenant: str, sid: int, after: int, until: int, limit: int
 ) -> list[Message]:
     """Return the messages after a position, oldest first."""
-    rows = db.execute(SQL["oldest"], (sid, tenant, after, upto, limit)).fetchall()
+    rows = db.execute(SQL["oldest"], (sid, tenant, after, until, limit)).fetchall()
     while rows and decode(sid, rows[-1]).state == "damaged" and _end_before(db, sid, rows[-1]):
         rows.pop()
     if not rows:

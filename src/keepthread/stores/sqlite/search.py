@@ -53,15 +53,15 @@ class SQLiteFinder:
         self,
         view: str,
         read: Unread,
-        upto: int,
+        until: int,
         parts: Sequence[Part],
         sittings: Sequence[Sitting],
     ) -> None:
-        sid = _sid(view, read, upto, [part.place for part in parts])
+        sid = _sid(view, read, until, [part.place for part in parts])
         check_sittings(read, sittings)
         tenant = self._tenant
         work = self._engine.write(
-            lambda db: index.index(db, tenant, view, read, sid, upto, parts, sittings),
+            lambda db: index.index(db, tenant, view, read, sid, until, parts, sittings),
             len(parts) * _PART_BYTES,
         )
         await self._or_anew(work)
@@ -74,17 +74,17 @@ class SQLiteFinder:
         owner: str | None = None,
         session: SessionKey | None = None,
         only: MessageFilter | None = None,
-        most: int = 5000,
+        max_places: int = 5000,
     ) -> Found:
         check_id(view, "view")
-        check_count(most, "most")
+        check_count(max_places, "max_places")
         scope = self._scope(owner, session)
         known = self._sittings
         work = self._at_one_moment(
             lambda db: (
-                index.places(db, known, scope, view, words, most)
+                index.places(db, known, scope, view, words, max_places)
                 if only is None
-                else index.places_within(db, known, scope, view, words, only, most)
+                else index.places_within(db, known, scope, view, words, only, max_places)
             )
         )
         return await self._or_anew(work)
@@ -99,12 +99,12 @@ class SQLiteFinder:
         return await self._at_one_moment(lambda db: _fetch(db, self._tenant, places, kinds))
 
     async def put_vectors(
-        self, view: str, read: Unread, upto: int, vectors: Mapping[int, Embedding]
+        self, view: str, read: Unread, until: int, vectors: Mapping[int, Embedding]
     ) -> None:
-        sid = _sid(view, read, upto, vectors)
+        sid = _sid(view, read, until, vectors)
         tenant = self._tenant
         await self._engine.write(
-            lambda db: embeddings.put(db, tenant, view, read, sid, upto, vectors),
+            lambda db: embeddings.put(db, tenant, view, read, sid, until, vectors),
             sum(len(each.vectors) for each in vectors.values()),
         )
 
@@ -157,11 +157,11 @@ class SQLiteFinder:
         return await self._engine.read(run)
 
 
-def _sid(view: str, read: Unread, upto: int, places: Iterable[int]) -> int:
+def _sid(view: str, read: Unread, until: int, places: Iterable[int]) -> int:
     check_id(view, "view")
-    check_count(upto, "upto")
+    check_count(until, "until")
     sid = sid_of(read.session)
-    check_places(read, upto, places)
+    check_places(read, until, places)
     return sid
 
 

@@ -110,11 +110,11 @@ def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
 
 def gather(db: sqlite3.Connection, tenant: str, sid: int, wanted: Gather) -> Gathered:
     """Return the material of a context, read at one moment."""
-    tokens, least, kinds, follow = wanted
+    tokens, min_messages, kinds, follow = wanted
     db.execute("BEGIN")
     try:
         prompt, fence = prompt_and_fence(db, tenant, sid)
-        newest = tail(db, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, least))
+        newest = tail(db, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, min_messages))
         records = scan_kinds(db, FileScope(tenant, sid, ""), (*kinds, *follow))
         followed = [record for record in records if record.kind in follow]
         made_of = sources(db, sid, followed) if followed else []

@@ -126,10 +126,10 @@ class SQLiteBackend:
         return await self.engine.read(lambda db: sessions.gather(db, tenant, sid, wanted))
 
     async def read(
-        self, tenant: str, session: SessionKey, after: int, upto: int, limit: int
+        self, tenant: str, session: SessionKey, after: int, until: int, limit: int
     ) -> list[Message]:
         sid = sid_of(session)
-        return await self.engine.read(lambda db: log.read(db, tenant, sid, after, upto, limit))
+        return await self.engine.read(lambda db: log.read(db, tenant, sid, after, until, limit))
 
     async def find(
         self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int]

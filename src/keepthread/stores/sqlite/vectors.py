@@ -26,12 +26,12 @@ def put(
     view: str,
     read: Unread,
     sid: int,
-    upto: int,
+    until: int,
     vectors: Mapping[int, Embedding],
 ) -> None:
     """Store the vectors of parts."""
     number = watermarks.number_of(db, view) or watermarks.new_view(db, view, of_words=False)
-    watermarks.read_on(db, tenant, number, sid, read, upto)
+    watermarks.read_on(db, tenant, number, sid, read, until)
     rows = [
         (place, number, each.dimensions, pack(f"<{len(each.ids)}I", *each.ids), each.vectors)
         for place, each in vectors.items()

@@ -43,14 +43,14 @@ def unread(db: sqlite3.Connection, scope: IndexScope, view: str) -> list[Unread]
     else:
         rows = db.execute(SQL["unread_of_owner"], (number, tenant, owner)).fetchall()
     found = [_unread(db, *row) for row in rows if row[0] <= _MOST_SESSION]
-    return [each for each in found if each.last > each.upto]
+    return [each for each in found if each.last > each.until]
 
 
-def _unread(db: sqlite3.Connection, sid: int, upto: int, epoch: int) -> Unread:
+def _unread(db: sqlite3.Connection, sid: int, until: int, epoch: int) -> Unread:
     # The statement trusts the last row's position, which may be wrong if the row is damaged.
     last = min(known_head_of(db, sid).seq, MOST_SEQ)
-    sitting = last_sitting(db, sid, MOST_SEQ) if upto else None
-    return Unread(SessionKey(str(sid)), upto, last, epoch, sitting)
+    sitting = last_sitting(db, sid, MOST_SEQ) if until else None
+    return Unread(SessionKey(str(sid)), until, last, epoch, sitting)
 
 
 def last_sitting(db: sqlite3.Connection, sid: int, seq: int) -> Sitting | None:
@@ -78,7 +78,7 @@ def new_view(db: sqlite3.Connection, view: str, *, of_words: bool) -> int:
 
 
 def read_on(
-    db: sqlite3.Connection, tenant: str, view: int, sid: int, read: Unread, upto: int
+    db: sqlite3.Connection, tenant: str, view: int, sid: int, read: Unread, until: int
 ) -> str:
     """Record a session's indexed position, unless it changed; return the session's owner."""
     row = db.execute(SQL["session_to_read"], (sid, tenant)).fetchone()
@@ -88,8 +88,8 @@ def read_on(
     check_readable(readable=readable)
     mark = db.execute(SQL["watermark"], (sid, view)).fetchone()
     last = min(known_head_of(db, sid).seq, MOST_SEQ)
-    check_reading(read, upto, epoch=epoch, mark=mark[0] if mark else 0, last=last)
-    db.execute(SQL["put_watermark"], (sid, view, upto))
+    check_reading(read, until, epoch=epoch, mark=mark[0] if mark else 0, last=last)
+    db.execute(SQL["put_watermark"], (sid, view, until))
     return owner
 
 

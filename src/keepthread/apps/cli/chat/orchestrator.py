@@ -8,7 +8,7 @@ from keepthread.apps.cli.chat.steps import Steps
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.context.context import Context
 from keepthread.memory.turn import Turn
-from keepthread.orchestrator import Event, Models, Runnable, Said, Used, pursue
+from keepthread.orchestrator import Event, Models, Runnable, Said, Used, run
 from keepthread.orchestrator.mcp import Server, Servers, State
 from keepthread.types import Reply
 
@@ -18,7 +18,7 @@ class Tools:
 
     def __init__(self, servers: Sequence[Server], tell: Callable[[str], object]) -> None:
         """Begin to start them."""
-        self._servers = Servers(servers, tell=tell)
+        self._servers = Servers(servers, on_event=tell)
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
         self._running = asyncio.create_task(self._run())
@@ -78,7 +78,7 @@ class ChatOrchestrator:
             self.show(["tools are being started"])
         tools, models = await self.tools.ready(), Models.all(self._talk.model)
         work = asyncio.create_task(
-            pursue(turn, turn.user.content, tools, models, tell=happened.put_nowait)
+            run(turn, turn.user.content, tools, models, on_event=happened.put_nowait)
         )
         work.add_done_callback(lambda _: happened.put_nowait(None))
         try:

@@ -66,7 +66,7 @@ def chat_counter(environ: Mapping[str, str]) -> TokenCounter:
     return LateCounter() if (cache / name).is_file() else Estimator()
 
 
-PATIENCE: Final = 2.0
+TIMEOUT: Final = 2.0
 """Seconds that a store may be busy or silent before a chat continues without it."""
 
 
@@ -94,7 +94,7 @@ def talk_of(
     def opened(address: str) -> Opening:
         if address == settings.address:
             config.make_room()
-        return Memory.open(address, patience=PATIENCE, counter=counter, **arguments())
+        return Memory.open(address, timeout=TIMEOUT, counter=counter, **arguments())
 
     offline_files = offline_files_of(config, environ) if settings.memory.enabled else None
     return Talk(

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.stores import PATIENCE, is_server, opened, place_of
+from keepthread.apps.cli.stores import TIMEOUT, is_server, opened, place_of
 from keepthread.errors import InvalidInput
 from keepthread.interchange.copy import Comparison, Copied, Copying
 from keepthread.stores.url import POSTGRES, scheme_of, store_at
@@ -112,5 +112,5 @@ async def _formats(call: Call, url: str, partitions: int) -> tuple[int, int]:
         return 0, 0
     from keepthread.stores.postgres.server import FORMAT, Server  # noqa: PLC0415 - an extra
 
-    server = Server(url, timeout=PATIENCE)
+    server = Server(url, timeout=TIMEOUT)
     return await server.begin(migrate=True, partitions=partitions), FORMAT

@@ -116,7 +116,7 @@ async def run(
     signals = Signals()
     async with (
         _memory(call.config, model, environ) as memory,
-        Servers(found.servers, tell=call.warn) as servers,
+        Servers(found.servers, on_event=call.warn) as servers,
     ):
         planned = orchestrated or with_tools
         talks = Talks(
@@ -158,7 +158,7 @@ def _bot(talks: Talks, settings: DiscordSettings, tell: Callable[[str], object])
         listen=settings.listen,
     )
     pace = Pace(catch_up=settings.catch_up)
-    return DiscordBot(talks, rules, tell=tell, base_url=settings.base_url, pace=pace)
+    return DiscordBot(talks, rules, on_event=tell, base_url=settings.base_url, pace=pace)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.reports import ContextReport
 from keepthread.apps.cli.wiring import current_counter
 from keepthread.context.diff import difference
-from keepthread.context.strategies import STRATEGIES
+from keepthread.context.strategies import ALIASES, STRATEGIES
 from keepthread.context.views import DEFAULT_VIEWS, View
 from keepthread.errors import InvalidInput
 from keepthread.memory.session import Session
@@ -33,7 +33,7 @@ async def why(
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="simple, summarization, hybrid or recall; else simple."),
+        typer.Option(metavar="NAME", help="window, summarized, hybrid or recall; else window."),
     ] = None,
 ) -> None:
     """Draw a context: what is in, what is out, and why.
@@ -74,10 +74,11 @@ def _views(strategy: str | None) -> dict[str, View]:
     """Return the views, all by one strategy."""
     if strategy is None:
         return {}
-    if strategy not in STRATEGIES:
-        known = ", ".join(sorted(STRATEGIES))
+    name = ALIASES.get(strategy, strategy)
+    if name not in STRATEGIES:
+        known = ", ".join(STRATEGIES)
         raise InvalidInput(f"there is no strategy {strategy!r}; there are {known}")
-    chosen = STRATEGIES[strategy]()
+    chosen = STRATEGIES[name]()
     return {name: replace(view, strategy=chosen) for name, view in DEFAULT_VIEWS.items()}
 
 

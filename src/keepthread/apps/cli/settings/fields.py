@@ -1,6 +1,6 @@
 """Kinds of settings: each checks the value of a file or the text of a variable."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -23,9 +23,13 @@ class Kind(NamedTuple):
     private: bool = False
     """Whether a wrong value is not shown: it may be a secret in the wrong place."""
     a_path: bool = False
+    aliases: Mapping[str, str] = {}
+    """Other names of values; the value is kept under its own name."""
 
     def take(self, value: Any) -> Any:
         """Return a value as it is kept, or raise ValueError."""
+        if isinstance(value, str):
+            value = self.aliases.get(value, value)
         if (value is None and self.optional) or self.fits(value):
             return value
         raise ValueError
@@ -61,13 +65,13 @@ def number(expected: str, within: Callable[[float], bool]) -> Kind:
     return Kind(expected, fits, float)
 
 
-def choice(*names: str) -> Kind:
-    """Return some names."""
+def choice(*names: str, aliases: Mapping[str, str] | None = None) -> Kind:
+    """Return some names, perhaps with other names for them."""
 
     def fits(value: object) -> bool:
         return value in names
 
-    return Kind(f"one of {', '.join(names)}", fits)
+    return Kind(f"one of {', '.join(names)}", fits, aliases=aliases or {})
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -22,7 +22,7 @@ from keepthread.apps.cli.settings.fields import (
     optional,
     whole,
 )
-from keepthread.context.strategies import STRATEGIES
+from keepthread.context.strategies import ALIASES, STRATEGIES
 from keepthread.context.views import DEFAULT_VIEWS
 
 KEY_VARIABLES: Final = MappingProxyType(
@@ -75,7 +75,7 @@ class MemorySettings:
         4096, whole(1), "How many tokens the model is shown at most: the budget of the view `chat`."
     )
     strategy: str = setting(
-        "hybrid", choice(*STRATEGIES), "Who chooses what the view `chat` shows."
+        "hybrid", choice(*STRATEGIES, aliases=ALIASES), "Who chooses what the view `chat` shows."
     )
     auto_prune_days: int | None = setting(
         None,
@@ -289,7 +289,9 @@ class ViewSettings:
     """A budget and who chooses within it, by a name of your own."""
 
     tokens: int = setting(MISSING, whole(1), "How many tokens it shows at most.")
-    strategy: str = setting("simple", choice(*STRATEGIES), "Who chooses what it shows.")
+    strategy: str = setting(
+        "window", choice(*STRATEGIES, aliases=ALIASES), "Who chooses what it shows."
+    )
 
 
 def _views() -> dict[str, ViewSettings]:
