@@ -22,7 +22,7 @@ from keepthread.errors import InvalidInput, ToolError, ToolUnavailable
 from keepthread.orchestrator.mcp import Rule, Server, Servers
 from keepthread.orchestrator.mcp.listing import named
 from keepthread.orchestrator.mcp.results import MOST_BYTES, cut
-from keepthread.orchestrator.mcp.stdio import Lines, StderrTail
+from keepthread.orchestrator.mcp.transports import Lines, StderrTail
 
 ROOT = Path(__file__).parents[1]
 

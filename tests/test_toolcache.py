@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from keepthread import Memory, Message, Options, Scope, Session, ToolCall
 from keepthread.context.tool_results import TOOL, CacheEntry, cached_results
 from keepthread.errors import InvalidInput, SessionGone, Unavailable
+from keepthread.memory.history import current_turn
 from keepthread.memory.runtime import Runtime
 from keepthread.memory.tool_cache import drop_ended
 from keepthread.memory.tool_calls import INTERRUPTED, result_of, text_of, tool_request
-from keepthread.memory.turns import current_turn
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import CachedResult, Store
 from keepthread.stores.codec import encode

@@ -12,12 +12,12 @@ from keepthread.context.views import View, plan_of
 from keepthread.errors import InvalidInput
 from keepthread.memory.debug_log import log_context
 from keepthread.memory.facts.profile import known_of
+from keepthread.memory.history import current_turn
 from keepthread.memory.material import asked_of, gather, gather_older, load_history
 from keepthread.memory.runtime import Maintenance, NegativeCache, Runtime
 from keepthread.memory.search.search import Asker, Filters, Searching
 from keepthread.memory.tool_cache import ToolCache
 from keepthread.memory.tracing import RECORDS
-from keepthread.memory.turns import current_turn
 from keepthread.memory.why_log import ChoiceLog
 from keepthread.protocols import (
     ContextPlan,

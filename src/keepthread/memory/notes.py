@@ -16,10 +16,10 @@ from keepthread.context.trust import NOTE as SOURCE
 from keepthread.context.trust import UNTIL, has_ended
 from keepthread.errors import Conflict, InvalidInput, Stale
 from keepthread.memory.conversation import Conversation
+from keepthread.memory.history import current_turn
 from keepthread.memory.material import marks_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import ToolRequest, pair, text_of, tool_request
-from keepthread.memory.turns import current_turn
 from keepthread.stores.kinds import MARKS, NOTE
 from keepthread.stores.validation import check_count, check_id, check_text, show
 from keepthread.types import JSON, Message, ProactiveTool, Scope, Span

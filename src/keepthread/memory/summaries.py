@@ -17,9 +17,9 @@ from keepthread.context.importance import Cues
 from keepthread.context.quoting import in_short
 from keepthread.context.trust import lowest, trust_in
 from keepthread.errors import InvalidInput, Stale
+from keepthread.memory.history import closed_turn
 from keepthread.memory.material import marks_of, newest_summary, position_key, summary_of
 from keepthread.memory.tracing import RECORDS, Spans
-from keepthread.memory.turns import closed_turn
 from keepthread.models.summarizers import EXTRACTIVE, Extractive, shortened
 from keepthread.protocols import Progress, Scorer, Store, Summarizer, TokenCounter
 from keepthread.stores.kinds import COSTS, DIGEST, FOLD, MARKS

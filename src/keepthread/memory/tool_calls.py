@@ -7,12 +7,13 @@ from typing import Final, NamedTuple, cast
 
 from keepthread.context.ids import derived_call_id, result_ids
 from keepthread.errors import InvalidInput
-from keepthread.memory.turns import TOOL_SOURCE
 from keepthread.stores.codec import dumps, encode
 from keepthread.stores.validation import MAX_BYTES, check_id, plain, show
 from keepthread.types import JSON, Message, ToolCall
 
 INTERRUPTED: Final = "(interrupted before there was a result)"
+TOOL_SOURCE: Final = "tool:"
+"""Prefix of `source` for calls and results that the program recorded, not a model."""
 
 
 class _TurnCall(NamedTuple):

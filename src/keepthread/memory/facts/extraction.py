@@ -31,9 +31,9 @@ from keepthread.memory.facts.provenance import MadeOf, news_in, trust_of, turn_o
 from keepthread.memory.facts.repository import FactRepository, Read
 from keepthread.memory.facts.resolution import QUARANTINED, said, slot_of
 from keepthread.memory.facts.types import Extracted, Noted
+from keepthread.memory.history import closed_turn
 from keepthread.memory.material import marks_of
 from keepthread.memory.tracing import RECORDS, Spans
-from keepthread.memory.turns import closed_turn
 from keepthread.protocols import ChatModel, Store
 from keepthread.stores.kinds import EXTRACTED, MARKS
 from keepthread.stores.leases import Leases

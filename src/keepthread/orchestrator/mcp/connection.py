@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keepthread.errors import ToolUnavailable
 from keepthread.orchestrator.mcp.sdk import Gone, answers, asked, connected, failure_of, tools_of
-from keepthread.orchestrator.mcp.stdio import StderrTail
+from keepthread.orchestrator.mcp.transports import StderrTail
 from keepthread.orchestrator.mcp.types import Server
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from keepthread.errors import ToolError, ToolUnavailable
-from keepthread.orchestrator.mcp.http import MOST_BYTES, bounded_client
 from keepthread.orchestrator.mcp.repair import Listener, RepairedStream
 from keepthread.orchestrator.mcp.results import reason
-from keepthread.orchestrator.mcp.stdio import ENCODING, StderrTail
+from keepthread.orchestrator.mcp.transports import ENCODING, MOST_BYTES, StderrTail, bounded_client
 from keepthread.orchestrator.mcp.types import Server
 
 if TYPE_CHECKING:

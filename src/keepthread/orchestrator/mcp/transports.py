@@ -1,8 +1,9 @@
-"""Read a program's answers line by line: in linear time, and with a limited length.
+"""Transports to untrusted servers: standard input and output, and HTTP, with limits of size.
 
-The SDK appends each chunk it reads to the line so far and scans all of it again, and a line may
-grow without limit. It accepts no other reader, but an encoding: with this one, the decoder returns
-whole lines. A line that is too long is replaced by an error for the call that waits for it.
+Answers over HTTP are not decompressed, and refusals are noted. Lines of a program are read in
+linear time: the SDK appends each chunk it reads to the line so far and scans all of it again, and a
+line may grow without limit. It accepts no other reader, but an encoding: with this one, the decoder
+returns whole lines. A line that is too long is replaced by an error for the call that waits for it.
 """
 
 import asyncio
@@ -13,9 +14,12 @@ import re
 import selectors
 import sys
 import threading
-from typing import Any, Final, TextIO
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-from keepthread.orchestrator.mcp.http import MOST_BYTES
+if TYPE_CHECKING:
+    import httpx2
+
 
 ENCODING: Final = "keepthread_mcp_lines"
 _EDGE: Final = 1000
@@ -136,3 +140,46 @@ class StderrTail:
 
 def _ready(selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
     return selector.select() if selector.get_map() else []
+
+
+MOST_BYTES: Final = 16 << 20
+"""Bytes of one answer, or of one event of a stream, at most."""
+_CONNECT: Final = 10.0
+"""Seconds to connect to a server; a tool may take longer."""
+_REFUSED: Final = 400
+
+
+def bounded_client(
+    headers: Mapping[str, str], refused: Callable[[int], object]
+) -> "httpx2.AsyncClient":
+    """Return a client that reports refusals, and stops reading an answer that is too large."""
+    import httpx2  # noqa: PLC0415 - the SDK brings it
+
+    class Bounded(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            left = MOST_BYTES
+            async for chunk in self._stream:
+                left -= len(chunk)
+                if left < 0:
+                    raise httpx2.StreamError(f"the answer is larger than {MOST_BYTES >> 20} MB")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def bound(response: httpx2.Response) -> None:
+        if response.status_code >= _REFUSED:
+            refused(response.status_code)
+        # A small compressed answer can be very large, and we did not ask for compression.
+        response.headers.pop("content-encoding", None)
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            response.stream = Bounded(cast("httpx2.AsyncByteStream", response.stream))
+
+    return httpx2.AsyncClient(
+        headers={"accept-encoding": "identity", **headers},
+        timeout=httpx2.Timeout(_CONNECT, read=None),
+        event_hooks={"response": [bound]},
+    )
