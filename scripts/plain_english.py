@@ -338,15 +338,25 @@ def area(file: str) -> str:
     return "/".join(parts[:2])
 
 
+def within(named: Iterable[Path]) -> Iterator[Path]:
+    """Yield the named files, and in named folders the files that are checked."""
+    for path in named:
+        if path.is_dir():
+            yield from (file for file in all_files() if file.is_relative_to(path))
+        else:
+            yield path
+
+
 def main(arguments: list[str]) -> int:
     """Check the files, and return the exit status."""
     parser = argparse.ArgumentParser(description="Find phrases that are not plain English.")
-    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("files", nargs="*", type=Path, help="files and folders; none: all")
     parser.add_argument("--count", action="store_true", help="print counts only, and succeed")
     parser.add_argument("--old-names", action="store_true", help="also find nouns we renamed")
     given = parser.parse_args(arguments)
     patterns = (*PATTERNS, *OLD_NAMES) if given.old_names else PATTERNS
-    paths = [path.resolve() for path in given.files] or all_files()
+    named = [path.resolve() for path in given.files]
+    paths = [*within(named)] if named else all_files()
     findings: list[Finding] = []
     for path in paths:
         file = path.relative_to(ROOT).as_posix()

@@ -406,3 +406,21 @@ async def test_a_message_stored_with_a_time_in_milliseconds_is_recalled(memory: 
         assert "My dog is called Rex" in text
         assert await told(turn, "dog called") == ["My dog is called Rex"]
     assert where(await memory.search("dog", owner="ana", since=1.7e10)) == [("old", 1)]
+
+
+async def test_tenants_with_an_owner_of_the_same_name_index_independently() -> None:
+    async with Memory.open("ram://") as memory:
+        indexed: list[str] = []
+        may_end = asyncio.Event()
+        for name in ("a", "b"):
+            searching = memory.tenant(name)._services.searching
+
+            async def catch_up(name: str = name, **_: object) -> None:
+                indexed.append(name)
+                await may_end.wait()
+
+            searching.catch_up = catch_up
+            searching.soon("ana")
+        await asyncio.sleep(0.01)
+        assert indexed == ["a", "b"]
+        may_end.set()

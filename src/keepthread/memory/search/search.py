@@ -166,7 +166,7 @@ class Searching:
 
     def soon(self, owner: str | None) -> None:
         """Index an owner's conversations, or all, in the background."""
-        self._background.soon(("search", owner), lambda: self.catch_up(owner=owner))
+        self._background.soon((self, owner), lambda: self.catch_up(owner=owner))
 
     # --- by hand ---
 
