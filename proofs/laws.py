@@ -29,16 +29,16 @@ PAST: Final = frozenset({"summary", "important"})
 class Limits(NamedTuple):
     """What a section may take of what the system prompt leaves."""
 
-    least: float
-    most: float
+    min_share: float
+    max_share: float
     floor: int = 0
     cap: int | None = None
     unused: float = 0.0
 
     def most_of(self, room: int) -> int:
         """Return the tokens that the window gives up for it."""
-        share = int(room * self.most)
-        if self.most:
+        share = int(room * self.max_share)
+        if self.max_share:
             share = max(share, min(self.floor, room // 4))
         return self._capped(share)
 
@@ -48,7 +48,7 @@ class Limits(NamedTuple):
 
     def least_of(self, room: int) -> int:
         """Return the tokens that it keeps however large the turn in hand is."""
-        return min(int(room * self.least), self.most_of(room))
+        return min(int(room * self.min_share), self.most_of(room))
 
     def _capped(self, share: int) -> int:
         return share if self.cap is None else min(share, self.cap)

@@ -40,7 +40,7 @@ spans = st.tuples(st.integers(0, 6), st.integers(0, 8))
 CHANGEABLE = st.sampled_from(("title", "tags", "system_prompt", "meta"))
 versions = st.sampled_from((None, "current", 0, 999_999))
 between = st.fixed_dictionaries(
-    {}, optional={"after": st.integers(0, 6), "least": st.integers(0, 3)}
+    {}, optional={"after": st.integers(0, 6), "min_messages": st.integers(0, 3)}
 )
 bounds = st.fixed_dictionaries(
     {}, optional={"after": names, "before": names, "limit": st.integers(0, 3)}

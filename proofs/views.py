@@ -30,11 +30,13 @@ SETTINGS: Final[tuple[tuple[int | None, Overflow, int | None], ...]] = (
 """The step, what happens to a newest message that is too large, and the most messages."""
 PASTS: Final = ((20, 20), (4, 3), (0, 20), (1, 0), (0, 2))
 """How many messages are recent, and how many turns may be told in short."""
-GREEDY: Final = {name: each._replace(most=0.5) for name, each in HYBRID.items()}
-ALL: Final = {name: each._replace(most=1.0) for name, each in HYBRID.items()}
-NOTHING: Final = {name: each._replace(least=0.0, most=0.0) for name, each in HYBRID.items()}
-FIXED: Final = {name: each._replace(least=each.most) for name, each in HYBRID.items()}
-FIRM: Final = {name: each._replace(least=0.3, most=0.3) for name, each in HYBRID.items()}
+GREEDY: Final = {name: each._replace(max_share=0.5) for name, each in HYBRID.items()}
+ALL: Final = {name: each._replace(max_share=1.0) for name, each in HYBRID.items()}
+NOTHING: Final = {
+    name: each._replace(min_share=0.0, max_share=0.0) for name, each in HYBRID.items()
+}
+FIXED: Final = {name: each._replace(min_share=each.max_share) for name, each in HYBRID.items()}
+FIRM: Final = {name: each._replace(min_share=0.3, max_share=0.3) for name, each in HYBRID.items()}
 SECTIONS: Final[tuple[Shares, ...]] = (
     GREEDY,
     ALL,
@@ -49,7 +51,7 @@ SECTIONS: Final[tuple[Shares, ...]] = (
     {"important": Limits(0.2, 0.4), "tools": Limits(0.0, 1.0)},
     {"tools": Limits(1.0, 1.0)},
     {
-        name: each._replace(least=0.2, most=0.5) if name in ("facts", "recalled") else each
+        name: each._replace(min_share=0.2, max_share=0.5) if name in ("facts", "recalled") else each
         for name, each in HYBRID.items()
     },
 )

@@ -130,7 +130,7 @@ async def test_the_proof_sees_a_window_that_does_not_move_in_steps() -> None:
 
 async def test_the_proof_sees_sections_of_twice_their_share() -> None:
     twice = {
-        name: each._replace(most=2 * each.most, cap=each.cap and 2 * each.cap)
+        name: each._replace(max_share=2 * each.max_share, cap=each.cap and 2 * each.cap)
         for name, each in WINDOW.items()
     }
     known = {"rules": tried(Window(), WINDOW).rules}

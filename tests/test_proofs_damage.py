@@ -80,10 +80,10 @@ async def test_the_proof_notices_damage_that_is_missed_or_spreads(
 async def test_the_proof_notices_a_file_that_is_not_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unread(self: verify.Inspection) -> Verification:
+    def unread(self: verify.SQLiteInspection) -> Verification:
         return Verification(sessions=0, messages=0, records=0, damages=())
 
-    monkeypatch.setattr(verify.Inspection, "run", unread)
+    monkeypatch.setattr(verify.SQLiteInspection, "run", unread)
     monkeypatch.setattr(log, "decode", unchecked)
     assert await wrong(tmp_path, "anywhere", range(40))
 
@@ -95,7 +95,7 @@ async def test_the_proof_notices_a_file_that_is_not_checked(
 def many_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `verify` read messages later than sessions, when a writer has added both."""
 
-    def run(self: verify.Inspection) -> Verification:
+    def run(self: verify.SQLiteInspection) -> Verification:
         self._sessions()
         added = "SELECT 1 FROM messages WHERE sid > ?"
         deadline = time.monotonic() + 4
@@ -106,7 +106,7 @@ def many_moments(monkeypatch: pytest.MonkeyPatch) -> None:
         self._messages()
         return Verification(sessions=0, messages=1, records=0, damages=tuple(self.damages))
 
-    monkeypatch.setattr(verify.Inspection, "run", run)
+    monkeypatch.setattr(verify.SQLiteInspection, "run", run)
 
 
 @pytest.mark.usefixtures("many_moments")

@@ -8,7 +8,7 @@ import pytest
 from keepthread import Message, Window
 from keepthread.context.hidden import HiddenRanges
 from keepthread.context.strategies import WindowPlan
-from keepthread.memory.conversation import Thread
+from keepthread.memory.conversation import Conversation
 from keepthread.protocols import Material
 from proofs.p30_laws import PROOF, play
 from proofs.playing import Broken
@@ -43,10 +43,10 @@ def test_the_laws_see_a_budget_that_is_not_used(monkeypatch: pytest.MonkeyPatch)
     played(90, *steps)
 
     async def once(
-        self: Thread, strategy: Window, material: Material, budget: int
+        self: Conversation, strategy: Window, material: Material, budget: int
     ) -> tuple[WindowPlan, Material]:
         return strategy.plan(material, budget), material
 
-    monkeypatch.setattr(Thread, "_planned", once)
+    monkeypatch.setattr(Conversation, "_planned", once)
     with pytest.raises(Broken):
         played(90, *steps)
