@@ -168,7 +168,7 @@ def acknowledge_early() -> None:
     """Answer callers before COMMIT."""
     attempt_all = engine._Writer._attempt_all
 
-    def early(self: Any, db: sqlite3.Connection, batch: list[worker.Job]) -> list[worker.Answer]:
+    def early(self: Any, db: sqlite3.Connection, batch: list[worker.Job]) -> list[worker.JobResult]:
         answers = attempt_all(self, db, batch)
         worker.deliver(answers)
         return answers

@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from keepthread.apps.cli.app import app
 from keepthread.apps.cli.chat.commands import COMMANDS
-from keepthread.apps.cli.settings.fields import Kind
+from keepthread.apps.cli.settings.fields import ValueKind
 from keepthread.apps.cli.settings.settings import KEYS, VIEW_KEYS, Settings, variable_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -138,7 +138,7 @@ def _row(key: str, variable: str, field: Field[Any]) -> Sequence[str]:
     )
 
 
-def _expected(kind: Kind) -> str:
+def _expected(kind: ValueKind) -> str:
     words = kind.expected.partition(";")[0].removesuffix(", or null for none")
     return f"{words}, or `null`" if kind.optional else words
 

@@ -19,7 +19,7 @@ from keepthread.apps.cli.chat.commands.facts import tell_waiting
 from keepthread.apps.cli.chat.offline_files import OfflineFiles
 from keepthread.apps.cli.chat.persistence import Persistence
 from keepthread.apps.cli.chat.signals import Signals
-from keepthread.apps.cli.chat.startup import Wanted, begin
+from keepthread.apps.cli.chat.startup import SessionChoice, begin
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.chat.terminal import Terminal
 from keepthread.apps.cli.invocation import Call
@@ -284,7 +284,7 @@ async def test_a_session_that_was_resumed_is_not_pruned(tmp_path: Path) -> None:
     await aged(tmp_path, "old", "older", "oldest")
     it = Desk(tmp_path, [], {})
     it.talk.move("old")
-    await begin(it.chat.call, it.talk, Wanted(resume="old"), it.person.say)
+    await begin(it.chat.call, it.talk, SessionChoice(resume="old"), it.person.say)
     await it.do("/resume older")
     async with Memory.open(f"sqlite:///{it.store}") as another_program:
         assert await another_program.prune(30) == 1
@@ -313,7 +313,7 @@ async def test_however_slowly_a_store_opens_a_chat_does_not_prune_its_own_sessio
 
     it.persistence._opened = cast(Any, Slowly)
     terminal = Terminal({"TERM": "dumb"}, Signals())
-    wanted = Wanted(resume="first")
+    wanted = SessionChoice(resume="first")
     terminal._chat = it.chat
     terminal._opening = asyncio.create_task(begin(it.chat.call, it.talk, wanted, it.person.say))
     behind = asyncio.create_task(terminal._behind())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from keepthread.apps.cli.chat.steps import Steps
 from keepthread.orchestrator import (
+    AnswerPiece,
     Began,
     Ended,
     Plan,
@@ -13,7 +14,6 @@ from keepthread.orchestrator import (
     Result,
     Route,
     Routed,
-    Said,
     Subtask,
     Used,
 )
@@ -100,7 +100,7 @@ def test_steps_are_drawn_with_their_state_and_nothing_in_them_moves_the_cursor()
     ]
     steps.take(Ended(Result(first, "nothing")))
     steps.take(Ended(Result(second, failed="it needs look")))
-    steps.take(Said("Well"))
+    steps.take(AnswerPiece("Well"))
     assert [line[:3] for line in steps.lines()[1:]] == ["├ ✓", "│  ", "└ ✗", "   "]
 
 

@@ -12,7 +12,7 @@ from keepthread import Memory
 from keepthread.apps.cli.commands.discord import chatting, orchestrating
 from keepthread.apps.discord.bot import DiscordBot, Pace
 from keepthread.apps.discord.conversations import BUSY, FAILED, NO_MEMORY, NO_MODEL, POSTED, Talks
-from keepthread.apps.discord.types import Answer, Asked, Heard, Person, Rules
+from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, DiscordUser, Heard, Rules
 from keepthread.errors import InvalidInput, ModelBusy, ModelCut, ModelDenied, Unavailable
 from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import Models
@@ -66,7 +66,7 @@ class Stage(NamedTuple):
     @asynccontextmanager
     async def bot(
         self,
-        answer: Answer,
+        answer: AnswerFunction,
         rules: Rules | None = None,
         *,
         pace: Pace = QUICK,
@@ -111,7 +111,7 @@ async def stage(tmp_path: Path) -> AsyncGenerator[Stage]:
 # --- to whom it answers ---
 
 HERE = Rules(guilds=frozenset([1]))
-SOMEONE = Person(9, "Ana")
+SOMEONE = DiscordUser(9, "Ana")
 SAID = Heard(5, 2, SOMEONE, "hello", guild=1)
 
 
@@ -292,7 +292,7 @@ async def test_an_answer_is_posted_once_wherever_a_bot_was_ended(stage: Stage) -
     server, model = stage.server, parrot()
     answer, stored = chatting(model), asyncio.Event()
 
-    async def ended(asked: Asked) -> str:
+    async def ended(asked: DiscordQuestion) -> str:
         """Store the answer, and be ended before it is posted."""
         await answer(asked)
         stored.set()
@@ -324,7 +324,7 @@ async def test_a_channel_gets_its_answers_in_order_and_none_waits_for_another_ch
     gate, order = asyncio.Event(), []
     other = stage.server.world.channel(stage.guild, "other")
 
-    async def answer(asked: Asked) -> str:
+    async def answer(asked: DiscordQuestion) -> str:
         order.append(asked.text)
         if asked.text == "slow":
             await gate.wait()
@@ -477,7 +477,7 @@ async def test_a_long_answer_comes_in_parts_and_a_deleted_question_is_answered(
     long = f"Look:\n\n```python\n{code}\n```\nThat is all."
     gate = asyncio.Event()
 
-    async def answer(asked: Asked) -> str:
+    async def answer(asked: DiscordQuestion) -> str:
         await gate.wait()
         return long
 

@@ -22,7 +22,7 @@ from keepthread.errors import InvalidInput, ToolError, ToolUnavailable
 from keepthread.orchestrator.mcp import Rule, Server, Servers
 from keepthread.orchestrator.mcp.listing import named
 from keepthread.orchestrator.mcp.results import MOST_BYTES, cut
-from keepthread.orchestrator.mcp.transports import Lines, StderrTail
+from keepthread.orchestrator.mcp.transports import LineDecoder, StderrTail
 
 ROOT = Path(__file__).parents[1]
 
@@ -454,7 +454,7 @@ async def test_an_answer_that_is_too_large_is_an_error_and_the_server_serves_on(
 def test_lines_come_out_whole_wherever_they_are_cut(parts: list[bytes], cuts: list[int]) -> None:
     data = b"\n".join(parts)
     whole = data[: data.rfind(b"\n") + 1].decode("utf-8", "replace")
-    decoder, given = Lines("replace"), ""
+    decoder, given = LineDecoder("replace"), ""
     ends = sorted({min(cut, len(data)) for cut in cuts} | {len(data)})
     for start, end in zip([0, *ends], ends, strict=False):
         more = decoder.decode(data[start:end])
@@ -464,7 +464,7 @@ def test_lines_come_out_whole_wherever_they_are_cut(parts: list[bytes], cuts: li
 
 
 def test_of_a_line_without_an_end_no_more_is_held_than_fits() -> None:
-    decoder, chunk = Lines(), b"x" * (1 << 20)
+    decoder, chunk = LineDecoder(), b"x" * (1 << 20)
     tracemalloc.start()
     try:
         for _ in range(60):

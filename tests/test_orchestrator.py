@@ -13,6 +13,7 @@ from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.models.tokens import counter
 from keepthread.orchestrator import (
     Answer,
+    AnswerPiece,
     Began,
     Ended,
     Event,
@@ -21,7 +22,6 @@ from keepthread.orchestrator import (
     Planned,
     Routed,
     Runnable,
-    Said,
     Used,
     orchestrate,
 )
@@ -198,8 +198,8 @@ async def test_it_tells_what_it_does_while_it_does_it(house: House) -> None:
     answer = await house.ask("The weather in Oslo?", session, on_event=told.append)
     kinds = [type(event) for event in told]
     assert kinds[:5] == [Routed, Planned, Began, Used, Ended]
-    assert set(kinds[5:]) == {Said}
-    assert "".join(event.text for event in told if isinstance(event, Said)) == answer.text
+    assert set(kinds[5:]) == {AnswerPiece}
+    assert "".join(event.text for event in told if isinstance(event, AnswerPiece)) == answer.text
     (used,) = (event for event in told if isinstance(event, Used))
     assert (used.tool, used.arguments, used.remembered) == ("weather", {"city": "Oslo"}, False)
     assert answer.message == (await session.messages())[-1]

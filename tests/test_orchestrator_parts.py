@@ -24,6 +24,7 @@ from keepthread.errors import (
 from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import (
     Answer,
+    AnswerPiece,
     Ended,
     Event,
     Fallback,
@@ -34,7 +35,6 @@ from keepthread.orchestrator import (
     Route,
     Routed,
     Runnable,
-    Said,
     Subtask,
     Used,
     orchestrate,
@@ -708,7 +708,7 @@ async def test_an_answer_that_breaks_off_is_kept_as_far_as_it_came(session: Sess
     models = answered_by(broken)
     answer = await orchestrate("Go", session, [], models, on_event=told.append)
     assert answer.text == "Half an"
-    assert [event.text for event in told if isinstance(event, Said)] == ["Half ", "an"]
+    assert [event.text for event in told if isinstance(event, AnswerPiece)] == ["Half ", "an"]
     assert (await session.messages())[-1].content == "Half an"
 
 

@@ -17,7 +17,7 @@ from keepthread.recall.positions import VIEW, seq_of, session_of
 from keepthread.stores.postgres import PostgresStore, words
 from keepthread.stores.postgres import vectors as points
 from keepthread.stores.postgres.schema import SQL
-from keepthread.stores.postgres.server import Server
+from keepthread.stores.postgres.server import PgServer
 from keepthread.stores.ram import RamStore
 from keepthread.testing.contract import assistant, user
 from keepthread.testing.finding import (
@@ -130,7 +130,7 @@ async def test_a_word_is_looked_up_in_its_index_behind_the_wall(
     if "TRUNCATE" not in belief:
         await filled(store)
     postgres.execute(belief.format("keepthread.words"))
-    db = await Server(postgres.url(), timeout=10).connect()
+    db = await PgServer(postgres.url(), timeout=10).connect()
     ask = (
         "PREPARE ask (integer, bigint) AS SELECT sid, at FROM keepthread.{} WHERE tenant = $1"
         " AND {} ORDER BY sid DESC, at DESC LIMIT 5"

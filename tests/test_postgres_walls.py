@@ -21,7 +21,7 @@ from keepthread.errors import (
 from keepthread.recall.positions import VIEW
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.schema import FORMAT, SQL
-from keepthread.stores.postgres.server import Server, durability_of
+from keepthread.stores.postgres.server import PgServer, durability_of
 from keepthread.stores.postgres.words import letters_of
 from keepthread.testing.contract import said, user
 from keepthread.testing.finding import VECTORS, embed, first_place, read_on, vector, where
@@ -325,7 +325,7 @@ async def test_every_hot_statement_reads_one_partition_by_its_index(
         HOT.split(),
     )
     assert {name for name, *_ in functions} == set(HOT.split())
-    db = await Server(postgres.url(), timeout=10).connect()
+    db = await PgServer(postgres.url(), timeout=10).connect()
     seen = 0
     try:
         for name, source, names, types in functions:
@@ -360,7 +360,7 @@ async def test_what_runs_reads_one_partition_by_its_index_and_little_of_it(
 ) -> None:
     keys = await fill(store, 60)
     ((tenant,),) = postgres.execute("SELECT tenant FROM keepthread.tenants")
-    db = await Server(postgres.url(), timeout=10).connect()
+    db = await PgServer(postgres.url(), timeout=10).connect()
     try:
         if belief != "what they hold":
             for table in TABLES:

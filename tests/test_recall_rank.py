@@ -29,7 +29,7 @@ from keepthread.recall.positions import LENGTH_BITS, MESSAGE, SEQ_BITS, part_of,
 from keepthread.recall.query import Named, nearness, query_of
 from keepthread.recall.rank import Ranked, rank
 from keepthread.recall.snippet import LEAST, MISSES, pack
-from keepthread.recall.weights import DEFAULT, Kind, Profile, Weights
+from keepthread.recall.weights import DEFAULT, ConversationKind, Profile, Weights
 from keepthread.recall.words import characters_of, words_of
 from keepthread.types import Embedding, Found, Message, Part, Role, SessionKey, Sitting, Unread
 
@@ -279,7 +279,7 @@ def test_weights_are_settings() -> None:
     index = Index({1: talk(*lines)})
     for length, first in ((-9.0, "bowl"), (9.0, "a bowl of soup that I had on a day")):
         profile = Profile(own=0.1, length=length)
-        kind = Kind(words=profile, tokens=profile, pooled=profile)
+        kind = ConversationKind(words=profile, tokens=profile, pooled=profile)
         ranked = index.ask("bowl", weights=Weights(speakers=kind, assisted=kind))
         assert index.said(ranked)[0] == first
 
@@ -288,7 +288,7 @@ def test_a_sign_speaks_for_a_piece_or_against_it_as_its_weight_says() -> None:
     """One pair for each weight: two pieces that are alike but for one sign."""
     for way, name, profile in every_weight():
         only = Profile(**{name: getattr(profile, name)})
-        kind = Kind(words=only, tokens=only, pooled=only)
+        kind = ConversationKind(words=only, tokens=only, pooled=only)
         less, more = scores_of_a_pair(way, Weights(speakers=kind, assisted=kind))
         assert less != more, (way, name)
         assert (more < less) is (name in AGAINST[way]), (way, name)

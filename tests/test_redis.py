@@ -28,7 +28,7 @@ from keepthread.errors import (
 from keepthread.protocols import Store
 from keepthread.stores.backend import Put
 from keepthread.stores.redis import RedisStore, Timeouts
-from keepthread.stores.redis.engine import LUA, Link, Script, make_client
+from keepthread.stores.redis.engine import LUA, RedisLink, Script, make_client
 from keepthread.stores.redis.keys import index_of, session_place
 from keepthread.stores.redis.records import ScopedRecords
 from keepthread.stores.redis.sessions import _by_activity
@@ -648,7 +648,7 @@ async def test_a_url_that_names_no_server_is_refused(url: str) -> None:
 # --- records made of other sessions ---
 
 
-class Dying(Link):
+class Dying(RedisLink):
     """A link whose process dies before it settles what it put."""
 
     async def run(self, script: Script, keys: Any, args: Any, *, again: Any = None) -> Any:
@@ -740,7 +740,7 @@ async def test_a_put_that_is_repeated_is_one_put(store: RedisStore, server: Redi
     place = session_place(TENANT, key)
     make = partial(make_client, server.url, connect=1, answer=1, connections=1)
 
-    class Twice(Link):
+    class Twice(RedisLink):
         async def run(self, script: Script, keys: Any, args: Any, *, again: Any = None) -> Any:
             await super().run(script, keys, args)  # the answer is lost
             return await super().run(script, keys, args if again is None else again)

@@ -12,7 +12,7 @@ from keepthread.context.quoting import fenced, sanitize
 from keepthread.models.summarizers import ByModel, Extractive, shortened
 from keepthread.protocols import ChatModel, Summarizer
 from keepthread.testing.hostile import CASES
-from keepthread.testing.model import Asked, ScriptedModel
+from keepthread.testing.model import ModelCall, ScriptedModel
 from keepthread.types import Message, Reply, Shortened, Tool, ToolCall, Usage
 
 FENCE = "3f9a0c11d2e4b577"
@@ -233,7 +233,7 @@ async def test_a_scripted_model_tells_what_it_was_asked() -> None:
         [question], system="s", tools=[tool], schema={"type": "object"}, max_tokens=5
     )
     assert model.calls == [
-        Asked(
+        ModelCall(
             messages=(question,),
             system="s",
             tools=(tool,),

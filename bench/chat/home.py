@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bench.recall.corpora import locomo
 from bench.search import Language
 from keepthread import Memory, Message
-from keepthread.apps.cli.chat.startup import Wanted, begin, talk_of
+from keepthread.apps.cli.chat.startup import SessionChoice, begin, talk_of
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.load import read_config
@@ -97,7 +97,7 @@ class Home(NamedTuple):
     async def talk(self) -> Talk:
         """Return the chat that `keepthread chat -c` holds, begun, without its terminal."""
         told: list[str] = []
-        wanted, call = Wanted(latest=True), Call()
+        wanted, call = SessionChoice(latest=True), Call()
         talk = talk_of(read_config(self.env, self.folder), wanted, self.env, told.append)
         await begin(call, talk, wanted, told.append)
         assert not told, told

@@ -5,15 +5,15 @@ from typing import Final
 
 from keepthread.context.quoting import fenced, flat
 from keepthread.context.trust import LOWEST_ORIGIN, lowest
-from keepthread.context.why import Account
-from keepthread.protocols import Known, Material
+from keepthread.context.why import WhyBuilder
+from keepthread.protocols import KnownFact, Material
 from keepthread.types import Message
 
 _TITLE: Final = "Known facts about the user"
 _USED_UP: Final = "facts of the profile: the facts' share of the budget is used up"
 
 
-def profile_that_fits(material: Material, room: int, account: Account) -> Message | None:
+def profile_that_fits(material: Material, room: int, account: WhyBuilder) -> Message | None:
     """Return the profile in up to `room` tokens, the most important first; None if none fits."""
     profile = [fact for fact in material.facts if fact.always]
     shown, message = len(profile), None
@@ -31,7 +31,7 @@ def profile_that_fits(material: Material, room: int, account: Account) -> Messag
     return message
 
 
-def _quotation(material: Material, facts: Sequence[Known]) -> Message:
+def _quotation(material: Material, facts: Sequence[KnownFact]) -> Message:
     counter = material.counter
     text = fenced("\n".join(flat(fact.text) for fact in facts), material.fence, _TITLE)
     message = Message(role="user", content=text, origin="user")

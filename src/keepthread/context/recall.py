@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from keepthread.context.quoting import CUT, flat, sanitize, speaker
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
-from keepthread.context.why import Account
-from keepthread.protocols import Known, Recalled, Recollection, TokenCounter
+from keepthread.context.why import WhyBuilder
+from keepthread.protocols import KnownFact, Recalled, Recollection, TokenCounter
 from keepthread.recall.snippet import pack
 from keepthread.types import Choice, Message, Origin
 
@@ -42,11 +42,11 @@ class _RecallLine(NamedTuple):
 
 def recollect(
     recalled: Recalled,
-    facts: Sequence[Known],
+    facts: Sequence[KnownFact],
     room: int,
     counter: TokenCounter,
     fence: str,
-    account: Account,
+    account: WhyBuilder,
     *,
     seen: Set[str],
 ) -> Message | None:
@@ -85,7 +85,7 @@ class _RecallWriter:
         self,
         counter: TokenCounter,
         fence: str,
-        facts: Sequence[Known],
+        facts: Sequence[KnownFact],
         hits: Sequence[Recollection],
     ) -> None:
         self.counter = counter
@@ -184,7 +184,7 @@ def _in_time(line: _RecallLine) -> tuple[str, float, str, int, int]:
 
 
 def _explain(
-    message: Message, lines: Sequence[_RecallLine], notes: Sequence[str], account: Account
+    message: Message, lines: Sequence[_RecallLine], notes: Sequence[str], account: WhyBuilder
 ) -> None:
     """Record each shown piece, and the tokens of the quotation around them."""
     left = message.tokens
@@ -196,7 +196,7 @@ def _explain(
     account.add_range(0, 0, 1, left, "recalled", around)
 
 
-def _explain_misses(writer: _RecallWriter, chosen: Sequence[int], account: Account) -> None:
+def _explain_misses(writer: _RecallWriter, chosen: Sequence[int], account: WhyBuilder) -> None:
     """Record the pieces that would have been next."""
     taken = set(chosen)
     missed = islice((n for n in range(len(writer.hits)) if n not in taken), _NEAR)

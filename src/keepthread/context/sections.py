@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from keepthread.context.why import Account
+from keepthread.context.why import WhyBuilder
 from keepthread.errors import InvalidInput
 from keepthread.protocols import CachedResult, Material, Need
 from keepthread.types import Message
@@ -158,7 +158,7 @@ def _speaks(name: SectionName, material: Material) -> bool:
 
 
 def newest_that_fit(
-    messages: Sequence[Message], room: int, account: Account, *, section: str, reason: str
+    messages: Sequence[Message], room: int, account: WhyBuilder, *, section: str, reason: str
 ) -> list[Message]:
     """Return the newest messages that fit; the oldest go first, and the account says so.
 
@@ -179,7 +179,7 @@ def newest_that_fit(
 
 
 def cached_that_fit(
-    results: Sequence[CachedResult], room: int, account: Account, seen: set[int]
+    results: Sequence[CachedResult], room: int, account: WhyBuilder, seen: set[int]
 ) -> Iterator[Message]:
     """Yield calls and results that the window does not show, as many as fit, oldest first."""
     left = room

@@ -27,7 +27,7 @@ from keepthread.context.sections import (
 )
 from keepthread.context.summary import COVERED, IN_SHORT, SummarySection, render_summary
 from keepthread.context.trim import shorten
-from keepthread.context.why import Account
+from keepthread.context.why import WhyBuilder
 from keepthread.context.window import CONTEXT_FRAME, OLDER, WindowLayout
 from keepthread.errors import BudgetTooSmall, InvalidInput
 from keepthread.protocols import (
@@ -189,7 +189,7 @@ class WindowPlan:
         self.rules = rules
         self.material = material
         self.budget = budget
-        self.account = Account()
+        self.account = WhyBuilder()
         self.missing = 0
         """How many tokens of messages may be shown that are older than those that were read."""
         self.room = budget - CONTEXT_FRAME - material.system_tokens

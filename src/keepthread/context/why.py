@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from keepthread.context.ranges import merged, written
-from keepthread.protocols import Known
+from keepthread.protocols import KnownFact
 from keepthread.types import Choice, Hidden, Message, Selection
 
 
-class Account:
+class WhyBuilder:
     """Collects choices; its size grows with what is shown, not with the log."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Account:
         self.facts: list[tuple[str, int]] = []
         """The session and position of each message that a fact comes from which is shown."""
 
-    def add_facts(self, facts: Sequence[Known]) -> None:
+    def add_facts(self, facts: Sequence[KnownFact]) -> None:
         """Note which messages the facts come from that are shown."""
         self.facts += [place for fact in facts for place in fact.messages]
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
 from keepthread.context.trim import cut_block, shorten
-from keepthread.context.why import Account
+from keepthread.context.why import WhyBuilder
 from keepthread.protocols import Material, WindowStart
 from keepthread.types import Digest, Message
 
@@ -71,7 +71,7 @@ OLDER: Final = "older than the window"
 class WindowLayout:
     """One window over its material: where it starts, and what is in it."""
 
-    def __init__(self, material: Material, account: Account) -> None:
+    def __init__(self, material: Material, account: WhyBuilder) -> None:
         """Look at messages; `show_newest` comes next."""
         self.material = material
         self.account = account

@@ -27,7 +27,7 @@ _RECORDS: Final = 100
 _DETAILS: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready")
 
 
-class Difference(NamedTuple):
+class CopyDifference(NamedTuple):
     """Something that differs between the two stores."""
 
     what: str
@@ -48,7 +48,7 @@ class Copied:
     """Messages erased at the source after they had been copied, and now at the target too."""
     damaged: list[str] = field(default_factory=list[str])
     """Damaged messages and records, which could not be copied as they once were."""
-    differences: list[Difference] = field(default_factory=list[Difference])
+    differences: list[CopyDifference] = field(default_factory=list[CopyDifference])
 
 
 class Pair(NamedTuple):
@@ -342,7 +342,7 @@ class Comparison:
             self._note("sessions were created at the source in the meantime: run it again")
 
     def _note(self, what: str, session: str = "", seq: int = 0) -> None:
-        self._done.differences.append(Difference(what, session, seq))
+        self._done.differences.append(CopyDifference(what, session, seq))
 
     async def _session(self, pair: Pair) -> None:
         try:

@@ -22,7 +22,7 @@ from keepthread.memory.why_log import ChoiceLog
 from keepthread.protocols import (
     ContextPlan,
     History,
-    Known,
+    KnownFact,
     Material,
     Recalled,
     RecallRequest,
@@ -216,7 +216,7 @@ class Conversation(NamedTuple):
             for hit in hits
         ]
 
-    async def _facts(self, material: Material) -> Sequence[Known]:
+    async def _facts(self, material: Material) -> Sequence[KnownFact]:
         """Return the facts about the owner.
 
         That an owner has no facts is cached for some seconds; facts are read each time.

@@ -10,6 +10,7 @@ from keepthread.orchestrator.planner import plan
 from keepthread.orchestrator.router import route
 from keepthread.orchestrator.types import (
     Answer,
+    AnswerPiece,
     Began,
     Ended,
     Event,
@@ -21,13 +22,13 @@ from keepthread.orchestrator.types import (
     Route,
     Routed,
     Runnable,
-    Said,
     Subtask,
     Used,
 )
 
 __all__ = [
     "Answer",
+    "AnswerPiece",
     "Began",
     "Ended",
     "Event",
@@ -40,7 +41,6 @@ __all__ = [
     "Route",
     "Routed",
     "Runnable",
-    "Said",
     "Subtask",
     "Used",
     "orchestrate",

@@ -18,6 +18,7 @@ from keepthread.orchestrator.prompts import prompt
 from keepthread.orchestrator.router import as_route, route
 from keepthread.orchestrator.types import (
     Answer,
+    AnswerPiece,
     EventHandler,
     Limits,
     Models,
@@ -27,7 +28,6 @@ from keepthread.orchestrator.types import (
     Route,
     Routed,
     Runnable,
-    Said,
     noop,
 )
 from keepthread.types import Attachment, Reply
@@ -157,7 +157,7 @@ class _Work(NamedTuple):
                         reply = piece
                     else:
                         said += piece
-                        self.on_event(Said(piece))
+                        self.on_event(AnswerPiece(piece))
         except (ModelCut, ModelUnavailable):
             if not said:
                 raise

@@ -164,13 +164,13 @@ class Ended(NamedTuple):
     result: Result
 
 
-class Said(NamedTuple):
+class AnswerPiece(NamedTuple):
     """A piece of the answer."""
 
     text: str
 
 
-Event: TypeAlias = Routed | Planned | Began | Used | Ended | Said
+Event: TypeAlias = Routed | Planned | Began | Used | Ended | AnswerPiece
 EventHandler: TypeAlias = Callable[[Event], object]
 
 

@@ -50,7 +50,7 @@ class History(NamedTuple):
     """Important messages before the window, oldest first."""
 
 
-class Known(NamedTuple):
+class KnownFact(NamedTuple):
     """A fact that a context may show."""
 
     key: str
@@ -124,7 +124,7 @@ class Material(NamedTuple):
     fence: str = ""
     """The random delimiter around quoted text; no stored text contains it."""
     past: History = History()
-    facts: Sequence[Known] = ()
+    facts: Sequence[KnownFact] = ()
     recalls: bool = False
     """Whether anything can be recalled here."""
     recalled: Recalled = Recalled()

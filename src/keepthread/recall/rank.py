@@ -13,7 +13,7 @@ from keepthread.recall.corpus import is_assisted
 from keepthread.recall.features import Features, features_of
 from keepthread.recall.positions import LENGTH_BITS
 from keepthread.recall.query import Query
-from keepthread.recall.weights import DEFAULT, Kind, Profile, Weights
+from keepthread.recall.weights import DEFAULT, ConversationKind, Profile, Weights
 from keepthread.types import Embedding, Found, Part
 
 _STRONG: Final = 0.75
@@ -114,7 +114,7 @@ def rank(
     return [Ranked(of[n].place, scores[n], n, reasons) for n in order]
 
 
-def _profile(kind: Kind, asked: Embedding | None) -> Profile:
+def _profile(kind: ConversationKind, asked: Embedding | None) -> Profile:
     if asked is None:
         return kind.words
     return kind.tokens if asked.ids else kind.pooled

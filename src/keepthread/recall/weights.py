@@ -52,7 +52,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ConversationKind:
     """Profiles for a kind of conversation: words only, token vectors, pooled vectors."""
 
     words: Profile
@@ -60,7 +60,7 @@ class Kind:
     pooled: Profile
 
 
-_SPEAKERS: Final = Kind(
+_SPEAKERS: Final = ConversationKind(
     words=Profile(
         near=5.5,
         sitting=1,
@@ -104,7 +104,7 @@ _SPEAKERS: Final = Kind(
 )
 
 # Dates and names of speakers have half the weight of above: BEAM, the benchmark, has neither.
-_ASSISTED: Final = Kind(
+_ASSISTED: Final = ConversationKind(
     words=Profile(
         own=2.9,
         near=-0.2,
@@ -157,8 +157,8 @@ _ASSISTED: Final = Kind(
 class Weights:
     """Weights for conversations among named speakers and with an assistant."""
 
-    speakers: Kind = field(default=_SPEAKERS)
-    assisted: Kind = field(default=_ASSISTED)
+    speakers: ConversationKind = field(default=_SPEAKERS)
+    assisted: ConversationKind = field(default=_ASSISTED)
 
 
 DEFAULT: Final = Weights()

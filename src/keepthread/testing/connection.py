@@ -34,7 +34,7 @@ class Switchboard(ThreadingHTTPServer):
         self._lines: set[socket.socket] = set()
         self._lock = threading.Lock()
         answers = {"play": play, "numbers": count(1)}
-        super().__init__(("127.0.0.1", port), type("Connection", (Connection,), answers))
+        super().__init__(("127.0.0.1", port), type("Connection", (RequestHandler,), answers))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -58,7 +58,7 @@ class _Gone(Exception):
     """The answer is no longer needed: the client closed the connection, or the server closes."""
 
 
-class Connection(BaseHTTPRequestHandler):
+class RequestHandler(BaseHTTPRequestHandler):
     """One client, which may send several requests."""
 
     play: Play

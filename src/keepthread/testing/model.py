@@ -12,7 +12,7 @@ Line: TypeAlias = str | Reply | BaseException | Callable[[Sequence[Message], str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ModelCall:
     """One call of a scripted model."""
 
     messages: Sequence[Message]
@@ -31,7 +31,7 @@ class ScriptedModel:
     def __init__(self, script: Sequence[Line] = (), *, name: str = "scripted") -> None:
         """Take the script, and the name of the model."""
         self.name = name
-        self.calls: list[Asked] = []
+        self.calls: list[ModelCall] = []
         self._script = tuple(script)
 
     async def complete(
@@ -43,7 +43,7 @@ class ScriptedModel:
         schema: Mapping[str, JSON] | None = None,
         max_tokens: int | None = None,
     ) -> Reply:
-        asked = Asked(
+        asked = ModelCall(
             messages=tuple(messages),
             system=system,
             tools=tuple(tools),
@@ -75,7 +75,7 @@ class ScriptedModel:
         yield reply
 
 
-def _reply(line: Line, asked: Asked) -> Reply:
+def _reply(line: Line, asked: ModelCall) -> Reply:
     if isinstance(line, BaseException):
         raise line
     said = line if isinstance(line, str | Reply) else line(asked.messages, asked.system)
@@ -83,7 +83,7 @@ def _reply(line: Line, asked: Asked) -> Reply:
     return reply if reply.usage else reply._replace(usage=_usage(asked, reply))
 
 
-def _usage(asked: Asked, reply: Reply) -> Usage:
+def _usage(asked: ModelCall, reply: Reply) -> Usage:
     """Return an estimated usage: a token for four characters."""
     heard = len(asked.system) + sum(_length(message) for message in asked.messages)
     return Usage(input=heard // 4, output=_length(reply) // 4)

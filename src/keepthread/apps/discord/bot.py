@@ -16,7 +16,7 @@ from discord import app_commands
 from discord.gateway import DiscordWebSocket, KeepAliveHandler
 from discord.http import Route
 
-from keepthread.apps.discord.conversations import FAILED, Said, Talks
+from keepthread.apps.discord.conversations import FAILED, Post, Talks
 from keepthread.apps.discord.posting import OUTAGES, patiently, post, typing
 from keepthread.apps.discord.queue import Lanes
 from keepthread.apps.discord.reading import command_of, heard_of, is_of_person
@@ -242,13 +242,13 @@ class DiscordBot(discord.Client):
 
     async def _carried_out(
         self, command: Callable[[Heard], Awaitable[str]], heard: Heard
-    ) -> Said | None:
+    ) -> Post | None:
         """Return what came of a command; None if it was carried out before."""
         try:
-            return None if await self._talks.is_posted(heard) else Said(await command(heard))
+            return None if await self._talks.is_posted(heard) else Post(await command(heard))
         except KeepthreadError as error:
             _log.warning("a command failed: %s", type(error).__name__)
-            return Said(FAILED, failed=True)
+            return Post(FAILED, failed=True)
 
     async def _forget(self, heard: Heard) -> str:
         count = await self._talks.forget(heard.person.id, heard.id)

@@ -8,7 +8,7 @@ import logging
 from typing import Final, NamedTuple, cast
 
 from keepthread.apps.discord.people import People
-from keepthread.apps.discord.types import Answer, Asked, Heard
+from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, Heard
 from keepthread.errors import Conflict, KeepthreadError, ModelBusy, ModelError
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
@@ -28,7 +28,7 @@ FAILED: Final = "Something went wrong and I cannot answer; please ask me again l
 _log: Final = logging.getLogger("keepthread.discord")
 
 
-class Said(NamedTuple):
+class Post(NamedTuple):
     """What to post; `failed` if it is an excuse and no answer."""
 
     text: str
@@ -39,7 +39,7 @@ class Talks:
     """The conversations of a bot: a session for each channel, or for each person in it."""
 
     def __init__(
-        self, memory: Memory, answer: Answer, *, system: str = "", by_person: bool = False
+        self, memory: Memory, answer: AnswerFunction, *, system: str = "", by_person: bool = False
     ) -> None:
         """Take the memory, what answers, and the system prompt of new sessions."""
         self._memory = memory
@@ -53,25 +53,27 @@ class Talks:
         """Store what is said to others."""
         await self._stored(await self._session(heard), heard)
 
-    async def ask(self, heard: Heard) -> Said | None:
+    async def ask(self, heard: Heard) -> Post | None:
         """Store a message and return what to post; None if that was posted, or is forgotten."""
         try:
             return await self._asked(heard)
         except Exception as error:  # noqa: BLE001 - a channel must not see details of any error
             _log.warning("message %d was not answered: %s", heard.id, type(error).__name__)
             _log.debug("that was", exc_info=error)
-            return Said(_excuse(error), failed=True)
+            return Post(_excuse(error), failed=True)
 
-    async def _asked(self, heard: Heard) -> Said | None:
+    async def _asked(self, heard: Heard) -> Post | None:
         session = await self._session(heard)
         if heard.id in await self._posted(session.key):
             return None
         stored = await self._stored(session, heard)
         if stored is None:
             return None
-        asked = Asked(session, stored.content, stored.author, stored.id, stored.attachments)
+        asked = DiscordQuestion(
+            session, stored.content, stored.author, stored.id, stored.attachments
+        )
         text = await self._answer(asked)
-        return Said(text) if text.strip() else Said(NO_ANSWER, failed=True)
+        return Post(text) if text.strip() else Post(NO_ANSWER, failed=True)
 
     async def is_posted(self, heard: Heard) -> bool:
         """Return whether a reply to a message was posted already."""

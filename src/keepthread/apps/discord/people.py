@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakValueDictionary
 
-from keepthread.apps.discord.types import Person
+from keepthread.apps.discord.types import DiscordUser
 from keepthread.errors import Stale
 from keepthread.memory.memory import Memory
 from keepthread.types import Record, Scope
@@ -18,7 +18,7 @@ _KEPT: Final = " .-_'"
 _NAMELESS: Final = "someone"
 
 
-class Known(NamedTuple):
+class PersonState(NamedTuple):
     """The stored state of a person."""
 
     authors: Sequence[str] = ()
@@ -39,11 +39,11 @@ class People:
         """Let nothing be stored for a person while something is forgotten, or the other way."""
         return self._locks.setdefault(id, asyncio.Lock())
 
-    async def known(self, id: int) -> Known:
+    async def known(self, id: int) -> PersonState:
         """Return what is kept of a person."""
         return _known(await self._record(id))
 
-    async def meet(self, person: Person) -> Known:
+    async def meet(self, person: DiscordUser) -> PersonState:
         """Know that a person writes under this name, before anything is stored under it."""
         while True:
             record = await self._record(person.id)
@@ -59,14 +59,14 @@ class People:
         while True:
             record = await self._record(id)
             known = _known(record)
-            left = Known(forgotten=max(upto, known.forgotten))
+            left = PersonState(forgotten=max(upto, known.forgotten))
             if known == left or await self._put(id, left, record):
                 return
 
     async def _record(self, id: int) -> Record | None:
         return await self._store.get(Scope(), KIND, str(id))
 
-    async def _put(self, id: int, known: Known, record: Record | None) -> bool:
+    async def _put(self, id: int, known: PersonState, record: Record | None) -> bool:
         # Numbers are written as text: they are larger than every JSON keeps exactly.
         value = {"authors": list(known.authors), "forgotten": str(known.forgotten)}
         try:
@@ -78,11 +78,11 @@ class People:
         return True
 
 
-def _known(record: Record | None) -> Known:
+def _known(record: Record | None) -> PersonState:
     if record is None:
-        return Known()
+        return PersonState()
     value = cast("dict[str, Any]", record.value)
-    return Known(tuple(value["authors"]), int(value["forgotten"]))
+    return PersonState(tuple(value["authors"]), int(value["forgotten"]))
 
 
 def plain_name(*names: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 import aiohttp
 import discord
 
-from keepthread.apps.discord.conversations import Said
+from keepthread.apps.discord.conversations import Post
 from keepthread.apps.discord.split import parts
 from keepthread.context.quoting import sendable
 
@@ -20,7 +20,7 @@ _TYPING: Final = 8.0
 """Seconds after which the sign is renewed; it is shown for ten."""
 
 
-async def post(message: discord.Message, said: Said) -> None:
+async def post(message: discord.Message, said: Post) -> None:
     """Post what is said to a message, in parts.
 
     Each part has a nonce that follows from the message, by which Discord takes it once, for some

@@ -6,7 +6,7 @@ from typing import Final
 import discord
 
 from keepthread.apps.discord.people import plain_name
-from keepthread.apps.discord.types import Heard, Person
+from keepthread.apps.discord.types import DiscordUser, Heard
 from keepthread.types import Attachment
 
 _MENTION: Final = re.compile(r"<(@[!&]?|#)(\d+)>")
@@ -37,9 +37,9 @@ def heard_of(message: discord.Message, me: discord.ClientUser) -> Heard:
     )
 
 
-def person_of(user: discord.User | discord.Member) -> Person:
+def person_of(user: discord.User | discord.Member) -> DiscordUser:
     """Return who somebody is."""
-    return Person(user.id, plain_name(user.display_name, user.name))
+    return DiscordUser(user.id, plain_name(user.display_name, user.name))
 
 
 def _is_called(message: discord.Message, me: discord.ClientUser) -> bool:

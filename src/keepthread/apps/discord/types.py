@@ -7,7 +7,7 @@ from keepthread.memory.session import Session
 from keepthread.types import Attachment
 
 
-class Person(NamedTuple):
+class DiscordUser(NamedTuple):
     """Who writes: a number that stays, and a name that may change."""
 
     id: int
@@ -25,7 +25,7 @@ class Heard(NamedTuple):
     id: int
     """Numbers grow with time."""
     channel: int
-    person: Person
+    person: DiscordUser
     text: str
     attachments: Sequence[Attachment] = ()
     called: bool = False
@@ -42,7 +42,7 @@ class Heard(NamedTuple):
     """When it was written, in seconds since 1970."""
 
 
-class Asked(NamedTuple):
+class DiscordQuestion(NamedTuple):
     """A message to answer; it is stored already, under this id."""
 
     session: Session
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
     attachments: Sequence[Attachment] = ()
 
 
-Answer: TypeAlias = Callable[[Asked], Awaitable[str]]
+AnswerFunction: TypeAlias = Callable[[DiscordQuestion], Awaitable[str]]
 """Answers within a turn of that id, so that what was answered before is found again."""
 
 

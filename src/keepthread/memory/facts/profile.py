@@ -9,7 +9,7 @@ from typing import Final
 from keepthread.memory.facts.records import all_noted
 from keepthread.memory.facts.resolution import resolve, said, slot_of
 from keepthread.memory.facts.types import OWNER, Fact
-from keepthread.protocols import Known, Store
+from keepthread.protocols import KnownFact, Store
 from keepthread.recall.query import query_of
 from keepthread.recall.words import characters_of, words_of
 from keepthread.stores.kinds import FACT
@@ -29,12 +29,14 @@ _REPEATED: Final = 0.2
 _MOST_REPEATED: Final = 3
 
 
-async def known(store: Store, owner: str, query: str, *, now: float | None = None) -> list[Known]:
+async def known(
+    store: Store, owner: str, query: str, *, now: float | None = None
+) -> list[KnownFact]:
     """Return the facts that a context may show: the profile, and those related to a question."""
     return known_of(await store.scan(Scope(owner=owner), FACT), query, now=now)
 
 
-def known_of(records: Sequence[Record], query: str, *, now: float | None = None) -> list[Known]:
+def known_of(records: Sequence[Record], query: str, *, now: float | None = None) -> list[KnownFact]:
     """Return the same from records that were read; quarantined facts are left out."""
     facts = resolve(all_noted(records), time.time() if now is None else now)
     live = [fact for fact in facts if fact.state == "live"]
@@ -50,9 +52,9 @@ def known_of(records: Sequence[Record], query: str, *, now: float | None = None)
     ]
 
 
-def _known(fact: Fact, always: bool, score: float, reason: str) -> Known:
+def _known(fact: Fact, always: bool, score: float, reason: str) -> KnownFact:
     messages = [(source.session, source.seq) for source in fact.messages]
-    return Known(fact.key, fact.text, always, score, reason, fact.trust, messages)
+    return KnownFact(fact.key, fact.text, always, score, reason, fact.trust, messages)
 
 
 def profile(live: Sequence[Fact], facts: Sequence[Fact]) -> list[tuple[Fact, float]]:

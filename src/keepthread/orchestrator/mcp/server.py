@@ -15,7 +15,7 @@ _PAUSES: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds from a server's end to the next start, by how often it ended without a result."""
 
 
-class Link:
+class RestartingServer:
     """A server that is restarted when it is called after it died."""
 
     def __init__(self, server: Server, *, start_seconds: float) -> None:

@@ -12,7 +12,7 @@ from keepthread.memory.facts.provenance import REMEMBER, SEARCH
 from keepthread.orchestrator.mcp.listing import Offer, named, offers
 from keepthread.orchestrator.mcp.results import reason, text_of
 from keepthread.orchestrator.mcp.sdk import load
-from keepthread.orchestrator.mcp.server import Link
+from keepthread.orchestrator.mcp.server import RestartingServer
 from keepthread.orchestrator.mcp.types import Server, State
 from keepthread.orchestrator.types import Runnable, noop
 from keepthread.types import JSON
@@ -39,7 +39,7 @@ class Servers:
         """Take the servers; none is started yet. `on_event` gets what is left out, and why."""
         if len({server.name for server in servers}) < len(servers):
             raise InvalidInput("two servers have the same name")
-        self._links = [Link(server, start_seconds=start_seconds) for server in servers]
+        self._links = [RestartingServer(server, start_seconds=start_seconds) for server in servers]
         self._on_event = on_event
         self._taken = taken
         self._offers: dict[str, list[Offer]] = {}
@@ -84,7 +84,7 @@ class Servers:
 
     # --- inside ---
 
-    async def _start(self, link: Link) -> None:
+    async def _start(self, link: RestartingServer) -> None:
         """Start a server; one that cannot start is reported and left out."""
         name = link.server.name
         try:
@@ -109,7 +109,7 @@ class Servers:
             self._names[server] = names
 
 
-def _running(link: Link, offer: Offer) -> Callable[..., Awaitable[JSON]]:
+def _running(link: RestartingServer, offer: Offer) -> Callable[..., Awaitable[JSON]]:
     """Return the function that runs a tool; its arguments may have any names."""
 
     async def run(**arguments: JSON) -> JSON:

@@ -26,7 +26,7 @@ _EDGE: Final = 1000
 _ID: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\\x00-\x1f]{1,100}")')
 
 
-class Lines(codecs.IncrementalDecoder):
+class LineDecoder(codecs.IncrementalDecoder):
     """Decodes text line by line; an incomplete line is kept back."""
 
     def __init__(self, errors: str = "strict") -> None:
@@ -78,7 +78,9 @@ def _search(name: str) -> codecs.CodecInfo | None:
     if name != ENCODING:
         return None
     utf_8 = codecs.lookup("utf-8")
-    return codecs.CodecInfo(utf_8.encode, utf_8.decode, incrementaldecoder=Lines, name=ENCODING)
+    return codecs.CodecInfo(
+        utf_8.encode, utf_8.decode, incrementaldecoder=LineDecoder, name=ENCODING
+    )
 
 
 codecs.register(_search)

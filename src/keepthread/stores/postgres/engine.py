@@ -94,16 +94,16 @@ def is_undone(error: psycopg.Error) -> bool:
     return (error.sqlstate or "").startswith(_TRY_AGAIN)
 
 
-Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
+PgConnection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 Rows: TypeAlias = list[tuple[Any, ...]]
 
 _GRACE: Final = 1.0  # seconds for the server to cancel a slow statement before we disconnect
 
 
-class Link:
+class PgLink:
     """A connection in use; each statement has its own time limit."""
 
-    def __init__(self, connection: Connection, timeout: float) -> None:
+    def __init__(self, connection: PgConnection, timeout: float) -> None:
         """Wrap a connection."""
         self._connection = connection
         self._cursor = connection.cursor(binary=True)  # reused: it has cached how to pass each type
@@ -137,7 +137,7 @@ class Link:
 
 
 @contextmanager
-def hung_up_after(connection: Connection, seconds: float) -> Generator[None]:
+def hung_up_after(connection: PgConnection, seconds: float) -> Generator[None]:
     """Close a connection without an answer after some seconds: the waiting caller gets an error.
 
     Canceling the task would not do: psycopg then waits for the server to confirm it.
@@ -149,7 +149,7 @@ def hung_up_after(connection: Connection, seconds: float) -> Generator[None]:
         timer.cancel()
 
 
-def _hang_up(connection: Connection) -> None:
+def _hang_up(connection: PgConnection) -> None:
     with (
         suppress(OSError, psycopg.Error),
         socket.socket(fileno=os.dup(connection.fileno())) as line,
@@ -157,7 +157,7 @@ def _hang_up(connection: Connection) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+Connect: TypeAlias = Callable[[], Awaitable[PgConnection]]
 
 
 class Pool:
@@ -168,7 +168,7 @@ class Pool:
         self._connect = connect
         self._timeout = timeout
         self._room = asyncio.Semaphore(size)
-        self._idle: list[Link] = []
+        self._idle: list[PgLink] = []
         self._closed = False
 
     @property
@@ -176,18 +176,18 @@ class Pool:
         """Return whether a connection is available without waiting."""
         return bool(self._idle) and not self._room.locked()
 
-    async def take(self) -> Link:
+    async def take(self) -> PgLink:
         """Return a connection for exclusive use, a new one if necessary."""
         await self._room.acquire()
         if self._idle:
             return self._idle.pop()
         try:
-            return Link(await self._connect(), self._timeout)
+            return PgLink(await self._connect(), self._timeout)
         except BaseException:
             self._room.release()
             raise
 
-    async def give_back(self, link: Link) -> None:
+    async def give_back(self, link: PgLink) -> None:
         """Return a connection to the pool, unless it is broken or in a transaction."""
         self._room.release()
         if link.is_idle and not self._closed:
@@ -214,7 +214,7 @@ _ASK_EVERY: Final = 1.0  # seconds after which a server's settings are read agai
 MAX_TENANTS: Final = 10_000
 """The number of tenants whose numbers are cached."""
 
-Work: TypeAlias = Callable[[Link], Awaitable[T]]
+Work: TypeAlias = Callable[[PgLink], Awaitable[T]]
 
 
 class PgEngine:
@@ -255,7 +255,7 @@ class PgEngine:
     async def transact(self, work: Work[T], *, again: bool = True) -> T:
         """Run work in one transaction."""
 
-        async def run(link: Link) -> T:
+        async def run(link: PgLink) -> T:
             await link.run(b"BEGIN")
             try:
                 result = await work(link)
@@ -311,13 +311,13 @@ class PgEngine:
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the retries of many clients
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _ask(self, link: Link) -> None:
+    async def _ask(self, link: PgLink) -> None:
         """Read the server's durability again: settings may change while connections are open."""
         (settings,) = await link.run(SQL["durability"])
         self._declare(*settings)
         self._ask_at = time.monotonic() + _ASK_EVERY
 
-    async def _take(self, pool: Pool, deadline: float) -> Link:
+    async def _take(self, pool: Pool, deadline: float) -> PgLink:
         if pool.is_ready:
             return await pool.take()
         try:

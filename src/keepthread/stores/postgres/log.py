@@ -11,7 +11,7 @@ from keepthread.stores import codec
 from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.codec import PackedId, Row, pack_id
 from keepthread.stores.postgres import records, sessions
-from keepthread.stores.postgres.engine import Link, PgEngine, Taken
+from keepthread.stores.postgres.engine import PgEngine, PgLink, Taken
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.rows import (
     Head,
@@ -167,7 +167,7 @@ async def careful_tail(engine: PgEngine, tenant: int, sid: int, wanted: Tail) ->
     """Read a damaged log backwards: damaged rows cost nothing, whatever they contain."""
     tokens, limit, before, after, min_messages = wanted
 
-    async def step_back(link: Link) -> list[Message]:
+    async def step_back(link: PgLink) -> list[Message]:
         await link.run(SQL["name_tenant"], (str(tenant),))
         end = min(before, await _end(link, tenant, sid) + 1)
         found: list[Message] = []
@@ -210,12 +210,12 @@ async def find(
     return [found[seq] for seq in sorted(found)]
 
 
-async def _end(link: Link, tenant: int, sid: int) -> int:
+async def _end(link: PgLink, tenant: int, sid: int) -> int:
     (head,) = await link.run(SQL["head"], (tenant, sid))
     return head[0]
 
 
-async def lock(link: Link, tenant: int, sid: int) -> tuple[int, bool]:
+async def lock(link: PgLink, tenant: int, sid: int) -> tuple[int, bool]:
     """Lock a session until the transaction ends; return its epoch, and whether it is intact."""
     rows = await link.run(SQL["lock_session"], (tenant, sid))
     if not rows:
@@ -223,7 +223,7 @@ async def lock(link: Link, tenant: int, sid: int) -> tuple[int, bool]:
     return rows[0][0], rows[0][1]
 
 
-async def load(link: Link, tenant: int, sid: int, drafts: Sequence[PreparedMessage]) -> int:
+async def load(link: PgLink, tenant: int, sid: int, drafts: Sequence[PreparedMessage]) -> int:
     """Copy messages to the end, skipping stored positions."""
     await lock(link, tenant, sid)
     (numbers,) = await link.run(SQL["head"], (tenant, sid))
@@ -253,7 +253,7 @@ async def load(link: Link, tenant: int, sid: int, drafts: Sequence[PreparedMessa
     return head.seq
 
 
-async def erase(link: Link, tenant: int, sid: int, places: Sequence[int]) -> int:
+async def erase(link: PgLink, tenant: int, sid: int, places: Sequence[int]) -> int:
     """Erase messages and the records made of them; return the new epoch."""
     epoch, intact = await lock(link, tenant, sid)
     if not intact:  # a new checksum would hide the damage

@@ -16,10 +16,10 @@ from psycopg import sql
 from keepthread.errors import SessionGone
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.codec import Row
-from keepthread.stores.postgres.engine import Connection, Link, PgEngine, Rows, translate
+from keepthread.stores.postgres.engine import PgConnection, PgEngine, PgLink, Rows, translate
 from keepthread.stores.postgres.log import decode, guard_of, lock
 from keepthread.stores.postgres.schema import SQL
-from keepthread.stores.postgres.server import Server
+from keepthread.stores.postgres.server import PgServer
 from keepthread.stores.rows import recounted_row
 from keepthread.types import Cleaning, Residue
 
@@ -53,7 +53,7 @@ class _Table(NamedTuple):
     mine: bool
 
 
-async def clean(server: Server, touched: Touched, *, rewrite: bool) -> Cleaning:
+async def clean(server: PgServer, touched: Touched, *, rewrite: bool) -> Cleaning:
     """Vacuum or rewrite the tables with erased rows, as far as this role may."""
     try:
         db = await server.connect_plainly()
@@ -66,7 +66,7 @@ async def clean(server: Server, touched: Touched, *, rewrite: bool) -> Cleaning:
 
 
 class _Cleaner:
-    def __init__(self, db: Connection, touched: Touched, rewrite: bool) -> None:
+    def __init__(self, db: PgConnection, touched: Touched, rewrite: bool) -> None:
         self._db = db
         self._touched = touched
         self._rewrite = rewrite
@@ -212,7 +212,7 @@ def _count(sid: int, rows: Rows, counter: TokenCounter) -> Counts:
     return counts
 
 
-async def _apply(link: Link, tenant: int, sid: int, counter: TokenCounter, counts: Counts) -> int:
+async def _apply(link: PgLink, tenant: int, sid: int, counter: TokenCounter, counts: Counts) -> int:
     """Write counts and running totals; messages that arrived since are counted now."""
     await lock(link, tenant, sid)
     name = counter.name.encode()
@@ -247,7 +247,7 @@ def _is_known(numbers: _CountedRow, counts: Counts) -> bool:
     return counts.get(numbers.seq, (b"",))[0] == numbers.digest
 
 
-async def _pages(link: Link, tenant: int, sid: int) -> AsyncIterator[list[_CountedRow]]:
+async def _pages(link: PgLink, tenant: int, sid: int) -> AsyncIterator[list[_CountedRow]]:
     last = 0
     while rows := await link.run(SQL["counts"], (tenant, sid, last, _PAGE)):
         yield [_CountedRow._make(row) for row in rows]

@@ -9,7 +9,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
 from keepthread.errors import DurabilityTooLow, InvalidInput, NotIsolated, WrongFormat
-from keepthread.stores.postgres.engine import Connection, hung_up_after, translate
+from keepthread.stores.postgres.engine import PgConnection, hung_up_after, translate
 from keepthread.stores.postgres.schema import FORMAT, SQL, schema
 from keepthread.stores.records import strength
 from keepthread.stores.validation import check_format
@@ -19,7 +19,7 @@ _WAITS_FOR_STANDBY: Final = frozenset(("on", "remote_apply", "remote_write"))
 _LEAST_TIMEOUT: Final = 2  # seconds; libpq rounds less up to this
 
 
-class Server:
+class PgServer:
     """A database on one server, or on several of which one is the primary."""
 
     def __init__(self, url: str, *, timeout: float, least: Durability | None = None) -> None:
@@ -58,7 +58,7 @@ class Server:
             raise translate(error) from error
         return known
 
-    async def _make_ready(self, db: Connection, *, migrate: bool, partitions: int) -> int:
+    async def _make_ready(self, db: PgConnection, *, migrate: bool, partitions: int) -> int:
         """Create the schema, or raise an error with what to do; return the format it had."""
         with hung_up_after(db, self._seconds):
             known = await _format(db)
@@ -76,7 +76,7 @@ class Server:
             check_format("the database", known, FORMAT)
         return known
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> PgConnection:
         """Return a connection with row-level security; after a failover, to another server."""
         db = await self.connect_plainly()
         try:
@@ -87,7 +87,7 @@ class Server:
             raise
         return db
 
-    async def connect_plainly(self) -> Connection:
+    async def connect_plainly(self) -> PgConnection:
         """Return a connection with the rights of the user in the URL."""
         db = await psycopg.AsyncConnection.connect(
             make_conninfo(**self._given), autocommit=True, prepare_threshold=0
@@ -108,13 +108,13 @@ class Server:
         if "hostaddr" not in self._given:  # it belongs to the hosts, and is rarely given
             self._given["host"], self._given["port"] = map(",".join, zip(*places, strict=True))
 
-    async def _settle(self, db: Connection) -> None:
+    async def _settle(self, db: PgConnection) -> None:
         """Set the role and settings of our statements, and check the connection."""
         await db.execute(SQL["settle"], (self._milliseconds, self._milliseconds))
         await _check_isolation(db)
         await self._check_durability(db)
 
-    async def _check_durability(self, db: Connection) -> None:
+    async def _check_durability(self, db: PgConnection) -> None:
         cursor = await db.execute(SQL["durability"])
         settings = await cursor.fetchone()
         assert settings
@@ -131,7 +131,7 @@ class Server:
             )
 
 
-async def _check_isolation(db: Connection) -> None:
+async def _check_isolation(db: PgConnection) -> None:
     """Raise `NotIsolated` if row-level security is off, or could be off later."""
     cursor = await db.execute(SQL["isolation"])
     row = await cursor.fetchone()
@@ -160,7 +160,7 @@ def durability_of(fsync: str, synchronous_commit: str, standbys: str) -> Durabil
     return "replicated" if standbys and synchronous_commit in _WAITS_FOR_STANDBY else "power"
 
 
-async def _format(db: Connection) -> int:
+async def _format(db: PgConnection) -> int:
     for name in ("has_schema", "format"):
         cursor = await db.execute(SQL[name])
         row = await cursor.fetchone()
@@ -170,7 +170,7 @@ async def _format(db: Connection) -> int:
     return row[0]
 
 
-async def _create(db: Connection, partitions: int) -> int:
+async def _create(db: PgConnection, partitions: int) -> int:
     """Create the schema in one transaction; of several processes, one does it, the others wait.
 
     Returns the format it found when it was its turn.

@@ -14,7 +14,7 @@ from keepthread.stores.postgres import log, maintenance, records, sessions
 from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.search import PostgresFinder
-from keepthread.stores.postgres.server import Server
+from keepthread.stores.postgres.server import PgServer
 from keepthread.stores.postgres.verify import PostgresInspection
 from keepthread.stores.records import Condition, Keys, sid_of
 from keepthread.stores.rows import PreparedMessage
@@ -37,7 +37,7 @@ _PARTITIONS: Final = 16  # enough for one server; each adds a lock to every stat
 class PostgresBackend:
     """One database, for every tenant in it."""
 
-    def __init__(self, server: Server, engine: PgEngine) -> None:
+    def __init__(self, server: PgServer, engine: PgEngine) -> None:
         """Use the connections of a server."""
         self._server = server
         self.engine = engine
@@ -209,7 +209,7 @@ class PostgresStore(Front[PostgresBackend]):
         opening does not wait for one that is away.
         """
         check_id(tenant, "tenant")
-        server = Server(url, timeout=deadline, least=durability)
+        server = PgServer(url, timeout=deadline, least=durability)
         await server.begin(migrate=migrate, partitions=_PARTITIONS)
         engine = PgEngine(
             server.connect,

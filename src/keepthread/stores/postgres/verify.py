@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from keepthread.protocols import Progress
-from keepthread.stores.postgres.engine import Link
+from keepthread.stores.postgres.engine import PgLink
 from keepthread.stores.postgres.log import decode
 from keepthread.stores.postgres.schema import SQL
 from keepthread.types import Damage, Verification
@@ -17,7 +17,7 @@ _NOT_WRITTEN: Final = "the row is not what was written"
 class PostgresInspection:
     """One check of a tenant's rows, page by page, because there may be many."""
 
-    def __init__(self, link: Link, tenant: int, progress: Progress | None) -> None:
+    def __init__(self, link: PgLink, tenant: int, progress: Progress | None) -> None:
         """Start without results."""
         self.link = link
         self.tenant = tenant

@@ -282,7 +282,7 @@ class _Line(NamedTuple):
         await close_client(self.client)
 
 
-class Link:
+class RedisLink:
     """A client for each event loop, shared by every tenant of a store."""
 
     def __init__(

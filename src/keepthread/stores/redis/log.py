@@ -11,7 +11,7 @@ from typing import Final
 from keepthread.errors import Conflict, Damaged, MessageNotFound, Stale
 from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.codec import PackedId, Row, pack_id
-from keepthread.stores.redis.engine import LUA, Link
+from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place
 from keepthread.stores.redis.records import ScopedRecords
 from keepthread.stores.redis.rows import (
@@ -50,7 +50,7 @@ from keepthread.types import Gathered, Message
 
 
 async def append(
-    link: Link, place: Place, wanted: Append, *, with_record: bool
+    link: RedisLink, place: Place, wanted: Append, *, with_record: bool
 ) -> tuple[list[Message], bytes]:
     """Store new messages at the end, return known ones, and the session's record if wanted."""
     drafts, expect, turn, now = wanted
@@ -146,7 +146,7 @@ def _answers(
 _ROWS_AT_ONCE: Final = 1000
 
 
-async def erase(link: Link, place: Place, tenant: str, positions: Sequence[int]) -> int:
+async def erase(link: RedisLink, place: Place, tenant: str, positions: Sequence[int]) -> int:
     """Replace messages by tombstones; return the new epoch."""
     while True:
         state = await read_state(link, place)
@@ -164,7 +164,7 @@ async def erase(link: Link, place: Place, tenant: str, positions: Sequence[int])
             return epoch
 
 
-async def _rows_at(link: Link, place: Place, positions: Sequence[int]) -> list[Row]:
+async def _rows_at(link: RedisLink, place: Place, positions: Sequence[int]) -> list[Row]:
     rows: list[Row] = []
     for start in range(0, len(positions), _ROWS_AT_ONCE):
         seqs = positions[start : start + _ROWS_AT_ONCE]
@@ -181,7 +181,7 @@ def _has_text(row: Row) -> bool:
     return row.content is not None or row.extra is not None
 
 
-async def load(link: Link, place: Place, drafts: Sequence[PreparedMessage]) -> int:
+async def load(link: RedisLink, place: Place, drafts: Sequence[PreparedMessage]) -> int:
     """Copy messages to the end, skipping stored positions."""
     ids = [id_field(d.packed) for d in drafts]
     seqs = [d.message.seq for d in drafts]
@@ -231,7 +231,7 @@ def _new_copies(
     return rows
 
 
-async def tail(link: Link, place: Place, wanted: Tail) -> list[Message]:
+async def tail(link: RedisLink, place: Place, wanted: Tail) -> list[Message]:
     """Return the newest messages that fit, oldest first."""
     tokens, limit, before, after, min_messages = wanted
     found: list[Message] = []
@@ -259,7 +259,7 @@ def newest_first(place: Place, end: int, rows: Sequence[bytes]) -> list[Message]
     return [message_at(place, end - n, row) for n, row in enumerate(rows)]
 
 
-async def read(link: Link, place: Place, after: int, until: int) -> list[Message]:
+async def read(link: RedisLink, place: Place, after: int, until: int) -> list[Message]:
     """Return the messages after a position, oldest first."""
     while True:
         args = (place.life, place.mark, after + 1, until)
@@ -268,7 +268,9 @@ async def read(link: Link, place: Place, after: int, until: int) -> list[Message
             return [message_at(place, after + n, row) for n, row in enumerate(rows, 1)]
 
 
-async def find(link: Link, place: Place, ids: Sequence[str], seqs: Sequence[int]) -> list[Message]:
+async def find(
+    link: RedisLink, place: Place, ids: Sequence[str], seqs: Sequence[int]
+) -> list[Message]:
     """Return the messages with these ids or positions."""
     fields = [id_field(pack_id(id)) for id in ids]
     args = (place.life, place.mark, len(ids), *fields, *seqs)

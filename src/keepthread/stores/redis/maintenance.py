@@ -12,7 +12,7 @@ from typing import Any, Final
 from keepthread.errors import KeepthreadError
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.codec import Row, decode
-from keepthread.stores.redis.engine import LUA, Link
+from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place
 from keepthread.stores.redis.rows import guard_of, pack_row, unpack_row
 from keepthread.stores.redis.server import is_forbidden, nodes
@@ -33,7 +33,7 @@ _REFUSED: Final = "the server does not let this client have it rewritten"
 _UNTIL: Final = "its administrator runs {}"
 
 
-async def clean(link: Link) -> Cleaning:
+async def clean(link: RedisLink) -> Cleaning:
     """Make every primary rewrite its log and its snapshot."""
     done: list[str] = []
     residues: list[Residue] = []
@@ -46,7 +46,7 @@ class _Server:
     """One primary."""
 
     def __init__(
-        self, link: Link, node: Mapping[str, Any], done: list[str], residues: list[Residue]
+        self, link: RedisLink, node: Mapping[str, Any], done: list[str], residues: list[Residue]
     ) -> None:
         self._link = link
         self._send = partial(link.client.execute_command, **node)
@@ -111,7 +111,7 @@ _PAGE: Final = 200
 
 
 async def recount(
-    link: Link, place: Place, counter: TokenCounter, progress: Progress | None
+    link: RedisLink, place: Place, counter: TokenCounter, progress: Progress | None
 ) -> int:
     """Count the messages that another counter counted; return their number."""
     who = (place.life, place.mark)
@@ -130,7 +130,7 @@ async def recount(
 
 
 async def _count_apart(
-    link: Link,
+    link: RedisLink,
     place: Place,
     beside: Sequence[str],
     counter: TokenCounter,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.stores.backend import Put
 from keepthread.stores.records import Keys, check_epoch, check_version, decode_record
-from keepthread.stores.redis.engine import LUA, Link
+from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place, session_place
 from keepthread.stores.redis.rows import seal
 from keepthread.stores.redis.sessions import alive, epoch_of
@@ -82,7 +82,7 @@ _OTHER_EPOCH: Final = -1
 class ScopedRecords:
     """The records of one scope of a tenant."""
 
-    def __init__(self, link: Link, tenant: str, place: Place, scope: Scope) -> None:
+    def __init__(self, link: RedisLink, tenant: str, place: Place, scope: Scope) -> None:
         """Keep the scope; nothing is read yet."""
         self.link = link
         self.tenant = tenant

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from keepthread.errors import DurabilityTooLow, KeepthreadError
 from keepthread.stores.records import strength
-from keepthread.stores.redis.engine import Link, RedisCluster, exceptions
+from keepthread.stores.redis.engine import RedisCluster, RedisLink, exceptions
 from keepthread.types import Durability
 
 _SETTINGS: Final = (
@@ -32,7 +32,7 @@ class Promise(NamedTuple):
     reason: str = ""
 
 
-async def require(link: Link, asked: Durability | None) -> Durability:
+async def require(link: RedisLink, asked: Durability | None) -> Durability:
     """Return the server's durability; raise `DurabilityTooLow` if it is below the requested one."""
     promise = await learn(link)
     if asked is not None and strength(promise.level) < strength(asked):
@@ -42,7 +42,7 @@ async def require(link: Link, asked: Durability | None) -> Durability:
     return promise.level
 
 
-async def learn(link: Link) -> Promise:
+async def learn(link: RedisLink) -> Promise:
     """Return the server's durability; for a cluster, that of its weakest primary."""
     promises = [judge(await _settings(link, node), link.replicas) for node in await nodes(link)]
     return min(promises, key=lambda promise: strength(promise.level))
@@ -82,7 +82,7 @@ def _alone(settings: Mapping[str, str]) -> Promise:
     return Promise("power")
 
 
-async def nodes(link: Link) -> Sequence[Mapping[str, Any]]:
+async def nodes(link: RedisLink) -> Sequence[Mapping[str, Any]]:
     """Return the arguments that select each primary."""
     if not isinstance(link.client, RedisCluster):
         return [{}]
@@ -90,7 +90,7 @@ async def nodes(link: Link) -> Sequence[Mapping[str, Any]]:
     return [{"target_nodes": node} for node in link.client.get_primaries()]
 
 
-async def _settings(link: Link, node: Mapping[str, Any]) -> dict[str, str] | None:
+async def _settings(link: RedisLink, node: Mapping[str, Any]) -> dict[str, str] | None:
     """Return settings and number of replicas of a server, None if that is forbidden."""
     send = partial(link.client.execute_command, **node)
     found: dict[Any, Any] = {}

@@ -18,7 +18,7 @@ from keepthread.stores.records import (
     is_listed,
     with_changes,
 )
-from keepthread.stores.redis.engine import LUA, Link
+from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import (
     Place,
     index_of,
@@ -62,7 +62,7 @@ class Description(NamedTuple):
     """Milliseconds from the latest activity; 0: forever."""
 
 
-async def read_state(link: Link, place: Place) -> SessionHash:
+async def read_state(link: RedisLink, place: Place) -> SessionHash:
     """Return the session's hash, or raise `SessionGone`."""
     state = state_of(await link.ask("HGETALL", place.session))
     if state.life != place.life.encode():
@@ -156,7 +156,7 @@ def _texts(body: bytes) -> list[bytes]:
     return [*texts, body[start:]]
 
 
-async def sound_head(link: Link, place: Place, data: bytes) -> tuple[Head, int] | None:
+async def sound_head(link: RedisLink, place: Place, data: bytes) -> tuple[Head, int] | None:
     """Return the end of a log and the time to live; repair damaged ones and return None."""
     head = unpack_head(place, data)
     if head is None:
@@ -164,7 +164,7 @@ async def sound_head(link: Link, place: Place, data: bytes) -> tuple[Head, int] 
     return head
 
 
-async def find_head(link: Link, place: Place) -> Head:
+async def find_head(link: RedisLink, place: Place) -> Head:
     """Find the end of a log from its rows: the last sound one, plus damaged ones after it."""
     fields: list[bytes] = await link.ask("HKEYS", place.messages)
     seqs = sorted((int(field) for field in fields if field.isdigit()), reverse=True)
@@ -176,7 +176,7 @@ async def find_head(link: Link, place: Place) -> Head:
     return Head(last)
 
 
-async def _mend_head(link: Link, place: Place, damaged: bytes) -> None:
+async def _mend_head(link: RedisLink, place: Place, damaged: bytes) -> None:
     """Replace a damaged head by one computed from the rows, so that the log can be used."""
     state = await read_state(link, place)
     described = unpack_record(place, state.record)
@@ -185,7 +185,7 @@ async def _mend_head(link: Link, place: Place, damaged: bytes) -> None:
     alive(await link.run(LUA["mend"], place.keys, (place.life, place.mark, damaged, whole)))
 
 
-async def create(link: Link, place: Place, tenant: str, info: SessionInfo, ttl: int) -> bool:
+async def create(link: RedisLink, place: Place, tenant: str, info: SessionInfo, ttl: int) -> bool:
     """Create a session; return whether its id was free."""
     values = (
         pack_head(place, Head(), ttl),
@@ -196,7 +196,7 @@ async def create(link: Link, place: Place, tenant: str, info: SessionInfo, ttl: 
 
 
 async def update(
-    link: Link,
+    link: RedisLink,
     place: Place,
     tenant: str,
     given: SessionInfo,
@@ -215,7 +215,7 @@ async def update(
             return await describe(link, place)
 
 
-async def delete(link: Link, place: Place, required: Condition) -> None:
+async def delete(link: RedisLink, place: Place, required: Condition) -> None:
     """Remove a session and all its data, if it meets the condition."""
     unready, since = required
     args = (int(unready), b"" if since is None else pack_time(since))
@@ -229,7 +229,7 @@ async def delete(link: Link, place: Place, required: Condition) -> None:
         raise Stale(NOT_DELETED[reason])
 
 
-async def by_id(link: Link, tenant: str, id: str) -> SessionInfo | None:
+async def by_id(link: RedisLink, tenant: str, id: str) -> SessionInfo | None:
     """Return the session with an id, or None."""
     state = state_of(await link.ask("HGETALL", session_name(tenant, id)))
     if not state.life:
@@ -241,12 +241,12 @@ async def by_id(link: Link, tenant: str, id: str) -> SessionInfo | None:
         raise Damaged(f"the record of session {id!r} is damaged; run `verify`") from None
 
 
-async def describe(link: Link, place: Place) -> SessionInfo:
+async def describe(link: RedisLink, place: Place) -> SessionInfo:
     """Return a session's metadata."""
     return await describe_state(link, place, await read_state(link, place))
 
 
-async def epoch_of(link: Link, place: Place) -> int:
+async def epoch_of(link: RedisLink, place: Place) -> int:
     """Return the number of erasures in a session."""
     life, record = await link.ask("HMGET", place.session, "life", "record")
     if life != place.life.encode():
@@ -254,7 +254,7 @@ async def epoch_of(link: Link, place: Place) -> int:
     return undamaged(place, record or b"").info.epoch
 
 
-async def describe_state(link: Link, place: Place, state: SessionHash) -> SessionInfo:
+async def describe_state(link: RedisLink, place: Place, state: SessionHash) -> SessionInfo:
     """Return the metadata in a session's hash."""
     head, _ = unpack_head(place, state.head) or (await find_head(link, place), 0)
     described = unpack_record(place, state.record)
@@ -280,7 +280,7 @@ SWEPT_BY_A_NEW_SESSION: Final = 20
 """More than one, so that the index shrinks while sessions are created."""
 
 
-async def register(link: Link, tenant: str, info: SessionInfo, ttl: int) -> SessionKey:
+async def register(link: RedisLink, tenant: str, info: SessionInfo, ttl: int) -> SessionKey:
     """Announce a session before it is created, and return its key."""
     index = index_of(tenant)
     keys = (index.last, index.sessions, index.active, index.active_of(info.owner), index.ends)
@@ -289,7 +289,7 @@ async def register(link: Link, tenant: str, info: SessionInfo, ttl: int) -> Sess
     return SessionKey(key.decode())
 
 
-async def tell(link: Link, tenant: str, info: SessionInfo) -> None:
+async def tell(link: RedisLink, tenant: str, info: SessionInfo) -> None:
     """Update the index with a session's activity, and whether it is listed."""
     index = index_of(tenant)
     keys = (index.sessions, index.active, index.active_of(info.owner))
@@ -298,14 +298,14 @@ async def tell(link: Link, tenant: str, info: SessionInfo) -> None:
     await link.run(LUA["list"], keys, args)
 
 
-async def withdraw(link: Link, tenant: str, key: SessionKey, owner: str) -> None:
+async def withdraw(link: RedisLink, tenant: str, key: SessionKey, owner: str) -> None:
     """Remove a session from the index."""
     index = index_of(tenant)
     keys = (index.sessions, index.active, index.active_of(owner))
     await link.run(LUA["clear"], keys, (-GRACE, key))
 
 
-async def latest(link: Link, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
+async def latest(link: RedisLink, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
     """Return listed sessions, latest activity first."""
     index = index_of(tenant)
     name = index.active if owner is None else index.active_of(owner)
@@ -324,7 +324,7 @@ async def latest(link: Link, tenant: str, owner: str | None, limit: int) -> list
     return found[:limit]
 
 
-async def _by_activity(link: Link, name: str, page: int) -> AsyncIterator[list[bytes]]:
+async def _by_activity(link: RedisLink, name: str, page: int) -> AsyncIterator[list[bytes]]:
     """Yield the entries of a sorted set, latest activity first, each of them once.
 
     They are read by score. Ranks shift whenever an entry is cleared away or becomes active, and a
@@ -348,7 +348,7 @@ async def _by_activity(link: Link, name: str, page: int) -> AsyncIterator[list[b
         yield [key for key in newer if key not in seen]
 
 
-async def sweep(link: Link, tenant: str, *, most: int) -> None:
+async def sweep(link: RedisLink, tenant: str, *, most: int) -> None:
     """Remove up to `most` expired sessions from the index."""
     index = index_of(tenant)
     while most > 0:
@@ -361,7 +361,7 @@ async def sweep(link: Link, tenant: str, *, most: int) -> None:
         most -= len(entries)
 
 
-async def _time_left(link: Link, tenant: str, entry: bytes) -> int:
+async def _time_left(link: RedisLink, tenant: str, entry: bytes) -> int:
     """Return the least remaining life of a session in milliseconds; -1 if it is gone."""
     try:
         place = session_place(tenant, SessionKey(entry.decode("utf-8", "replace").split()[0]))
@@ -372,7 +372,9 @@ async def _time_left(link: Link, tenant: str, entry: bytes) -> int:
     return max(0, left) if life == place.life.encode() else -1
 
 
-async def scan(link: Link, tenant: str, after: SessionKey | None, limit: int) -> list[SessionInfo]:
+async def scan(
+    link: RedisLink, tenant: str, after: SessionKey | None, limit: int
+) -> list[SessionInfo]:
     """Return every session after a key, in the order of creation."""
     found: list[SessionInfo] = []
     async for info in every(link, tenant, after=after, page=min(limit, _PAGE)):
@@ -385,7 +387,7 @@ async def scan(link: Link, tenant: str, after: SessionKey | None, limit: int) ->
 
 
 async def every(
-    link: Link, tenant: str, *, after: SessionKey | None = None, page: int = _PAGE
+    link: RedisLink, tenant: str, *, after: SessionKey | None = None, page: int = _PAGE
 ) -> AsyncIterator[SessionInfo]:
     """Yield every session after a key, or from the first."""
     name = index_of(tenant).sessions
@@ -399,7 +401,9 @@ async def every(
         last = f"({keys[-1].decode().partition('-')[0]}"
 
 
-async def _there(link: Link, tenant: str, keys: Sequence[bytes], met_in: str) -> list[SessionInfo]:
+async def _there(
+    link: RedisLink, tenant: str, keys: Sequence[bytes], met_in: str
+) -> list[SessionInfo]:
     """Return the existing sessions of these keys; remove the others from the index."""
     found = await asyncio.gather(*(_describe(link, tenant, key) for key in keys))
     gone = [key for key, info in zip(keys, found, strict=True) if info is None]
@@ -409,7 +413,7 @@ async def _there(link: Link, tenant: str, keys: Sequence[bytes], met_in: str) ->
     return [info for info in found if info is not None]
 
 
-async def _describe(link: Link, tenant: str, key: bytes) -> SessionInfo | None:
+async def _describe(link: RedisLink, tenant: str, key: bytes) -> SessionInfo | None:
     try:
         return await describe(link, session_place(tenant, SessionKey(key.decode())))
     except SessionGone:
@@ -419,12 +423,12 @@ async def _describe(link: Link, tenant: str, key: bytes) -> SessionInfo | None:
 # --- owners of records ---
 
 
-async def announce_owner(link: Link, tenant: str, owner: str) -> None:
+async def announce_owner(link: RedisLink, tenant: str, owner: str) -> None:
     """Announce an owner before a record is stored."""
     await link.run(LUA["announce"], (index_of(tenant).owners,), (owner,))
 
 
-async def owners(link: Link, tenant: str) -> list[str]:
+async def owners(link: RedisLink, tenant: str) -> list[str]:
     """Return the owners who have a record."""
     name = index_of(tenant).owners
     known: list[bytes] = await link.ask("ZRANGE", name, 0, -1)

@@ -14,7 +14,7 @@ from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.records import Condition, Keys, encode_details, with_changes
 from keepthread.stores.redis import log, maintenance, sessions
-from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, Link, Timeouts, make_client
+from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, RedisLink, Timeouts, make_client
 from keepthread.stores.redis.keys import Place, scope_place, session_place
 from keepthread.stores.redis.records import ScopedRecords
 from keepthread.stores.redis.server import require
@@ -39,7 +39,7 @@ _CONNECTIONS: Final = 16
 class RedisBackend:
     """One server or cluster, for every tenant on it."""
 
-    def __init__(self, link: Link, durability: Durability, ttl: int) -> None:
+    def __init__(self, link: RedisLink, durability: Durability, ttl: int) -> None:
         """Work on a link; sessions made here live for `ttl` milliseconds, 0 for ever."""
         self.link = link
         self.durability: Durability = durability
@@ -226,7 +226,7 @@ class RedisStore(Front[RedisBackend]):
             answer=timeouts.answer,
             connections=connections,
         )
-        link = Link(make, timeouts=timeouts, connections=connections, replicas=replicas)
+        link = RedisLink(make, timeouts=timeouts, connections=connections, replicas=replicas)
         try:
             backend = RedisBackend(link, await require(link, durability), cache_turns)
         except BaseException:

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 from keepthread.errors import Damaged, SessionGone
 from keepthread.protocols import Progress
 from keepthread.stores.redis import sessions as listing
-from keepthread.stores.redis.engine import LUA, Link
+from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place, index_of, records_place, session_place
 from keepthread.stores.redis.records import unpack
 from keepthread.stores.redis.rows import id_field, message_at, unpack_head, unpack_row
@@ -29,7 +29,7 @@ class _CheckedLog(NamedTuple):
 class RedisInspection:
     """One check of a store, for one tenant."""
 
-    def __init__(self, link: Link, tenant: str, progress: Progress | None) -> None:
+    def __init__(self, link: RedisLink, tenant: str, progress: Progress | None) -> None:
         """Start without results."""
         self.link = link
         self.tenant = tenant

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from keepthread.errors import Busy, StoreClosed
 from keepthread.stores.sqlite.file import LOG_LIMIT, PAGE, SQLITE_ERRORS, DatabaseFile, translate
-from keepthread.stores.sqlite.worker import Answer, Job, Work, Worker, attempt, deliver, settle
+from keepthread.stores.sqlite.worker import Job, JobResult, Work, Worker, attempt, deliver, settle
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class _Reader(Worker):
         for job in batch:
             job.bell.ring([self._checked(attempt(job, db, self.file.path))])
 
-    def _checked(self, answer: Answer) -> Answer:
+    def _checked(self, answer: JobResult) -> JobResult:
         """Raise `Busy` if another process wrote to the file while it was read without locks."""
         if self._stamp is None or self.file.is_unchanged(self._stamp):
             return answer
@@ -77,7 +77,7 @@ class _Writer(Worker):
         jobs = self._gathered.pop(loop, [])
         if self.closed:
             error = StoreClosed("the store is closed")
-            settle([Answer(job, None, error) for job in jobs])
+            settle([JobResult(job, None, error) for job in jobs])
         elif jobs:
             self.hand_over(jobs)
 
@@ -112,12 +112,12 @@ class _Writer(Worker):
             # not try again with every commit.
             self._tolerated = max(LOG_LIMIT, size + LOG_LIMIT // 4)
 
-    def _commit(self, db: sqlite3.Connection, batch: list[Job]) -> list[Answer]:
+    def _commit(self, db: sqlite3.Connection, batch: list[Job]) -> list[JobResult]:
         try:
             db.execute("BEGIN IMMEDIATE")
             answers = self._attempt_all(db, batch)
             if not db.in_transaction:  # SQLite rolled back the whole transaction
-                return [Answer(job, None, answers[-1].error) for job in batch]
+                return [JobResult(job, None, answers[-1].error) for job in batch]
             if all(answer.error for answer in answers):
                 db.execute("ROLLBACK")
                 return answers
@@ -126,22 +126,22 @@ class _Writer(Worker):
             if db.in_transaction:
                 db.execute("ROLLBACK")  # if that fails too, the connection is closed
             failure = translate(error, self.file.path)
-            return [Answer(job, None, failure) for job in batch]
+            return [JobResult(job, None, failure) for job in batch]
         self.commits += 1
         self._pages += _PAGES_PER_COMMIT + sum(job.size for job in batch) // PAGE
         return answers
 
-    def _attempt_all(self, db: sqlite3.Connection, batch: list[Job]) -> list[Answer]:
+    def _attempt_all(self, db: sqlite3.Connection, batch: list[Job]) -> list[JobResult]:
         if len(batch) == 1:
             return [attempt(batch[0], db, self.file.path)]
-        answers: list[Answer] = []
+        answers: list[JobResult] = []
         for job in batch:
             answers.append(self._attempt_in_company(job, db))
             if not db.in_transaction:  # a savepoint would start its own transaction
                 break
         return answers
 
-    def _attempt_in_company(self, job: Job, db: sqlite3.Connection) -> Answer:
+    def _attempt_in_company(self, job: Job, db: sqlite3.Connection) -> JobResult:
         """Run one of several jobs; if it fails, only its own changes are undone."""
         db.execute("SAVEPOINT one")
         answer = attempt(job, db, self.file.path)

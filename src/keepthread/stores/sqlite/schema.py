@@ -50,18 +50,18 @@ class Format(NamedTuple):
 STORE: Final = Format("store", 0x6B707464, FORMAT, _read("schema.sql"), EXPORT)  # "kptd"
 
 
-class Difference(NamedTuple):
+class SchemaDifference(NamedTuple):
     """How the schema of a file differs from its format's."""
 
     missing: list[Entry]
     foreign: list[Entry]
 
 
-def difference(db: sqlite3.Connection, kind: Format) -> Difference:
+def difference(db: sqlite3.Connection, kind: Format) -> SchemaDifference:
     """Compare a file's schema with that of its kind."""
     found = {entry for entry in db.execute(_SCHEMA) if not _allowed(entry)}
     expected = _expected(kind)
-    return Difference(sorted(expected - found, key=str), sorted(found - expected, key=str))
+    return SchemaDifference(sorted(expected - found, key=str), sorted(found - expected, key=str))
 
 
 def named(entry: Entry) -> str:

@@ -23,7 +23,7 @@ class IndexScope(NamedTuple):
     sid: int | None
 
 
-class View(NamedTuple):
+class IndexView(NamedTuple):
     """An index, as its table has it."""
 
     number: int
@@ -65,9 +65,9 @@ def number_of(db: sqlite3.Connection, view: str) -> int:
     return row[0] if row else _NO_VIEW
 
 
-def views_of_words(db: sqlite3.Connection) -> list[View]:
+def views_of_words(db: sqlite3.Connection) -> list[IndexView]:
     """Return the word index, if there is one."""
-    return [view for view in map(View._make, db.execute(SQL["every_view"])) if view.of_words]
+    return [view for view in map(IndexView._make, db.execute(SQL["every_view"])) if view.of_words]
 
 
 def new_view(db: sqlite3.Connection, view: str, *, of_words: bool) -> int:

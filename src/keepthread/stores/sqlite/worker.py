@@ -128,13 +128,13 @@ def _watched_pipe(
 class Job(NamedTuple):
     """Work, and the caller that waits for its result."""
 
-    bell: Bell[list[Answer]]
+    bell: Bell[list[JobResult]]
     future: asyncio.Future[Any]
     work: Work[Any]
     size: int
 
 
-class Answer(NamedTuple):
+class JobResult(NamedTuple):
     """The outcome of a job."""
 
     job: Job
@@ -151,7 +151,7 @@ class Worker:
         self._once = once
         self.closed = False
         self._jobs: SimpleQueue[list[Job] | None] = SimpleQueue()
-        self._bells: dict[asyncio.AbstractEventLoop, Bell[list[Answer]]] = {}
+        self._bells: dict[asyncio.AbstractEventLoop, Bell[list[JobResult]]] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._use = Use(file.path, lambda: self._jobs.put([]))
@@ -199,8 +199,8 @@ class Worker:
         for bell in bells:
             bell.close_in_its_loop()
 
-    def _new_bell(self, loop: asyncio.AbstractEventLoop) -> Bell[list[Answer]]:
-        bell: Bell[list[Answer]] = Bell(loop, settle, with_pipe=not self._once)
+    def _new_bell(self, loop: asyncio.AbstractEventLoop) -> Bell[list[JobResult]]:
+        bell: Bell[list[JobResult]] = Bell(loop, settle, with_pipe=not self._once)
         with self._lock:
             for old in [old for old in self._bells if old.is_closed()]:
                 self._bells.pop(old).close()
@@ -254,7 +254,7 @@ class Worker:
             raise
         except BaseException as error:  # noqa: BLE001 - every waiting caller gets an answer
             failure = _ours(error, self.file.path)
-            deliver(Answer(job, None, failure) for job in batch)
+            deliver(JobResult(job, None, failure) for job in batch)
             return self._disconnect(db)
         # A connection that sees no later writes may also block others: use it for one batch.
         return db if self.is_current() else self._disconnect(db)
@@ -273,7 +273,7 @@ class Worker:
         with suppress(Empty):
             while True:
                 jobs = self._jobs.get_nowait() or []
-                deliver(Answer(job, None, error) for job in jobs)
+                deliver(JobResult(job, None, error) for job in jobs)
                 for job in jobs:
                     job.bell.close_in_its_loop()
 
@@ -301,14 +301,14 @@ _SUSPENDABLE: Final = 0x20 | 0x80 | 0x200  # generators and coroutines, as `insp
 _INHERITED: Final[list[sqlite3.Connection | None]] = []
 
 
-def attempt(job: Job, db: sqlite3.Connection, path: Path) -> Answer:
+def attempt(job: Job, db: sqlite3.Connection, path: Path) -> JobResult:
     """Run one job; its own errors belong to its caller."""
     pid = os.getpid()
     try:
-        answer = Answer(job, job.work(db), None)
+        answer = JobResult(job, job.work(db), None)
     except BaseException as error:  # noqa: BLE001 - it is passed to the caller
         _drop_cursors(error)
-        answer = Answer(job, None, _ours(error, path))
+        answer = JobResult(job, None, _ours(error, path))
     if os.getpid() != pid:
         raise Forked
     return answer
@@ -333,16 +333,16 @@ def _ours(error: BaseException, path: Path) -> Exception:
     return RuntimeError(f"work on the store raised {type(error).__name__}")
 
 
-def deliver(answers: Iterable[Answer]) -> None:
+def deliver(answers: Iterable[JobResult]) -> None:
     """Wake each waiting event loop once for all its answers."""
-    by_bell: dict[Bell[list[Answer]], list[Answer]] = {}
+    by_bell: dict[Bell[list[JobResult]], list[JobResult]] = {}
     for answer in answers:
         by_bell.setdefault(answer.job.bell, []).append(answer)
     for bell, mine in by_bell.items():
         bell.ring(mine)
 
 
-def settle(answers: Iterable[Answer]) -> None:
+def settle(answers: Iterable[JobResult]) -> None:
     """Pass results to the callers, each in its event loop."""
     for job, result, error in answers:
         if job.future.done():

@@ -75,7 +75,7 @@ def check(request: dict[str, Any]) -> list[str]:
     ]
 
 
-def _fields(values: Mapping[str, Any], rules: Mapping[str, fields.Rule], at: str) -> list[str]:
+def _fields(values: Mapping[str, Any], rules: Mapping[str, fields.FieldRule], at: str) -> list[str]:
     strange = fields.unknown(values, rules)
     problems = [f"{at}{name}: Extra inputs are not permitted" for name in strange]
     for name, words in fields.wrong(values, rules).items():

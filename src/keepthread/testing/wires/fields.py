@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from keepthread.testing.wires import NAME, is_list, is_object
 
 
-class Rule(NamedTuple):
+class FieldRule(NamedTuple):
     """A rule for a value: its description and its test."""
 
     words: str
@@ -44,62 +44,62 @@ def are_texts(value: Any) -> bool:
     return is_list(value) and all(is_text(text) for text in value)
 
 
-ANYTHING: Final = Rule("anything", anything)
-FLAG: Final = Rule("a boolean", is_flag)
-LIST: Final = Rule("an array", is_list)
-NAMED: Final = Rule("a string of 1 to 64 letters, numbers, underscores or dashes", is_name)
-OBJECT: Final = Rule("an object", is_object)
-STRING: Final = Rule("a string", is_string)
-TEXT: Final = Rule("a string that is not empty", is_text)
-TEXTS: Final = Rule("an array of strings", are_texts)
+ANYTHING: Final = FieldRule("anything", anything)
+FLAG: Final = FieldRule("a boolean", is_flag)
+LIST: Final = FieldRule("an array", is_list)
+NAMED: Final = FieldRule("a string of 1 to 64 letters, numbers, underscores or dashes", is_name)
+OBJECT: Final = FieldRule("an object", is_object)
+STRING: Final = FieldRule("a string", is_string)
+TEXT: Final = FieldRule("a string that is not empty", is_text)
+TEXTS: Final = FieldRule("an array of strings", are_texts)
 
 
-def whole(least: int, most: float = inf) -> Rule:
+def whole(least: int, most: float = inf) -> FieldRule:
     """Require an integer."""
 
     def holds(value: Any) -> bool:
         return type(value) is int and least <= value <= most
 
-    return Rule(f"an integer from {least} to {most}", holds)
+    return FieldRule(f"an integer from {least} to {most}", holds)
 
 
-def number(least: float, most: float) -> Rule:
+def number(least: float, most: float) -> FieldRule:
     """Require a number."""
 
     def holds(value: Any) -> bool:
         return type(value) in (int, float) and least <= value <= most
 
-    return Rule(f"a number from {least} to {most}", holds)
+    return FieldRule(f"a number from {least} to {most}", holds)
 
 
-def one_of(*values: str) -> Rule:
+def one_of(*values: str) -> FieldRule:
     """Require one of some words."""
 
     def holds(value: Any) -> bool:
         return value in values
 
-    return Rule(f"one of {', '.join(map(repr, values))}", holds)
+    return FieldRule(f"one of {', '.join(map(repr, values))}", holds)
 
 
-def either(*rules: Rule) -> Rule:
+def either(*rules: FieldRule) -> FieldRule:
     """Require that one of several rules accepts the value."""
 
     def holds(value: Any) -> bool:
         return any(rule.holds(value) for rule in rules)
 
-    return Rule(" or ".join(rule.words for rule in rules), holds)
+    return FieldRule(" or ".join(rule.words for rule in rules), holds)
 
 
-def or_null(rule: Rule) -> Rule:
+def or_null(rule: FieldRule) -> FieldRule:
     """Accept null as well."""
 
     def holds(value: Any) -> bool:
         return value is None or rule.holds(value)
 
-    return Rule(f"{rule.words} or null", holds)
+    return FieldRule(f"{rule.words} or null", holds)
 
 
-def wrong(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, str]:
+def wrong(values: Mapping[str, Any], rules: Mapping[str, FieldRule]) -> dict[str, str]:
     """Return the invalid fields, each with its rule."""
     known = {name: rules[name] for name in values if name in rules}
     return {name: rule.words for name, rule in known.items() if not rule.holds(values[name])}

@@ -90,7 +90,7 @@ def check(request: dict[str, Any]) -> list[str]:
     ]
 
 
-def _fields(values: Mapping[str, Any], rules: Mapping[str, fields.Rule], at: str) -> list[str]:
+def _fields(values: Mapping[str, Any], rules: Mapping[str, fields.FieldRule], at: str) -> list[str]:
     strange = fields.unknown(values, rules)
     # “Unrecognized request argument supplied: foo”
     problems = [f"Unknown parameter: '{at}{name}'." for name in strange]

@@ -7,7 +7,7 @@ import sys
 from keepthread.apps.cli.chat.prompt import LEAVES, MARK, show
 
 
-class Lines:
+class LineInput:
     """Asks for what to say next, one line at a time."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from keepthread.apps.cli.chat.steps import Steps
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.context.context import Context
 from keepthread.memory.turn import Turn
-from keepthread.orchestrator import Event, Models, Runnable, Said, Used, run
+from keepthread.orchestrator import AnswerPiece, Event, Models, Runnable, Used, run
 from keepthread.orchestrator.mcp import Server, Servers, State
 from keepthread.types import Reply
 
@@ -83,7 +83,7 @@ class ChatOrchestrator:
         work.add_done_callback(lambda _: happened.put_nowait(None))
         try:
             while (event := await happened.get()) is not None:
-                if isinstance(event, Said):
+                if isinstance(event, AnswerPiece):
                     yield event.text
                 else:
                     await self._note(event)

@@ -11,7 +11,7 @@ from keepthread.apps.cli.chat.notices import show_warnings
 from keepthread.apps.cli.chat.one_shot import answer_once
 from keepthread.apps.cli.chat.plain import Plain, drawing_of
 from keepthread.apps.cli.chat.signals import HUNG_UP, INTERRUPTED, Signals
-from keepthread.apps.cli.chat.startup import Wanted, begin, talk_of
+from keepthread.apps.cli.chat.startup import SessionChoice, begin, talk_of
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.invocation import Call
 from keepthread.errors import KeepthreadError
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
 
 
-async def run(call: Call, wanted: Wanted, asked: str | None, environ: Mapping[str, str]) -> int:
+async def run(
+    call: Call, wanted: SessionChoice, asked: str | None, environ: Mapping[str, str]
+) -> int:
     """Answer a question, or talk with the person at the terminal; return the exit status."""
     signals = Signals()
     signals.listen()
@@ -46,7 +48,7 @@ def _nothing(_: str) -> None:
 
 
 async def _at_terminal(
-    call: Call, wanted: Wanted, environ: Mapping[str, str], signals: Signals
+    call: Call, wanted: SessionChoice, environ: Mapping[str, str], signals: Signals
 ) -> int:
     from keepthread.apps.cli.chat.chat import Chat  # noqa: PLC0415 - not for one question
     from keepthread.apps.cli.chat.terminal import Terminal  # noqa: PLC0415 - as above

@@ -70,7 +70,7 @@ TIMEOUT: Final = 2.0
 """Seconds that a store may be busy or silent before a chat continues without it."""
 
 
-class Wanted(NamedTuple):
+class SessionChoice(NamedTuple):
     """Which session the command line names."""
 
     latest: bool = False
@@ -80,7 +80,7 @@ class Wanted(NamedTuple):
 
 
 def talk_of(
-    config: Config, wanted: Wanted, environ: Mapping[str, str], tell: Callable[[str], object]
+    config: Config, wanted: SessionChoice, environ: Mapping[str, str], tell: Callable[[str], object]
 ) -> Talk:
     """Return a conversation that is about to begin; nothing is opened or asked yet."""
     settings = config.settings
@@ -106,7 +106,9 @@ def talk_of(
     )
 
 
-async def begin(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], object]) -> None:
+async def begin(
+    call: Call, talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]
+) -> None:
     """Open the memory, find the session that is wanted, and say what differs from it."""
     await talk.persistence.begin()
     try:
@@ -119,7 +121,9 @@ async def begin(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], ob
         tell(f"the session could not be looked up: {error}")
 
 
-async def _find(call: Call, talk: Talk, wanted: Wanted, tell: Callable[[str], object]) -> None:
+async def _find(
+    call: Call, talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]
+) -> None:
     memory, away = talk.persistence.memory, talk.persistence.away
     if wanted.latest:
         found = [] if away else await memory.list_sessions(owner=talk.owner, limit=1)

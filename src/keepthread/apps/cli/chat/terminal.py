@@ -14,7 +14,7 @@ from keepthread.apps.cli.chat.commands import is_command, run
 from keepthread.apps.cli.chat.commands.facts import tell_waiting
 from keepthread.apps.cli.chat.completion import Completing
 from keepthread.apps.cli.chat.input_history import InputHistory
-from keepthread.apps.cli.chat.lines import Lines
+from keepthread.apps.cli.chat.lines import LineInput
 from keepthread.apps.cli.chat.notices import chat_hint
 from keepthread.apps.cli.chat.plain import DRAWN, drawing_of, draws, is_dumb
 from keepthread.apps.cli.chat.prompt import Prompt, show, unheard
@@ -45,7 +45,7 @@ class Terminal:
         self._environ = environ
         self._signals = signals
         self._news: list[str] = []
-        self._prompt: Prompt | Lines | None = None
+        self._prompt: Prompt | LineInput | None = None
         self._answering = False
         self._chat: Chat
         self._opening: asyncio.Task[None]
@@ -118,12 +118,12 @@ class Terminal:
         if self._chat.over and talk.last and talk.persistence.kept and not talk.persistence.away:
             show("keepthread chat -c continues here", _DIM)
 
-    def _line(self) -> Prompt | Lines:
+    def _line(self) -> Prompt | LineInput:
         if is_dumb(self._environ):
-            return Lines()
+            return LineInput()
         return Prompt(Completing(self._chat, self._opened), self._history, self._below)
 
-    async def _turn(self, prompt: Prompt | Lines) -> None:
+    async def _turn(self, prompt: Prompt | LineInput) -> None:
         """Ask for a line, and do what it says."""
         offer, self._chat.offer = self._chat.offer, ""
         ending = self._signals

@@ -59,5 +59,5 @@ async def chat(
         raise InvalidInput("--json answers one question: give it as -p, or pipe it in")
     flags = {"model.name": model, "chat.system": system, "chat.orchestrate": orchestrate or None}
     call = call.with_flags(flags | {"memory.enabled": False if no_memory else None})
-    wanted = startup.Wanted(latest, resume, session, system)
+    wanted = startup.SessionChoice(latest, resume, session, system)
     return await running.run(call, wanted, asked, os.environ)

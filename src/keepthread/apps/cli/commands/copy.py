@@ -110,7 +110,7 @@ async def _formats(call: Call, url: str, partitions: int) -> tuple[int, int]:
     store_at(url)  # refuses an address that cannot be right
     if scheme_of(url) not in POSTGRES:
         return 0, 0
-    from keepthread.stores.postgres.server import FORMAT, Server  # noqa: PLC0415 - an extra
+    from keepthread.stores.postgres.server import FORMAT, PgServer  # noqa: PLC0415 - an extra
 
-    server = Server(url, timeout=TIMEOUT)
+    server = PgServer(url, timeout=TIMEOUT)
     return await server.begin(migrate=True, partitions=partitions), FORMAT

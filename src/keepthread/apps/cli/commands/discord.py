@@ -21,7 +21,7 @@ from keepthread.apps.cli.settings.settings import DiscordSettings, Settings
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.apps.discord.conversations import Talks
-from keepthread.apps.discord.types import Answer, Asked, Rules
+from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, Rules
 from keepthread.errors import InvalidInput, ModelCut
 from keepthread.memory.memory import Memory
 from keepthread.memory.turn import Turn
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 _BROKEN_OFF: Final = "\n-# (the answer broke off)"
 
 
-def chatting(model: ChatModel) -> Answer:
+def chatting(model: ChatModel) -> AnswerFunction:
     """Return what asks a model, as a chat does."""
 
-    async def answer(asked: Asked) -> str:
+    async def answer(asked: DiscordQuestion) -> str:
         opened = asked.session.turn(
             asked.text, id=asked.id, author=asked.author, attachments=asked.attachments
         )
@@ -76,10 +76,10 @@ async def _said(turn: Turn, model: ChatModel) -> Message | None:
     return await turn.finish(Message(role="assistant", content=text, meta=meta))
 
 
-def orchestrating(models: Models, tools: Sequence[Runnable] = ()) -> Answer:
+def orchestrating(models: Models, tools: Sequence[Runnable] = ()) -> AnswerFunction:
     """Return what routes, plans and carries out a request."""
 
-    async def answer(asked: Asked) -> str:
+    async def answer(asked: DiscordQuestion) -> str:
         answered = await orchestrate(
             asked.text,
             asked.session,

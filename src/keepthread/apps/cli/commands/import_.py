@@ -28,7 +28,7 @@ from keepthread.protocols import Progress, Store, TokenCounter
 _SHOWN: Final = 20
 
 
-class Wanted(NamedTuple):
+class ImportOptions(NamedTuple):
     """How to import a file."""
 
     form: str
@@ -45,7 +45,7 @@ class Arrival(NamedTuple):
     unit: str = "bytes"
 
 
-async def bring(call: Call, file: BinaryIO, wanted: Wanted) -> int:
+async def bring(call: Call, file: BinaryIO, wanted: ImportOptions) -> int:
     """Read a file into the store, report the result, and return the exit status."""
     arrival = look_into(file, wanted)
     counter = Estimator() if wanted.form == JSONL else current_counter(call)
@@ -63,7 +63,7 @@ async def bring(call: Call, file: BinaryIO, wanted: Wanted) -> int:
     return 1 if isinstance(done, Arrived) and done.refused else 0
 
 
-def look_into(file: BinaryIO, wanted: Wanted) -> Arrival:
+def look_into(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     """Return the reader of a file; an unreadable file is an error, and no store is created."""
     if wanted.form == JSONL:
         return _lines(file, wanted)
@@ -80,7 +80,7 @@ def told(done: Imported | Arrived, place: str, *, more: str = "") -> tuple[list[
 # --- our own exports ---
 
 
-def _lines(file: BinaryIO, wanted: Wanted) -> Arrival:
+def _lines(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if wanted.owner is not None or wanted.branches:
         raise InvalidInput(
             "an export of keepthread's says itself whose sessions it holds, and holds them all:"
@@ -114,7 +114,7 @@ def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
 # --- conversations of others, and transcripts ---
 
 
-def _transcript(file: BinaryIO, wanted: Wanted) -> Arrival:
+def _transcript(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if wanted.branches:
         raise InvalidInput("a transcript has no branches: leave out --branches")
     held = BytesIO(file.read(MAX_TRANSCRIPT + 1))
@@ -133,7 +133,7 @@ def _transcript(file: BinaryIO, wanted: Wanted) -> Arrival:
     return Arrival(read, "messages")
 
 
-def _chats(file: BinaryIO, wanted: Wanted) -> Arrival:
+def _chats(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if file.seekable():
         check_chats(file)
 
@@ -249,7 +249,7 @@ async def import_file(
         )
     with _opened(file) as (opened, size):
         found = form or format_of(opened.peek(1))
-        return await bring(call, opened, Wanted(found, size, prefix, owner, branches))
+        return await bring(call, opened, ImportOptions(found, size, prefix, owner, branches))
 
 
 @contextmanager

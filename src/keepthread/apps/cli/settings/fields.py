@@ -12,7 +12,7 @@ _TRUTHS: Final = {
 }
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """One kind of value; `expected` says it in words, after "it must be"."""
 
     expected: str
@@ -41,37 +41,37 @@ class Kind(NamedTuple):
         return self.take(self.parse(text))
 
 
-def optional(kind: Kind) -> Kind:
+def optional(kind: ValueKind) -> ValueKind:
     """Return a kind that may be left empty."""
     return kind._replace(optional=True, expected=f"{kind.expected}, or null for none")
 
 
-def whole(least: int, most: int = MAX_COUNT) -> Kind:
+def whole(least: int, most: int = MAX_COUNT) -> ValueKind:
     """Return the whole numbers of a range."""
 
     def fits(value: object) -> bool:
         return _is_number(value) and isinstance(value, int) and least <= value <= most
 
     upto = "" if most == MAX_COUNT else f" to {most}"
-    return Kind(f"a whole number from {least}{upto}", fits, int)
+    return ValueKind(f"a whole number from {least}{upto}", fits, int)
 
 
-def number(expected: str, within: Callable[[float], bool]) -> Kind:
+def number(expected: str, within: Callable[[float], bool]) -> ValueKind:
     """Return the numbers within some bounds."""
 
     def fits(value: object) -> bool:
         return _is_number(value) and isfinite(value) and within(value)
 
-    return Kind(expected, fits, float)
+    return ValueKind(expected, fits, float)
 
 
-def choice(*names: str, aliases: Mapping[str, str] | None = None) -> Kind:
+def choice(*names: str, aliases: Mapping[str, str] | None = None) -> ValueKind:
     """Return some names, perhaps with other names for them."""
 
     def fits(value: object) -> bool:
         return value in names
 
-    return Kind(f"one of {', '.join(names)}", fits, aliases=aliases or {})
+    return ValueKind(f"one of {', '.join(names)}", fits, aliases=aliases or {})
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -118,20 +118,22 @@ def _is_variable(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isidentifier() and value.isupper()
 
 
-TRUTH: Final = Kind("true or false", _is_truth, _truth)
-TEXT: Final = Kind("a text; write it in quotes", _is_text)
-NAME: Final = Kind(f"a name of at most {MAX_ID} printable characters; write it in quotes", _is_name)
-PATH: Final = Kind("the path of a file or folder", _is_text, a_path=True)
-STORE: Final = Kind(
+TRUTH: Final = ValueKind("true or false", _is_truth, _truth)
+TEXT: Final = ValueKind("a text; write it in quotes", _is_text)
+NAME: Final = ValueKind(
+    f"a name of at most {MAX_ID} printable characters; write it in quotes", _is_name
+)
+PATH: Final = ValueKind("the path of a file or folder", _is_text, a_path=True)
+STORE: Final = ValueKind(
     "the address of a store, such as postgresql://HOST/NAME", _is_text, private=True
 )
-WEB: Final = Kind("an address such as http://localhost:11434/v1", _is_web, private=True)
-VARIABLE: Final = Kind(
+WEB: Final = ValueKind("an address such as http://localhost:11434/v1", _is_web, private=True)
+VARIABLE: Final = ValueKind(
     "the name of an environment variable, in capitals, such as OPENAI_API_KEY",
     _is_variable,
     private=True,
 )
-NUMBERS: Final = Kind(
+NUMBERS: Final = ValueKind(
     "one or several numbers such as 812345678901234567, with commas between them", _are_numbers
 )
 POSITIVE: Final = number("a number above 0", lambda value: value > 0)

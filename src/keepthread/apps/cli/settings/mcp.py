@@ -8,7 +8,7 @@ from pathlib import Path
 from stat import S_IWOTH
 from typing import Any, Final, NamedTuple, cast
 
-from keepthread.apps.cli.settings.fields import POSITIVE, TEXT, TRUTH, WEB, Kind, choice, whole
+from keepthread.apps.cli.settings.fields import POSITIVE, TEXT, TRUTH, WEB, ValueKind, choice, whole
 from keepthread.apps.cli.settings.load import config_file, project_file
 from keepthread.errors import InvalidInput
 from keepthread.orchestrator.mcp import Rule, Server
@@ -39,8 +39,8 @@ def _are_names(value: object) -> bool:
     return all(isinstance(text, str) and (name + text).isprintable() for name, text in pairs)
 
 
-_TEXTS: Final = Kind("a list of texts", _are_texts)
-_NAMES: Final = Kind("names with texts on one line each", _are_names)
+_TEXTS: Final = ValueKind("a list of texts", _are_texts)
+_NAMES: Final = ValueKind("names with texts on one line each", _are_names)
 _TOOL_KEYS: Final = {"cache_turns": whole(0), "side_effects": TRUTH}
 
 
@@ -147,7 +147,7 @@ class _Entry:
         if foreign or (kind and _TYPES[kind] is not way):
             raise InvalidInput(f"{where}: {[*foreign, 'type'][0]} does not go with {way[0]}")
 
-    def take(self, key: str, kind: Kind, default: Any = None) -> Any:
+    def take(self, key: str, kind: ValueKind, default: Any = None) -> Any:
         """Return a value, or refuse one of another kind."""
         if key not in self._given:
             return default
@@ -197,7 +197,7 @@ def _rule(given: Any, where: str) -> Rule:
     return Rule(**taken)
 
 
-def _taken(value: Any, kind: Kind, where: str) -> Any:
+def _taken(value: Any, kind: ValueKind, where: str) -> Any:
     try:
         return kind.take(value)
     except ValueError:

@@ -17,7 +17,7 @@ from keepthread.apps.cli.settings.fields import (
     TRUTH,
     VARIABLE,
     WEB,
-    Kind,
+    ValueKind,
     choice,
     optional,
     whole,
@@ -34,7 +34,7 @@ _Noun = TypeVar("_Noun")
 
 def setting(
     default: Any,
-    kind: Kind,
+    kind: ValueKind,
     meaning: str,
     *,
     project: bool = True,

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from keepthread.apps.cli.settings.fields import Kind
+from keepthread.apps.cli.settings.fields import ValueKind
 from keepthread.apps.cli.settings.settings import KEYS, VIEW_KEYS, variable_of
 from keepthread.errors import InvalidInput
 from keepthread.stores.validation import show
@@ -163,7 +163,7 @@ def _is_block(key: str) -> bool:
 
 
 def _taken(path: Path, entry: Entry, known: Field[Any], where: str) -> Any:
-    kind: Kind = known.metadata["kind"]
+    kind: ValueKind = known.metadata["kind"]
     try:
         value = kind.take(entry.value)
     except ValueError:
@@ -180,7 +180,7 @@ def of_environment(environ: Mapping[str, str]) -> Layer:
         if name not in _VARIABLES and not name.startswith(_OURS):
             continue
         key = _key_of(name)
-        kind: Kind = _known(key, name).metadata["kind"]
+        kind: ValueKind = _known(key, name).metadata["kind"]
         if not text:
             continue
         try:
@@ -264,7 +264,7 @@ def _refuse_secret(key: str, where: str) -> None:
         )
 
 
-def _wrong(kind: Kind, value: object) -> str:
+def _wrong(kind: ValueKind, value: object) -> str:
     if kind.private:
         return f"must be {kind.expected}; what it is now may be secret and is not shown"
     return f"is {show(value)}; it must be {kind.expected}"

@@ -13,7 +13,7 @@ from keepthread.errors import InvalidInput
 Run: TypeAlias = Callable[[Chat, str], Awaitable[None]]
 
 
-class Command(NamedTuple):
+class SlashCommand(NamedTuple):
     """One command; its function's docstring is its help."""
 
     run: Run
@@ -42,37 +42,37 @@ async def help(chat: Chat, rest: str) -> None:  # noqa: A001 - what people write
     chat.person.say("\n".join(lines))
 
 
-COMMANDS: Final[Mapping[str, Command]] = {
-    "/help": Command(help, "[COMMAND]", "command"),
-    "/sessions": Command(sessions.sessions, "[N]"),
-    "/resume": Command(sessions.resume, "[ID]", "session"),
-    "/load": Command(sessions.resume, "[ID]", "session"),
-    "/rename": Command(sessions.rename, "TITLE"),
-    "/fork": Command(sessions.fork, "[ID]"),
-    "/save": Command(sessions.save, stays=False),
-    "/history": Command(history.history, "[N]"),
-    "/search": Command(facts.search, "WORDS"),
-    "/remember": Command(facts.remember, "TEXT"),
-    "/facts": Command(facts.facts, "[confirm N]"),
-    "/context": Command(context.context),
-    "/why": Command(context.why, "[N]"),
-    "/status": Command(history.status),
-    "memory:status": Command(history.status),
-    "/cost": Command(costs.cost),
-    "/plan": Command(model.plan),
-    "/tools": Command(model.tools),
-    "/pin": Command(context.pin, "[N]"),
-    "/rewind": Command(context.rewind, "[N]"),
-    "/compact": Command(context.compact),
-    "/clear": Command(context.clear),
-    "memory:clear": Command(context.clear),
-    "/forget": Command(sessions.forget, "[last]"),
-    "/export": Command(files.export, "[FILE]", "file"),
-    "/import": Command(files.import_file, "FILE", "file"),
-    "/model": Command(model.model, "[NAME]", "model"),
-    "/retry": Command(model.retry),
-    "/quit": Command(model.quit),
-    "/exit": Command(model.quit),
+COMMANDS: Final[Mapping[str, SlashCommand]] = {
+    "/help": SlashCommand(help, "[COMMAND]", "command"),
+    "/sessions": SlashCommand(sessions.sessions, "[N]"),
+    "/resume": SlashCommand(sessions.resume, "[ID]", "session"),
+    "/load": SlashCommand(sessions.resume, "[ID]", "session"),
+    "/rename": SlashCommand(sessions.rename, "TITLE"),
+    "/fork": SlashCommand(sessions.fork, "[ID]"),
+    "/save": SlashCommand(sessions.save, stays=False),
+    "/history": SlashCommand(history.history, "[N]"),
+    "/search": SlashCommand(facts.search, "WORDS"),
+    "/remember": SlashCommand(facts.remember, "TEXT"),
+    "/facts": SlashCommand(facts.facts, "[confirm N]"),
+    "/context": SlashCommand(context.context),
+    "/why": SlashCommand(context.why, "[N]"),
+    "/status": SlashCommand(history.status),
+    "memory:status": SlashCommand(history.status),
+    "/cost": SlashCommand(costs.cost),
+    "/plan": SlashCommand(model.plan),
+    "/tools": SlashCommand(model.tools),
+    "/pin": SlashCommand(context.pin, "[N]"),
+    "/rewind": SlashCommand(context.rewind, "[N]"),
+    "/compact": SlashCommand(context.compact),
+    "/clear": SlashCommand(context.clear),
+    "memory:clear": SlashCommand(context.clear),
+    "/forget": SlashCommand(sessions.forget, "[last]"),
+    "/export": SlashCommand(files.export, "[FILE]", "file"),
+    "/import": SlashCommand(files.import_file, "FILE", "file"),
+    "/model": SlashCommand(model.model, "[NAME]", "model"),
+    "/retry": SlashCommand(model.retry),
+    "/quit": SlashCommand(model.quit),
+    "/exit": SlashCommand(model.quit),
 }
 
 
@@ -81,7 +81,7 @@ def table() -> list[tuple[str, str]]:
     names: dict[Run, list[str]] = {}
     for name, command in COMMANDS.items():
         names.setdefault(command.run, []).append(f"{name} {command.usage}".strip())
-    return [(", ".join(written), Command(run).about) for run, written in names.items()]
+    return [(", ".join(written), SlashCommand(run).about) for run, written in names.items()]
 
 
 def is_command(line: str) -> bool:
@@ -107,7 +107,7 @@ async def run(chat: Chat, line: str) -> None:
         await command.run(chat, rest)
 
 
-def _found(word: str) -> Command:
+def _found(word: str) -> SlashCommand:
     found = COMMANDS.get(word)
     if found is not None:
         return found

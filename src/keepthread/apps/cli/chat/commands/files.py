@@ -54,7 +54,7 @@ async def import_file(chat: Chat, rest: str) -> None:
     Its format is known by its content; an archive of theirs or a transcript is taken as well.
     """
     # Loaded on use, so that not every chat waits for it.
-    from keepthread.apps.cli.commands.import_ import Wanted, look_into, told  # noqa: PLC0415
+    from keepthread.apps.cli.commands.import_ import ImportOptions, look_into, told  # noqa: PLC0415
 
     chat.at_home()
     file = parse_path(rest)
@@ -62,7 +62,7 @@ async def import_file(chat: Chat, rest: str) -> None:
     with _named(file), file.open("rb") as opened:
         form = format_of(opened.peek(1))
         owner = None if form == JSONL else chat.talk.owner
-        arrival = look_into(opened, Wanted(form, file.stat().st_size, "", owner, False))
+        arrival = look_into(opened, ImportOptions(form, file.stat().st_size, "", owner, False))
         with chat.call.progress("Importing", arrival.unit) as progress:
             done = await arrival.read(memory.store, memory.counter, progress)
     for line in (line for lines in told(done, place(chat)) for line in lines):
