@@ -423,7 +423,7 @@ async def test_an_error_says_if_the_parent_could_not_be_told() -> None:
 
 
 async def test_a_turn_that_was_not_entered_cannot_delegate(session: Session) -> None:
-    with pytest.raises(InvalidInput, match="once it is entered"):
+    with pytest.raises(InvalidInput, match="not open yet; enter it first"):
         session.turn("hello").delegate("Look")
 
 
