@@ -66,7 +66,7 @@ class DelegatedTask:
     def __init__(self, parent: Conversation, user: Message, task: Task, taken: set[str]) -> None:
         """Hold the task; `user` is the parent's user message, `taken` the turn's other children."""
         if not user.seq:
-            raise InvalidInput("a turn can delegate once it is entered")
+            raise InvalidInput("the turn's user message is in the outbox; delegate once it arrives")
         task.check()
         self._parent = parent
         self._user = user
