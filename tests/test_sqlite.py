@@ -19,6 +19,7 @@ from keepthread.errors import (
     Busy,
     Damaged,
     DurabilityTooLow,
+    KeepthreadError,
     ReadOnly,
     StoreClosed,
     Unavailable,
@@ -123,9 +124,16 @@ async def test_somebody_elses_database_is_left_alone(path: Path) -> None:
         await SQLiteStore.open(path)
 
 
-async def test_a_file_that_is_no_database_is_named(path: Path) -> None:
-    path.write_bytes(b"no database " * 500)
-    with pytest.raises(Damaged, match=r"chat\.db"):
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [(b"no database " * 500, WrongFormat), (bytes(range(128, 256)) * 50, Damaged)],
+    ids=["text", "bytes"],
+)
+async def test_a_file_that_is_no_database_is_named(
+    path: Path, content: bytes, error: type[KeepthreadError]
+) -> None:
+    path.write_bytes(content)
+    with pytest.raises(error, match=r"chat\.db"):
         await SQLiteStore.open(path)
 
 

@@ -339,10 +339,10 @@ def test_an_outbox_stays_its_owners_over_a_fork(path: Path) -> None:
         path,
         """
 import asyncio
-from keepthread.stores.outbox.file import Box
+from keepthread.stores.outbox.file import OutboxFile
 
 async def main():
-    box = await Box.open(path, tenant="t", target="x")
+    box = await OutboxFile.open(path, tenant="t", target="x")
     pid = os.fork()
     if pid == 0:
         os._exit(asyncio.new_event_loop().run_until_complete(child()))
@@ -352,7 +352,7 @@ async def main():
 
 async def child():
     try:
-        await Box.open(path, tenant="t", target="x")
+        await OutboxFile.open(path, tenant="t", target="x")
     except Busy:
         return 0
     return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import sqlite3
@@ -76,9 +77,10 @@ def _is_text(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             head = file.read(_HEADER)
-    except OSError:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except (OSError, UnicodeDecodeError):
         return False
-    return bool(head) and all(byte >= 32 or byte in b"\t\r\n" for byte in head)
+    return bool(text) and all(character >= " " or character in "\t\r\n" for character in text)
 
 
 def translate_os(error: OSError, path: Path) -> KeepthreadError:
