@@ -34,7 +34,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         CHAT,
     )
 }
-QUICK_ROUNDS = 2
+QUICK_ROUNDS = 1
 
 
 def main(
