@@ -493,7 +493,7 @@ def test_every_promise_of_a_chat_has_its_row_and_its_bar(chats: list[dict[str, o
         if found["bar"]:
             bars.setdefault(found["bar"], set()).add(str(found["name"]))
     assert bars["<= 0.25"] == {"keepthread --help"}
-    where = ("a long session goes on", "a new store")
+    where = ("a long session continues", "a new store")
     assert bars["<= 0.45"] == {f"a letter stands in it, {each}" for each in where}
     logs = ("one session", "4 sessions", "one session, Anthropic's wire")
     said = "added by memory, 400 messages of words by chance in"

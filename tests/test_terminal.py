@@ -1,11 +1,15 @@
 """The terminal that tests look at: it behaves as a real one does."""
 
+import os
 import re
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.preloaded import KEEPTHREAD
 from tests.terminal import Terminal, svg
 
@@ -152,3 +156,22 @@ def test_cells_keep_their_colours_in_a_picture() -> None:
     assert "font-weight: bold" in shown["red"]
     assert "#010203" in shown["own"]
     assert len(set(shown.values())) == 4
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["stats", "--store", "sqlite:///none.db"], ["--nonsense"]]
+)
+def test_a_command_whose_modules_are_loaded_ends_as_one_that_starts_from_nothing(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KEEPTHREAD_TEST_COLD", raising=False)  # the nightly run sets it
+    program, env = [str(KEEPTHREAD), *arguments], {**os.environ, "COLUMNS": "70"}
+    assert preloaded.may_start(program, env)
+    warm = preloaded.run(program, env, tmp_path, b"", 60)
+    cold = subprocess.run(
+        program, env=env, cwd=tmp_path, input=b"", capture_output=True, check=False
+    )
+    assert warm.returncode == cold.returncode
+    assert warm.stdout == cold.stdout
+    assert warm.stderr == cold.stderr
+    assert warm.stdout or warm.stderr

@@ -12,7 +12,7 @@ from bench.chat.programs import run as spent_by
 from bench.measure import median, middle_half
 
 _CHAT = (KEEPTHREAD, "chat")
-_LINES = {"long": "a long session goes on", "new": "a new store"}
+_LINES = {"long": "a long session continues", "new": "a new store"}
 _HELP, _PROMPT = Bar(0.25), Bar(0.45)
 _QUESTION = "How is the weather in Jakarta?"
 _BARE = """
