@@ -460,7 +460,7 @@ def test_blocks_are_the_same_however_a_text_arrives(text: str, data: st.DataObje
 
 STREAMED = """
 import asyncio, os, random, sys
-from keepthread.apps.cli.chat.drawing import Drawn
+from keepthread.apps.cli.chat.streaming import Drawn
 text, seed = sys.argv[1], int(sys.argv[2])
 async def main():
     chance = random.Random(seed)

@@ -23,7 +23,7 @@ from keepthread.apps.cli.chat.startup import SessionChoice, begin
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.chat.terminal import Terminal
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.output import Screen
+from keepthread.apps.cli.screen import Screen
 from keepthread.apps.cli.settings.load import Config
 from keepthread.apps.cli.settings.settings import settings_of
 from keepthread.apps.cli.wiring import memory_arguments

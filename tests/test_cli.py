@@ -41,9 +41,9 @@ from keepthread.apps.cli import main
 from keepthread.apps.cli.chat.signals import Signals
 from keepthread.apps.cli.chat.terminal import Terminal
 from keepthread.apps.cli.commands import doctor
-from keepthread.apps.cli.output import Screen
-from keepthread.apps.cli.reports import ContextReport
+from keepthread.apps.cli.report_types import ContextReport
 from keepthread.apps.cli.sanitize import sanitize
+from keepthread.apps.cli.screen import Screen
 from keepthread.context.why import Why
 from keepthread.errors import Unavailable
 from keepthread.memory.search.search import Hit

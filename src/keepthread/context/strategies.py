@@ -26,7 +26,7 @@ from keepthread.context.sections import (
     newest_that_fit,
 )
 from keepthread.context.summary import COVERED, IN_SHORT, SummarySection, render_summary
-from keepthread.context.trim import shorten
+from keepthread.context.truncate import shorten
 from keepthread.context.why import WhyBuilder
 from keepthread.context.window import CONTEXT_FRAME, OLDER, WindowLayout
 from keepthread.errors import BudgetTooSmall, InvalidInput

@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
-from keepthread.context.trim import cut_block, shorten
+from keepthread.context.truncate import cut_block, shorten
 from keepthread.context.why import WhyBuilder
 from keepthread.protocols import Material, WindowStart
 from keepthread.types import Digest, Message

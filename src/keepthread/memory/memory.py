@@ -22,10 +22,6 @@ from keepthread.errors import (
     SessionNotFound,
     Stale,
 )
-from keepthread.memory.facts.extraction import Extraction
-from keepthread.memory.facts.facts import Facts
-from keepthread.memory.forgetting.plan import ForgetQuery
-from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.options import Options
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services, Tenants
@@ -39,7 +35,11 @@ from keepthread.stores.validation import check_count, check_id, seconds_of
 from keepthread.types import JSON, Durability, Role, SessionInfo, SessionKey, Verification
 
 if TYPE_CHECKING:
-    # A store with an outbox is rare, and its modules take as long to load as all of SQLite's.
+    # Facts and forgetting are loaded when they are first used, and so are stores with an outbox:
+    # most programs need none of them to answer.
+    from keepthread.memory.facts.extraction import Extraction
+    from keepthread.memory.facts.facts import Facts
+    from keepthread.memory.forgetting.receipt import Receipt
     from keepthread.stores.outbox.store import Outbox
 
 DAY: Final = 86_400.0
@@ -82,7 +82,7 @@ class Memory:
         counter: TokenCounter | None = None,
         compaction: Compaction | None = None,
         embedder: Embedder | None = None,
-        extraction: Extraction | None = None,
+        extraction: "Extraction | None" = None,
         keep_why: int = 0,
         tracer: Tracer | None = None,
         durability: Durability | None = None,
@@ -315,8 +315,10 @@ class Memory:
 
     # --- facts ---
 
-    def facts(self, owner: str = "default") -> Facts:
+    def facts(self, owner: str = "default") -> "Facts":
         """Return the facts about an owner, which hold beyond one session."""
+        from keepthread.memory.facts.facts import Facts  # noqa: PLC0415 - 20 ms, if used
+
         return Facts(self._services.fact_repository(owner), self._maintenance.extractor)
 
     # --- forgetting ---
@@ -335,7 +337,7 @@ class Memory:
         rewrite: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Receipt:
+    ) -> "Receipt":
         """Erase messages, their copies and everything that was made from them, permanently.
 
         A message is erased if it matches every given argument; `since` and `until` are seconds
@@ -344,6 +346,8 @@ class Memory:
         known to have been written from the messages. `rewrite` lets a server rewrite its tables,
         which locks them for a while. `dry_run` only reports what would be erased.
         """
+        from keepthread.memory.forgetting.plan import ForgetQuery  # noqa: PLC0415 - 14 ms, rare
+
         began, ended = seconds_of(since, "since"), seconds_of(until, "until")
         await self._services.settle()
         query = ForgetQuery(session, message, owner, author, source, began, ended)

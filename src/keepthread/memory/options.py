@@ -3,14 +3,17 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from keepthread.context.views import View
 from keepthread.errors import InvalidInput
-from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Embedder, TokenCounter, Tracer
 from keepthread.stores.codec import new_id
 from keepthread.stores.validation import check_count, show
+
+if TYPE_CHECKING:
+    from keepthread.memory.facts.extraction import Extraction  # loaded when facts are used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class Options:
     """How old turns become a summary."""
     embedder: Embedder | None = None
     """Makes vectors, so that search also finds other words for the same thing."""
-    extraction: Extraction | None = None
+    extraction: "Extraction | None" = None
     """How facts are extracted from conversations; None extracts none."""
     keep_why: int = 0
     """How many explanations of contexts each session keeps."""

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 from keepthread.context.views import DEFAULT_VIEWS, strategy_needs
 from keepthread.errors import KeepthreadError, Unavailable
 from keepthread.memory.conversation import Conversation
-from keepthread.memory.facts.extraction import Extractor
-from keepthread.memory.facts.repository import FactRepository
-from keepthread.memory.forgetting.forget import Forgetting
 from keepthread.memory.options import Options
 from keepthread.memory.runtime import Maintenance, NegativeCache, Runtime
 from keepthread.memory.search.search import Searching
@@ -27,7 +24,11 @@ from keepthread.stores.kinds import FORGET
 from keepthread.types import Scope, SessionInfo
 
 if TYPE_CHECKING:
-    # A store with an outbox is rare, and its modules take as long to load as all of SQLite's.
+    # Facts and forgetting are loaded when they are first used, and so are stores with an outbox:
+    # most programs need none of them to answer.
+    from keepthread.memory.facts.extraction import Extractor
+    from keepthread.memory.facts.repository import FactRepository
+    from keepthread.memory.forgetting.forget import Forgetting
     from keepthread.stores.outbox.store import OutboxStore
 
 MAX_TENANTS: Final = 1_000
@@ -131,15 +132,21 @@ class Services:
 
     # --- facts ---
 
-    def fact_repository(self, owner: str) -> FactRepository:
+    def fact_repository(self, owner: str) -> "FactRepository":
         """Return the repository of the facts about an owner."""
+        from keepthread.memory.facts.repository import (  # noqa: PLC0415 - 20 ms, if used
+            FactRepository,
+        )
+
         return FactRepository(
             self.store, owner, clock=self.options.clock, learned=self.no_facts.discard
         )
 
-    def _extractor(self) -> Extractor | None:
+    def _extractor(self) -> "Extractor | None":
         if self.options.extraction is None:
             return None
+        from keepthread.memory.facts.extraction import Extractor  # noqa: PLC0415 - 20 ms, if used
+
         return Extractor(
             self.store,
             self.options.extraction,
@@ -150,8 +157,10 @@ class Services:
 
     # --- forgetting ---
 
-    def forgetting(self, progress: Progress | None = None) -> Forgetting:
+    def forgetting(self, progress: Progress | None = None) -> "Forgetting":
         """Return the service that erases messages of this tenant."""
+        from keepthread.memory.forgetting.forget import Forgetting  # noqa: PLC0415 - 14 ms, rare
+
         vectors = self.searching.vectors
         queued = hasattr(self.store, "outbox")
         return Forgetting(

@@ -24,7 +24,6 @@ from keepthread.errors import (
 )
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.delegation import CUT, DelegatedTask, Task
-from keepthread.memory.facts.model_tools import MemoryTools
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import (
     INTERRUPTED,
@@ -348,6 +347,8 @@ class Turn:
 
         `keepthread.memory.facts.model_tools.TOOLS` are what to offer. `call_id` as in `tool`.
         """
+        from keepthread.memory.facts.model_tools import MemoryTools  # noqa: PLC0415 - 20 ms, if used
+
         conversation = self._conversation
         tools = MemoryTools(
             conversation.store,

@@ -27,7 +27,7 @@ from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import JSON
 
 if TYPE_CHECKING:
-    from keepthread.apps.cli.output import Screen
+    from keepthread.apps.cli.screen import Screen
     from keepthread.apps.cli.settings.load import Config
 
 _MOST_COMPARED: Final = 10_000
@@ -150,7 +150,7 @@ class Call:
     @property
     def screen(self) -> "Screen":
         """Return what draws for people."""
-        from keepthread.apps.cli.output import Screen  # noqa: PLC0415 - loads rich, in one place
+        from keepthread.apps.cli.screen import Screen  # noqa: PLC0415 - loads rich, in one place
 
         return Screen()
 

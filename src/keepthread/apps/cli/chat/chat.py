@@ -13,7 +13,7 @@ from keepthread.types import Message
 
 if TYPE_CHECKING:
     from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
-    from keepthread.apps.cli.output import Screen
+    from keepthread.apps.cli.screen import Screen
     from keepthread.apps.cli.settings.load import Config
 
 

@@ -7,7 +7,7 @@ from typing import Final, Protocol, Self
 
 from keepthread.apps.cli.sanitize import StreamSanitizer
 
-DRAWN: Final = "keepthread.apps.cli.chat.drawing"
+DRAWN: Final = "keepthread.apps.cli.chat.streaming"
 """Where answers are drawn as Markdown; it loads rich, and so is loaded late."""
 
 

@@ -26,7 +26,7 @@ from keepthread.memory.memory import DAY
 from keepthread.types import Message, SessionInfo
 
 if TYPE_CHECKING:
-    from keepthread.apps.cli.output import Screen
+    from keepthread.apps.cli.screen import Screen
 
 _MOMENT: Final = 0.25
 """Seconds that the first line waits for the memory; then it opens while something is typed."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.reports import Finding
+from keepthread.apps.cli.report_types import Finding
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import best_counter
 from keepthread.stores.front import every_session

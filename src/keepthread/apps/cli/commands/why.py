@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.reports import ContextReport
+from keepthread.apps.cli.report_types import ContextReport
 from keepthread.apps.cli.wiring import current_counter
 from keepthread.context.diff import difference
 from keepthread.context.strategies import ALIASES, STRATEGIES
@@ -33,7 +33,7 @@ async def why(
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="window, summarized, hybrid or recall; else window."),
+        typer.Option(metavar="NAME", help=f"{', '.join(STRATEGIES)}; else window."),
     ] = None,
 ) -> None:
     """Draw a context: what is in, what is out, and why.

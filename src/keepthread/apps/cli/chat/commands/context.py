@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import brief, counted, marks, newest, parse_number
 from keepthread.apps.cli.chat.talk import VIEW
-from keepthread.apps.cli.reports import ContextReport
+from keepthread.apps.cli.report_types import ContextReport
 from keepthread.errors import InvalidInput, MessageNotFound
 from keepthread.memory.material import newest_summary
 from keepthread.memory.session import Session

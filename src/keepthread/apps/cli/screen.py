@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from keepthread.apps.cli.reports import ContextReport, Finding
+from keepthread.apps.cli.report_types import ContextReport, Finding
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.context.diff import ChangedPart, Difference, Move
 from keepthread.context.ranges import written

@@ -1,4 +1,4 @@
-"""Reports that commands compute and `output` draws: checks of the doctor, explained contexts."""
+"""Reports that commands compute and `screen` draws: checks of the doctor, explained contexts."""
 
 from dataclasses import dataclass
 from typing import Any
