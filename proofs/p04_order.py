@@ -7,7 +7,6 @@ acknowledged must be in the log once, in an order that every caller could see.
 
 import asyncio
 import json
-import multiprocessing
 import random
 import tempfile
 import time
@@ -24,6 +23,7 @@ from keepthread.models.tokens import Estimator
 from keepthread.types import Message, SessionInfo, SessionKey
 from proofs import Outcome, Progress, Proof
 from proofs.places import file_url, new_place, opened
+from proofs.processes import fresh_processes
 
 PROCESSES = 8
 LOOPS = 2
@@ -92,11 +92,11 @@ def _let_all_write(
     folder: Path, url: str, key: SessionKey, size: int, seed: int, progress: Progress
 ) -> list[str]:
     """Run the writers side by side and say which did not end well."""
-    spawn = multiprocessing.get_context("spawn")
-    gate = spawn.Barrier(PROCESSES)
+    processes = fresh_processes()
+    gate = processes.Barrier(PROCESSES)
     shares = [len(range(number, size, WRITERS)) for number in range(WRITERS)]
     writers = [
-        spawn.Process(
+        processes.Process(
             target=_write,
             args=(folder, url, key, number, shares[number : number + LOOPS], seed, gate),
         )

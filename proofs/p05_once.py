@@ -7,7 +7,6 @@ must get the same stored message, and nobody may put another body under a known 
 """
 
 import asyncio
-import multiprocessing
 import os
 import random
 import signal
@@ -17,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from keepthread.protocols import Store
 from keepthread.types import Message, SessionInfo, SessionKey, ToolCall
 from proofs import Outcome, Progress, Proof
 from proofs.places import Place, file_url, new_place, opened
+from proofs.processes import fresh_processes
 
 WRITERS = 8
 SESSIONS = 4
@@ -142,15 +142,15 @@ class _Crew:
         codes = [writer.exitcode for writer in writers]
         return [f"writer {n} ended with status {code}" for n, code in enumerate(codes) if code]
 
-    def _start(self, number: int, life: int) -> SpawnProcess:
-        spawn = multiprocessing.get_context("spawn")
+    def _start(self, number: int, life: int) -> ForkServerProcess:
+        processes = fresh_processes()
         seed = f"{self.seed}/{number}/{life}"
         args = (self.folder, self.url, self.keys, number, self.ids, seed)
-        writer = spawn.Process(target=_write, args=args)
+        writer = processes.Process(target=_write, args=args)
         writer.start()
         return writer
 
-    def _kill_one(self, writers: list[SpawnProcess]) -> None:
+    def _kill_one(self, writers: list[ForkServerProcess]) -> None:
         number = self.rng.randrange(WRITERS)
         if writers[number].is_alive():
             writers[number].kill()

@@ -9,7 +9,6 @@ cancelled inside turns, once and twice; afterwards every stored call has a store
 
 import asyncio
 import mmap
-import multiprocessing
 import os
 import random
 import subprocess
@@ -29,6 +28,7 @@ from keepthread.errors import KeepthreadError
 from keepthread.memory.tool_calls import INTERRUPTED
 from keepthread.models.tokens import Estimator
 from proofs import Outcome, Progress, Proof
+from proofs.processes import fresh_processes
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TASKS: Final = 4
@@ -478,7 +478,7 @@ def deliver(folder: Path, number: int, rounds: int, barrier: Barrier) -> None:
 
 def deliver_all(folder: Path, rounds: int) -> tuple[int, list[str]]:
     """Deliver requests by ten processes; return how many answers they got, and what is wrong."""
-    barrier = multiprocessing.get_context("spawn").Barrier(DELIVERERS)
+    barrier = fresh_processes().Barrier(DELIVERERS)
     broken = run_all(deliver, [(folder, n, rounds, barrier) for n in range(DELIVERERS)])
     told = [
         tuple(line.split("\t"))
@@ -585,8 +585,8 @@ async def cancel_all(folder: Path, size: int, rng: random.Random) -> tuple[int, 
 
 def run_all(target: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> list[str]:
     """Run processes at once; say which ended badly or not at all."""
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=target, args=a) for a in arguments]
+    fresh = fresh_processes()
+    processes = [fresh.Process(target=target, args=a) for a in arguments]
     for process in processes:
         process.start()
     deadline = time.monotonic() + 10 * PATIENCE

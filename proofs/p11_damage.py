@@ -9,7 +9,6 @@ The other way round, `verify` must find nothing in a healthy store while other p
 """
 
 import asyncio
-import multiprocessing
 import random
 import sqlite3
 import struct
@@ -39,6 +38,7 @@ from keepthread.types import (
 from proofs import Outcome, Progress, Proof
 from proofs.busy import verify_beside_writers
 from proofs.places import file_url, new_place
+from proofs.processes import fresh_processes
 
 TENANTS = ("default", "other")
 SESSIONS = {"default": ("alpha", "beta", "gamma"), "other": ("alpha", "delta")}
@@ -241,12 +241,12 @@ async def _look(store: SQLiteStore, keys: Keys) -> Picture:
 
 def _findings(whole: Path, part: str, size: int, seed: int) -> Iterator[tuple[int, Finding]]:
     """Yield what became of each flip; a flip that ends or stops the interpreter is a finding."""
-    spawn = multiprocessing.get_context("spawn")
+    processes = fresh_processes()
     number = 0
     while number < size:
-        ours, theirs = spawn.Pipe(duplex=False)
+        ours, theirs = processes.Pipe(duplex=False)
         args = (whole, part, range(number, size), seed, theirs)
-        worker = spawn.Process(target=_flip_all, args=args)
+        worker = processes.Process(target=_flip_all, args=args)
         worker.start()
         theirs.close()
         try:

@@ -11,7 +11,6 @@ counted again as they would be sent, and searched for what was erased or hidden.
 import asyncio
 import hashlib
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -28,6 +27,7 @@ from keepthread.types import Choice, Scope, SessionKey
 from proofs import Outcome, Progress, Proof
 from proofs.histories import Estimate, Exact, History, counters, marks_in
 from proofs.laws import FRAME, NO_RESULT, Log, Rules, start_of, wrong_results, wrong_start
+from proofs.processes import fresh_processes
 from proofs.views import STRATEGIES
 
 PER_HISTORY: Final = 2
@@ -626,7 +626,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
     else:
         sizes = [min(PER_BATCH, size - start) for start in range(0, size, PER_BATCH)]
         tasks = [(seed, batch, wanted) for batch, wanted in enumerate(sizes)]
-        with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        with fresh_processes().Pool(os.cpu_count()) as pool:
             for done in pool.imap_unordered(work, tasks):
                 tally.add(done)
                 progress(min(tally.figures["contexts"], size), size)

@@ -7,7 +7,6 @@ each returns, what the log holds and what is remembered. (b) Sixteen tasks of on
 
 import asyncio
 import json
-import multiprocessing
 import os
 import random
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any, Final
 from keepthread import Memory, Message, Session, ToolCall, Turn
 from keepthread.models.tokens import Estimator
 from proofs import Outcome, Progress, Proof
+from proofs.processes import fresh_processes
 
 OWNER: Final = "ana"
 AUTHORS: Final = (None, None, OWNER, "bob")
@@ -476,10 +476,10 @@ def note(path: Path, line: str) -> None:
 
 def crowds(folder: Path, rounds: int, tally: Tally) -> None:
     """Let four processes ask, round by round."""
-    spawn = multiprocessing.get_context("spawn")
-    barrier = spawn.Barrier(PROCESSES)
+    processes = fresh_processes()
+    barrier = processes.Barrier(PROCESSES)
     args = [(folder, number, rounds, barrier) for number in range(PROCESSES)]
-    crew = [spawn.Process(target=ask_together, args=each) for each in args]
+    crew = [processes.Process(target=ask_together, args=each) for each in args]
     for process in crew:
         process.start()
     deadline = time.monotonic() + PATIENCE + 2 * rounds

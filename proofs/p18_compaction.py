@@ -10,7 +10,6 @@ while contexts stay right.
 import asyncio
 import hashlib
 import mmap
-import multiprocessing
 import os
 import random
 import re
@@ -52,6 +51,7 @@ from proofs import Outcome, Progress, Proof
 from proofs.laws import HYBRID
 from proofs.p06_turns import run_all
 from proofs.p12_contexts import Asked, faults
+from proofs.processes import fresh_processes
 from proofs.views import tried
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -426,7 +426,7 @@ def compact_all_beside(folder: Path, rounds: int, rng: random.Random) -> tuple[i
     """Let two processes compact; return how many texts they had shortened, and what is wrong."""
     lengths = [rng.randint(20, 40) for _ in range(rounds)]
     asyncio.run(_prepare(folder, lengths))
-    barrier = multiprocessing.get_context("spawn").Barrier(FOLDERS)
+    barrier = fresh_processes().Barrier(FOLDERS)
     broken = run_all(compact_beside, [(folder, n, rounds, barrier) for n in range(FOLDERS)])
     asked = Counter((folder / "asked").read_text().splitlines())
     broken += [f"{times} asked to shorten one text" for times in asked.values() if times > 1]
