@@ -341,10 +341,32 @@ async def test_messages_are_appended_only_where_the_caller_expects(session: Sess
 
 
 async def test_messages_are_read_in_pages(session: Session) -> None:
-    stored = await session.append(*(user(str(n)) for n in range(120)))
-    assert await session.messages() == stored[:100]
+    stored = [*await session.append(*(user(str(n)) for n in range(250)))]
+    stored += await session.append(*(user(str(n)) for n in range(250, 450)))
+    assert await session.messages() == stored
     assert await session.messages(after=100) == stored[100:]
+    assert await session.messages(limit=100) == stored[:100]
     assert await session.messages(limit=2, after=3) == stored[3:5]
+    assert await session.messages(limit=0) == []
+    for after, limit in ((0, None), (3, 2), (40, 400), (449, None), (450, None), (7, 0), (0, 900)):
+        seen = [message async for message in session.messages(after, limit)]
+        assert seen == await session.messages(after, limit)
+    for wrong in (-1, "2"):
+        with pytest.raises(InvalidInput):
+            await session.messages(limit=wrong)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InvalidInput):
+            [message async for message in session.messages(limit=wrong)]  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_loop_over_messages_that_appends_ends(session: Session) -> None:
+    stored = await session.append(user("a"), said("b"))
+    seen: list[Message] = []
+    messages = session.messages()
+    async for message in messages:
+        seen.append(message)
+        await session.append(user("again"))
+    assert seen == stored
+    assert len([message async for message in messages]) == 4  # reads again
 
 
 async def test_the_status_tells_the_log_from_what_is_seen(session: Session) -> None:

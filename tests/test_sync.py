@@ -71,9 +71,10 @@ def public(thing: object) -> set[str]:
 
 
 def spelled(annotation: object) -> str:
-    """Spell an annotation without modules; what opens a memory stands for the memory."""
+    """Spell an annotation without modules; what is awaited stands for what it returns."""
     name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    return "Memory" if name == "Opening" else name
+    awaited = {"Opening": "Memory", "Messages": str(list[Message])}
+    return awaited.get(name, name)
 
 
 def shape(function: Callable[..., Any]) -> tuple[Any, ...]:
@@ -243,7 +244,10 @@ def test_a_tool_runs_in_the_callers_thread(memory: Memory) -> None:
     assert threads == [threading.current_thread()] * 2
     assert session.cached_tool("look", {"city": "Lima"}) == '{"Lima":2}'
     session.cache_tool("see", {}, "a tree", 1)
-    assert [tool.name for tool in session.cached_tools()] == ["look", "see"]
+    assert [(tool.name, tool.result) for tool in session.cached_tools()] == [
+        ("look", '{"Lima":2}'),
+        ("see", "a tree"),
+    ]
 
 
 def test_threads_at_once_run_a_tool_once(memory: Memory) -> None:

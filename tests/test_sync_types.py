@@ -41,6 +41,8 @@ with Memory.open("ram://", tenant="a", keep_why=2) as memory:
     assert_type(memory.verify(), Verification)
     assert_type(memory.facts("ana"), Facts)
     assert_type(memory.facts("ana").get("key"), Fact | None)
+    assert_type(memory.create_session(), Session)
+    assert_type(session.messages(limit=3), list[Message])
     assert_type(session.append(Message(role="user", content="a"), expect=0), list[Message])
     with session.turn("hello") as turn:
         assert_type(turn, Turn)

@@ -464,7 +464,7 @@ async def test_a_remembered_result_answers_a_call_and_then_stands_for_itself(
     log = await session.messages()
     assert (log[6].content, log[6].tool_call_id) == ("Lima: 1 °C", "c")
     (tool,) = await session.cached_tools()
-    assert (tool.call_id, tool.left) == ("c", 1)
+    assert (tool.call_id, tool.left, tool.result) == ("c", 1, "Lima: 1 °C")
     (record,) = await records(memory, session)
     assert [span.first for span in record.made_of] == [2, 3, 6, 7]
     async with session.turn("Once more?") as turn:

@@ -15,7 +15,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keepthread import Attachment, Memory, Message, RamStore, SessionInfo, SQLiteStore, ToolCall
-from keepthread.errors import InvalidInput, KeepthreadError, SessionNotFound, WrongFormat
+from keepthread.errors import (
+    InvalidInput,
+    KeepthreadError,
+    SessionGone,
+    SessionNotFound,
+    WrongFormat,
+)
 from keepthread.interchange.conversations import Arrived
 from keepthread.interchange.export import export
 from keepthread.interchange.markdown import header_of, markdown_of, read_markdown
@@ -250,6 +256,19 @@ async def test_a_session_is_named_by_topic_id_and_time(tmp_path: Path) -> None:
     assert path.read_bytes() == await written(store, session)
 
 
+async def test_a_saved_transcript_has_the_messages_of_now(tmp_path: Path) -> None:
+    store = RamStore()
+    before = await talk(store)
+    await store.append(before.key, [user("Later.")])
+    path = await save_transcript(store, before, tmp_path)
+    assert path.read_text().rstrip().endswith("Later.")
+    now = await store.describe(before.key)
+    assert path.name == transcript_name(now)
+    await store.delete_session(before.key)
+    with pytest.raises(SessionGone):
+        await save_transcript(store, before, tmp_path)
+
+
 async def test_a_session_is_seeded_with_the_last_messages_of_its_newest_transcript(
     tmp_path: Path,
 ) -> None:
@@ -262,8 +281,8 @@ async def test_a_session_is_seeded_with_the_last_messages_of_its_newest_transcri
         ("x-discord:42", AT + 90, "looks alike"),
     ):
         copy = replace(session, id=id, updated_at=at)
-        path = await save_transcript(store, copy, tmp_path)
-        path.write_bytes(path.read_bytes() + markdown_of(user(more)).encode())
+        text = await written(store, copy) + markdown_of(user(more)).encode()
+        (tmp_path / transcript_name(copy)).write_bytes(text)
     (tmp_path / "session-memory-x-discord_42-20990101-000000.md").write_text("no transcript")
     found = newest_transcript(tmp_path, "discord:42")
     assert found is not None

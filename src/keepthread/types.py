@@ -236,6 +236,8 @@ class CachedTool(NamedTuple):
     """When the result was recorded, in seconds since 1970."""
     author: str
     """The author on whose behalf the tool was called."""
+    result: str
+    """The result, as it was recorded; reading it here does not start its lifetime again."""
 
 
 class ProactiveTool(NamedTuple):

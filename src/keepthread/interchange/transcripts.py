@@ -76,10 +76,14 @@ async def write_transcript(
 
 
 async def save_transcript(store: Store, session: SessionInfo, folder: Path) -> Path:
-    """Write a session into a new file in a folder; the file appears once it is complete."""
-    path = folder / transcript_name(session)
+    """Write a session as it is now into a new file in a folder.
+
+    `session` only says which one, so `session.info` will do. The file appears once it is complete.
+    """
+    current = await store.describe(session.key)
+    path = folder / transcript_name(current)
     with private_file(path) as write:
-        await write_transcript(store, session, write)
+        await write_transcript(store, current, write)
     return path
 
 

@@ -215,7 +215,7 @@ class Memory:
 
     async def create_session(
         self,
-        id: str,
+        id: str | None = None,
         *,
         owner: str | None = None,
         system_prompt: str | None = None,
@@ -223,9 +223,12 @@ class Memory:
         tags: Sequence[str] = (),
         meta: Mapping[str, JSON] | None = None,
     ) -> Session:
-        """Create a session; raise `SessionExists` if the id is taken."""
+        """Create a session; raise `SessionExists` if the id is taken.
+
+        Without an id, it gets a new one: `session.id`.
+        """
         info = SessionInfo(
-            id=id,
+            id=self._services.options.ids() if id is None else id,
             owner="default" if owner is None else owner,
             system_prompt=system_prompt,
             title=title or "",

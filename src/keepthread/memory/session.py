@@ -1,9 +1,9 @@
 """A session as programs use it: append, ask for a context, take turns, hide, fork, pin."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from keepthread.context.context import Context
 from keepthread.errors import MessageNotFound, Stale
@@ -16,7 +16,7 @@ from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import pair, text_of, tool_request
 from keepthread.memory.turn import Turn
 from keepthread.memory.why_log import Explanation
-from keepthread.protocols import Progress
+from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import COSTS, MARKS
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
@@ -56,6 +56,48 @@ class Status(NamedTuple):
     def refusals(self) -> int:
         """Return how many answers of a model could not be used."""
         return self.costs.refused
+
+
+_PAGE: Final = 200
+"""Messages that are read at a time."""
+
+
+class Messages:
+    """The messages of a log: `async for message in …` reads pages, `await …` returns a list."""
+
+    def __init__(self, store: Store, session: SessionKey, after: int, limit: int | None) -> None:
+        """Take what `Session.messages` was called with; nothing is read yet."""
+        self._store = store
+        self._session = session
+        self._after = after
+        self._limit = limit
+
+    def __await__(self) -> Generator[Any, None, list[Message]]:
+        """Return them as a list."""
+        return self.read().__await__()
+
+    async def __aiter__(self) -> AsyncGenerator[Message]:
+        """Yield them, reading a page at a time."""
+        if self._limit is not None:
+            check_count(self._limit, "limit")
+        # Messages that the body of the loop appends are left out: it would never end.
+        end = (await self._store.describe(self._session)).messages
+        after, left = self._after, self._limit
+        while left is None or left > 0:
+            size = _PAGE if left is None else min(left, _PAGE)
+            page = await self._store.read(self._session, after=after, until=end, limit=size)
+            for message in page:
+                yield message
+            if len(page) < size:
+                return
+            after = page[-1].seq
+            left = None if left is None else left - size
+
+    async def read(self) -> list[Message]:
+        """Return them as a list."""
+        if self._limit is None:
+            return [message async for message in self]
+        return await self._store.read(self._session, after=self._after, limit=self._limit)
 
 
 class Session:
@@ -139,9 +181,13 @@ class Session:
 
     # --- reading ---
 
-    async def messages(self, after: int = 0, limit: int = 100) -> list[Message]:
-        """Return messages after a position, oldest first, hidden ones included."""
-        return await self._store.read(self.key, after=after, limit=limit)
+    def messages(self, after: int = 0, limit: int | None = None) -> Messages:
+        """Return messages after a position, oldest first, hidden ones included.
+
+        `async for message in session.messages()` reads them page by page; `await` returns a list.
+        Without a limit they are all that the log has when reading begins.
+        """
+        return Messages(self._store, self.key, after, limit)
 
     async def context(
         self,

@@ -156,8 +156,9 @@ class ToolCache(NamedTuple):
                 call_id=entry.call,
                 at=entry.at,
                 author=entry.author,
+                result=result.content,
             )
-            for _, entry, _ in sorted(hits, key=self._place)
+            for _, entry, result in sorted(hits, key=self._place)
         ]
 
     # --- inside ---

@@ -165,7 +165,14 @@ class Session(Wrapper[AsyncSession]):
 
     # --- reading ---
 
-    messages = blocking(AsyncSession.messages)
+    def messages(self, after: int = 0, limit: int | None = None) -> list[Message]:
+        """Return messages after a position as a list, oldest first, hidden ones included.
+
+        Without a limit they are all of the log. A log that does not fit into memory is read in
+        parts: `messages(after=seq, limit=1000)`.
+        """
+        return self._loop.run(self._wrapped.messages(after, limit).read)
+
     context = blocking(AsyncSession.context)
     explanations = blocking(AsyncSession.explanations)
     status = blocking(AsyncSession.status)

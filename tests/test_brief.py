@@ -1,0 +1,66 @@
+"""The design notes, statement by statement: one test for each that was once missing.
+
+A test has the number of its statement and goes through the public API or the real command.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from keepthread import Memory, Message, sync
+from keepthread.errors import SessionExists
+from keepthread.interchange.transcripts import save_transcript
+from keepthread.models.tokens import Estimator
+
+# --- the notes' own shapes ---
+
+
+async def test_098_a_session_is_created_without_an_id() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        first = await memory.create_session(system_prompt="Be brief.", meta={"user": "ana"})
+        second = await memory.create_session()
+        assert first.id
+        assert first.id != second.id
+        again = await memory.get_session(first.id)
+        assert (again.info.system_prompt, again.info.meta) == ("Be brief.", {"user": "ana"})
+        with pytest.raises(SessionExists):
+            await memory.create_session(first.id)
+    with sync.Memory.open("ram://", counter=Estimator()) as blocking:
+        assert blocking.create_session().id
+
+
+async def test_099_all_messages_of_a_session_are_loaded(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    async with Memory.open(url, counter=Estimator()) as memory:
+        session = await memory.create_session("s")
+        told = [Message(role="user", content=str(number)) for number in range(450)]
+        await session.append(*told)
+        assert [int(message.content) async for message in session.messages()] == [*range(450)]
+        assert len(await session.messages()) == 450
+        assert [m.content for m in await session.messages(limit=2)] == ["0", "1"]
+    with sync.Memory.open(url, counter=Estimator()) as blocking:
+        assert [int(m.content) for m in blocking.get_session("s").messages()] == [*range(450)]
+
+
+async def test_175_the_list_of_cached_tools_has_their_results() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        async with session.turn("Weather?") as turn:
+            await session.cache_tool("weather", {"city": "Lima"}, {"sky": "clear"}, 3)
+            await turn.finish("Clear.")
+        async with session.turn("Thanks.") as turn:
+            await turn.finish("Welcome.")
+        for _ in range(2):  # to look at a result does not prolong its life
+            (tool,) = await session.cached_tools()
+            assert (tool.result, tool.left, tool.cache_turns) == ('{"sky":"clear"}', 1, 3)
+
+
+async def test_221_a_transcript_has_the_newest_messages(tmp_path: Path) -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("lobby", title="Weather")
+        async with session.turn("Weather in Jakarta?") as turn:
+            await turn.finish("Sunny.")
+        path = await save_transcript(memory.store, session.info, tmp_path)
+        assert path.name.startswith("session-memory-weather-lobby-")
+        assert "Weather in Jakarta?" in path.read_text()
+        assert "Sunny." in path.read_text()
