@@ -3,6 +3,7 @@
 A test has the number of its statement and goes through the public API or the real command.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from keepthread import Memory, Message, sync
 from keepthread.errors import SessionExists
 from keepthread.interchange.transcripts import save_transcript
 from keepthread.models.tokens import Estimator
+from tests.test_cli import keepthread
 
 # --- the notes' own shapes ---
 
@@ -64,3 +66,28 @@ async def test_221_a_transcript_has_the_newest_messages(tmp_path: Path) -> None:
         assert path.name.startswith("session-memory-weather-lobby-")
         assert "Weather in Jakarta?" in path.read_text()
         assert "Sunny." in path.read_text()
+
+
+def test_228_facts_of_the_notes_json_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "user-42.json"
+    file.write_text(
+        """[{ "fact": "User prefers brief answers", "updated": "2026-02-03T10:00:00Z" },
+            { "fact": "Project X is in Python", "updated": "2026-02-04" }]"""
+    )
+    sync.Memory.open("sqlite:///chat.db", counter=Estimator()).close()
+    load = ("facts", "import", "user-42.json", "--owner", "42", "--store", "sqlite:///chat.db")
+    assert keepthread(*load).stderr.strip() == "2 added"
+    assert keepthread(*load).stderr.strip().startswith("Nothing was changed: every fact in the")
+    with sync.Memory.open("sqlite:///chat.db", counter=Estimator()) as memory:
+        facts = memory.facts("42").list()
+    assert [(fact.text, fact.origin, fact.state) for fact in facts] == [
+        ("User prefers brief answers", "user", "live"),
+        ("Project X is in Python", "user", "live"),
+    ]
+    assert [datetime.fromtimestamp(fact.since, UTC).isoformat() for fact in facts] == [
+        "2026-02-03T10:00:00+00:00",
+        "2026-02-04T00:00:00+00:00",
+    ]

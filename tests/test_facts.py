@@ -852,6 +852,46 @@ async def test_facts_go_elsewhere_as_json_and_raise_no_trust(
     assert states["Lives in Pisa."] == ("tool", "quarantined")
 
 
+async def test_a_plain_list_of_facts_is_remembered_once(memory: Memory, clock: ManualClock) -> None:
+    facts = memory.facts(OWNER)
+    await facts.remember("Has a cat.")
+    value: JSON = [
+        {"fact": "Has a cat.", "updated": clock() - 9},
+        {"fact": " Sings\nloudly. ", "updated": "2005-02-03T10:00:00+01:00"},
+        {"fact": "Sings loudly."},
+        {"fact": "Will sail.", "updated": "9998-01-01"},
+    ]
+    loaded = await facts.from_json(value)
+    assert [len(keys) for keys in loaded] == [2, 0, 0, 0, 0]
+    assert not any(await facts.from_json(value))
+    known = {fact.text: fact for fact in await facts.list()}
+    assert set(known) == {"Has a cat.", "Sings loudly.", "Will sail."}
+    assert known["Sings loudly."].since == 1_107_421_200  # 09:00 in UTC
+    assert known["Will sail."].state == "live", "said now at the latest"
+    assert (await facts.from_json({"fact": "Swims."})).added
+    await facts.forget(known["Sings loudly."].key)
+    assert (await facts.from_json(value)).added == [known["Sings loudly."].key], "said again"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"fact": None}, "fact 2 has no text"),
+        ("Sings.", "fact 2 has no text"),
+        ({"fact": " "}, "text is empty"),
+        ({"fact": "Sings.", "updated": "soon"}, "fact 2 was updated at 'soon', which is not"),
+        ({"fact": "Sings.", "updated": 1_731_749_400_000_000}, "which is not a time"),
+        ({"fact": "Sings.", "updated": "0001-01-01"}, "which is not a time"),
+        ({"fact": "Sings.", "updated": True}, "which is not a time"),
+    ],
+)
+async def test_a_wrong_entry_of_a_list_is_named(memory: Memory, entry: JSON, message: str) -> None:
+    facts = memory.facts(OWNER)
+    with pytest.raises(InvalidInput, match=message):
+        await facts.from_json([{"fact": "Has a cat."}, entry])
+    assert await facts.list() == []
+
+
 @pytest.mark.parametrize("value", [None, [], {}, {"format": "keepthread-facts", "version": 2}])
 async def test_what_is_no_document_of_facts_is_refused(memory: Memory, value: JSON) -> None:
     with pytest.raises(InvalidInput, match="not a document of facts"):

@@ -70,7 +70,9 @@ def test_a_person_edits_a_file(folder: Path) -> None:
     assert keepthread("facts", "import", "ana.md", *ANA).stderr.strip() == (
         "1 added, 1 edited, 1 confirmed"
     )
-    assert keepthread("facts", "import", "ana.md", *ANA).stderr.strip() == "Nothing was changed"
+    assert keepthread("facts", "import", "ana.md", *ANA).stderr.strip() == (
+        "Nothing was changed: every fact in the document is known already"
+    )
     lines = [line for line in page.read_text().splitlines() if "boat" not in line]
     page.write_text("\n".join(lines))
     assert "1 forgotten" in keepthread("facts", "import", "ana.md", "--prune", *ANA).stderr
@@ -98,12 +100,22 @@ def test_a_person_edits_a_file(folder: Path) -> None:
         (["import", "chat.db"], "neither Markdown nor JSON"),
         (["import", "nothing.md"], "No such file"),
         (["import", "bare.md", "--prune"], "does not say when it was written"),
+        (["import", "prose.md"], "the document has no facts: in Markdown, each fact is a line"),
+        (["import", "half.json"], "half.json is neither Markdown nor valid JSON"),
+        (["import", "number.json"], "fact 2 has no text"),
+        (["import", "time.json"], "which is not a time: write 2026-11-16T09:30:00Z, 2026-11-16"),
+        (["import", "other.json"], "this is not a document of facts"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
     folder: Path, arguments: list[str], message: str
 ) -> None:
     (folder / "bare.md").write_text("- Sings.\n")
+    (folder / "prose.md").write_text("# Ana\n\nShe sings.\n")
+    (folder / "half.json").write_text('[{"fact": "Sings."')
+    (folder / "number.json").write_text('[{"fact": "Sings."}, {"fact": 2}]')
+    (folder / "time.json").write_text('[{"fact": "Sings.", "updated": "yesterday"}]')
+    (folder / "other.json").write_text('{"facts": []}')
     result = keepthread("facts", *arguments, *ANA)
     assert result.returncode == 2
     assert message in result.stderr

@@ -21,6 +21,10 @@ _NO_MODEL: Final = "no model extracts facts here; open the memory with extractio
 _FORGOTTEN: Final = (
     "this fact was forgotten, and these messages cannot bring it back; remember it without messages"
 )
+_NO_LINES: Final = (
+    "the document has no facts: in Markdown, each fact is a line that begins with a dash and a"
+    " space; a JSON document begins with a bracket"
+)
 _NO_TIME: Final = (
     "the document does not say when it was written, so newer facts could be forgotten by mistake;"
     " keep the comment under its title"
@@ -225,6 +229,7 @@ class Facts:
     async def from_json(self, value: JSON) -> Loaded:
         """Add the facts of `to_json` that are missing here; the document cannot raise their trust.
 
+        A plain list is accepted, too: `[{"fact": "Likes tea.", "updated": "2026-11-16"}]`.
         Facts that the owner wrote are remembered. A fact from messages that are stored here is
         noted again; one from other messages waits to be confirmed.
         """
@@ -286,6 +291,8 @@ def _with_wordings(noted: Noted, fact: Fact) -> Found:
 async def _load_markdown(facts: Facts, text: str, *, prune: bool) -> Loaded:
     """Apply the changes that a person made in a document."""
     document = markdown.read(check_text(text, "a document"), facts.owner)
+    if document.at is None and not document.lines:
+        raise InvalidInput(_NO_LINES)
     if prune and document.at is None:
         raise InvalidInput(_NO_TIME)
     known = {fact.key: fact for fact in await facts.list(all=True)}

@@ -1,6 +1,7 @@
 """The command for facts: see what is known of an owner, and correct it."""
 
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _SHORT: Final = 8
 """The digits at a key's end by which a person names it."""
 _FEWEST: Final = 4
+_MARKDOWN: Final = re.compile(r"^\s*[-*] ", re.MULTILINE)
+"""An entry of a list in Markdown, which may itself begin with a bracket."""
 
 
 class _Given(NamedTuple):
@@ -177,7 +180,8 @@ class _Run(NamedTuple):
         if self.call.json:
             self.call.write({name: list(keys) for name, keys in done._asdict().items()})
         counts = [f"{len(keys):,} {name}" for name, keys in done._asdict().items() if keys]
-        self.call.say(", ".join(counts) if counts else "Nothing was changed")
+        nothing = "Nothing was changed: every fact in the document is known already"
+        self.call.say(", ".join(counts) if counts else nothing)
         if done.passed:
             self.call.warn("passed: forgotten or replaced since the document was written")
 
@@ -266,9 +270,14 @@ def _document(name: str) -> tuple[str, Any]:
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         text = data.decode()
-        return text, json.loads(text) if text.lstrip().startswith("{") else None
     except ValueError:
         raise InvalidInput(f"{name} is neither Markdown nor JSON in UTF-8") from None
+    try:
+        return text, json.loads(text) if text.lstrip().startswith(("{", "[")) else None
+    except (ValueError, RecursionError):
+        if _MARKDOWN.search(text):
+            return text, None
+        raise InvalidInput(f"{name} is neither Markdown nor valid JSON") from None
 
 
 def _save(text: str, path: Path) -> None:
