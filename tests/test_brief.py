@@ -12,7 +12,9 @@ from keepthread import Memory, Message, sync
 from keepthread.errors import SessionExists
 from keepthread.interchange.transcripts import save_transcript
 from keepthread.models.tokens import Estimator
+from tests import test_harombe as harombe
 from tests.test_cli import keepthread
+from tests.test_harombe import written
 
 # --- the notes' own shapes ---
 
@@ -91,3 +93,18 @@ def test_228_facts_of_the_notes_json_are_imported(
         "2026-02-03T10:00:00+00:00",
         "2026-02-04T00:00:00+00:00",
     ]
+
+
+def test_158_old_sessions_of_harombe_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KEEPTHREAD_STORE", "sqlite:///chat.db")
+    written(tmp_path / "memory.db", [harombe.SESSION], harombe.MESSAGES)
+    assert keepthread("import", "memory.db", "--owner", "ana").returncode == 0
+    with sync.Memory.open("sqlite:///chat.db", counter=Estimator()) as memory:
+        (info,) = memory.list_sessions(owner="ana")
+        log = memory.get_session(info.id).messages()
+    assert (info.system_prompt, info.meta["user"]) == ("Be brief.", "ana")
+    assert [message.role for message in log] == ["user", "assistant", "tool", "assistant"]
+    assert log[1].tool_calls[0].name == "weather"

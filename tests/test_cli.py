@@ -284,7 +284,11 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["copy", "sqlite:///chat.db", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
         (["backup", "x", "--store", "redis://h:7"], "InvalidInput", "redis://h:7/… is a server"),
         (["import", "nope.jsonl"], "FileNotFoundError", "nope.jsonl: No such file"),
-        (["import", "chat.db"], "InvalidInput", "it is not valid JSON"),
+        (
+            ["import", "chat.db"],
+            "WrongFormat",
+            "is a store of keepthread's, not an export; `keepthread copy",
+        ),
         (["backup", "chat.db"], "InvalidInput", "overwrites nothing"),
         (["backup", "no/where.db"], "Unavailable", "No such file"),
         (["export", "-o", "no/where"], "FileNotFoundError", "No such file"),

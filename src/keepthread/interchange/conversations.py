@@ -43,6 +43,8 @@ class ImportedConversation(NamedTuple):
     updated_at: float = 0.0
     meta: Mapping[str, JSON] = {}
     forked_from: ForkPoint | None = None
+    tags: Sequence[str] = ()
+    system_prompt: str | None = None
 
 
 class Problem(NamedTuple):
@@ -147,6 +149,8 @@ class Arrivals:
             id=self._prefix + given.id,
             owner=self._owner,
             title=given.title,
+            tags=given.tags,
+            system_prompt=given.system_prompt,
             meta=given.meta,
             kind="fork" if fork else "main",
             forked_from=fork and fork._replace(session=self._prefix + fork.session),

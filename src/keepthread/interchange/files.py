@@ -16,18 +16,23 @@ JSONL: Final = "jsonl"
 MARKDOWN: Final = "markdown"
 CHATGPT: Final = "chatgpt"
 CLAUDE: Final = "claude"
-FORMATS: Final = (JSONL, MARKDOWN, CHATGPT, CLAUDE)
+HAROMBE: Final = "harombe"
+FORMATS: Final = (JSONL, MARKDOWN, CHATGPT, CLAUDE, HAROMBE)
 CHATS: Final = "chats"
 """A file of ChatGPT or Claude: the conversations in it say which."""
 
 ARCHIVE: Final = b"PK\x03\x04"
 """The first bytes of an archive."""
+DATABASE: Final = b"SQLite format 3\0"
+"""The first bytes of a SQLite file, such as harombe's."""
 TRANSCRIPT: Final = "<!-- keepthread transcript"
 """The first characters of a transcript."""
 
 
 def format_of(head: bytes) -> str:
     """Return the format of a file by its first bytes; by default, an export of keepthread."""
+    if head.startswith(DATABASE):
+        return HAROMBE
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(TRANSCRIPT.encode()):
         return MARKDOWN

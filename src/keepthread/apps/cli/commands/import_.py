@@ -17,7 +17,8 @@ from keepthread.apps.cli.wiring import current_counter
 from keepthread.errors import InvalidInput
 from keepthread.interchange.chats import check_chats, import_chats
 from keepthread.interchange.conversations import Arrived
-from keepthread.interchange.files import CHATS, FORMATS, JSONL, MARKDOWN, format_of
+from keepthread.interchange.files import CHATS, FORMATS, HAROMBE, JSONL, MARKDOWN, format_of
+from keepthread.interchange.harombe import check_harombe, import_harombe
 from keepthread.interchange.import_ import Imported, import_lines
 from keepthread.interchange.jsonl import check_header, decode_line, lines_of
 from keepthread.interchange.markdown import read_markdown
@@ -69,6 +70,8 @@ def look_into(file: BinaryIO, wanted: ImportOptions) -> Arrival:
         return _lines(file, wanted)
     if wanted.form == MARKDOWN:
         return _transcript(file, wanted)
+    if wanted.form == HAROMBE:
+        return _database(file, wanted)
     return _chats(file, wanted)
 
 
@@ -126,6 +129,27 @@ def _transcript(file: BinaryIO, wanted: ImportOptions) -> Arrival:
             held,
             counter=counter,
             owner=wanted.owner,
+            prefix=wanted.prefix,
+            progress=progress,
+        )
+
+    return Arrival(read, "messages")
+
+
+def _database(file: BinaryIO, wanted: ImportOptions) -> Arrival:
+    if wanted.branches:
+        raise InvalidInput("a memory.db has no branches: leave out --branches")
+    path = Path(file.name) if isinstance(file.name, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] - a pipe has a number
+    if path is None or not path.is_file():
+        raise InvalidInput("a database cannot be read from stdin: name its file")
+    check_harombe(path)
+
+    async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
+        return await import_harombe(
+            store,
+            path,
+            counter=counter,
+            owner=wanted.owner or "default",
             prefix=wanted.prefix,
             progress=progress,
         )
@@ -234,9 +258,9 @@ async def import_file(
 ) -> int:
     """Read conversations into the store.
 
-    An export of ours, of ChatGPT or of Claude, an archive of theirs, or a transcript: the format is
-    known by the content. The store is created if it does not exist. An interrupted import
-    resumes when it is run again.
+    An export of ours, of ChatGPT or of Claude, an archive of theirs, a transcript, or the memory.db
+    of harombe: the format is known by the content. The store is created if it does not exist. An
+    interrupted import resumes when it is run again.
     """
     if form not in (None, *FORMATS):
         raise InvalidInput(f"--format must be one of {', '.join(FORMATS)}, not {form!r}")

@@ -49,7 +49,7 @@ async def export(chat: Chat, rest: str) -> None:
 
 
 async def import_file(chat: Chat, rest: str) -> None:
-    """Bring in conversations from a file: ours, ChatGPT's, Claude's.
+    """Bring in conversations from a file: ours, ChatGPT's, Claude's, harombe's.
 
     Its format is known by its content; an archive of theirs or a transcript is taken as well.
     """
