@@ -6,7 +6,7 @@ there must be noticed here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -133,6 +133,10 @@ class Rules:
     step: int | None
     max_messages: int | None
     most_step: float
+
+    def at(self, budget: int) -> "Rules":
+        """Return the rules for a budget: a window slides where no provider caches a prompt."""
+        return replace(self, step=0) if self.step is None and budget < LEAST_STEP else self
 
     def step_for(self, room: int) -> int:
         if self.step is not None:

@@ -328,7 +328,7 @@ def _out_of_step(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
         return
     user = asked.user() if asked.newest else None
     newest = next((m for m in context.messages if user and m.seq == user.seq), None)
-    start = start_of(log, asked.rules, asked.room, asked.present(), newest)
+    start = start_of(log, asked.rules.at(asked.budget), asked.room, asked.present(), newest)
     for problem in wrong_start(log, start, newest, window, dropped):
         yield "out of step", f"{problem}, with {start.room} tokens"
 

@@ -155,7 +155,7 @@ class Showing:
     def expected(self, rules: Rules, budget: int) -> "Expected":
         """Return what a context shows."""
         room = budget - FRAME
-        start = self.start(rules, room)
+        start = self.start(rules.at(budget), room)
         blocks = [b for b in self.log.blocks[start.block :] if self.log.can_be_shown(b)]
         window = [text for block in blocks for text in _texts(block)]
         shown = {m.seq for b in blocks for m in (b.first, *b.results.values())}

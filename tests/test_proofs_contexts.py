@@ -105,8 +105,10 @@ async def found_with(strategy: Window, known: dict[str, Any], *, pins: bool = Fa
         session = await memory.session("s")
         for n in range(40):
             said = await session.append(
-                Message(role="user", content=f"Question {n} of many, asked in so many words"),
-                Message(role="assistant", content=f"Answer {n}, which is hardly longer than that"),
+                Message(role="user", content=f"Question {n} of many, asked in so many words. " * 4),
+                Message(
+                    role="assistant", content=f"Answer {n}, which is hardly longer than that. " * 4
+                ),
             )
             if pins:
                 await session.pin(said[0].id)
@@ -114,7 +116,7 @@ async def found_with(strategy: Window, known: dict[str, Any], *, pins: bool = Fa
         if pins:
             pinned = frozenset(m.seq for m in log if m.role == "user")
             known = {**known, "pinned": pinned, "beside": len(pinned)}
-        for budget in range(500, 1000, 100):
+        for budget in range(2100, 2600, 100):  # smaller ones slide
             context = await session.context(budget=budget)
             with_it = asked(budget=budget, log=log, fence=session.info.fence, **known)
             found |= {figure for figure, _ in faults(context, with_it)}

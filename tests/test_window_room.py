@@ -200,7 +200,7 @@ async def test_a_question_far_behind_is_counted_by_the_counter_of_today(tmp_path
 
 
 async def test_a_window_by_count_starts_at_the_same_message_however_much_was_read() -> None:
-    strategy, counter = Window(max_messages=20), Words()
+    strategy, counter = Window(max_messages=20, step=120), Words()
     memory = Memory(RamStore(), Options(counter=counter, views={"v": View(400, strategy)}))
     session = await memory.session("s")
     steps_of_tokens_are_further = 0
@@ -211,7 +211,7 @@ async def test_a_window_by_count_starts_at_the_same_message_however_much_was_rea
             read = [m.seq for m in (await session.context("v", budget=budget)).messages]
             held = [m.seq for m in fit(log, budget, strategy=strategy, counter=counter).messages]
             assert read == held, (n, budget)
-            by_tokens = fit(log, budget, strategy=Window(), counter=counter).messages
+            by_tokens = fit(log, budget, strategy=Window(step=120), counter=counter).messages
             steps_of_tokens_are_further += len(held) < 20 and by_tokens[0].seq > held[0]
     assert steps_of_tokens_are_further
 

@@ -8,6 +8,8 @@ from keepthread.context.quoting import flat, sanitize, sendable, speaker
 from keepthread.context.rendering import attachment_note, indented, is_quoted, label
 from keepthread.context.why import Why
 from keepthread.context.wires import anthropic, openai_chat, openai_responses
+from keepthread.errors import InvalidInput
+from keepthread.protocols import TokenCounter
 from keepthread.types import Message, Selection
 
 
@@ -32,12 +34,29 @@ def line(message: Message) -> str:
     return "\n".join(parts)
 
 
+class TextCounter:
+    """Counts what a message takes in a context that becomes one text: its lines, and no more."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        """Take the counter of messages."""
+        self.name = f"{counter.name}, as text"
+        self._counter = counter
+        self._frame = counter.count(Message(role="user"))
+
+    def count(self, message: Message) -> int:
+        """Return the tokens of the message's lines."""
+        lines = Message(role="user", content=f"{line(message)}\n")
+        return max(1, self._counter.count(lines) - self._frame)
+
+
 class Context:
     """The selection of a strategy, with a rendering for each API."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, *, is_text: bool = False) -> None:
         """Wrap a selection; nothing is rendered yet."""
         self.selection = selection
+        self.is_text = is_text
+        """Whether its tokens are those of `text`; an API would add to them."""
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -70,18 +89,26 @@ class Context:
         Pass the host you send them to as `provider`: items that it gave itself, such as
         `reasoning_content`, go back to it alone. Other servers refuse them.
         """
-        return openai_chat.render(self.selection, provider)
+        return openai_chat.render(self._for_api(), provider)
 
     def to_openai_responses(self, provider: str = "") -> dict[str, Any]:
         """Return `instructions` and `input` for OpenAI's responses.
 
         With a `provider`, items that are known to come from another host are left out.
         """
-        return openai_responses.render(self.selection, provider)
+        return openai_responses.render(self._for_api(), provider)
 
     def to_anthropic(self, provider: str = "") -> dict[str, Any]:
         """Return `system` and `messages` for Anthropic's messages.
 
         With a `provider`, blocks that are known to come from another host are left out.
         """
-        return anthropic.render(self.selection, provider)
+        return anthropic.render(self._for_api(), provider)
+
+    def _for_api(self) -> Selection:
+        if self.is_text:
+            raise InvalidInput(
+                "this context was asked for as text, so its budget does not count what an API adds;"
+                " call context() without text=True"
+            )
+        return self.selection

@@ -8,6 +8,7 @@ from keepthread.context.hidden import CLEARED, REWOUND
 from keepthread.context.ranges import Range, merged, without
 from keepthread.context.summary import COVERED, IN_SHORT
 from keepthread.context.trust import lowest, trust_in
+from keepthread.context.window import IN_LINES
 from keepthread.types import Origin, Selection
 
 WRITTEN_FROM: Final = "written_from"
@@ -52,7 +53,8 @@ def sources(selection: Selection) -> list[Range]:
         for reasons in ((COVERED, IN_SHORT), (CLEARED, REWOUND))
     )
     shown = [(message.seq, message.seq) for message in selection.messages if message.seq]
-    return merged([*without(summarized, hidden), *shown])
+    in_lines = [(c.first, c.last) for c in selection.choices if c.reason == IN_LINES]
+    return merged([*without(summarized, hidden), *shown, *in_lines])
 
 
 def recalled_sources(selection: Selection) -> dict[str, list[Range]]:

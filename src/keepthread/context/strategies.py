@@ -28,7 +28,7 @@ from keepthread.context.sections import (
 from keepthread.context.summary import COVERED, IN_SHORT, SummarySection, render_summary
 from keepthread.context.truncate import shorten
 from keepthread.context.why import WhyBuilder
-from keepthread.context.window import CONTEXT_FRAME, OLDER, WindowLayout
+from keepthread.context.window import CONTEXT_FRAME, OLDER, ToolCalls, WindowLayout
 from keepthread.errors import BudgetTooSmall, InvalidInput
 from keepthread.protocols import (
     History,
@@ -44,6 +44,7 @@ Overflow: TypeAlias = Literal["trim", "keep", "raise"]
 RecallScope: TypeAlias = Literal["owner", "session"]
 
 LEAST_STEP: Final = 2048
+"""Tokens; contexts that are smaller slide, because providers cache no prompt that short."""
 STEP_SHARE: Final = 0.3
 NOT_SUMMARIZED: Final = f"{OLDER}, not summarized"
 _INCREMENTS: Final = 8
@@ -55,14 +56,17 @@ by a little would change the beginning of the prompt each time."""
 class Window:
     """Shows the system prompt, pins, notes, remembered results, and the newest that fit.
 
-    `step` is how many tokens the start moves at once: None chooses by the budget, 0 slides.
+    `step` is how many tokens the start moves at once: None chooses by the budget and slides in
+    small ones, 0 always slides.
     `overflow` is what happens to a newest message that is larger than the budget: it is cut in the
-    middle, kept whole, or refused.
+    middle, kept whole, or refused. `tool_calls` are those that are shown: all, those of earlier
+    turns in a line each (`recent`), or none.
     """
 
     step: int | None = None
     overflow: Overflow = "trim"
     max_messages: int | None = None
+    tool_calls: ToolCalls = "all"
     recall: RecallScope = "owner"
     """Where to recall from: all conversations of the owner, or this one."""
     sections: Sequence[Section] = WINDOW
@@ -76,6 +80,8 @@ class Window:
             raise InvalidInput(f"overflow must be trim, keep or raise, not {self.overflow!r}")
         if self.recall not in ("owner", "session"):
             raise InvalidInput(f"recall must be owner or session, not {self.recall!r}")
+        if self.tool_calls not in ("all", "recent", "none"):
+            raise InvalidInput(f"tool_calls must be all, recent or none, not {self.tool_calls!r}")
         if (self.step or 0) < 0 or (self.max_messages is not None and self.max_messages < 1):
             raise InvalidInput("step cannot be negative, max_messages must be at least 1")
         names = [section.name for section in self.sections]
@@ -153,6 +159,7 @@ class WindowRules(NamedTuple):
     """The largest share of the window that a step may take."""
     overflow: Overflow = "trim"
     max_messages: int | None = None
+    tool_calls: ToolCalls = "all"
     recall: RecallScope = "owner"
     relevant_only: bool = True
     """Whether recall leaves room empty rather than fill it with messages of little relevance."""
@@ -174,6 +181,7 @@ def _rules_of(strategy: Window) -> WindowRules:
         max_step=strategy.max_step,
         overflow=strategy.overflow,
         max_messages=strategy.max_messages,
+        tool_calls=strategy.tool_calls,
         recall=strategy.recall,
     )
 
@@ -192,9 +200,10 @@ class WindowPlan:
         self.account = WhyBuilder()
         self.missing = 0
         """How many tokens of messages may be shown that are older than those that were read."""
-        self.room = budget - CONTEXT_FRAME - material.system_tokens
+        self.frame = 0 if material.is_text else CONTEXT_FRAME
+        self.room = budget - self.frame - material.system_tokens
         self.shares = Shares.of(rules.sections, material, self.room)
-        self.layout = WindowLayout(material, self.account)
+        self.layout = WindowLayout(material, self.account, rules.tool_calls)
         self.layout.show_newest(self._fit_newest())
         has_past = any(section.name in PAST for section in rules.sections)
         near = self.shares.without_past() if has_past else self.shares
@@ -237,7 +246,9 @@ class WindowPlan:
             room = min(shares.with_minimum(), -(-needed // increment) * increment)
             newest = self.layout.newest
             room = max(room, min(self.room, newest.tokens if newest else 0))
-        self.layout.place(room, self.rules.step_for(room), self.rules.max_messages)
+        short = self.rules.step is None and self.budget < LEAST_STEP
+        step = 0 if short else self.rules.step_for(room)
+        self.layout.place(room, step, self.rules.max_messages)
 
     # --- the newest user message ---
 
@@ -247,7 +258,7 @@ class WindowPlan:
         if self.room < 0:
             raise BudgetTooSmall(
                 f"the system prompt needs {self.material.system_tokens} tokens and what a wire"
-                f" adds {CONTEXT_FRAME}; the budget is {self.budget}"
+                f" adds {self.frame}; the budget is {self.budget}"
             )
         if newest is None or newest.tokens <= self.room // 2 or self.rules.overflow == "keep":
             return newest
@@ -260,7 +271,7 @@ class WindowPlan:
         if cut is None:
             raise BudgetTooSmall(
                 f"the newest message alone needs {newest.tokens} tokens, the system prompt"
-                f" {self.material.system_tokens} and what a wire adds {CONTEXT_FRAME};"
+                f" {self.material.system_tokens} and what a wire adds {self.frame};"
                 f" the budget is {self.budget}"
             )
         return cut
@@ -292,7 +303,7 @@ class WindowPlan:
         account.add_hidden(material.hidden)
         return Selection(
             budget=self.budget,
-            tokens=CONTEXT_FRAME + material.system_tokens + sum([m.tokens for m in messages]),
+            tokens=self.frame + material.system_tokens + sum([m.tokens for m in messages]),
             system=material.system_prompt,
             messages=tuple(messages),
             choices=tuple(account.choices),

@@ -96,4 +96,10 @@ class View:
         object.__setattr__(self, "needs", needs)
 
 
-DEFAULT_VIEWS: Final = {"router": View(500), "planner": View(1000), "chat": View(4096)}
+_CONVERSATION: Final = Window(tool_calls="none")
+
+DEFAULT_VIEWS: Final = {
+    "router": View(500, _CONVERSATION),
+    "planner": View(1000, _CONVERSATION),
+    "chat": View(4096, Window(tool_calls="recent")),
+}

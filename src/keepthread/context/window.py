@@ -11,9 +11,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, islice
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
+from keepthread.context.tool_lines import as_lines
 from keepthread.context.truncate import cut_block, shorten
 from keepthread.context.why import WhyBuilder
 from keepthread.protocols import Material, WindowStart
@@ -62,28 +63,42 @@ class Extent:
         return max(0, min(after, len(self.places)) - 1)
 
 
+ToolCalls: TypeAlias = Literal["all", "recent", "none"]
+"""Which tool calls a window shows with their results: those of earlier turns in a line each, if
+only the recent ones are shown."""
+
 CONTEXT_FRAME: Final = 16
 """Tokens set aside in every context for what a wire may demand around the messages."""
 AMONG_NEWEST: Final = "among the newest that fit"
 OLDER: Final = "older than the window"
+IN_LINES: Final = "among the newest that fit, tool calls in a line each"
+NO_TOOL_CALLS: Final = "a tool call or its result, which this view does not show"
 
 
 class WindowLayout:
     """One window over its material: where it starts, and what is in it."""
 
-    def __init__(self, material: Material, account: WhyBuilder) -> None:
+    def __init__(
+        self, material: Material, account: WhyBuilder, tool_calls: ToolCalls = "all"
+    ) -> None:
         """Look at messages; `show_newest` comes next."""
         self.material = material
         self.account = account
+        self.tool_calls = tool_calls
         self.units, self.places, self.callers, self.plain = units_of(
             material.messages, material.turn
         )
+        if tool_calls == "none":
+            for block in self.callers:
+                block.fault = NO_TOOL_CALLS
         self.newest: Message | None = None
         self.room = 0
         self.start = 0
         self.cut = len(self.units) - 1
         """The unit that is cut if none fits as a whole."""
         self.digested: set[int] = set()
+        self.in_lines: dict[int, Message] = {}
+        """Calls of earlier turns with their results, as lines, by the position of the call."""
         self._since = len(self.units) - 1
         self._before = [material.totals[p] - material.messages[p].tokens for p in self.places]
         self._tokens = Extent(self._before, [cost_of(u, material.counter) for u in self.units])
@@ -144,6 +159,42 @@ class WindowLayout:
         if last is not None and last < start:  # none fits as a whole
             start, self.cut = len(self.units), last
         self.start = start
+        self.in_lines = {}
+        if self.tool_calls == "recent" and 0 < start < len(self.units):
+            self._put_in_lines()
+
+    def _put_in_lines(self) -> None:
+        """Put calls of turns that were over at the last step in a line each; show more instead.
+
+        It depends on the log up to that step alone, so it stays the same until the next one.
+        """
+        over = self._end_of_earlier_turns()
+        freed = 0
+        for unit in self.units[self.start : over]:
+            freed += self._freed_by(unit)
+        while self.start and freed >= 0:
+            unit = self.units[self.start - 1]
+            gain = self._freed_by(unit)
+            freed -= cost_of(unit, self.material.counter) - gain
+            if freed >= 0:
+                self.start -= 1
+
+    def _end_of_earlier_turns(self) -> int:
+        """Return the unit of the newest user message that there was at the last step."""
+        numbers = range(min(self._since, len(self.units) - 1), self.start, -1)
+        users = (n for n in numbers if isinstance(m := self.units[n], Message) and m.role == "user")
+        return next(users, self.start)
+
+    def _freed_by(self, unit: Unit) -> int:
+        """Put a call and its results in lines if that is shorter, and return by how many tokens."""
+        if isinstance(unit, Message) or unit.fault or unit.members()[-1].seq > self.stepped:
+            return 0
+        lines = as_lines(unit, self.material.counter)
+        freed = cost_of(unit, self.material.counter) - lines.tokens
+        if freed <= 0:
+            return 0
+        self.in_lines[unit.call.seq] = lines
+        return freed
 
     def _count(self) -> Extent:
         """Return how many messages the units are."""
@@ -227,6 +278,8 @@ class WindowLayout:
                 groups.append([self._in_short(shown, digest) if digest else shown])
             elif unit.fault:
                 self.account.add(unit.members(), "", unit.fault)
+            elif lines := self.in_lines.get(unit.call.seq):
+                groups.append([lines])
             else:
                 groups.append(unit.shown(counter))
         if self.start == len(self.units):
@@ -293,12 +346,36 @@ class WindowLayout:
         self._explain_some(seen[at + 1 :])
 
     def _explain_some(self, seen: Sequence[Message]) -> None:
+        if self.in_lines:
+            seen = self._explain_lines(seen)
         short = self.digested
         plain = [m for m in seen if m.seq not in short] if short else seen
         self.account.add(plain, "window", AMONG_NEWEST)
         if short:
             some = [m for m in seen if m.seq in short]
             self.account.add(some, "window", "an older answer, in short")
+
+    def _explain_lines(self, seen: Sequence[Message]) -> Sequence[Message]:
+        """Note the part with calls in lines, up to the last of them, and return the other part."""
+        last = max(self.in_lines)
+        old: list[Message] = []
+        for message in seen:
+            if message.seq > last:
+                break
+            old.append(message)
+        members = {block.call.seq: block.members() for block in self.callers}
+        # The results are in the line of their call, which has the tokens of both.
+        results = [
+            replace(result, tokens=0)
+            for message in old
+            if message.seq in self.in_lines
+            for result in members[message.seq][1:]
+        ]
+        digested = [m for m in old if m.seq in self.digested]
+        self.account.add(
+            logged([*(m for m in old if m.seq not in self.digested), *results]), "window", IN_LINES
+        )
+        return [*digested, *seen[len(old) :]]
 
     def older(self) -> tuple[int, int, int]:
         """Return the last position before it, how many messages that are, and what they cost.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from keepthread.context.context import Context
+from keepthread.context.context import Context, TextCounter
 from keepthread.context.quoting import speaker
 from keepthread.context.trust import trust_in
 from keepthread.context.views import View, plan_of
@@ -121,6 +121,7 @@ class Conversation(NamedTuple):
         budget: int | None,
         query: str | None,
         newest: bool,
+        text: bool = False,
         user_seq: int = 0,
     ) -> Context:
         """Gather, choose, and return what a model should see."""
@@ -134,7 +135,7 @@ class Conversation(NamedTuple):
             material = await gather(
                 self.store,
                 self.key,
-                self.counter,
+                TextCounter(self.counter) if text else self.counter,
                 tokens=tokens,
                 owner=self.owner,
                 user_seq=user_seq,
@@ -142,6 +143,8 @@ class Conversation(NamedTuple):
                 query=query,
                 recalls=recalls and await self.store.finder() is not None,
             )
+            if text:  # the system prompt is not in it
+                material = material._replace(is_text=True, system_prompt="", system_tokens=0)
             if self.knows and "facts" in chosen.needs:
                 material = material._replace(facts=await self._facts(material))
             selection, past = await self._select(chosen, material, tokens)
@@ -150,7 +153,7 @@ class Conversation(NamedTuple):
             span.set_attribute("keepthread.budget", tokens)
             span.set_attribute("keepthread.tokens", selection.tokens)
         log_context(self.id, name, material, past, selection)
-        context = Context(selection)
+        context = Context(selection, is_text=text)
         if self.choice_log.keep:
             self.choice_log.note(self.key, name, material.turn, context.why)
         return context

@@ -196,13 +196,17 @@ class Session:
         budget: int | None = None,
         query: str | None = None,
         newest: bool = True,
+        text: bool = False,
     ) -> Context:
         """Return what a model should see now: by a view's name, a budget, or both.
 
         `newest=False` leaves the newest user message out, for callers who place it themselves.
-        `query` is the text to search by, for strategies that recall; others ignore it.
+        `query` is the text to search by, for strategies that recall; others ignore it. `text=True`
+        is for callers who only use `.text`: its budget counts what the text takes, and no more.
         """
-        return await self._conversation.context(view, budget=budget, query=query, newest=newest)
+        return await self._conversation.context(
+            view, budget=budget, query=query, newest=newest, text=text
+        )
 
     async def explanations(self, limit: int = 10) -> list[Explanation]:
         """Return the explanations of the latest contexts, newest first.

@@ -213,12 +213,18 @@ class Turn:
         budget: int | None = None,
         query: str | None = None,
         newest: bool = True,
+        text: bool = False,
     ) -> Context:
         """Return what a model should see to answer this turn; see `Session.context`."""
         self._check_open()
         await self._arrived()
         context = await self._conversation.context(
-            view, budget=budget, query=query, newest=newest, user_seq=self.user.seq
+            view,
+            budget=budget,
+            query=query,
+            newest=newest,
+            text=text,
+            user_seq=self.user.seq,
         )
         self._shown = shown_by(context.selection, self._conversation.id)
         return context

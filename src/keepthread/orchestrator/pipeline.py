@@ -141,7 +141,8 @@ class _Work(NamedTuple):
         async with _deadline(self.limits.stage_seconds, stage), child:
             with suppress(ValueError):  # there is no decision yet, or it was made with other tools
                 return check(json.loads(child.answer.content if child.answer else ""))
-            decided = await asked(context=(await self.turn.context(stage, newest=False)).text)
+            context = await self.turn.context(stage, newest=False, text=True)
+            decided = await asked(context=context.text)
             await child.finish(json.dumps(decided.to_json(), ensure_ascii=False))
         return decided
 

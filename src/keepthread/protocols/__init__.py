@@ -127,6 +127,8 @@ class Material(NamedTuple):
     facts: Sequence[KnownFact] = ()
     recalls: bool = False
     """Whether anything can be recalled here."""
+    is_text: bool = False
+    """Whether the context becomes one text, so that no wire adds anything."""
     recalled: Recalled = Recalled()
 
 

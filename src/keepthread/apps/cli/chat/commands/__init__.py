@@ -50,7 +50,7 @@ COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "/rename": SlashCommand(sessions.rename, "TITLE"),
     "/fork": SlashCommand(sessions.fork, "[ID]"),
     "/save": SlashCommand(sessions.save, stays=False),
-    "/history": SlashCommand(history.history, "[N]"),
+    "/history": SlashCommand(history.history, "[N] [--tools]"),
     "/search": SlashCommand(facts.search, "WORDS"),
     "/remember": SlashCommand(facts.remember, "TEXT"),
     "/facts": SlashCommand(facts.facts, "[confirm N]"),

@@ -5,22 +5,50 @@ from typing import Final
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import marks, parse_number, place
 from keepthread.memory.session import Status
+from keepthread.protocols import Store
+from keepthread.types import Message, SessionKey
 
 _LATEST: Final = 20
+_PAGE: Final = 100
+_TOOLS: Final = "--tools"
 
 
 async def history(chat: Chat, rest: str) -> None:
-    """Show the newest messages of this session, 20 or N, hidden ones too."""
-    limit = parse_number(rest, _LATEST, what="a number of messages")
+    """Show the newest messages of this session, 20 or N, hidden ones too.
+
+    Tool calls and their results are left out; `--tools` shows them as well.
+    """
+    words = rest.split()
+    tools = _TOOLS in words
+    number = " ".join(word for word in words if word != _TOOLS)
+    limit = parse_number(number, _LATEST, what="a number of messages")
     session = await chat.session()
     info = await session.refresh()
-    messages = await chat.talk.persistence.memory.store.tail(session.key, limit=limit)
+    messages = await _newest(chat.talk.persistence.memory.store, session.key, limit, tools=tools)
     hidden = (await marks(chat, session)).hidden
     chat.person.screen.transcript(info, messages, hidden=hidden, more="")
     if messages and messages[0].seq > 1:
-        chat.person.say(f"{messages[0].seq - 1:,} earlier: /history {2 * limit} shows more")
+        more = f"/history {2 * limit}{f' {_TOOLS}' if tools else ''}"
+        chat.person.say(f"{messages[0].seq - 1:,} earlier: {more} shows more")
+    first = messages[0].seq if messages else 1
+    if not tools and (left := info.messages - first + 1 - len(messages)) > 0:
+        calls = counted(left, "message with a tool call or result", "messages with tool calls")
+        chat.person.say(f"{calls} left out: /history {_TOOLS} shows them")
     if chat.talk.persistence.away:
         chat.person.say("Memory is away: what was said before this chat began is not here")
+
+
+async def _newest(store: Store, key: SessionKey, limit: int, *, tools: bool) -> list[Message]:
+    """Return the newest messages, oldest first, without those of tools unless they are wanted."""
+    found: list[Message] = []
+    before: int | None = None
+    while len(found) < limit:
+        page = await store.tail(key, limit=max(limit, _PAGE), before=before)
+        if not page:
+            break
+        before = page[0].seq
+        found = [*(m for m in page if tools or not (m.tool_calls or m.role == "tool")), *found]
+    return found[-limit:]
 
 
 async def status(chat: Chat, _: str) -> None:
