@@ -1,0 +1,137 @@
+"""The design notes, statement by statement: what each part of the program is shown."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keepthread import Hybrid, Memory, Message, View, Window
+from keepthread.context.window import ToolCalls
+from keepthread.errors import InvalidInput
+from keepthread.memory.session import Session
+from keepthread.models.tokens import Estimator
+from keepthread.orchestrator import Models, Runnable, orchestrate
+from keepthread.testing.model import ScriptedModel
+from keepthread.types import Reply, Tool, ToolCall
+
+CITIES = ["Jakarta", "Tokyo", "Oslo", "Berlin", "Paris", "Rome", "Lima", "Cairo", "Delhi", "Seoul"]
+
+
+async def ten_questions(session: Session) -> list[tuple[str, str]]:
+    """Ask ten questions with a step each; return what router and planner saw of the talk."""
+    seen: list[tuple[str, str]] = []
+    for city in CITIES:
+        step = {"id": "a", "task": f"Find the weather in {city}.", "tools": ["weather"]}
+        router = ScriptedModel(['{"kind": "plan", "why": "weather"}'])
+        planner = ScriptedModel([json.dumps({"steps": [step]})])
+        call = ToolCall(id="c", name="weather", arguments=json.dumps({"city": city}))
+        found = f"It is 25 degrees in {city}, with light rain and wind from the north."
+        specialist = ScriptedModel([Reply("", tool_calls=(call,)), found])
+        synthesizer = ScriptedModel([f"The weather in {city} is 25 °C with light rain."])
+        weather = Runnable(Tool("weather"), lambda city: f"{city}: 25, rain, 80 %, north")
+        models = Models(router, planner, specialist, synthesizer)
+        await orchestrate(f"What's the weather in {city}?", session, [weather], models)
+        seen.append((router.calls[0].messages[-1].content, planner.calls[0].messages[-1].content))
+    return seen
+
+
+async def test_016_018_019_068_069_router_and_planner_see_the_conversation() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        seen = await ten_questions(session)
+        said = "".join(
+            f"User: What's the weather in {city}?\n"
+            f"Assistant: The weather in {city} is 25 °C with light rain.\n"
+            for city in CITIES[:9]
+        )
+        for prompt in seen[-1]:  # all nine turns, and nothing of tools and steps
+            assert said in prompt
+            assert "delegate" not in prompt.partition("Request: ")[0].partition("Tools:")[0]
+        context = await session.context("router", text=True)
+        assert context.tokens <= 500
+        assert context.text.startswith(said)
+
+
+async def test_001_a_small_window_slides_over_the_newest_turns() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        used: list[float] = []
+        for number in range(120):
+            await session.add_turn("user", f"Question {number}, in a dozen words or so.")
+            await session.add_turn("assistant", f"Answer {number}, a bit longer than that one is.")
+            context = await session.context("router")
+            if context.why.left_out:
+                used.append(context.tokens / 500)
+                newest = [m.seq for m in context.messages]
+                assert newest == [*range(newest[0], 2 * number + 3)]
+        assert min(used) > 0.88  # 5 % are reserved for cached tool results
+
+
+async def test_013_text_costs_what_its_lines_take() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s", system_prompt="Be brief. " * 40)
+        await session.add_turn("user", "How warm is it?")
+        context = await session.context(budget=12, text=True)
+        assert context.text == "User: How warm is it?"
+        assert context.tokens <= 12
+        for render in (context.to_openai_chat, context.to_openai_responses, context.to_anthropic):
+            with pytest.raises(InvalidInput, match="without text=True"):
+                render()
+
+
+texts = st.text(st.sampled_from("ab c.\n<|>é漢🙂"), max_size=60)
+logs = st.lists(st.tuples(texts, st.integers(0, 2), texts), min_size=1, max_size=12)
+
+
+@given(logs, st.integers(60, 900), st.sampled_from(("all", "recent", "none")), st.booleans())
+@settings(max_examples=60, deadline=None)
+async def test_no_text_takes_more_than_its_budget(
+    plan: list[tuple[str, int, str]], budget: int, tool_calls: ToolCalls, past: bool
+) -> None:
+    counter = Estimator()
+    strategy = (Hybrid if past else Window)(tool_calls=tool_calls)
+    views = {"v": View(budget, strategy)}
+    async with Memory.open("ram://", counter=counter, views=views) as memory:
+        session = await memory.session("s")
+        for number, (question, tools, answer) in enumerate(plan):
+            await session.add_turn("user", question or "?")
+            for tool in range(tools):
+                id = f"{number}-{tool}"
+                call = ToolCall(id=id, name="look", arguments=json.dumps({"q": question}))
+                await session.append(
+                    Message(role="assistant", tool_calls=(call,)),
+                    Message(role="tool", tool_call_id=id, content=answer),
+                )
+            await session.add_turn("assistant", answer or "!")
+        context = await session.context("v", text=True)
+        assert context.tokens <= budget
+        frame = counter.count(Message(role="user"))
+        assert counter.measure(context.text) <= context.tokens
+        assert counter.count(Message(role="user", content="a")) > frame
+        if tool_calls == "none":
+            assert not any(m.tool_calls or m.role == "tool" for m in context.messages)
+
+
+async def test_earlier_calls_become_lines_and_stay_sources_of_the_answer() -> None:
+    views = {"v": View(700, Window(tool_calls="recent"))}
+    async with Memory.open("ram://", counter=Estimator(), views=views) as memory:
+        session = await memory.session("s")
+        for city in CITIES:
+            async with session.turn(f"What's the weather in {city}?") as turn:
+                await turn.tool("weather", {"city": city}, lambda city: f"{city}: rain. " * 20)
+                context = await turn.context("v")
+                await turn.finish(f"It rains in {city}.")
+        *_, call, result = context.messages
+        assert (call.role, result.role) == ("assistant", "tool"), "the current turn is whole"
+        lines = [m for m in context.messages if m.content.startswith("Assistant used tools:")]
+        assert len(lines) >= 3
+        assert lines[0].role == "user"
+        assert all(m.content.count("\n") == 1 and "\n> weather {" in m.content for m in lines)
+        assert any("tool calls in a line each" in choice.reason for choice in context.why.shown)
+        answer = (await session.messages())[-1]
+        written_from = answer.meta["written_from"]
+        assert isinstance(written_from, list)
+        results = [m.seq + 1 for m in lines]
+        ranges = [(first, last) for first, last in written_from]  # type: ignore[misc]
+        assert all(any(first <= seq <= last for first, last in ranges) for seq in results)
