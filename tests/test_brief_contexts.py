@@ -1,6 +1,7 @@
 """The design notes, statement by statement: what each part of the program is shown."""
 
 import json
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,10 @@ from keepthread.types import Reply, Tool, ToolCall
 CITIES = ["Jakarta", "Tokyo", "Oslo", "Berlin", "Paris", "Rome", "Lima", "Cairo", "Delhi", "Seoul"]
 
 
+async def rain(city: str) -> str:
+    return f"{city}: 25 degrees, rain. " * 10
+
+
 async def ten_questions(session: Session) -> list[tuple[str, str]]:
     """Ask ten questions with a step each; return what router and planner saw of the talk."""
     seen: list[tuple[str, str]] = []
@@ -29,7 +34,7 @@ async def ten_questions(session: Session) -> list[tuple[str, str]]:
         found = f"It is 25 degrees in {city}, with light rain and wind from the north."
         specialist = ScriptedModel([Reply("", tool_calls=(call,)), found])
         synthesizer = ScriptedModel([f"The weather in {city} is 25 °C with light rain."])
-        weather = Runnable(Tool("weather"), lambda city: f"{city}: 25, rain, 80 %, north")
+        weather = Runnable(Tool("weather"), rain)
         models = Models(router, planner, specialist, synthesizer)
         await orchestrate(f"What's the weather in {city}?", session, [weather], models)
         seen.append((router.calls[0].messages[-1].content, planner.calls[0].messages[-1].content))
@@ -119,7 +124,7 @@ async def test_earlier_calls_become_lines_and_stay_sources_of_the_answer() -> No
         session = await memory.session("s")
         for city in CITIES:
             async with session.turn(f"What's the weather in {city}?") as turn:
-                await turn.tool("weather", {"city": city}, lambda city: f"{city}: rain. " * 20)
+                await turn.tool("weather", {"city": city}, rain)
                 context = await turn.context("v")
                 await turn.finish(f"It rains in {city}.")
         *_, call, result = context.messages
@@ -130,8 +135,6 @@ async def test_earlier_calls_become_lines_and_stay_sources_of_the_answer() -> No
         assert all(m.content.count("\n") == 1 and "\n> weather {" in m.content for m in lines)
         assert any("tool calls in a line each" in choice.reason for choice in context.why.shown)
         answer = (await session.messages())[-1]
-        written_from = answer.meta["written_from"]
-        assert isinstance(written_from, list)
+        ranges = cast(list[tuple[int, int]], answer.meta["written_from"])
         results = [m.seq + 1 for m in lines]
-        ranges = [(first, last) for first, last in written_from]  # type: ignore[misc]
         assert all(any(first <= seq <= last for first, last in ranges) for seq in results)

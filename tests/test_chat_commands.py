@@ -39,7 +39,7 @@ from keepthread.errors import (
 from keepthread.memory.memory import Opening
 from keepthread.testing.contract import Letters
 from keepthread.testing.model import Line, ScriptedModel
-from keepthread.types import JSON, Reply, Usage
+from keepthread.types import JSON, Reply, ToolCall, Usage
 
 OWNER = "ana"
 CONTRACT = (
@@ -391,6 +391,25 @@ async def test_save_waits_for_what_follows_an_answer_and_says_where_it_is(tmp_pa
 
 
 # --- what the model is shown ---
+
+
+async def test_history_shows_the_conversation_and_tools_if_they_are_wanted(tmp_path: Path) -> None:
+    async with desk(tmp_path, "Sunny.") as it:
+        await it.ask("Weather?")
+        session = await it.chat.session()
+        call = ToolCall(id="c", name="weather", arguments='{"city": "Lima"}')
+        for _ in range(60):
+            await session.append(
+                Message(role="assistant", tool_calls=(call,)),
+                Message(role="tool", tool_call_id="c", content="rain in Lima"),
+            )
+        shown = await it.do("/history")
+        assert "Sunny." in shown
+        assert "rain in Lima" not in shown
+        assert "120 messages with tool calls left out: /history --tools shows them" in shown
+        shown = await it.do("/history 4 --tools")
+        assert shown.count("rain in Lima") == 2
+        assert "118 earlier: /history 8 --tools shows more" in shown
 
 
 async def test_history_shows_the_newest_and_what_is_hidden_as_hidden(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A context: what a model will see, its cost and reasons, rendered as text or for three APIs."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from keepthread.context.quoting import flat, sanitize, sendable, speaker
@@ -47,6 +47,12 @@ class TextCounter:
         """Return the tokens of the message's lines."""
         lines = Message(role="user", content=f"{line(message)}\n")
         return max(1, self._counter.count(lines) - self._frame)
+
+
+@lru_cache(maxsize=16)
+def text_counter(counter: TokenCounter) -> TextCounter:
+    """Return the one that counts text by a counter; caches know it again."""
+    return TextCounter(counter)
 
 
 class Context:

@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
-from keepthread.context.tool_lines import as_lines
+from keepthread.context.tool_results import as_lines
 from keepthread.context.truncate import cut_block, shorten
 from keepthread.context.why import WhyBuilder
 from keepthread.protocols import Material, WindowStart

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from keepthread.context.context import Context, TextCounter
+from keepthread.context.context import Context, text_counter
 from keepthread.context.quoting import speaker
 from keepthread.context.trust import trust_in
 from keepthread.context.views import View, plan_of
@@ -135,7 +135,7 @@ class Conversation(NamedTuple):
             material = await gather(
                 self.store,
                 self.key,
-                TextCounter(self.counter) if text else self.counter,
+                text_counter(self.counter) if text else self.counter,
                 tokens=tokens,
                 owner=self.owner,
                 user_seq=user_seq,

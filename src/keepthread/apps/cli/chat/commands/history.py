@@ -3,7 +3,7 @@
 from typing import Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.common import marks, parse_number, place
+from keepthread.apps.cli.chat.commands.common import counted, marks, parse_number, place
 from keepthread.memory.session import Status
 from keepthread.protocols import Store
 from keepthread.types import Message, SessionKey
