@@ -182,7 +182,7 @@ async def test_forgetting_asks_first_and_then_nothing_is_left(tmp_path: Path) ->
             chat.sees("Forget this session for good, 4 messages")
             chat.answer("yes")
             chat.sees("This is a new session, ")
-            assert re.search(r"^1  secrets  +6 ", chat.say("/sessions"), re.MULTILINE)
+            assert "secrets" not in chat.say("/sessions")
             chat.leave()
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert here.store in files

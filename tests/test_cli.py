@@ -68,6 +68,7 @@ COMMANDS = (
     ["migrate"],
     ["prune", "--days", "1", "--yes"],
     ["forget", "--author", "bea", "--dry-run"],
+    ["delete", "a", "--yes"],
     ["index"],
     ["compact", "--all"],
     ["verify"],

@@ -409,8 +409,10 @@ async def test_an_update_does_not_bring_back_what_was_forgotten_in_the_meantime(
     session = await memory.session("s", title=SECRET, system_prompt=SECRET)
     await session.append(Message(role="user", content=SECRET))
     store.meanwhile = lambda: memory.forget(session="s")
-    info = await session.update(tags=["kept"])
-    assert (info.title, info.system_prompt, info.tags) == ("", None, ("kept",))
+    with pytest.raises(SessionGone, match="forgotten"):
+        await session.update(tags=["kept"])
+    info = await session.refresh()
+    assert (info.title, info.system_prompt, info.tags) == ("", None, ())
 
 
 async def test_forgetting_takes_a_title_that_was_given_in_the_meantime() -> None:

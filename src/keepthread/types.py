@@ -110,6 +110,8 @@ class SessionInfo:
     forked_from: ForkPoint | None = None
     ready: bool = True
     """False while a fork, import or copy is being written; such a session is not listed."""
+    forgotten: bool = False
+    """Whether it was forgotten as a whole: its tombstones are internal, and nothing shows it."""
 
     fence: str = ""
     """A random delimiter around quoted text in its contexts, chosen when it is created."""

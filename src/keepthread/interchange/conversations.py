@@ -117,6 +117,10 @@ class Arrivals:
         info = self._info(given)
         messages = await asyncio.to_thread(_with_digests, given.messages)
         stored = await self._find_or_make(info)
+        if stored.forgotten:  # what was forgotten does not come back
+            self.done.sessions += 1
+            self.done.known += 1
+            return
         new = await asyncio.to_thread(self._placed, messages, stored)
         gone = await self._erased(info.forked_from)
         new = [_tombstone(m) if m.seq in gone and m.seq > stored.messages else m for m in new]

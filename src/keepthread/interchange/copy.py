@@ -24,7 +24,7 @@ _LOOKED_AT: Final = 500
 _CONCURRENCY: Final = 4  # sessions at a time, so that a server is not idle between two answers
 _BATCH_BYTES: Final = 1 << 20
 _RECORDS: Final = 100
-_DETAILS: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready")
+_DETAILS: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready", "forgotten")
 
 
 class CopyDifference(NamedTuple):
@@ -159,6 +159,8 @@ class Copying:
     async def _may_change(
         self, session: SessionInfo, there: SessionInfo, records: Sequence[Record] | None
     ) -> bool:
+        if there.forgotten and not session.forgotten:  # it was forgotten at the target
+            return False
         if not there.ready or there.messages < session.messages:
             return True
         if not self.replace:

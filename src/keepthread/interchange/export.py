@@ -83,7 +83,7 @@ class _Export:
 
     async def _named(self, name: str) -> SessionInfo:
         session = await self.store.get_session(name)
-        if session is None or self.owner not in (None, session.owner):
+        if session is None or session.forgotten or self.owner not in (None, session.owner):
             raise SessionNotFound(f"there is no session {name!r}")
         return session
 
@@ -100,6 +100,8 @@ class _Export:
             await self._write_scope(Scope(), {})
 
     def _is_meant(self, session: SessionInfo) -> bool:
+        if session.forgotten:  # its tombstones belong to this store
+            return False
         return self.owner is None or (session.state == "live" and session.owner == self.owner)
 
     async def _session(self, session: SessionInfo) -> None:

@@ -157,7 +157,7 @@ class _Import:
         stored = await self._find_or_make(renamed)
         self.keys[given.id] = stored.key
         self.filled.append(_Filling(given.id, renamed, stored, before))
-        if stored.ready:
+        if stored.ready or stored.forgotten:  # what was forgotten does not come back
             self.known.add(stored.key)
             self.done.known += 1
 
@@ -169,7 +169,7 @@ class _Import:
         self.filled.pop()
         del self.keys[last.name]
         self.done = last.before
-        if not last.stored.ready:
+        if not last.stored.ready and not last.stored.forgotten:
             with suppress(SessionGone, Stale):  # another process deleted or finished it
                 await self.store.delete_session(last.stored.key, unready=True)
 
@@ -227,7 +227,8 @@ class _Import:
             return
         session = self.filled[-1]
         try:
-            await self.store.load(session.stored.key, self.batch)
+            if not session.stored.forgotten:
+                await self.store.load(session.stored.key, self.batch)
         except Conflict:
             raise taken(session.given.id) from None
         self.batch, self.batch_bytes = [], 0
@@ -307,7 +308,7 @@ class _Import:
         self.waiting += self.later
         await self._put_waiting()
         for session in self.filled:
-            if session.given.ready and not session.stored.ready:
+            if session.given.ready and session.stored.key not in self.known:
                 await self.store.put_session(
                     replace(session.given, key=session.stored.key, state="live")
                 )

@@ -11,7 +11,9 @@ from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
 from keepthread.memory.tool_cache import made_after
 from keepthread.memory.tool_calls import TOOL_SOURCE
 from keepthread.protocols import Progress, Store, TokenCounter
+from keepthread.stores.front import begin_again
 from keepthread.stores.kinds import LEASE, MARKS, PIN
+from keepthread.stores.records import forgotten_session
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import ForkPoint, Hidden, Message, Scope, SessionInfo, SessionKey, Span
 
@@ -143,6 +145,8 @@ async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> Se
     The next call with the same id and position resumes a copy that was interrupted; without a
     position, it resumes up to the one that the copy was begun for.
     """
+    if source.forgotten:
+        raise forgotten_session()
     head = (await store.describe(source.key)).messages
     end = head if at is None else check_count(at, "at")
     if end > head:
@@ -159,6 +163,8 @@ async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> Se
             return await store.put_session(replace(target, ready=True), seen=target)
         except Stale:  # something was erased in it; that stays erased
             target = await store.describe(target.key)
+            if target.forgotten:
+                raise forgotten_session() from None
 
 
 async def _unready(
@@ -185,6 +191,8 @@ async def _unready(
         begun = await store.get_session(id)
         if begun is None:
             raise SessionGone(f"session {id!r} was deleted while it was forked") from None
+        if begun.forgotten:
+            return await begin_again(store, begun, new)
         point = begun.forked_from
         same = point == origin or (whole and point is not None and point.session == source.id)
         if begun.ready or not same:

@@ -29,6 +29,7 @@ from keepthread.memory.session import Session
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
 from keepthread.stores.codec import new_id
+from keepthread.stores.front import begin_again
 from keepthread.stores.records import check_durability
 from keepthread.stores.url import store_at
 from keepthread.stores.validation import check_count, check_id, seconds_of
@@ -235,7 +236,15 @@ class Memory:
             tags=tags,
             meta=meta or {},
         )
-        return self._services.session(await self.store.put_session(info))
+        try:
+            made = await self.store.put_session(info)
+        except SessionExists:
+            known = await self.store.get_session(id)
+            if known is None or not known.forgotten:
+                raise
+            await self._services.forgetting().complete()  # else it would close it again
+            made = await begin_again(self.store, known, info)
+        return self._services.session(made)
 
     async def get_session(self, id: str, *, owner: str | None = None) -> Session:
         """Return the session of that id; raise `SessionNotFound` if it does not exist."""
@@ -251,9 +260,12 @@ class Memory:
         return await self.store.list_sessions(owner=owner, limit=limit)
 
     async def delete_session(self, id: str, *, owner: str | None = None) -> None:
-        """Remove a session with its messages and its records."""
+        """Remove a session with its messages and its records; facts and forks stay.
+
+        `forget` also erases what was made from the messages, and their bytes.
+        """
         info = await self.store.get_session(id)  # also a fork that was never completed
-        if info is None or owner not in (None, info.owner):
+        if info is None or info.forgotten or owner not in (None, info.owner):
             raise SessionNotFound(f"there is no session {id!r}")
         await self.store.delete_session(info.key)
 
@@ -266,23 +278,26 @@ class Memory:
         # not with 0 days, which means every session.
         late = _NOTED_LATE if check_count(days, "days") else 0.0
         before = max(0.0, self._services.options.clock() - days * DAY - late)
-        total = sum([len(page) async for page in self._idle(before)]) if progress else 0
+        total = 0
+        if progress:
+            async for page in self._idle(before):
+                total += sum(not info.forgotten for info in page)
         pruned = 0
         async for page in self._idle(before):
-            for session in page:
+            for info in page:
                 # Another process may have pruned it, or used it since the page was read.
                 with suppress(SessionGone, Stale):
-                    await self.store.delete_session(session, idle_since=before)
-                    pruned += 1
+                    await self.store.delete_session(info.key, idle_since=before)
+                    pruned += not info.forgotten
                     if progress:
                         progress(pruned, max(total, pruned))
         return pruned
 
-    async def _idle(self, before: float) -> AsyncGenerator[list[SessionKey]]:
+    async def _idle(self, before: float) -> AsyncGenerator[list[SessionInfo]]:
         """Yield, page by page, the sessions without activity since a time."""
         after: SessionKey | None = None
         while page := await self.store.scan_sessions(after=after, limit=_PAGE):
-            yield [s.key for s in page if s.state == "live" and s.updated_at < before]
+            yield [s for s in page if s.state == "live" and s.updated_at < before]
             after = page[-1].key
 
     # --- finding ---
@@ -345,7 +360,8 @@ class Memory:
 
         A message is erased if it matches every given argument; `since` and `until` are seconds
         since 1970, or datetimes with a time zone. If only a session or an owner is given, all of it
-        is erased, including titles, prompts and the owner's facts. `answers` also erases answers
+        is erased, including titles, prompts and the owner's facts; such a session then no longer
+        exists for any other call. `answers` also erases answers
         known to have been written from the messages. `rewrite` lets a server rewrite its tables,
         which locks them for a while. `dry_run` only reports what would be erased.
         """

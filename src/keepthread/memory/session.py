@@ -18,6 +18,7 @@ from keepthread.memory.turn import Turn
 from keepthread.memory.why_log import Explanation
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import COSTS, MARKS
+from keepthread.stores.records import forgotten_session
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
     JSON,
@@ -323,6 +324,8 @@ class Session:
         changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
         while True:
             seen = await self.refresh()
+            if seen.forgotten:
+                raise forgotten_session()
             if title is not None:
                 changes["title_seq"] = 0 if title_from is None else await self._live_seq(title_from)
             # `Stale`: the same field was changed, or a message erased, since. The later call wins.

@@ -69,7 +69,8 @@ class Store(Protocol):
     ) -> SessionInfo:
         """Create a session that has no key yet, or update one that has.
 
-        An update replaces title, tags, system prompt, meta and `ready`, nothing else. A taken id
+        An update replaces title, tags, system prompt, meta, `ready` and `forgotten`, nothing else.
+        A session that is forgotten is not ready. A taken id
         raises `SessionExists`. The times of a new session are kept if given, and changes to a
         session that is not ready do not count as activity. With `seen`, the session as the caller
         read it, only the fields that differ from it are written; if another writer has changed
@@ -131,7 +132,8 @@ class Store(Protocol):
         the bodies differ. With `expect`, new messages are stored only if it is the last position
         of the log; otherwise `Stale` is raised. Each user message opens the next turn, and the
         messages after it belong to that turn; `turn` puts all of them into an earlier one instead.
-        A log holds up to 2**53 - 1 tokens; messages beyond that raise `InvalidInput`.
+        A log holds up to 2**53 - 1 tokens; messages beyond that raise `InvalidInput`. A forgotten
+        session returns what it has under these ids; a message with another id raises `SessionGone`.
         """
         ...
 

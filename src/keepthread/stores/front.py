@@ -5,13 +5,17 @@ So every store accepts, rejects and returns the same. `backend.Backend` does the
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from typing import Final, Generic, Self, TypeVar
 
+from keepthread.errors import SessionExists, SessionGone, Stale
 from keepthread.protocols import Progress, Searchable, Store, TokenCounter
 from keepthread.stores.backend import Append, Backend, Gather, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.records import (
+    CHANGEABLE,
     check_filter,
     check_keys,
     check_scope,
@@ -243,6 +247,23 @@ class Front(Generic[B]):
 
     async def finder(self) -> Searchable | None:
         return await self.backend.finder(self._tenant)
+
+
+async def begin_again(store: Store, forgotten: SessionInfo, new: SessionInfo) -> SessionInfo:
+    """Create a session under the id of one that was forgotten as a whole.
+
+    Its tombstones stay, so that a late delivery of a forgotten message is still recognized. Those
+    of another owner, or of a fork or a delegate, are removed.
+    """
+    if (forgotten.owner, forgotten.kind, new.kind) != (new.owner, "main", "main"):
+        with suppress(SessionGone, Stale):  # another caller did the same
+            await store.delete_session(forgotten.key, unready=True)
+        return await store.put_session(new)
+    again = replace(forgotten, **{name: getattr(new, name) for name in CHANGEABLE})
+    try:
+        return await store.put_session(again, seen=forgotten)
+    except (SessionGone, Stale):  # another caller did the same
+        raise SessionExists(f"session {new.id!r} already exists") from None
 
 
 _PAGE: Final = 500

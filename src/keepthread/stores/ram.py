@@ -31,6 +31,8 @@ from keepthread.stores.records import (
     check_epoch,
     check_version,
     decode_details,
+    forgotten_session,
+    refuses_messages,
     decode_record,
     decode_spans,
     encode_details,
@@ -202,6 +204,7 @@ class RamBackend:
         thread = self._thread(tenant, session)
         start = head = thread.head
         check_turn(new.turn, head)
+        forgotten = not thread.info.ready and refuses_messages(thread.details)
         known: dict[PackedId, Message] = {}
         rows: list[Row] = []
         answers: list[Message] = []
@@ -210,6 +213,8 @@ class RamBackend:
                 answers.append(same_body(one, thread.message(seq)))
             elif one.packed in known:
                 answers.append(same_body(one, known[one.packed]))
+            elif forgotten:
+                raise forgotten_session()
             else:
                 if new.expect is not None and new.expect != start.seq:
                     raise Stale(f"the log ends at {start.seq}, not at {new.expect}")

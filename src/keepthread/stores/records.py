@@ -48,6 +48,8 @@ def check_session(session: SessionInfo, *, now: float, ids: Callable[[], str]) -
         raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {show(session.kind)}")
     if type(session.ready) is not bool:
         raise InvalidInput(f"ready must be True or False, not {show(session.ready)}")
+    if type(session.forgotten) is not bool or (session.forgotten and session.ready):
+        raise InvalidInput("forgotten must be True or False, and a forgotten session is not ready")
     return replace(
         session,
         fence=session.fence or ("" if session.key else derived_id("fence", ids())[:12]),
@@ -60,7 +62,7 @@ def _time(given: object, now: float, what: str) -> float:
     return check_time(now if given == 0 else given, what)
 
 
-CHANGEABLE: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready")
+CHANGEABLE: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "ready", "forgotten")
 """The fields of a session that an update may change."""
 
 
@@ -82,7 +84,10 @@ def with_changes(
         # A repeated attempt whose first answer was lost finds its own change.
         if not _alike(now, getattr(seen, name)) and not _alike(now, value):
             raise Stale(f"the session's {name} was changed in the meantime")
-    return replace(known, **changes)
+    changed = replace(known, **changes)
+    if changed.ready and changed.forgotten:
+        raise Stale("the session was forgotten in the meantime")
+    return changed
 
 
 def _alike(one: object, other: object) -> bool:
@@ -178,7 +183,26 @@ def encode_details(session: SessionInfo) -> bytes:
     }
     if title_seq := check_count(session.title_seq, "title_seq"):
         details["title_seq"] = title_seq
+    if session.forgotten:
+        details["forgotten"] = True
     return dumps(details, "the session")
+
+
+_FORGOTTEN: Final = b'"forgotten":true'
+
+
+def refuses_messages(details: bytes) -> bool:
+    """Return whether a session that is not ready was forgotten, by the details it is stored with.
+
+    Nothing is appended to a session that is being written, so it does not matter that its metadata
+    may hold the same text. The scripts of servers search for the same bytes.
+    """
+    return _FORGOTTEN in details
+
+
+def forgotten_session() -> SessionGone:
+    """Return the error for a new message of a session that was forgotten as a whole."""
+    return SessionGone("the session was forgotten; get it by its id to begin again")
 
 
 def _optional(value: object, what: str) -> str | None:
@@ -190,6 +214,7 @@ def decode_details(details: bytes) -> dict[str, Any]:
     fields: dict[str, Any] = loads(details)
     fields["tags"] = tuple(fields["tags"])
     fields.setdefault("title_seq", 0)
+    fields.setdefault("forgotten", False)
     if fork := fields["forked_from"]:
         fields["forked_from"] = ForkPoint(session=fork[0], seq=fork[1])
     return fields

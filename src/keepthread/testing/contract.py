@@ -365,6 +365,36 @@ class StoreContract:
             await store.delete_session(made.key, unready=True)
 
     @on_store
+    async def test_a_forgotten_session_is_not_listed_and_takes_no_new_messages(
+        self, store: Store
+    ) -> None:
+        for given in ([user("mine", id="m")], []):
+            id = f"s{len(given)}"
+            key = await new_session(store, id, owner="ana")
+            await store.append(key, given)
+            await store.erase(key, range(1, len(given) + 1))
+            seen = await store.describe(key)
+            with refused(InvalidInput):
+                await store.put_session(replace(seen, forgotten=True), seen=seen)
+            closed = await store.put_session(replace(seen, ready=False, forgotten=True), seen=seen)
+            assert (closed.ready, closed.forgotten) == (False, True)
+            assert await store.get_session(id) == await store.describe(key) == closed
+            assert await store.list_sessions() == await store.list_sessions(owner="ana") == []
+            known = await store.append(key, given)  # delivered once more
+            assert [message.state for message in known] == ["erased"] * len(given)
+            for new in ([user("late")], [*given, user("late"), user("later")]):
+                with refused(SessionGone):
+                    await store.append(key, new)
+            with refused(Stale):  # a fork that ends late does not show it again
+                await store.put_session(replace(seen, ready=True), seen=replace(seen, ready=False))
+            assert (await store.describe(key)).messages == len(given)
+            open_again = replace(closed, ready=True, forgotten=False, title="again")
+            again = await store.put_session(open_again, seen=closed)
+            assert (again.ready, again.forgotten, again.title) == (True, False, "again")
+            assert said(await store.append(key, [user("new")])) == ["new"]
+            await store.delete_session(key)
+
+    @on_store
     async def test_a_session_with_activity_is_not_deleted_as_idle(self, store: Store) -> None:
         made = await store.put_session(SessionInfo(id="s"))
         self.clock.advance(100)

@@ -66,6 +66,9 @@ COMMANDS: Final = {
         "Copy the whole store, every tenant in it, while it stays in use.",
     ),
     "prune": Listed("maintenance", "prune", "Delete sessions without activity for N days."),
+    "delete": Listed(
+        "forget", "delete", "Delete a session with its messages, and keep facts and forks."
+    ),
     "forget": Listed(
         "forget",
         "forget",

@@ -116,7 +116,7 @@ class Call:
                 async for session in every_session(memory.store)
                 if session.ready and owner in (None, session.owner)
             ]
-        if begun is not None and not begun.ready:
+        if begun is not None and not begun.ready and not begun.forgotten:
             raise SessionNotFound(f"session {id!r} is still being filled, by an import or a fork")
         near = get_close_matches(id, ids[-_MOST_COMPARED:], cutoff=0.4)
         hint = f"there is {', '.join(near)}" if near else f"{lists} lists them"

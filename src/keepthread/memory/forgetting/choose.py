@@ -65,6 +65,8 @@ class ErasureCounts:
         self.probes = Probes()
         self.titles: set[SessionKey] = set()
         """Sessions whose title was made from an erased message."""
+        self.closed: set[SessionKey] = set()
+        """Sessions that were forgotten before, and are not counted again."""
         self.repeats: set[Detail] = set()
         """Texts in the records of sessions that stay, which repeat an erased message."""
         self._store = store
@@ -75,6 +77,8 @@ class ErasureCounts:
     async def take(self, plan: ErasurePlan, sessions: Sessions) -> None:
         """Read the positions that were not read yet."""
         for session in plan.sessions:
+            if (info := sessions.get(session)) is not None and info.forgotten:
+                self.closed.add(session)
             reasons = plan.reasons(session)
             details = self._details(sessions.get(session), plan)
             new = [seq for seq in plan.positions(session) if (session, seq) not in self._seen]

@@ -127,6 +127,8 @@ class Erasure:
         self._counts = ErasureCounts(store, views)
         self._records: Counter[str] = Counter()
         self._residues: list[Residue] = []
+        self._closed: set[SessionKey] = set()
+        """Sessions that were closed; one that begins again in the meantime is left alone."""
         self._done = 0
 
     async def preview(self) -> None:
@@ -136,7 +138,8 @@ class Erasure:
 
     def report(self, receipt: Receipt) -> Receipt:
         """Return a receipt with the counts."""
-        messages, whole = self._counts.messages, list(self._plan.whole.values())
+        messages = self._counts.messages
+        whole = [why for key, why in self._plan.whole.items() if key not in self._counts.closed]
         return replace(
             receipt,
             sessions=whole.count("chosen"),
@@ -170,6 +173,7 @@ class Erasure:
             await derived.empty()
             self._residues = derived.residues
             answers = self._intent.answers
+            self._add_late()
             await Propagation(self._store, plan, self._sessions, answers=answers).run()
 
     async def _delete_halves(self) -> None:
@@ -201,9 +205,32 @@ class Erasure:
             for key in originals & self._sessions.keys():
                 original = self._sessions[key]
                 await self._change(twin, lambda info, o=original: _without_copies(info, o))
+        closing = self._to_close()
         for key in self._plan.sessions:
-            whole = key in self._plan.whole
-            await self._change(key, _without_details if whole else self._without_title)
+            if key in closing and key not in self._closed:
+                await self._change(key, _closed)
+            elif key not in self._closed:
+                whole = key in self._plan.whole
+                await self._change(key, _without_details if whole else self._without_title)
+        self._closed |= closing
+
+    def _to_close(self) -> set[SessionKey]:
+        """Return the chosen sessions and their delegates, which exist for no other call then."""
+        closing = {key for key, reason in self._plan.whole.items() if reason == "chosen"}
+        more = closing
+        while more:
+            ids = {self._sessions[key].id for key in more if key in self._sessions}
+            children = {key for key, child in self._sessions.items() if child.parent in ids}
+            more = children & self._plan.whole.keys() - closing
+            closing |= more
+        return closing
+
+    def _add_late(self) -> None:
+        """Add what was appended to a session before it was closed."""
+        for key in self._closed:
+            info = self._sessions.get(key)
+            if info is not None and info.forgotten:
+                self._plan.add(key, range(1, info.messages + 1), self._plan.whole[key])
 
     def _without_title(self, info: SessionInfo) -> SessionInfo:
         return replace(info, title="", title_seq=0) if self._plan.takes_title(info) else info
@@ -238,8 +265,10 @@ class Erasure:
             probes = [probe for probe in probes if probe not in living.held]
             again = await self._store.clean(probes=probes)
             cleaning = again._replace(done=cleaning.done)
-        if not cleaning.again:  # otherwise the next process that opens the memory repeats it
+        if not cleaning.again:
             await self._intent.drop(self._store)
+        elif not self._intent.done:  # the next process that opens the memory cleans again
+            await self._intent._replace(done=True).store(self._store)
         return replace(
             receipt,
             cleaned=tuple(cleaning.done),
@@ -256,6 +285,10 @@ class Erasure:
         kept = [detail for info in self._sessions.values() for detail in details_of(info)]
         seen = self._counts.repeats
         return [detail.where for detail in kept if detail in seen or living.has(detail)]
+
+
+def _closed(info: SessionInfo) -> SessionInfo:
+    return replace(_without_details(info), ready=False, forgotten=True)
 
 
 def _without_details(info: SessionInfo) -> SessionInfo:

@@ -116,7 +116,9 @@ class Propagation:
         mine = self._sessions[session]
         for fork in self._sessions.values():
             point = fork.forked_from
-            if not fork.ready and fork.kind == "fork" and point and point.session == mine.id:
+            if fork.ready or fork.forgotten or fork.kind != "fork":
+                continue
+            if point and point.session == mine.id:
                 self._plan.halves.add(fork.key)
         for twin in await self._twins(mine):
             if session in self._plan.whole and twin.key not in self._plan.whole:

@@ -65,7 +65,8 @@ class Forgetting:
         found = await intents(self._store)
         for intent in found:
             sessions = await all_sessions(self._store)
-            await Propagation(self._store, intent.plan, sessions, answers=intent.answers).run()
+            if not intent.done:
+                await Propagation(self._store, intent.plan, sessions, answers=intent.answers).run()
             erasure = Erasure(self._store, intent, sessions, self._views, None)
             await erasure.preview()
             receipt = await self._carry_out(intent, erasure, _blank(intent.query, self._clock()))
@@ -77,7 +78,7 @@ class Forgetting:
             if intent.plan:
                 await intent.store(self._store)
             queued = await self._empty_outbox(intent.query, intent.plan)
-            if intent.plan:
+            if intent.plan and not intent.done:  # else a session may have begun again since
                 await erasure.run()
             receipt = replace(erasure.report(receipt), at=self._clock(), queued=queued)
             return await erasure.clean(receipt) if intent.plan or queued else receipt

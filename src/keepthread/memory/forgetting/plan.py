@@ -26,7 +26,7 @@ class ErasurePlan:
     def __init__(self) -> None:
         """Begin empty."""
         self.whole: dict[SessionKey, Reason] = {}
-        """Sessions that are erased completely; their tombstones stay."""
+        """Sessions that are erased completely; their tombstones stay, and nothing shows them."""
         self.halves: set[SessionKey] = set()
         """Forks that are not yet complete, and must be made again."""
         self.twins: dict[SessionKey, set[SessionKey]] = {}
@@ -207,6 +207,8 @@ class Intent(NamedTuple):
     plan: ErasurePlan
     answers: bool = False
     rewrite: bool = False
+    done: bool = False
+    """Whether all is erased, and only bytes are left to be removed."""
 
     async def store(self, store: Store) -> None:
         """Store it as records of the tenant."""
@@ -220,6 +222,7 @@ class Intent(NamedTuple):
                 "asked": self.query.to_json(),
                 "answers": self.answers,
                 "rewrite": self.rewrite,
+                "done": self.done,
                 "entries": part,
             }
             await store.put(Scope(), FORGET, f"{self.id}:{number:06}", value)
@@ -254,4 +257,5 @@ def _intent(id: str, records: list[Record]) -> Intent:
         for entry in cast(Mapping[str, Any], record.value)["entries"]:
             plan.take(entry)
     head = cast(Mapping[str, Any], records[0].value)
-    return Intent(id, ForgetQuery(**head["asked"]), plan, head["answers"], head["rewrite"])
+    options = (head["answers"], head["rewrite"], head.get("done", False))
+    return Intent(id, ForgetQuery(**head["asked"]), plan, *options)

@@ -15,7 +15,7 @@ _FILES: Final = (
     "search",
     "vectors",
 )
-FORMAT: Final = 17
+FORMAT: Final = 18
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from keepthread.errors import Conflict, Damaged, MessageNotFound, Stale
 from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.codec import PackedId, Row, pack_id
+from keepthread.stores.records import forgotten_session
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place
 from keepthread.stores.redis.records import ScopedRecords
@@ -48,6 +49,9 @@ from keepthread.stores.rows import (
 from keepthread.stores.validation import show
 from keepthread.types import Gathered, Message
 
+_STORED: Final = 1
+_FORGOTTEN: Final = 2
+
 
 async def append(
     link: RedisLink, place: Place, wanted: Append, *, with_record: bool
@@ -74,9 +78,12 @@ async def append(
         head = await sound_head(link, place, data)
         if head is None:
             continue
-        if stored:
+        if stored == _STORED:
             return _answers(place, drafts, known, head[0], turn), record
         known |= _known(place, new, found)
+        if stored == _FORGOTTEN and any(d.packed not in known for d in drafts):
+            check_turn(turn, head[0])
+            raise forgotten_session()
         _judge(drafts, known, head[0], expect, turn)
         if all(d.packed in known for d in drafts):
             return [known[d.packed] for d in drafts], b""

@@ -7,6 +7,7 @@ from typing import Any
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
 from keepthread.stores.backend import Append, Tail
 from keepthread.stores.codec import Row, decode, guarded, pack_id, value_check
+from keepthread.stores.records import forgotten_session, refuses_messages
 from keepthread.stores.rows import (
     Head,
     PreparedMessage,
@@ -33,10 +34,16 @@ _BETWEEN = SQL["messages_between"]
 
 def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
     """Return the end of a log; raise `SessionGone` if its session was deleted."""
+    return _head_and_details(db, tenant, sid)[0]
+
+
+def _head_and_details(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[Head, bytes]:
+    """Return the end of a log, and the details of its session if that is not ready."""
     row = db.execute(_HEAD, (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
-    return _head_at(db, sid, row)
+    details, *last = row
+    return _head_at(db, sid, last), details or b""
 
 
 def known_head_of(db: sqlite3.Connection, sid: int) -> Head:
@@ -45,7 +52,7 @@ def known_head_of(db: sqlite3.Connection, sid: int) -> Head:
     return _head_at(db, sid, row) if row else Head()
 
 
-def _head_at(db: sqlite3.Connection, sid: int, row: tuple[Any, ...]) -> Head:
+def _head_at(db: sqlite3.Connection, sid: int, row: Sequence[Any]) -> Head:
     if row[0] is None:
         return Head()
     if guarded(sid, row):
@@ -79,8 +86,11 @@ def append(
     Also return whether the log grew; only then was the activity noted.
     """
     drafts, expect, turn, now = new
-    start = head = head_of(db, tenant, sid)
+    head, details = _head_and_details(db, tenant, sid)
+    start = head
     check_turn(turn, head)
+    if details and refuses_messages(details):
+        return [same_body(draft, _tombstone(db, sid, draft)) for draft in drafts], False
     answers: list[Message] = []
     for draft in drafts:
         row = next_row(sid, head, draft, turn)
@@ -98,6 +108,14 @@ def append(
     if touches and grown:
         touch(db, sid, now)
     return answers, grown
+
+
+def _tombstone(db: sqlite3.Connection, sid: int, draft: PreparedMessage) -> Message:
+    """Return what a forgotten session has of a message; it takes no new ones."""
+    row = db.execute(SQL["message_by_id"], (sid, draft.packed)).fetchone()
+    if row is None:
+        raise forgotten_session()
+    return decode(sid, row)
 
 
 def _known(db: sqlite3.Connection, sid: int, draft: PreparedMessage) -> Message:

@@ -51,7 +51,8 @@ DELETE FROM messages WHERE sid = ?
 DELETE FROM records WHERE tenant = ? AND sid = ?
 
 -- name: head
-SELECT m.seq, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
+SELECT CASE WHEN s.ready THEN NULL ELSE s.details END,
+    m.seq, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
 FROM sessions s LEFT JOIN messages m ON m.sid = s.sid
 WHERE s.sid = ? AND s.tenant = ?
 ORDER BY m.seq DESC LIMIT 1

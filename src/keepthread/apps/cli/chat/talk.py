@@ -94,7 +94,7 @@ class Talk:
     async def known_session(self) -> Session | None:
         """Return the session if it exists already."""
         found = await self.persistence.memory.store.get_session(self.id)
-        return None if found is None else await self.session()
+        return None if found is None or found.forgotten else await self.session()
 
     def move(self, id: str) -> None:
         """Continue in another session."""

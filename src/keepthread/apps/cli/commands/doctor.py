@@ -25,7 +25,7 @@ _NETWORK: Final = {"9p", "afs", "ceph", "cifs", "davfs", "glusterfs", "lustre", 
 async def doctor(call: Call) -> None:
     """Look at the store, its settings, what is below it and the token counter."""
     async with call.memory() as memory:
-        sessions = [session async for session in every_session(memory.store)]
+        sessions = [s async for s in every_session(memory.store) if not s.forgotten]
         if isinstance(memory.store, SQLiteStore):
             findings = _about_sqlite_store(await memory.store.facts(), memory.store.durability)
         else:

@@ -1,4 +1,4 @@
-"""The command that forgets: it shows what would go, asks, erases, and gives a receipt."""
+"""The commands that forget and delete: both show what would go, and ask first."""
 
 import os
 import sys
@@ -64,6 +64,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
     """Erase messages, their copies and all that was made from them, for ever.
 
     A message must match all the options given. Exits with 1 if a file still holds some of it.
+    `keepthread delete SESSION` removes a session and keeps the facts.
     """
     chosen: dict[str, Any] = {
         "session": session,
@@ -138,3 +139,35 @@ def _agreed(call: Call, planned: "Receipt") -> bool:
         )
     _show(planned)
     return typer.confirm("Forget this, for good?", err=True)
+
+
+async def delete(
+    call: Call,
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a session with its messages, and keep facts and forks.
+
+    `keepthread forget --session SESSION` also erases its copies and all that was made from it:
+    facts, summaries and the bytes in files. Asks first; without a terminal, `--yes` is required.
+    """
+    async with call.memory() as memory:
+        await _bring_home(call, memory)
+        found = (await call.session(memory, session)).info
+        if not yes and not _agreed_to_delete(call, found.id, found.messages):
+            call.say("Nothing was deleted")
+            return
+        await memory.delete_session(found.id)
+    if call.json:
+        call.write({"deleted": found.id, "messages": found.messages})
+    call.say(f"Deleted session {found.id}, {found.messages:,} messages; facts stay")
+
+
+def _agreed_to_delete(call: Call, id: str, messages: int) -> bool:
+    if call.json or not sys.stdin.isatty():
+        raise InvalidInput(
+            f"this would delete session {id!r} with {messages:,} messages; --yes does it"
+        )
+    return typer.confirm(
+        sanitize(f"Delete session {id} with {messages:,} messages, and keep facts?"), err=True
+    )

@@ -35,6 +35,8 @@ async def prune(
         before = time.time() - days * DAY
         count = old = pruned = 0
         async for session in every_session(memory.store):
+            if session.forgotten:
+                continue
             count += 1
             old += session.state == "live" and session.updated_at < before
         if old and not yes and not _agreed(call, old, count, days):

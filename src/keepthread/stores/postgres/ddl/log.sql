@@ -92,12 +92,14 @@ CREATE FUNCTION keepthread.append_with_care(
 LANGUAGE plpgsql AS $$
 DECLARE
     active    double precision;
+    forgotten boolean;
     head      record;
     same      record;
     turns bigint;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    SELECT s.active_at INTO active FROM keepthread.sessions s
+    SELECT s.active_at, NOT s.ready AND position('"forgotten":true'::bytea IN s.details) > 0
+    INTO active, forgotten FROM keepthread.sessions s
     WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'KT001', MESSAGE = 'the session was deleted';
@@ -107,6 +109,10 @@ BEGIN
     IF _turn NOT BETWEEN 1 AND head.turns THEN
         RAISE EXCEPTION USING ERRCODE = 'KT004', MESSAGE = format(
             'turn %s was never opened; there are %s', _turn, head.turns);
+    END IF;
+    IF forgotten AND keepthread.seq_of(_tenant, _sid, _id) IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'KT001',
+            MESSAGE = 'the session was forgotten; get it by its id to begin again';
     END IF;
     IF _expect <> head.seq AND keepthread.seq_of(_tenant, _sid, _id) IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'KT002', MESSAGE = format(
@@ -152,7 +158,8 @@ $$;
 -- Append a message, or answer that it is known. The session's own row is locked first, so a log has one
 -- writer at a time and no gaps. Then one statement reads where the log ends and writes after it. It does
 -- not check whether the id is known: the index does, and the caller who gets unique_violation appends
--- with care. Once something was erased in a session, every append is made with care: a row that an index
+-- with care. Once something was erased in a session, every append is made with care, and so it is while
+-- the session is not ready, since it may be forgotten: a row that an index
 -- refuses stays in the table's file, with the text that was to be gone from there.
 CREATE FUNCTION keepthread.append(
     _tenant integer, _sid bigint, _id bytea, _role bigint, _content bytea, _extra bytea,
@@ -163,10 +170,10 @@ CREATE FUNCTION keepthread.append(
 LANGUAGE plpgsql AS $$
 DECLARE
     active double precision;
-    epoch  bigint;
+    plain  boolean;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    SELECT s.active_at, s.epoch INTO active, epoch FROM keepthread.sessions s
+    SELECT s.active_at, s.epoch = 0 AND s.ready INTO active, plain FROM keepthread.sessions s
     WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'KT001', MESSAGE = 'the session was deleted';
@@ -195,7 +202,7 @@ BEGIN
         WHERE h.guard = keepthread.guard_of(
             _sid, h.seq, h.tokens, h.counter, h.turn, h.turns, h.total, h.created_at, h.digest)
           AND coalesce(_turn BETWEEN 1 AND h.turns, true) AND coalesce(_expect = h.seq, true)
-          AND epoch = 0 AND h.total + _tokens <= 9007199254740991
+          AND plain AND h.total + _tokens <= 9007199254740991
     ) n
     RETURNING false, new.seq, new.turn, new.total INTO known, seq, turn, total;
     IF NOT FOUND THEN

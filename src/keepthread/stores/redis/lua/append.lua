@@ -1,7 +1,7 @@
 -- Store messages at the end of a log, all or none.
 -- ARGV: 3 the position expected, 4 the turn, 5 whether to store, 6 the time of activity, sealed,
 -- 7 whether the session's record is wanted, then an id and a row's rest for each message.
--- Returns the head before, whether it stored, the record, and id, position and row of what is known.
+-- Returns the head before, 1 if it stored or 2 if the session was forgotten and takes no new messages, the record, and id, position and row of what is known.
 if gone() then
     return false
 end
@@ -10,6 +10,11 @@ local seq, turns, total, ttl = open_head(state[1])
 local reply = { state[1] or '', 0, ARGV[7] == '1' and state[3] or '' }
 if not seq then
     return reply
+end
+
+local record = state[3] or ''
+if string.byte(record, 18) == 0 and string.find(record, '"forgotten":true', 1, true) then
+    reply[2] = 2
 end
 
 local turn = tonumber(ARGV[4])
@@ -28,7 +33,7 @@ for i = 8, #ARGV, 2 do
         reply[#reply + 1] = redis.call('HGET', messages, at) or ''
     end
 end
-if not fits or sum > MOST then
+if not fits or sum > MOST or reply[2] == 2 then
     return reply
 end
 

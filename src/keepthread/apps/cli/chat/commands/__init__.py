@@ -66,6 +66,7 @@ COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "/compact": SlashCommand(context.compact),
     "/clear": SlashCommand(context.clear),
     "memory:clear": SlashCommand(context.clear),
+    "/delete": SlashCommand(sessions.delete, "[ID]", "session"),
     "/forget": SlashCommand(sessions.forget, "[last]"),
     "/export": SlashCommand(files.export, "[FILE]", "file"),
     "/import": SlashCommand(files.import_file, "FILE", "file"),

@@ -1,4 +1,4 @@
-"""Commands about whole sessions: list, resume, name, copy, save and forget them."""
+"""Commands about whole sessions: list, resume, name, copy, save, delete and forget them."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -64,7 +64,8 @@ async def resume(chat: Chat, rest: str) -> None:
 async def _meant(chat: Chat, word: str) -> str:
     """Return the id that is meant; a number is one of the list unless it is an id itself."""
     store = chat.talk.persistence.memory.store
-    if not word.isdigit() or await store.get_session(word) is not None:
+    known = await store.get_session(word) if word.isdigit() else None
+    if not word.isdigit() or (known is not None and not known.forgotten):
         return word
     listed = chat.listed or [
         session.id for session in await store.list_sessions(owner=chat.talk.owner, limit=_LATEST)
@@ -133,14 +134,38 @@ async def save(chat: Chat, _: str) -> None:
     )
 
 
-# --- forgetting ---
+# --- deleting and forgetting ---
+
+
+async def delete(chat: Chat, rest: str) -> None:
+    """Delete this session, or another by its id or number, and keep facts and forks.
+
+    It asks first. After this session another begins. `/forget` also erases all that was made from
+    it: copies in forks, summaries, facts.
+    """
+    chat.at_home()
+    memory = chat.talk.persistence.memory
+    id = await _meant(chat, rest) if rest else (await chat.session()).id
+    found = await chat.call.session(memory, id, owner=chat.talk.owner, lists="/sessions")
+    which = f"session {sanitize(id)}" if id != chat.talk.id else "this session"
+    count = counted(found.info.messages, "message")
+    if not await chat.person.agrees(f"Delete {which}, {count}, and keep facts?"):
+        chat.person.say("Nothing was deleted")
+        return
+    if id == chat.talk.id:
+        chat.talk.unsay()
+    await memory.delete_session(id, owner=chat.talk.owner)
+    chat.person.say(f"Deleted: {count}; facts stay")
+    if id == chat.talk.id:
+        chat.talk.move(new_session_id())
+        chat.person.say(f"This is a new session, {chat.talk.id}")
 
 
 async def forget(chat: Chat, rest: str) -> None:
     """Erase this session for ever, or with `last` its latest turn.
 
     It asks first. Copies in forks go as well, and all that was made from it: summaries, facts,
-    the index. After a whole session another begins.
+    the index. After a whole session another begins. `/delete` removes a session and keeps facts.
     """
     if rest not in ("", "last"):
         raise InvalidInput(f"/forget {rest} means nothing: write /forget, or /forget last")
