@@ -1,7 +1,7 @@
 """P9 beside the log: titles, files that chats keep aside, and the memory of the process."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from keepthread import Memory, Message
@@ -72,11 +72,19 @@ async def _one_aside(
             await bring_home(files, _opened, memory, _quiet)
         back = await titles(memory.store, markers)
         tally.expect(not back, f"{wish}: {back} is in a title")
-        states = {m.state for m in await (await memory.get_session("aside")).messages()}
+        kept = await memory.store.get_session("aside")
+        assert kept is not None
+        states = {m.state for m in await memory.store.read(kept.key)}
+        shown = [info.id for info in await memory.list_sessions() if info.id == kept.id]
+        tally.expect(not (shown and _is_whole(wish)), f"{wish}: the session is listed")
         tally.expect(states == {"erased"}, f"{wish}: messages kept aside are {states}")
     tally.expect(not files.left(), f"{wish}: a file is left")
     tally.asides += 1
     return markers
+
+
+def _is_whole(wish: Mapping[str, Any]) -> bool:
+    return set(wish) <= {"session", "owner"}
 
 
 def _opened(address: str) -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from keepthread import Memory, Message, Options, Scope, Session
-from keepthread.errors import Unavailable
+from keepthread.errors import SessionNotFound, Unavailable
 from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
 from keepthread.memory.forgetting.follow import all_sessions
@@ -314,12 +314,13 @@ class Killing:
             return DONE in process.stdout.read()
 
     async def _states(self, memory: Memory, id: str) -> set[str]:
-        session = await memory.get_session(id)
+        session = await memory.store.get_session(id)  # also if no other call finds it any more
+        assert session is not None
         fork = await memory.get_session(f"{id}, forked")
         copies = (await fork.messages())[
             : fork.info.forked_from.seq if fork.info.forked_from else 0
         ]
-        return {message.state for message in [*await session.messages(), *copies]}
+        return {message.state for message in [*await memory.store.read(session.key), *copies]}
 
 
 # --- work in flight ---
@@ -363,7 +364,8 @@ async def _one_flight(
     with suppress(Exception):
         await session.compact()
     if ground.finds:
-        await memory.facts(session.owner).extract(session.id)
+        with suppress(SessionNotFound):  # it was forgotten as a whole
+            await memory.facts(session.owner).extract(session.id)
         await memory.index(owner=session.owner)
     alive = {message.content for message in await living(memory.store, session.owner)}
     dead = [marker for marker in markers if not any(marker.text in text for text in alive)]

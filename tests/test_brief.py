@@ -3,13 +3,16 @@
 A test has the number of its statement and goes through the public API or the real command.
 """
 
+import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from keepthread import Memory, Message, sync
-from keepthread.errors import SessionExists
+from keepthread.errors import SessionExists, SessionNotFound
 from keepthread.interchange.transcripts import save_transcript
 from keepthread.models.tokens import Estimator
 from tests import test_harombe as harombe
@@ -108,3 +111,64 @@ def test_158_old_sessions_of_harombe_are_imported(
     assert (info.system_prompt, info.meta["user"]) == ("Be brief.", "ana")
     assert [message.role for message in log] == ["user", "assistant", "tool", "assistant"]
     assert log[1].tool_calls[0].name == "weather"
+
+
+# --- forgotten, deleted ---
+
+
+CODE = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
+
+
+def command(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
+    """Run the real command without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-c", CODE, *arguments, "--store", f"sqlite:///{store}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+async def test_126_forget_deletes_the_session(tmp_path: Path) -> None:
+    store = tmp_path / "chat.db"
+    async with Memory.open(f"sqlite:///{store}", counter=Estimator()) as memory:
+        for id in ("mine", "kept"):
+            session = await memory.session(id)
+            async with session.turn(f"I like {id} apples") as turn:
+                await turn.finish("Noted")
+        await memory.forget(session="mine")
+        assert [info.id for info in await memory.list_sessions()] == ["kept"]
+        assert [hit.session for hit in await memory.search("apples")] == ["kept"]
+        with pytest.raises(SessionNotFound):
+            await memory.get_session("mine")
+    assert "mine" not in command("sessions", store=store).stdout
+    assert "mine" not in command("export", store=store).stdout
+    assert "mine" not in command("search", "apples", store=store).stdout
+    for gone in ("show mine", "why mine", "export mine", "delete mine --yes"):
+        found = command(*gone.split(), store=store)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert "there is no session 'mine'" in found.stderr
+    assert command("verify", store=store).returncode == 0
+
+
+async def test_031_103_a_command_deletes_a_session_and_keeps_facts(tmp_path: Path) -> None:
+    store = tmp_path / "chat.db"
+    async with Memory.open(f"sqlite:///{store}", counter=Estimator()) as memory:
+        session = await memory.session("mine")
+        (said,) = await session.append(Message(role="user", content="I like apples"))
+        await memory.facts().remember("Likes apples", session="mine", messages=[said.id])
+    asked = command("delete", "mine", store=store)
+    assert asked.returncode == 2
+    assert "this would delete session 'mine' with 1 messages; --yes does it" in asked.stderr
+    assert "keepthread forget" in command("delete", "--help", store=store).stdout
+    assert "keepthread delete" in command("forget", "--help", store=store).stdout
+    async with Memory.open(f"sqlite:///{store}", counter=Estimator()) as memory:
+        await memory.session("other")
+    other = command("delete", "other", "--yes", "--json", store=store)
+    assert json.loads(other.stdout) == {"deleted": "other", "messages": 0}
+    done = command("delete", "mine", "--yes", store=store)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "Deleted session mine, 1 messages; facts stay\n"
+    assert "mine" not in command("sessions", store=store).stdout
+    assert "Likes apples" in command("facts", store=store).stdout

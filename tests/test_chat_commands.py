@@ -336,6 +336,43 @@ async def test_a_session_that_another_program_deleted_begins_again(tmp_path: Pat
             assert "How is Jakarta?" not in await it.log()
 
 
+async def test_a_session_that_another_program_forgot_begins_again(tmp_path: Path) -> None:
+    async with desk(tmp_path, "Sunny.", "Rainy.", "Yes.") as it:
+        await it.ask("How is Jakarta?")
+        async with Memory.open(f"sqlite:///{it.store}") as another_program:
+            await another_program.forget(session="first")
+        assert "first" not in await it.do("/sessions")
+        await it.ask("How is Tokyo?")
+        assert "session first was deleted elsewhere; it begins again" in it.person.seen()
+        assert [text for text in await it.log() if text] == ["How is Tokyo?", "Rainy."]
+
+
+async def test_delete_asks_removes_a_session_and_keeps_facts(tmp_path: Path) -> None:
+    async with desk(tmp_path, "Sunny.", "Rainy.") as it:
+        await it.ask("How is Jakarta?")
+        await it.do("/remember I live in Jakarta")
+        it.person.will = False
+        assert "Nothing was deleted" in await it.do("/delete")
+        assert it.person.asked == ["Delete this session, 2 messages, and keep facts?"]
+        it.person.will = True
+        shown = await it.do("/delete")
+        assert shown == f"Deleted: 2 messages; facts stay\nThis is a new session, {it.talk.id}\n"
+        assert it.talk.id != "first"
+        await it.ask("How is Tokyo?")
+        assert "first" not in await it.do("/sessions")
+        assert "I live in Jakarta" in await it.do("/facts")
+        here = it.talk.id
+        await it.do("/fork other")
+        assert "Deleted: 2 messages" in await it.do(f"/delete {here}")
+        assert it.talk.id == "other"
+        assert it.person.asked[-1] == f"Delete session {here}, 2 messages, and keep facts?"
+        assert await it.log() == ["How is Tokyo?", "Rainy."]
+        with pytest.raises(SessionNotFound):
+            await it.do("/delete first")
+        assert "/forget" in await it.do("/help /delete")
+        assert "/delete" in await it.do("/help /forget")
+
+
 async def test_an_unknown_id_names_near_ones_of_the_same_owner(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.") as it:
         await it.ask("Jakarta?")
@@ -782,7 +819,11 @@ async def test_a_session_is_forgotten_after_asking_and_another_begins(tmp_path: 
         assert "Forgotten: 2 messages, 2 copies in forks" in shown
         assert "This is a new session" in shown
         assert it.talk.id not in ("first", "copy")
-        assert await it.log("first") == await it.log("copy") == ["", ""]
+        assert await it.log("copy") == ["", ""]
+        with pytest.raises(SessionNotFound):
+            await it.log("first")
+        with pytest.raises(SessionNotFound, match="there is no session 'first'"):
+            await it.do("/resume first")
         await it.ask("Tokyo?")
     held = b"".join(path.read_bytes() for path in tmp_path.glob("chat.db*"))
     assert b"weather in Jakarta" not in held

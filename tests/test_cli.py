@@ -68,7 +68,6 @@ COMMANDS = (
     ["migrate"],
     ["prune", "--days", "1", "--yes"],
     ["forget", "--author", "bea", "--dry-run"],
-    ["delete", "a", "--yes"],
     ["index"],
     ["compact", "--all"],
     ["verify"],

@@ -37,6 +37,7 @@ from keepthread.errors import (
     SessionNotFound,
     Unavailable,
 )
+from keepthread.interchange.copy import Copying
 from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent
@@ -168,6 +169,168 @@ async def test_it_must_be_said_what_to_forget(memory: Memory) -> None:
         await memory.forget(session="shared", owner="bea")
     with pytest.raises(MessageNotFound):
         await memory.forget(session="shared", message="none")
+
+
+# --- gone from sight ---
+
+
+async def test_a_forgotten_session_exists_for_no_call(memory: Memory) -> None:
+    session = await memory.session("s", owner="ana", title=SECRET)
+    await session.append(Message(role="user", content=SECRET, id="it"))
+    other = await memory.session("other", owner="ana")
+    assert (await memory.forget(session="s")).sessions == 1
+
+    assert [info.id for info in await memory.list_sessions()] == ["other"]
+    assert [info.id for info in await memory.list_sessions(owner="ana")] == ["other"]
+    for call in (
+        memory.get_session("s"),
+        memory.delete_session("s"),
+        memory.search("secret", session="s"),
+        memory.facts("ana").remember("Likes tea", session="s", messages=["it"]),
+        export(memory.store, lambda _: None, sessions=["s"]),
+    ):
+        with pytest.raises(SessionNotFound):
+            await call
+    lines: list[bytes] = []
+    await export(memory.store, lines.append)
+    assert not any(b'"id": "s"' in line or b'"id":"s"' in line for line in lines)
+    assert (await memory.verify()).sound
+    again = await memory.forget(session="s")
+    assert (again.sessions, again.messages, again.any) == (0, 0, False)
+    assert (await memory.forget(owner="ana")).sessions == 1
+    assert await memory.list_sessions() == []
+    with pytest.raises(SessionGone):
+        await other.append(Message(role="user", content="late"))
+
+
+async def test_a_late_writer_does_not_bring_a_forgotten_session_back(memory: Memory) -> None:
+    session = await memory.session("s", owner="ana")
+    async with session.turn("My number is 1", id="it") as turn:
+        await memory.forget(session="s")
+        with pytest.raises(SessionGone, match="forgotten"):
+            await turn.finish("It is 1")  # written from what is forgotten
+    with pytest.raises(SessionGone, match="forgotten"):
+        await session.append(Message(role="user", content="late"))
+    with pytest.raises(SessionGone, match="forgotten"):
+        await session.fork(id="f")
+    with pytest.raises(SessionGone, match="forgotten"):
+        await session.update(title="late")
+    (known,) = await session.append(Message(role="user", content="My number is 1", id="it"))
+    assert known.state == "erased"
+    assert await memory.list_sessions() == []
+    assert [m.state for m in await memory.store.read(session.key)] == ["erased"]
+
+
+async def test_messages_that_arrive_while_a_session_is_forgotten_go_too() -> None:
+    store = Interposing()
+    memory = Memory(store, Options(counter=Letters()))
+    session = await memory.session("s")
+    await session.append(Message(role="user", content=SECRET))
+    late = Message(role="user", content="late")
+    store.before_erase = lambda: session.append(late)
+    await memory.forget(session="s")
+    assert [m.state for m in await store.read(session.key)] == ["erased", "erased"]
+
+
+async def test_a_delegate_of_a_forgotten_session_takes_no_late_answer(memory: Memory) -> None:
+    session = await memory.session("s")
+
+    async def delegate() -> None:
+        async with session.turn("Ask") as turn, turn.delegate("Find my number") as child:
+            await memory.forget(session="s")
+            await child.finish("It is 1")
+
+    with pytest.raises(SessionGone, match="forgotten"):
+        await delegate()
+    for info in await memory.store.scan_sessions():
+        assert {m.state for m in await memory.store.read(info.key)} == {"erased"}
+
+
+@pytest.mark.parametrize("owner", ["ana", "bea"])
+async def test_a_session_begins_again_under_the_id_of_a_forgotten_one(
+    memory: Memory, owner: str
+) -> None:
+    session = await memory.session("s", owner="ana", title=SECRET, system_prompt=SECRET)
+    said = Message(role="user", content=SECRET, id="it")
+    await session.append(said)
+    await memory.forget(session="s")
+
+    again = await memory.session("s", owner=owner, system_prompt="Be brief.")
+    assert (again.info.title, again.info.system_prompt, again.owner) == ("", "Be brief.", owner)
+    await again.append(Message(role="user", content="Hello"))
+    assert [info.id for info in await memory.list_sessions(owner=owner)] == ["s"]
+    assert [m.content for m in (await again.context()).messages] == ["Hello"]
+    if owner == "ana":  # tombstones stay: a late delivery is still known
+        (known,) = await again.append(said)
+        assert known.state == "erased"
+    told = await memory.forget(session="s")
+    assert (told.sessions, told.messages) == (1, 1)
+    assert await memory.list_sessions() == []
+
+
+async def test_a_fork_may_take_the_id_of_a_forgotten_session(memory: Memory) -> None:
+    session = await memory.session("s")
+    await session.append(Message(role="user", content="Hello"))
+    await session.fork(id="f")
+    other = await memory.session("g")
+    await other.append(Message(role="user", content=SECRET))
+    await memory.forget(session="g")
+    assert await texts(await session.fork(id="g")) == ["Hello"]
+    await memory.forget(session="g")
+    assert (await texts(session), await texts(await memory.get_session("f"))) == ([None], [None])
+
+
+async def test_a_session_that_began_again_is_not_closed_by_an_unfinished_cleaning(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.db"
+    async with await on_file(path) as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content=SECRET))
+        with reading(path):
+            assert (await memory.forget(session="s")).found == 1
+            again = await memory.session("s", title="Again")
+            await again.append(Message(role="user", content="Hello"))
+    async with await on_file(path) as memory:
+        assert await memory.store.scan(Scope(), FORGET) == []
+        assert found_in(tmp_path, SECRET) == []
+        again = await memory.get_session("s")
+        assert (again.info.title, await texts(again)) == ("Again", [None, "Hello"])
+
+
+async def test_prune_removes_tombstones_and_does_not_count_them(memory: Memory) -> None:
+    await (await memory.session("s")).append(Message(role="user", content=SECRET))
+    await memory.session("other")
+    await memory.forget(session="s")
+    seen: list[tuple[int, int]] = []
+    assert await memory.prune(0, progress=lambda *counts: seen.append(counts)) == 1
+    assert seen[-1] == (1, 1)
+    assert await memory.store.scan_sessions() == []
+
+
+async def test_neither_an_import_nor_a_copy_brings_a_forgotten_session_back(
+    memory: Memory,
+) -> None:
+    session = await memory.session("s", title=SECRET)
+    await session.append(Message(role="user", content=SECRET))
+    lines: list[bytes] = []
+    await export(memory.store, lines.append)
+    other = RamStore()
+    await Copying(memory.store, other).run()
+    await memory.forget(session="s")
+
+    await import_lines(memory.store, lines)
+    await Copying(other, memory.store).run()
+    info = await memory.store.get_session("s")
+    assert info is not None
+    assert (info.forgotten, info.title) == (True, "")
+    assert set(await texts(session)) == {None}
+    third = RamStore()
+    await Copying(memory.store, third).run()
+    copied = await third.get_session("s")
+    assert copied is not None
+    assert (copied.forgotten, copied.messages) == (True, 1)
+    assert await third.list_sessions() == []
 
 
 # --- copies and what was made ---
@@ -943,3 +1106,6 @@ def test_the_command_shows_asks_and_forgets(
     assert capsys.readouterr().out.startswith("Forgotten on ")
     assert command("--json", "forget", "--session", "shared", "--yes") == 0
     assert json.loads(capsys.readouterr().out)["messages"] == 4
+    for gone in (["show", "shared"], ["forget", "--session", "shared", "--yes"]):
+        assert command(*gone) == 2
+        assert "there is no session 'shared'; `keepthread sessions`" in capsys.readouterr().err

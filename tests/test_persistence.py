@@ -781,10 +781,11 @@ async def test_forget_reaches_what_a_chat_that_ended_kept_aside(
     assert not place.holds(SECRET)
     persistence = place.persistence()
     await persistence.begin()
-    states = {
-        message.state for message in await (await persistence.memory.get_session("s")).messages()
-    }
-    assert states == {"erased"}
+    store = persistence.memory.store
+    kept = await store.get_session("s")
+    assert kept is not None
+    assert kept.forgotten == (wish[0] != "--since")  # then no call but the store's finds it
+    assert {message.state for message in await store.read(kept.key)} == {"erased"}
     await persistence.close()
     assert not place.holds(SECRET)
 
@@ -819,7 +820,11 @@ async def test_forget_in_a_chat_reaches_what_another_chat_kept_aside(place: Plac
     await here.close()
     place.open.away.clear()
     await running.close()
-    assert [content for _, content in await place.contents("s")] == ["", ""]
+    async with Memory.open(place.address) as memory:
+        kept = await memory.store.get_session("s")
+        assert kept is not None
+        assert kept.forgotten
+        assert [m.state for m in await memory.store.read(kept.key)] == ["erased", "erased"]
     assert not place.holds(SECRET)
 
 

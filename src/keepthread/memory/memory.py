@@ -239,10 +239,11 @@ class Memory:
         try:
             made = await self.store.put_session(info)
         except SessionExists:
-            known = await self.store.get_session(id)
+            known = await self.store.get_session(info.id)
             if known is None or not known.forgotten:
                 raise
-            await self._services.forgetting().complete()  # else it would close it again
+            if await self._services.forgetting().complete():  # else it would be closed again
+                known = await self.store.describe(known.key)
             made = await begin_again(self.store, known, info)
         return self._services.session(made)
 

@@ -22,6 +22,7 @@ from keepthread.errors import (
     KeepthreadError,
     MessageNotFound,
     SessionExists,
+    SessionGone,
     SessionNotFound,
     StoreClosed,
     Unavailable,
@@ -154,6 +155,9 @@ async def deliver(
             stay.add(info.id)
             failed.append(f"session {info.id}: {_reason(error)}")
     failed += [reason async for reason in _forgetting(requests, store)]
+    if any(map(_is_of_sessions, requests)):
+        for id in whole:
+            await _hide_if_empty(store, id)
     return Delivered(count, whole, "; ".join(failed))
 
 
@@ -168,6 +172,24 @@ async def _forgetting(requests: Sequence[Mapping[str, Any]], store: Memory) -> A
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, later chats must start
             yield f"a request to forget: {_reason(error)}"
+
+
+def _is_of_sessions(request: Mapping[str, Any]) -> bool:
+    """Return whether a request was to forget whole sessions, before it got a time."""
+    given = {name for name, value in request.items() if value not in (None, False)}
+    return given <= {"session", "owner", "until", "answers", "rewrite"}
+
+
+async def _hide_if_empty(store: Memory, id: str) -> None:
+    """Forget a session as a whole of which a request left only tombstones."""
+    with suppress(SessionNotFound, SessionGone):
+        session = await store.get_session(id)
+        if not session.info.messages:
+            return
+        async for turn in _turns(session):
+            if any(message.state != "erased" for message in turn):
+                return
+        await store.forget(session=id)
 
 
 async def _sessions(memory: Memory) -> AsyncIterator[SessionInfo]:

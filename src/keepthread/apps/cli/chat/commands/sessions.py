@@ -138,10 +138,10 @@ async def save(chat: Chat, _: str) -> None:
 
 
 async def delete(chat: Chat, rest: str) -> None:
-    """Delete this session, or another by its id or number, and keep facts and forks.
+    """Delete this session, or another by its id or number, and keep facts.
 
-    It asks first. After this session another begins. `/forget` also erases all that was made from
-    it: copies in forks, summaries, facts.
+    It asks first. Forks stay, and after this session another begins. `/forget` also erases all
+    that was made from it: copies in forks, summaries, facts.
     """
     chat.at_home()
     memory = chat.talk.persistence.memory
