@@ -4,7 +4,7 @@ Some tenants look, others only have: sessions, messages, shelves, some under the
 looks knows every key, id and position of the others, and calls each method of the store with them:
 the answer must be the one for a session that was never there. On PostgreSQL every statement also
 runs without its conditions, with another tenant's number, or with both, as do the functions behind
-it; then row-level security alone holds.
+it and the views for people; then row-level security alone holds.
 """
 
 import asyncio
@@ -297,6 +297,7 @@ SEEING: Final = (
     *("get", "scan", "owners", "records_behind", "append", "append_all", "next_epoch"),
     *("append_with_care", "unread", "places", "parts", "fetch", "vectors_at", "nearest"),
     *("points_behind", "places_within", "points_within"),
+    *("v_sessions", "v_messages"),
 )
 """Statements that answer with rows; without conditions, with rows of one's own."""
 WHERE: Final = re.compile(r"\bWHERE\b")
@@ -376,6 +377,11 @@ class Looker:
             " WHERE pronamespace = 'keepthread'::regnamespace AND NOT prosecdef"
         )
         self.functions: list[str] = [text for (text,) in functions]
+        self.views: list[tuple[str, str]] = self._ask(
+            "SELECT relname, 'CREATE OR REPLACE VIEW keepthread.' || relname || ' WITH ('"
+            " || array_to_string(reloptions, ', ') || ') AS ' || pg_get_viewdef(oid) FROM pg_class"
+            " WHERE relnamespace = 'keepthread'::regnamespace AND relkind = 'v'"
+        )
 
     def look(self, way: Way, one: int, other: int) -> None:
         """Run every statement one way, for one tenant with what is another's."""
@@ -396,13 +402,17 @@ class Looker:
                     values = {str(place): value for place, value in enumerate(given)}
                     self._run(f"{name}, {way.name}", way, bent, values, own, mark_of(one))
                 self.tally.statements[way.name] += 1
+            for name, _ in self.views:
+                read = f"SELECT convert_to(v::text, 'UTF8') FROM keepthread.{name} v"
+                self._run(f"{name}, {way.name}", way, read, {}, own, mark_of(one))
+                self.tally.statements[way.name] += 1
 
     def _ask(self, statement: str, *values: Any) -> list[Any]:
         """Return what a superuser sees."""
         return self.db.execute(statement.encode(), values).fetchall()
 
     def _bend_functions(self, way: Way) -> None:
-        for text in self.functions:
+        for text in (*self.functions, *(view for _, view in self.views)):
             bent = text if way.conditions else without_where(text)
             # Who names another tenant is that tenant: what names it is taken out.
             bent = bent if way.number else NAMES_TENANT.sub("", bent)
@@ -575,6 +585,9 @@ def weak_walls(db: Any) -> list[str]:
         " AND NOT (relrowsecurity AND relforcerowsecurity)"
         " UNION ALL SELECT relname || ': owned by the role' FROM pg_class"
         " WHERE relowner = 'keepthread_app'::regrole"
+        " UNION ALL SELECT relname || ': runs with the rights of its owner' FROM pg_class"
+        " WHERE relnamespace = 'keepthread'::regnamespace AND relkind = 'v'"
+        " AND NOT coalesce(reloptions, '{}') @> '{security_barrier=true,security_invoker=true}'"
         " UNION ALL SELECT rolname || ': is above the walls' FROM pg_roles"
         " WHERE rolname = 'keepthread_app' AND (rolsuper OR rolbypassrls)"
         " UNION ALL SELECT 'the names of tenants can be read'"

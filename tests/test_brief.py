@@ -4,22 +4,102 @@ A test has the number of its statement and goes through the public API or the re
 """
 
 import json
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from keepthread import Memory, Message, sync
+from keepthread import Memory, Message, ToolCall, sync
 from keepthread.errors import SessionExists, SessionNotFound
 from keepthread.interchange.transcripts import save_transcript
 from keepthread.models.tokens import Estimator
+from servers.postgres import PostgresServer
 from tests import test_harombe as harombe
 from tests.test_cli import keepthread
 from tests.test_harombe import written
 
 # --- the notes' own shapes ---
+
+SESSION_COLUMNS = ["id", "created_at", "updated_at", "metadata", "system_prompt"]
+MESSAGE_COLUMNS = [
+    *("id", "session_id", "role", "content"),
+    *("tool_calls", "tool_call_id", "name", "created_at"),
+]
+
+
+async def talk(memory: Memory) -> None:
+    """Store a conversation with a tool call, one that is forgotten, and one of another tenant."""
+    meta = {"user": "ana", "tags": ["work"]}
+    session = await memory.session("s", system_prompt="Be brief.", meta=meta)
+    call = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')
+    await session.append(
+        Message(role="user", content="Weather in Oslo?", id="m1"),
+        Message(role="assistant", tool_calls=[call], id="m2"),
+        Message(role="tool", content="3 °C", tool_call_id="call_1", name="weather", id="m3"),
+        Message(role="assistant", content="Cold \ud800.\0", id="m4"),
+    )
+    await (await memory.session("gone")).add_message("user", "secret")
+    await memory.forget(session="gone")
+    await (await memory.tenant("other").session("theirs")).add_message("user", "theirs")
+
+
+TOLD = [
+    ("m1", "s", "user", "Weather in Oslo?", None, None),
+    ("m2", "s", "assistant", "", None, None),
+    ("m3", "s", "tool", "3 °C", "call_1", "weather"),
+]
+
+
+async def test_090_and_094_the_tables_of_the_note_are_views_on_sqlite(tmp_path: Path) -> None:
+    async with Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator()) as memory:
+        await talk(memory)
+    with closing(sqlite3.connect(tmp_path / "chat.db")) as db:
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        sessions = db.execute("SELECT * FROM v_sessions WHERE tenant = 'default'")
+        assert [name for name, *_ in sessions.description][:5] == SESSION_COLUMNS
+        ((id, created_at, updated_at, metadata, prompt, *_),) = sessions
+        assert (id, prompt, json.loads(metadata)["tags"]) == ("s", "Be brief.", ["work"])
+        for moment in (created_at, updated_at):
+            assert abs(datetime.fromisoformat(f"{moment}Z").timestamp() - time.time()) < 60
+        query = "SELECT * FROM v_messages WHERE tenant = 'default' ORDER BY session_id, seq"
+        messages = db.execute(query)
+        assert [name for name, *_ in messages.description][:8] == MESSAGE_COLUMNS
+        *rows, last = messages
+        assert [(*row[:4], *row[5:7]) for row in rows] == TOLD
+        assert json.loads(rows[1][4])[0]["name"] == "weather"
+        assert last[3].startswith("Cold ")
+        with pytest.raises(sqlite3.OperationalError, match="cannot modify v_messages"):
+            db.execute("DELETE FROM v_messages")
+
+
+async def test_090_and_094_the_tables_of_the_note_are_views_on_postgres(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.empty()
+    async with Memory.open(url, counter=Estimator()) as memory:
+        await talk(memory)
+    with psycopg.connect(url, autocommit=True) as db:
+        assert db.execute("SELECT * FROM keepthread.v_sessions").fetchall() == []
+        number = "keepthread.tenant_number('default', false)::text"
+        db.execute(f"SELECT set_config('keepthread.tenant', {number}, false)".encode())
+        sessions = db.execute("SELECT * FROM keepthread.v_sessions")
+        assert [column.name for column in sessions.description or ()][:5] == SESSION_COLUMNS
+        ((id, created_at, updated_at, metadata, prompt, *_),) = sessions.fetchall()
+        assert (id, prompt, metadata["tags"]) == ("s", "Be brief.", ["work"])
+        for moment in (created_at, updated_at):
+            assert abs(moment.timestamp() - time.time()) < 60
+        messages = db.execute("SELECT * FROM keepthread.v_messages ORDER BY session_id, seq")
+        assert [column.name for column in messages.description or ()][:8] == MESSAGE_COLUMNS
+        *rows, last = messages.fetchall()
+        assert [(*row[:4], *row[5:7]) for row in rows] == TOLD
+        assert rows[1][4][0]["name"] == "weather"
+        assert last[3] == "Cold \ufffd.\ufffd"
 
 
 async def test_098_a_session_is_created_without_an_id() -> None:

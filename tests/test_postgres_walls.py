@@ -113,6 +113,28 @@ async def test_words_are_behind_a_door_of_their_own(
             see(app, tenants[0], write.format(*["keepthread.asked"] * 2))
 
 
+async def test_views_show_one_tenant_even_with_the_rights_of_their_owner(
+    postgres: PostgresServer, store: PostgresStore, app: psycopg.Connection
+) -> None:
+    await fill(store, 3)
+    await fill(store.tenant("other"), 4)
+    numbers = dict(
+        postgres.execute("SELECT convert_from(name, 'UTF8'), tenant FROM keepthread.tenants")
+    )
+    for invoker in ("true", "false"):  # servers before 15 have only the second
+        for view, rows in (("v_sessions", 4), ("v_messages", 8)):
+            postgres.execute(f"ALTER VIEW keepthread.{view} SET (security_invoker = {invoker})")
+            look = f"SELECT 1 FROM keepthread.{view}"
+            assert len(see(app, numbers["other"], look)) == rows
+            for nobody in (None, 0, 999_999):
+                assert see(app, nobody, look) == []
+            with psycopg.connect(postgres.url(), autocommit=True) as superuser:
+                assert len(see(superuser, numbers["other"], look)) == rows
+                assert see(superuser, None, look) == []
+                with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+                    see(superuser, numbers["other"], f"DELETE FROM keepthread.{view} RETURNING 1")
+
+
 async def test_a_row_of_another_tenant_cannot_be_written(
     postgres: PostgresServer, store: PostgresStore, app: psycopg.Connection
 ) -> None:

@@ -68,6 +68,20 @@ async def test_a_file_with_more_than_our_tables_is_refused(
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "DROP VIEW v_sessions",
+        "DROP VIEW v_messages; CREATE VIEW v_messages AS SELECT * FROM messages",
+    ],
+)
+async def test_a_file_whose_view_was_changed_is_refused(path: Path, script: str) -> None:
+    await one_session(path)
+    prepare(path, script)
+    with pytest.raises(Damaged, match="schema is damaged"):
+        await SQLiteStore.open(path)
+
+
 async def test_a_file_whose_table_was_changed_is_refused(path: Path) -> None:
     await one_session(path)
     prepare(

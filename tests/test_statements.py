@@ -34,6 +34,8 @@ CREATED: Final = "created"
 """A database that the test of PostgreSQL's functions creates."""
 
 ELSEWHERE: Final = {
+    "readable": "test_brief.py::test_090_and_094_the_tables_of_the_note_are_views_on_postgres",
+    "readable_json": "test_brief.py::test_090_and_094_the_tables_of_the_note_are_views_on_postgres",
     "count_pieces": "test_finding.py::test_the_largest_session_goes_with_the_whole_index",
     "points_behind": "test_postgres_finding.py::test_without_pgvector_all_vectors_are_compared",
 }

@@ -14,8 +14,9 @@ _FILES: Final = (
     "indexing",
     "search",
     "vectors",
+    "views",
 )
-FORMAT: Final = 18
+FORMAT: Final = 19
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

@@ -1,7 +1,7 @@
-"""The schema a file must have: the tables and indexes of `schema.sql`, nothing else.
+"""The schema a file must have: the tables, indexes and views of `schema.sql`, nothing else.
 
-A trigger or a view runs its own SQL whenever we read or write, so a file that somebody else
-prepared could copy messages, change them or keep what `forget` removes.
+A trigger or a view that somebody else wrote runs its own SQL whenever we read or write, so a file
+that they prepared could copy messages, change them or keep what `forget` removes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _by_name(text: str) -> dict[str, str]:
 
 SQL: Final = _by_name(_read("statements.sql"))
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """The format this keepthread reads and writes; every edit of `schema.sql` raises it."""
 
 Entry: TypeAlias = tuple[str, str, str, str | None]

@@ -119,3 +119,43 @@ CREATE TABLE vectors (
     data       BLOB    NOT NULL,
     UNIQUE (place, view)
 );
+
+-- Views for people and reporting tools: the log by plain names. keepthread itself does not use them.
+-- Erased messages, delegated tasks, and sessions that are not complete or were forgotten are left out.
+-- Times are in UTC.
+CREATE VIEW v_sessions AS
+SELECT id,
+       strftime('%Y-%m-%d %H:%M:%f', created_at, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%d %H:%M:%f', active_at, 'unixepoch') AS updated_at,
+       json_extract(json, '$.meta') AS metadata,
+       json_extract(json, '$.system_prompt') AS system_prompt,
+       owner,
+       json_extract(json, '$.title') AS title,
+       json_extract(json, '$.tags') AS tags,
+       tenant
+FROM (
+    SELECT *, CASE WHEN json_valid(CAST(details AS TEXT)) THEN CAST(details AS TEXT) END AS json
+    FROM sessions
+)
+WHERE ready AND kind <> 2;
+
+CREATE VIEW v_messages AS
+SELECT CASE WHEN typeof(m.id) = 'blob' THEN lower(hex(m.id)) ELSE m.id END AS id,
+       s.id AS session_id,
+       CASE m.role WHEN 0 THEN 'system' WHEN 1 THEN 'user' WHEN 2 THEN 'assistant' WHEN 3 THEN 'tool' END AS role,
+       CAST(m.content AS TEXT) AS content,
+       json_extract(m.json, '$.tool_calls') AS tool_calls,
+       json_extract(m.json, '$.tool_call_id') AS tool_call_id,
+       json_extract(m.json, '$.name') AS name,
+       strftime('%Y-%m-%d %H:%M:%f', m.created_at, 'unixepoch') AS created_at,
+       m.seq,
+       m.turn,
+       m.tokens,
+       json_extract(m.json, '$.author') AS author,
+       s.tenant
+FROM (
+    SELECT *, CASE WHEN json_valid(CAST(extra AS TEXT)) THEN CAST(extra AS TEXT) END AS json
+    FROM messages
+) AS m
+JOIN sessions AS s ON s.sid = m.sid
+WHERE s.ready AND s.kind <> 2 AND m.content IS NOT NULL;

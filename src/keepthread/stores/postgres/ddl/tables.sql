@@ -1,5 +1,5 @@
 -- The schema of the PostgreSQL store, in files by subject: this one comes first, then `security`, then
--- the functions. Until the first release these files are edited in place: an edit raises `FORMAT` in
+-- the functions, then the views. Until the first release these files are edited in place: an edit raises `FORMAT` in
 -- `schema.py`, and databases of an earlier format are refused. From the first release on, changes are
 -- migrations that only add.
 --
