@@ -7,6 +7,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from datetime import UTC, datetime
@@ -18,11 +19,16 @@ import pytest
 from keepthread import Memory, Message, ToolCall, sync
 from keepthread.errors import SessionExists, SessionNotFound
 from keepthread.interchange.transcripts import save_transcript
+from keepthread.models import OpenAIModel
 from keepthread.models.tokens import Estimator
+from keepthread.orchestrator import Models, Orchestrator, Runnable
+from keepthread.testing.server import ScriptedServer
+from keepthread.types import JSON
 from servers.postgres import PostgresServer
 from tests import test_harombe as harombe
 from tests.test_cli import keepthread
 from tests.test_harombe import written
+from tests.weather import DEGREES, TOOL, Weather, mind
 
 # --- the notes' own shapes ---
 
@@ -252,3 +258,49 @@ async def test_031_103_a_command_deletes_a_session_and_keeps_facts(tmp_path: Pat
     assert done.stderr == "Deleted session mine, 1 messages; facts stay\n"
     assert "mine" not in command("sessions", store=store).stdout
     assert "Likes apples" in command("facts", store=store).stdout
+
+
+async def test_033_and_034_an_orchestrator_holds_the_parts_and_processes(tmp_path: Path) -> None:
+    weather = Weather()
+    with ScriptedServer(otherwise=mind) as server:
+        model = OpenAIModel("gpt", key="k", base_url=server.openai, retries=0)
+        url = f"sqlite:///{tmp_path}/chat.db"
+        async with Memory.open(url, counter=Estimator()) as memory:
+            orchestrator = Orchestrator(memory, Models.all(model), [weather.tool()])
+            said = await orchestrator.process("What is the weather in Jakarta?")
+            assert said == "It is 32 °C in Jakarta."
+            assert await orchestrator.process("How about Tokyo?") == "It is 18 °C in Tokyo."
+            other = await orchestrator.process("How about Oslo?", user_id="ana")
+            assert other == "About what?", "another user has another conversation"
+            assert {info.id: info.owner for info in await memory.list_sessions()} == {
+                "default": "default",
+                "ana": "ana",
+            }
+            await (await orchestrator.session()).clear()
+            assert await orchestrator.process("How about Oslo?") == "About what?"
+        await model.close()
+
+
+def test_034_the_orchestrator_also_blocks(tmp_path: Path) -> None:
+    threads: list[threading.Thread] = []
+    events: list[str] = []
+
+    def weather(city: str) -> dict[str, JSON]:
+        threads.append(threading.current_thread())
+        return {"city": city, "degrees": DEGREES[city]}
+
+    with ScriptedServer(otherwise=mind) as server:
+        model = OpenAIModel("gpt", key="k", base_url=server.openai, retries=0)
+        url = f"sqlite:///{tmp_path}/chat.db"
+        with sync.Memory.open(url, counter=Estimator()) as memory:
+            tools = [Runnable(TOOL, weather), Runnable(TOOL._replace(name="other"), Weather())]
+            orchestrator = sync.Orchestrator(memory, Models.all(model), tools)
+            said = orchestrator.process(
+                "What is the weather in Jakarta?",
+                on_event=lambda event: events.append(type(event).__name__),
+            )
+            assert said == "It is 32 °C in Jakarta."
+            assert orchestrator.process("How about Tokyo?", "ana") == "About what?"
+            assert orchestrator.session("ana").status().turns == 1
+    assert threads == [threading.current_thread()]
+    assert events[0] == "Routed"

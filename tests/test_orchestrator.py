@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keepthread import Memory, Message, Session
+from keepthread.errors import ModelUnavailable, SessionNotFound
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.models.tokens import counter
 from keepthread.orchestrator import (
@@ -19,6 +20,7 @@ from keepthread.orchestrator import (
     Event,
     Limits,
     Models,
+    Orchestrator,
     Planned,
     Routed,
     Runnable,
@@ -28,7 +30,7 @@ from keepthread.orchestrator import (
 from keepthread.protocols import ChatModel
 from keepthread.testing.script import Received, Say
 from keepthread.testing.server import ScriptedServer
-from tests.weather import Weather, mind, remembered, stage_of
+from tests.weather import TOOL, Weather, mind, remembered, stage_of
 
 SEED = 20_261_115
 
@@ -95,6 +97,41 @@ async def test_what_was_cleared_is_not_understood_any_more(house: House) -> None
     answer = await house.ask("How about Tokyo?", session)
     assert (answer.text, answer.plan) == ("About what?", None)
     assert house.asked("router")[1].text == "Request: How about Tokyo?"
+
+
+async def test_an_orchestrator_answers_each_user_with_the_same_rules(house: House) -> None:
+    tools = [house.weather.tool()]
+    orchestrator = Orchestrator(house.memory, house.models, tools, system_prompt="Be kind.")
+    events: list[Event] = []
+    for _ in range(2):  # a message that is delivered twice is answered once
+        said = await orchestrator.process(
+            "What is the weather in Jakarta?", "ana", id="m1", on_event=events.append
+        )
+        assert said == "It is 32 °C in Jakarta."
+    assert house.weather.asked == ["Jakarta"]
+    assert isinstance(events[0], Routed)
+    session = await orchestrator.session("ana")
+    assert (session.owner, session.info.system_prompt) == ("ana", "Be kind.")
+    await house.memory.session("bea", owner="somebody else")
+    with pytest.raises(SessionNotFound):
+        await orchestrator.process("Hello", "bea")
+    strict = Orchestrator(house.memory, house.models, tools, limits=Limits(stage_seconds=1e-9))
+    with pytest.raises(ModelUnavailable, match="the router took longer"):
+        await strict.process("How about Tokyo?", "ana")
+
+
+async def test_a_tool_may_be_a_plain_function(house: House) -> None:
+    def weather(city: str) -> dict[str, Any]:
+        if city == "Tokyo":
+            raise RuntimeError("the station is closed")
+        return {"city": city, "degrees": 32}
+
+    tools = [Runnable(TOOL, weather)]
+    session = await house.memory.session("trip")
+    first = await house.ask("What is the weather in Jakarta?", session, tools=tools)
+    assert first.text == "It is 32 °C in Jakarta."
+    second = await house.ask("How about Tokyo?", session, tools=tools)
+    assert second.results[0].text == "Tokyo: unknown"
 
 
 async def test_status_counts_the_conversation_and_not_the_work_on_it(house: House) -> None:

@@ -29,6 +29,7 @@ from keepthread.memory.facts.facts import Facts
 from keepthread.memory.tool_calls import INTERRUPTED
 from keepthread.memory.turn import NO_ANSWER
 from keepthread.models.tokens import Estimator
+from keepthread.orchestrator import Orchestrator
 from keepthread.protocols import Progress
 from keepthread.sync import Memory, Session
 from keepthread.sync import loop as hop
@@ -39,6 +40,7 @@ TWINS = [
     (keepthread.Session, sync.Session),
     (keepthread.Turn, sync.Turn),
     (Facts, sync.Facts),
+    (Orchestrator, sync.Orchestrator),
 ]
 COLOURS = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 

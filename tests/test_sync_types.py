@@ -13,6 +13,7 @@ import pytest
 import keepthread
 from keepthread import sync
 from keepthread.memory.facts.facts import Facts
+from keepthread.orchestrator import Orchestrator
 from keepthread.stores.outbox.store import Outbox
 
 PAIRS = [
@@ -21,6 +22,7 @@ PAIRS = [
     (keepthread.Turn, sync.Turn),
     (Facts, sync.Facts),
     (Outbox, sync.Outbox),
+    (Orchestrator, sync.Orchestrator),
 ]
 RIGHT = """
 from collections.abc import Callable
@@ -28,7 +30,9 @@ from typing import assert_type
 
 from keepthread import Context, Message, Receipt, SessionInfo, Verification
 from keepthread.memory.facts.types import Fact
-from keepthread.sync import Facts, Memory, Session, Turn
+from keepthread.orchestrator import Models
+from keepthread.sync import Facts, Memory, Orchestrator, Session, Turn
+from keepthread.testing.model import ScriptedModel
 
 with Memory.open("ram://", tenant="a", keep_why=2) as memory:
     assert_type(memory, Memory)
@@ -49,6 +53,9 @@ with Memory.open("ram://", tenant="a", keep_why=2) as memory:
         assert_type(turn.context("chat", budget=500), Context)
         assert_type(turn.finish("hi"), Message)
     clear: Callable[[], None] = session.clear
+    orchestrator = Orchestrator(memory, Models.all(ScriptedModel([])), [])
+    assert_type(orchestrator.process("hello", "ana"), str)
+    assert_type(orchestrator.session("ana"), Session)
     Session.clear(session)
 """
 WRONG = """

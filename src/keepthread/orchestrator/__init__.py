@@ -1,11 +1,11 @@
 """Router, planner, executor, synthesizer: a small pipeline over chat models, with memory.
 
-These are plain functions, to use directly or as an example of how to add memory to a pipeline. The
-rest of the library does not depend on them.
+These are plain functions, to use directly or as an example of how to add memory to a pipeline, and
+`Orchestrator`, which holds their parts together. Stores and memory do not depend on them.
 """
 
 from keepthread.orchestrator.models import Fallback
-from keepthread.orchestrator.pipeline import orchestrate, run
+from keepthread.orchestrator.pipeline import Orchestrator, orchestrate, run
 from keepthread.orchestrator.planner import plan
 from keepthread.orchestrator.router import route
 from keepthread.orchestrator.types import (
@@ -35,6 +35,7 @@ __all__ = [
     "Fallback",
     "Limits",
     "Models",
+    "Orchestrator",
     "Plan",
     "Planned",
     "Result",

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.ids import distinct_calls
 from keepthread.errors import InvalidInput, ModelRefused, ToolError, ToolUnavailable
+from keepthread.memory.tool_calls import run_tool
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator.types import EventHandler, Limits, Runnable, Subtask, Used
 from keepthread.protocols import ChatModel
@@ -59,7 +60,7 @@ class Specialist(NamedTuple):
             nonlocal ran, failed
             ran = True
             try:
-                return await _within(self.limits.tool_seconds, tool.run(**arguments))
+                return await _within(self.limits.tool_seconds, run_tool(tool.run, arguments))
             except Exception as error:
                 failed = str(error) or type(error).__name__
                 raise

@@ -1,8 +1,8 @@
 """Data types of the pipeline: routes, plans, results, and events while it runs."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from keepthread.errors import InvalidInput
 from keepthread.protocols import ChatModel
@@ -72,8 +72,8 @@ class Runnable(NamedTuple):
     """A tool, and the function that runs it."""
 
     tool: Tool
-    run: Callable[..., Awaitable[JSON]]
-    """Takes the arguments by name, and returns a text or other JSON."""
+    run: Callable[..., Any]
+    """Takes the arguments by name, may be asynchronous, and returns a text or other JSON."""
     cache_turns: int = 0
     """Turns for which a result is cached; 0: none."""
     side_effects: bool = False

@@ -4,7 +4,21 @@
 in a notebook. Any thread may call it.
 """
 
+import importlib
+import typing
+
 from keepthread.sync.memory import Facts, Memory, Outbox
 from keepthread.sync.session import Session, Turn
 
-__all__ = ["Facts", "Memory", "Outbox", "Session", "Turn"]
+if typing.TYPE_CHECKING:
+    from keepthread.sync.orchestrator import Orchestrator
+
+__all__ = ["Facts", "Memory", "Orchestrator", "Outbox", "Session", "Turn"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the orchestrator on first use: most programs do without it."""
+    if name != "Orchestrator":
+        raise AttributeError(f"module 'keepthread.sync' has no attribute {name!r}")
+    value = globals()[name] = importlib.import_module("keepthread.sync.orchestrator").Orchestrator
+    return value

@@ -122,7 +122,9 @@ async def _close_when_asked(closing: asyncio.Future[Close]) -> None:
     finally:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.get_running_loop().shutdown_default_executor()
+        loop = asyncio.get_running_loop()
+        await loop.shutdown_asyncgens()  # closes the connections of models that were used here
+        await loop.shutdown_default_executor()
 
 
 def _set_result(answer: asyncio.Future[Any], outcome: object) -> None:

@@ -1,0 +1,77 @@
+"""The orchestrator, blocking: memory, models and tools in one object."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keepthread.orchestrator import Limits, Models, Runnable
+from keepthread.orchestrator import Orchestrator as AsyncOrchestrator
+from keepthread.orchestrator.types import EventHandler, noop
+from keepthread.sync.derive import Wrapper
+from keepthread.sync.loop import Call
+from keepthread.sync.memory import Memory
+from keepthread.sync.session import Session
+
+
+class Orchestrator(Wrapper[AsyncOrchestrator]):
+    """Memory, models and tools in one object, with a session for each user.
+
+    It is `keepthread.orchestrator.Orchestrator` without `await`. Plain functions of tools, and
+    `on_event`, are called in the thread that waits, one after another.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        models: Models,
+        tools: Sequence[Runnable] = (),
+        *,
+        system_prompt: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Take the parts; the caller opens and closes the memory."""
+        loop, wrapped = memory._loop, memory._wrapped  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - hidden from users only
+        parts = AsyncOrchestrator(
+            wrapped, models, tools, system_prompt=system_prompt, limits=limits
+        )
+        super().__init__(loop, parts)
+        self.memory = memory
+        self.models = models
+        self.tools = tools
+        self.limits = limits
+        self.system_prompt = system_prompt
+
+    def process(
+        self,
+        message: str,
+        user_id: str = "default",
+        *,
+        id: str | None = None,
+        on_event: EventHandler = noop,
+    ) -> str:
+        """See `keepthread.orchestrator.Orchestrator.process`."""
+        call = Call(self._loop)
+        orchestrator = AsyncOrchestrator(
+            self._wrapped.memory,
+            self.models,
+            [each._replace(run=_in_caller(call, each.run)) for each in self.tools],
+            system_prompt=self.system_prompt,
+            limits=self.limits,
+        )
+        told = call.notify_caller(on_event)
+        return call.run(orchestrator.process, message, user_id, id=id, on_event=told)
+
+    def session(self, user_id: str = "default") -> Session:
+        """See `keepthread.orchestrator.Orchestrator.session`."""
+        return Session(self._loop, self._loop.run(self._wrapped.session, user_id))
+
+
+def _in_caller(call: Call, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool that is called in the caller's thread; a coroutine is awaited in the loop."""
+    called = call.call_caller(run)
+
+    async def ran(**arguments: Any) -> Any:
+        value = await called(**arguments)
+        return await value if inspect.isawaitable(value) else value
+
+    return ran
