@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from keepthread import Memory, Message, ToolCall, sync
+from keepthread import Memory, Message, ProactiveTool, ProvidedNote, ToolCall, sync
 from keepthread.errors import SessionExists, SessionNotFound
 from keepthread.interchange.transcripts import save_transcript
 from keepthread.models import OpenAIModel
@@ -304,3 +305,35 @@ def test_034_the_orchestrator_also_blocks(tmp_path: Path) -> None:
             assert orchestrator.session("ana").status().turns == 1
     assert threads == [threading.current_thread()]
     assert events[0] == "Routed"
+
+
+async def test_184_proactive_tools_are_fetched_by_providers() -> None:
+    fetched: list[JSON] = []
+
+    async def screen(data: Mapping[str, JSON]) -> ProvidedNote | None:
+        if data["screen"] != "champion":
+            return None
+        fetched.append(data["name"])
+        details = {"name": data["name"], "power": 9}
+        tool = ProactiveTool("champion_details", details, {"name": data["name"]}, cache_turns=3)
+        return ProvidedNote(f"The user looks at champion {data['name']}.", [tool])
+
+    def never(**_: JSON) -> str:
+        raise AssertionError("the result is known")
+
+    counter, providers = Estimator(), {"screen": screen}
+    async with Memory.open("ram://", counter=counter, providers=providers) as memory:
+        session = await memory.session("s")
+        assert await session.provide({"screen": "menu"}) == []
+        data: dict[str, JSON] = {"screen": "champion", "name": "droideka"}
+        assert await session.provide(data) == ["screen"]
+        assert await session.provide(data) == [], "once for a session"
+        assert fetched == ["droideka"]
+        async with session.turn("How strong is it?") as turn:
+            text = (await turn.context()).text
+            assert "Note screen: > The user looks at champion droideka." in text
+            args: dict[str, JSON] = {"name": "droideka"}
+            assert '"power":9' in await turn.tool("champion_details", args, never, cache_turns=3)
+            await turn.finish("9.")
+        await session.clear()
+        assert await session.provide(data) == ["screen"]

@@ -1,13 +1,23 @@
 """Notes: what a program knows, put into the log once, shown as a quotation, never an order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keepthread import Context, Memory, Message, Options, ProactiveTool, RamStore, Scope, Session
+from keepthread import (
+    Context,
+    Memory,
+    Message,
+    Options,
+    ProactiveTool,
+    ProvidedNote,
+    RamStore,
+    Scope,
+    Session,
+)
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, Unavailable
 from keepthread.models.tokens import Estimator
@@ -434,3 +444,41 @@ async def test_a_record_that_names_no_note_is_passed_over(memory: Memory, sessio
 async def name(store: Store, session: SessionKey, *seqs: int) -> None:
     spans = [Span(session=session, first=seq, last=seq) for seq in seqs]
     await store.put(Scope(session=session), NOTE, "screen", "what?", made_of=spans)
+
+
+# --- providers ---
+
+
+async def test_each_provider_is_asked_for_a_note_that_is_missing() -> None:
+    asked: list[str] = []
+
+    def cart(data: Mapping[str, JSON]) -> ProvidedNote:
+        asked.append("cart")
+        if data.get("down"):
+            raise RuntimeError("the shop is closed")
+        return ProvidedNote(f"{data['items']} items in the cart.")
+
+    async def nothing(_: Mapping[str, JSON]) -> None:
+        asked.append("nothing")
+
+    providers = {"cart": cart, "nothing": nothing}
+    async with Memory.open("ram://", counter=Estimator(), providers=providers) as memory:
+        session = await memory.session("s")
+        with pytest.raises(RuntimeError, match="the shop is closed"):
+            await session.provide({"down": True})
+        assert await session.provide({"items": 2}) == ["cart"]
+        assert await session.provide({"items": 3}) == []
+        assert asked == ["cart", "cart", "nothing", "nothing"]
+        (note,) = await session.messages()
+        assert (note.content, note.origin) == ("2 items in the cart.", "tool")
+        other = await memory.tenant("other").session("s")
+        assert await other.provide({"items": 4}) == ["cart"]
+
+
+async def test_a_provider_is_a_function_that_returns_a_note() -> None:
+    with pytest.raises(InvalidInput, match="provider 'cart' must be a function, not 1"):
+        Memory.open("ram://", providers={"cart": 1})  # pyright: ignore[reportArgumentType]
+    wrong: Any = {"cart": lambda _: "text"}
+    async with Memory.open("ram://", counter=Estimator(), providers=wrong) as memory:
+        with pytest.raises(InvalidInput, match="must return a ProvidedNote, not 'text'"):
+            await (await memory.session("s")).provide({})

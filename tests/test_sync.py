@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,17 @@ from typing import Any
 import pytest
 
 import keepthread
-from keepthread import Message, Options, ProactiveTool, RamStore, ToolCall, Verification, View, sync
+from keepthread import (
+    Message,
+    Options,
+    ProactiveTool,
+    ProvidedNote,
+    RamStore,
+    ToolCall,
+    Verification,
+    View,
+    sync,
+)
 from keepthread.errors import (
     BudgetTooSmall,
     InvalidInput,
@@ -33,7 +43,7 @@ from keepthread.orchestrator import Orchestrator
 from keepthread.protocols import Progress
 from keepthread.sync import Memory, Session
 from keepthread.sync import loop as hop
-from keepthread.types import SessionKey
+from keepthread.types import JSON, SessionKey
 
 TWINS = [
     (keepthread.Memory, sync.Memory),
@@ -250,6 +260,27 @@ def test_a_tool_runs_in_the_callers_thread(memory: Memory) -> None:
         ("look", '{"Lima":2}'),
         ("see", "a tree"),
     ]
+
+
+def test_providers_are_called_in_the_thread_that_waits() -> None:
+    threads: list[threading.Thread] = []
+
+    def screen(data: Mapping[str, JSON]) -> ProvidedNote:
+        threads.append(threading.current_thread())
+        assert memory.session("other").messages() == []  # may use the memory itself
+        return ProvidedNote(f"Page {data['page']}.")
+
+    async def user(_: Mapping[str, JSON]) -> ProvidedNote:
+        await asyncio.sleep(0)
+        return ProvidedNote("A guest.")
+
+    providers = {"screen": screen, "user": user}
+    with Memory.open("ram://", counter=Estimator(), providers=providers) as memory:
+        session = memory.session("s")
+        assert session.provide({"page": 2}) == ["screen", "user"]
+        assert session.provide({"page": 3}) == []
+        assert [message.content for message in session.messages()] == ["Page 2.", "A guest."]
+    assert threads == [threading.current_thread()]
 
 
 def test_threads_at_once_run_a_tool_once(memory: Memory) -> None:

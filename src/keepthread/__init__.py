@@ -39,6 +39,7 @@ if typing.TYPE_CHECKING:
         Message,
         Native,
         ProactiveTool,
+        ProvidedNote,
         Record,
         Scope,
         SessionInfo,
@@ -70,6 +71,7 @@ __all__ = [
     "Options",
     "PostgresStore",
     "ProactiveTool",
+    "ProvidedNote",
     "RamStore",
     "Recall",
     "Receipt",
@@ -119,8 +121,8 @@ _NAMES: typing.Final = {
     "memory.why_log": "Explanation",
     "stores": "PostgresStore RamStore RedisStore SQLiteStore",
     "types": (
-        "Attachment CachedTool Choice Damage ForkPoint Message Native ProactiveTool Record Scope "
-        "SessionInfo SessionKey Span ToolCall Verification"
+        "Attachment CachedTool Choice Damage ForkPoint Message Native ProactiveTool ProvidedNote "
+        "Record Scope SessionInfo SessionKey Span ToolCall Verification"
     ),
 }
 """The public names of each module. It is imported on first use: no program needs all of them."""

@@ -253,6 +253,13 @@ class ProactiveTool(NamedTuple):
     """Turns it stays cached, the current one included."""
 
 
+class ProvidedNote(NamedTuple):
+    """A note that a provider returns: text for the model, and tool results that belong to it."""
+
+    text: str
+    tools: Sequence[ProactiveTool] = ()
+
+
 class Digest(NamedTuple):
     """A shortened version of a long answer."""
 

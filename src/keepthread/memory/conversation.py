@@ -24,6 +24,7 @@ from keepthread.protocols import (
     History,
     KnownFact,
     Material,
+    NoteProvider,
     Recalled,
     RecallRequest,
     Store,
@@ -63,6 +64,8 @@ class Conversation(NamedTuple):
     """Whether it sees nothing of the owner's other sessions; True for a delegated task."""
     knows: bool = True
     """Whether it sees the owner's facts."""
+    providers: Mapping[str, NoteProvider] = {}
+    """Functions that are asked for notes, by the notes' keys."""
 
     async def append(
         self, messages: Sequence[Message], *, expect: int | None = None, turn: int | None = None

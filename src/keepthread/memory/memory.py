@@ -27,7 +27,7 @@ from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services, Tenants
 from keepthread.memory.session import Session
 from keepthread.memory.summaries import Compaction
-from keepthread.protocols import Embedder, Progress, Store, TokenCounter, Tracer
+from keepthread.protocols import Embedder, NoteProvider, Progress, Store, TokenCounter, Tracer
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import begin_again
 from keepthread.stores.records import check_durability
@@ -85,6 +85,7 @@ class Memory:
         embedder: Embedder | None = None,
         extraction: "Extraction | None" = None,
         keep_why: int = 0,
+        providers: Mapping[str, NoteProvider] | None = None,
         tracer: Tracer | None = None,
         durability: Durability | None = None,
         outbox: str | None = None,
@@ -102,6 +103,7 @@ class Memory:
         - `embedder`: makes vectors, so that search also finds other words for the same thing.
         - `extraction`: how facts are extracted from conversations; None extracts none.
         - `keep_why`: how many explanations of contexts each session keeps.
+        - `providers`: functions that `session.provide` asks for notes, by the notes' keys.
         - `tracer`: gets a span for each append, context, compact and tool.
         - `durability`: the least a write must survive: `memory`, `process`, `power` or
           `replicated`; an engine that gives less raises `DurabilityTooLow`.
@@ -117,6 +119,7 @@ class Memory:
             embedder=embedder,
             extraction=extraction,
             keep_why=keep_why,
+            providers=providers,
             tracer=tracer,
             clock=clock,
             ids=ids,

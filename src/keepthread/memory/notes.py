@@ -5,7 +5,7 @@ of that key. So processes that run at the same moment write the same message, on
 the record, and the next call completes what a crash left half done.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple, TypeAlias
@@ -20,9 +20,10 @@ from keepthread.memory.history import current_turn
 from keepthread.memory.material import marks_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import ToolRequest, pair, text_of, tool_request
+from keepthread.protocols import NoteProvider
 from keepthread.stores.kinds import MARKS, NOTE
 from keepthread.stores.validation import check_count, check_id, check_text, show
-from keepthread.types import JSON, Message, ProactiveTool, Scope, Span
+from keepthread.types import JSON, Message, ProactiveTool, ProvidedNote, Scope, Span
 
 
 async def add_note(
@@ -51,6 +52,28 @@ async def add_note(
     )
     results = [_result(tool) for tool in tools]
     return await _Injection(conversation, key, note, results, turn).run(once)
+
+
+async def add_provided(
+    conversation: Conversation, providers: Mapping[str, NoteProvider], data: Mapping[str, JSON]
+) -> list[str]:
+    """Ask the providers of notes that a session does not have; return the keys that were added."""
+    added: list[str] = []
+    turn = await current_turn(conversation.store, conversation.key)
+    for key, provider in providers.items():
+        check_id(key, "a note's key")
+        sought = Message(role="system", source=f"{SOURCE}{key}")
+        if (await _Injection(conversation, key, sought, (), turn).newest()).note is not None:
+            continue
+        found = provider(data)
+        note = await found if isinstance(found, Awaitable) else found
+        if note is None:
+            continue
+        if type(note) is not ProvidedNote:
+            raise InvalidInput(f"provider {show(key)} must return a ProvidedNote, not {show(note)}")
+        if await add_note(conversation, key, note.text, tools=note.tools):
+            added.append(key)
+    return added
 
 
 _Result: TypeAlias = tuple[ToolRequest, str, int]
@@ -95,7 +118,7 @@ class _Injection:
     async def run(self, once: bool) -> bool:
         placed = ""
         while True:
-            newest = await self._look()
+            newest = await self.newest()
             held = newest.note
             if placed and (held is None or held.id != placed):
                 return True  # and another came after it
@@ -109,7 +132,7 @@ class _Injection:
                 return True
             placed = id if mine else ""
 
-    async def _look(self) -> _Newest:
+    async def newest(self) -> _Newest:
         """Return the newest note of this key."""
         store, session = self.conversation.store, self.conversation.key
         scope = Scope(session=session)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from keepthread.context.views import View
 from keepthread.errors import InvalidInput
 from keepthread.memory.summaries import Compaction
-from keepthread.protocols import Embedder, TokenCounter, Tracer
+from keepthread.protocols import Embedder, NoteProvider, TokenCounter, Tracer
 from keepthread.stores.codec import new_id
 from keepthread.stores.validation import check_count, show
 
@@ -32,6 +32,8 @@ class Options:
     """How facts are extracted from conversations; None extracts none."""
     keep_why: int = 0
     """How many explanations of contexts each session keeps."""
+    providers: Mapping[str, NoteProvider] | None = None
+    """Functions that `session.provide` asks for notes, by the notes' keys."""
     tracer: Tracer | None = None
     """Gets a span for each append, context, compact and tool."""
     clock: Callable[[], float] = time.time
@@ -42,6 +44,9 @@ class Options:
     def __post_init__(self) -> None:
         """Refuse options of the wrong kind."""
         check_count(self.keep_why, "keep_why")
+        for key, provider in dict[str, object](self.providers or {}).items():
+            if not callable(provider):
+                raise InvalidInput(f"provider {show(key)} must be a function, not {show(provider)}")
         for name, view in dict[str, object](self.views or {}).items():
             if not isinstance(view, View):
                 raise InvalidInput(

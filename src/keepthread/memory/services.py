@@ -112,6 +112,7 @@ class Services:
             choice_log=self.explanations,
             no_facts=self.no_facts,
             searching=lambda: self.searching,
+            providers=self.options.providers or {},
         )
         return Session(conversation, info)
 

@@ -10,7 +10,7 @@ from keepthread.errors import MessageNotFound, Stale
 from keepthread.memory import history as branching
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of, newest_summary
-from keepthread.memory.notes import add_note
+from keepthread.memory.notes import add_note, add_provided
 from keepthread.memory.summaries import Costs, costs_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import pair, text_of, tool_request
@@ -179,6 +179,15 @@ class Session:
         with it, as if the model had called them.
         """
         return await add_note(self._conversation, key, text, tools=tools, once=once, turns=turns)
+
+    async def provide(self, data: Mapping[str, JSON]) -> list[str]:
+        """Ask the memory's providers for notes; return the keys of the notes that this call added.
+
+        A provider is asked with the program's `data` while the session has no note of its key: once
+        for a session, and again after `clear`. Its note and tool results are added as by
+        `add_note`. Errors of a provider are raised, and the next call asks it again.
+        """
+        return await add_provided(self._conversation, self._conversation.providers, data)
 
     # --- reading ---
 

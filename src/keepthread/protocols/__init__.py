@@ -1,6 +1,6 @@
 """Protocols: what a store, strategy, model, embedder, counter or tracer must implement."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -16,6 +16,7 @@ from keepthread.types import (
     Importance,
     Message,
     Origin,
+    ProvidedNote,
     Reply,
     Selection,
     SessionKey,
@@ -226,6 +227,16 @@ class Scorer(Protocol):
 
     def score(self, message: Message) -> Importance | None:
         """Return how much a message matters and why, or None if it has no special importance."""
+        ...
+
+
+class NoteProvider(Protocol):
+    """Looks up what a model should know before it asks, such as the screen that a user is on."""
+
+    def __call__(
+        self, data: Mapping[str, JSON], /
+    ) -> ProvidedNote | Awaitable[ProvidedNote | None] | None:
+        """Return a note made from the program's data, or None; it may be asynchronous."""
         ...
 
 

@@ -1,6 +1,7 @@
 """Run coroutines from any thread on an event loop that has its own thread."""
 
 import asyncio
+import inspect
 import os
 import threading
 import weakref
@@ -199,6 +200,16 @@ class Call:
             return cast(T, value)
 
         return called
+
+    def tool_in_caller(self, run: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Return it as `call_caller` does; a coroutine that it returns is awaited in the loop."""
+        called = self.call_caller(run)
+
+        async def ran(*args: Any, **kwargs: Any) -> Any:
+            value = await called(*args, **kwargs)
+            return await value if inspect.isawaitable(value) else value
+
+        return ran
 
     def _answer(self, answer: asyncio.Future[Any], callback: Callable[[], object]) -> None:
         """Call a callback in the caller's thread and send its outcome to the loop."""

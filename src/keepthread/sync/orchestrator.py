@@ -1,8 +1,6 @@
 """The orchestrator, blocking: memory, models and tools in one object."""
 
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from keepthread.orchestrator import Limits, Models, Runnable
 from keepthread.orchestrator import Orchestrator as AsyncOrchestrator
@@ -54,7 +52,7 @@ class Orchestrator(Wrapper[AsyncOrchestrator]):
         orchestrator = AsyncOrchestrator(
             self._wrapped.memory,
             self.models,
-            [each._replace(run=_in_caller(call, each.run)) for each in self.tools],
+            [each._replace(run=call.tool_in_caller(each.run)) for each in self.tools],
             system_prompt=self.system_prompt,
             limits=self.limits,
         )
@@ -64,14 +62,3 @@ class Orchestrator(Wrapper[AsyncOrchestrator]):
     def session(self, user_id: str = "default") -> Session:
         """See `keepthread.orchestrator.Orchestrator.session`."""
         return Session(self._loop, self._loop.run(self._wrapped.session, user_id))
-
-
-def _in_caller(call: Call, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tool that is called in the caller's thread; a coroutine is awaited in the loop."""
-    called = call.call_caller(run)
-
-    async def ran(**arguments: Any) -> Any:
-        value = await called(**arguments)
-        return await value if inspect.isawaitable(value) else value
-
-    return ran

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from keepthread.memory.notes import add_provided
 from keepthread.memory.session import Session as AsyncSession
 from keepthread.memory.turn import Turn as AsyncTurn
 from keepthread.sync.derive import Wrapper, blocking
@@ -162,6 +163,15 @@ class Session(Wrapper[AsyncSession]):
         return self._loop.run(
             self._wrapped.add_note, key, text, tools=[*tools], once=once, turns=turns
         )
+
+    def provide(self, data: Mapping[str, JSON]) -> list[str]:
+        """See `keepthread.Session.provide`; the providers are called in this thread."""
+        call = Call(self._loop)
+        conversation = self._wrapped._conversation  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - hidden from users only
+        providers = {
+            key: call.tool_in_caller(provider) for key, provider in conversation.providers.items()
+        }
+        return call.run(add_provided, conversation, providers, data)
 
     # --- reading ---
 
