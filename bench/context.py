@@ -19,7 +19,7 @@ from bench.measure import Work, cpu_in_turn
 from bench.places import file_system
 from bench.speed.rows import microseconds, named, times
 
-_LONG, _QUICK = 1_000_000, 5_000
+_LONG, _QUICK = 1_000_000, 2_000
 _BUDGETS: dict[int, int] = dict(zip(SIZES, (4096, 32_768), strict=True))
 """So that windows have some dozens of messages of either size."""
 _LENGTH = Bar(1.5)

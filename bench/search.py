@@ -26,7 +26,7 @@ from keepthread import Compaction, Hybrid, Memory, Message, Recall, View
 from keepthread.recall.words import STOP
 
 OWNER = "ana"
-_MANY, _SOME, _QUICK = 200_000, 10_000, 1_000
+_MANY, _SOME, _QUICK = 200_000, 10_000, 300
 _SESSION = 100
 _VOCABULARY = 30_000
 _QUESTIONS = 40
@@ -71,7 +71,7 @@ class Asked:
         never = Compaction(turns=len(texts), batch_size=1)
         views = {"recall": View(_BUDGET, Recall()), "hybrid": View(2 * _BUDGET, Hybrid())}
         memory = await Memory.open(
-            f"sqlite:///{path}", views=views, counter=Quarters(), compaction=never
+            f"sqlite:///{path}", views=views, counter=Quarters(), compaction=never, recall="owner"
         )
         self._memory = memory
         roles = cycle(("user", "assistant"))

@@ -655,7 +655,15 @@ def _memory(
 ) -> Memory:
     ids = lambda: f"{rng.getrandbits(128):032x}"  # noqa: E731
     memory = Memory(
-        store, Options(views=VIEWS, counter=counter, compaction=settings, clock=clock, ids=ids)
+        store,
+        Options(
+            views=VIEWS,
+            counter=counter,
+            compaction=settings,
+            clock=clock,
+            ids=ids,
+            recall="owner",
+        ),
     )
     memory._maintenance.needs_summaries = by_itself
     return memory

@@ -138,6 +138,7 @@ def settings(
     found: dict[str, Any] = {
         "counter": Estimator(),
         "views": VIEWS,
+        "recall": "owner",
         "compaction": Compaction(
             summarizer=echo,
             turns=2,

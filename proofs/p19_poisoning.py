@@ -181,7 +181,8 @@ class Trial:
         """Look for the codeword wherever it may have gone."""
         scene = self.scene
         codeword, memory = scene.attack.codeword, scene.memory
-        async with scene.main.turn(f"And the {scene.topic}, {codeword[:3]}?") as turn:
+        main = await memory.session(scene.main.id, owner=scene.owner)  # it may be forgotten
+        async with main.turn(f"And the {scene.topic}, {codeword[:3]}?") as turn:
             for context, where in await self.contexts(turn.context):
                 shown = [context.to_openai_chat(), context.text, str(context.why)]
                 self.gone(f"a context, {where}", shown)
@@ -191,7 +192,7 @@ class Trial:
         hits = await memory.search(scene.topic, owner=scene.owner, limit=50)
         self.gone("a search", [(hit.snippet, hit.message.content, hit.reason) for hit in hits])
         self.gone("a fact", await memory.facts(scene.owner).list(all=True))
-        self.gone("an account", [str(kept) for kept in await scene.main.explanations(50)])
+        self.gone("an account", [str(kept) for kept in await main.explanations(50)])
         lines: list[bytes] = []
         await export(memory.store, lines.append, owner=scene.owner)
         self.gone("an export", b"".join(lines).decode("utf-8", "replace"))
@@ -227,6 +228,7 @@ async def play(path: Path, numbers: Sequence[int], seed: int, tally: Tally) -> N
         counter=Estimator(),
         durability="process",
         views=VIEWS,
+        recall="owner",
         compaction=compaction,
         extraction=Extraction(model, turns=3),
         keep_why=20,

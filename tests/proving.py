@@ -6,7 +6,7 @@ import time
 from proofs import Outcome, Proof, Run
 from tests.seeds import SEED
 
-SECONDS = float(os.environ.get("KEEPTHREAD_PROOF_SECONDS") or 2)
+SECONDS = float(os.environ.get("KEEPTHREAD_PROOF_SECONDS") or 1)
 """How long a quick proof goes on; more finds more, and `scripts/nightly` finds most."""
 
 

@@ -358,8 +358,8 @@ def test_a_quick_run_gives_finite_positive_figures(
         ("64 concurrent appends, rate on disk", {">= 2", ">= 4"}),
         ("await store.tail", {"<= 4"}),
         ("await session.context and its why", {"<= 5"}),
-        ("tail of 10,000 messages", {"<= 1.15"}),
-        ("context of 10,000 messages", {"<= 1.15"}),
+        ("tail of 2,000 messages", {"<= 1.15"}),
+        ("context of 2,000 messages", {"<= 1.15"}),
         ("bytes per message, our file", {"<= 1.25"}),
         ("tail, query", {None}),
         ("tail, check", {None}),
@@ -439,11 +439,11 @@ def test_a_hybrid_context_is_judged_beside_a_simple_one(
     [
         ("context of 1,000 messages by window", None),
         ("context of 1,000 messages by hybrid", None),
-        ("context of 5,000 messages by hybrid, the first after a step", None),
-        ("length, window, 5,000 messages", None),
-        ("length, hybrid, 5,000 messages", "<= 1.5"),
+        ("context of 2,000 messages by hybrid, the first after a step", None),
+        ("length, window, 2,000 messages", None),
+        ("length, hybrid, 2,000 messages", "<= 1.5"),
         ("hybrid, 1,000 messages", "<= 3"),
-        ("hybrid, 5,000 messages", "<= 3"),
+        ("hybrid, 2,000 messages", "<= 3"),
     ],
 )
 def test_every_promise_of_a_context_has_its_row_and_its_bar(
@@ -496,7 +496,7 @@ def test_every_promise_of_a_chat_has_its_row_and_its_bar(chats: list[dict[str, o
     where = ("a long session continues", "a new store")
     assert bars["<= 0.45"] == {f"a letter stands in it, {each}" for each in where}
     logs = ("one session", "4 sessions", "one session, Anthropic's wire")
-    said = "added by memory, 400 messages of words by chance in"
+    said = "added by memory, 100 messages of words by chance in"
     assert bars["<= 10"] == {f"{said} {each}" for each in logs}
     names = [str(found["name"]) for found in chats]
     assert len(set(names)) == len(names)

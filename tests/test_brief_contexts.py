@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepthread import Hybrid, Memory, Message, View, Window
+from keepthread.apps.cli.settings.settings import settings_of
+from keepthread.apps.cli.wiring import best_counter, memory_arguments
 from keepthread.context.window import ToolCalls
 from keepthread.errors import InvalidInput
 from keepthread.memory.session import Session
@@ -138,3 +140,74 @@ async def test_earlier_calls_become_lines_and_stay_sources_of_the_answer() -> No
         ranges = cast(list[tuple[int, int]], answer.meta["written_from"])
         results = [m.seq + 1 for m in lines]
         assert all(any(first <= seq <= last for first, last in ranges) for seq in results)
+
+
+# --- a new session is a new start ---
+
+
+async def told_elsewhere(memory: Memory) -> Session:
+    old = await memory.session("old", owner="ana")
+    await old.add_turn("user", "My locker has the number swordfish-77.")
+    await old.add_turn("assistant", "Noted.")
+    return await memory.session("new", owner="ana")
+
+
+async def test_063_132_207_a_new_session_recalls_nothing_of_others() -> None:
+    views = {"chat": View(2000, Hybrid())}
+    async with Memory.open("ram://", counter=Estimator(), views=views) as memory:
+        session = await told_elsewhere(memory)
+        async with session.turn("Which number has my locker?") as turn:
+            assert "swordfish" not in (await turn.context()).text
+            found = await turn.memory_tool("search_memory", {"query": "locker number"})
+            assert "swordfish" not in found
+    async with Memory.open("ram://", counter=Estimator(), views=views, recall="owner") as memory:
+        session = await told_elsewhere(memory)
+        async with session.turn("Which number has my locker?") as turn:
+            assert "swordfish" in (await turn.context()).text
+            found = await turn.memory_tool("search_memory", {"query": "locker number"})
+            assert "swordfish" in found
+
+
+async def test_a_strategy_may_look_further_than_its_memory() -> None:
+    views = {"far": View(2000, Hybrid(recall="owner")), "near": View(2000, Hybrid())}
+    async with Memory.open("ram://", counter=Estimator(), views=views) as memory:
+        session = await told_elsewhere(memory)
+        async with session.turn("Which number has my locker?") as turn:
+            assert "swordfish" in (await turn.context("far")).text
+            assert "swordfish" not in (await turn.context("near")).text
+
+
+# --- settings ---
+
+
+async def test_172_217_settings_change_compaction_views_recall_and_tokenizer() -> None:
+    settings = settings_of(
+        {
+            "compaction.turns": 4,
+            "compaction.batch_size": 2,
+            "compaction.answer_bytes": 400,
+            "compaction.digest_bytes": 300,
+            "compaction.summary_bytes": 900,
+            "compaction.compressed_bytes": 600,
+            "views.router.max_messages": 4,
+            "views.router.tool_calls": "all",
+            "memory.recall": "owner",
+            "tokenizer": "cl100k",
+        }
+    )
+    given = memory_arguments(settings, environ={})
+    counter, _ = best_counter(settings.tokenizer)
+    assert "cl100k" in counter.name
+    async with Memory.open("ram://", counter=counter, **given) as memory:
+        session = await told_elsewhere(memory)
+        assert "swordfish" in (await session.context(query="locker number")).text  # recall
+        for number in range(12):
+            async with session.turn(f"Question {number}?") as turn:
+                await turn.tool("weather", {"city": "Oslo"}, rain)
+                await turn.finish(f"Answer {number}. " + "It rains a lot. " * 60)
+        await session.compact()
+        status = await session.status()
+        assert 0 < status.summary_bytes <= 900
+        context = await session.context("router", text=True)
+        assert len(context.messages) == 4
+        assert any(m.tool_calls for m in context.messages)

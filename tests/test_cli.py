@@ -615,14 +615,14 @@ def test_a_long_transcript_says_how_to_go_on(folder: Path) -> None:
 
 
 def test_why_draws_the_budget_in_colour_and_says_so_without(folder: Path) -> None:
-    screen = in_terminal("why", "a", "--budget", "900")
+    screen = in_terminal("why", "a", "--budget", "900", "--strategy", "window")
     bar = next(line for line in screen.splitlines() if "█" in line)
     assert {"\x1b[35m", "\x1b[33m", "\x1b[32m", "\x1b[36m"} <= set(re.findall(r"\x1b\[\d+m", bar))
     assert len(re.sub(r"[^█░]", "", bar)) == 76
     assert re.search(r"■\s*system\s\d+.*■\s*pins\s\d+.*■\s*window\s\d+.*unused\s\d+", plain(screen))
     assert re.search(r"window +\d+ +\d+-\d+ +\d+ +among the newest that fit", plain(screen))
     assert re.search(r"older than the window", plain(screen))
-    piped = keepthread("why", "a", "--budget", "900").stdout
+    piped = keepthread("why", "a", "--budget", "900", "--strategy", "window").stdout
     assert re.search(r"^S+P+w+N+o+·+$", piped, re.MULTILINE)
     assert "S system" in piped
     assert "\x1b" not in piped
@@ -712,11 +712,11 @@ def test_two_contexts_are_compared(kept: Path) -> None:
 
 def test_the_next_context_is_compared_with_a_kept_one_by_any_strategy(kept: Path) -> None:
     options = ("--budget", "3000", "--diff", "1")
-    (simple,) = ask("why", "kept", *options)
-    assert simple["after"] == {"view": "chat"}
-    assert simple["sections"]["summary"]["after"] == 0
-    (hybrid,) = ask("why", "kept", *options, "--strategy", "hybrid")
+    (hybrid,) = ask("why", "kept", *options)  # as the settings say
+    assert hybrid["after"] == {"view": "chat"}
     assert hybrid["sections"]["summary"]["after"] > 0
+    (simple,) = ask("why", "kept", *options, "--strategy", "window")
+    assert simple["sections"]["summary"]["after"] == 0
     (told,) = ask("why", "kept", "--strategy", "summarized", "--budget", "3000")
     assert [told] == ask("why", "kept", "--strategy", "summarization", "--budget", "3000")
     assert "summary" in told["sections"]

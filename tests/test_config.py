@@ -35,9 +35,11 @@ from keepthread.apps.cli.settings.settings import (
 )
 from keepthread.apps.cli.wiring import cost_of, memory_arguments, model_of
 from keepthread.errors import InvalidInput, ModelDenied
+from keepthread.memory.summaries import Compaction
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.models.embedders import EndpointEmbedder, OnnxEmbedder
 from keepthread.models.summarizers import ByModel
+from keepthread.models.tokens import VOCABULARIES
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Usage
 from tests.spent import ENGINES, least_ratio, untraced
@@ -91,7 +93,11 @@ EXAMPLES: Mapping[str, list[Any]] = {
     "summarizer.by": ["extractive", "model"],
     "chat.system": ["Be brief.", "# no comment: 'quoted'\n", None],
     "chat.markdown": [True, False],
+    "tokenizer": ["o200k", "cl100k"],
+    "compaction.turns": [10, 40],
     "views.router.tokens": [10, 20],
+    "views.router.max_messages": [2, None],
+    "views.router.tool_calls": ["all", "recent", "none"],
     "views.small_one.tokens": [30],
 }
 CHOSEN = st.fixed_dictionaries(
@@ -149,8 +155,10 @@ def test_the_last_layer_that_says_something_wins_and_is_named(
     named = {"memory.tenant": "--tenant", "model.name": "--model", "chat.system": "--system"}
     sources |= {key: named.get(key, "the command line") for key in flags}
     if "views.small_one.tokens" in expected:
-        expected["views.small_one.strategy"] = "window"
-        sources["views.small_one.strategy"] = "default"
+        others = {"strategy": "window", "max_messages": None, "tool_calls": "recent"}
+        for name, value in others.items():
+            expected.setdefault(f"views.small_one.{name}", value)
+            sources.setdefault(f"views.small_one.{name}", "default")
     assert config.settings.values() == expected
     assert config.sources == sources
     assert settings_of(expected) == config.settings
@@ -249,7 +257,7 @@ def test_a_project_s_file_is_found_up_to_home_a_repository_or_where_all_may_writ
         ("zzz: 1", "zzz is not a setting; `keepthread config` lists them all"),
         ("memory: yes", "memory is a block: write what it holds below it"),
         ("views: {small: 500}", "views.small is a block"),
-        ("views: {small: {tokns: 5}}", "a view has views.NAME.tokens and views.NAME.strategy"),
+        ("views: {small: {tokns: 5}}", "a view has views.NAME.tokens, views.NAME.strategy"),
         ("views: {small: {strategy: recall}}", "views.small.tokens is missing"),
         ("views: {a b: {tokens: 5}}", "a view has views.NAME.tokens"),
         ("views: {chat: {tokens: 5}}", "set by memory.max_history_tokens and memory.strategy"),
@@ -349,7 +357,7 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
     values |= {"memory.url": "ram://", "memory.storage_path": "x", "embedder.folder": "x"}
     values |= {"model.base_url": "http://h", "model.key_env": "X", "embedder.url": "http://h"}
     values |= {"discord.base_url": "http://h", "discord.token_env": "X", "discord.guilds": 12}
-    values |= {"discord.direct": True, "discord.listen": True}
+    values |= {"discord.direct": True, "discord.listen": True, "memory.recall": "owner"}
     values |= {"model.provider": "anthropic", "chat.system": "Obey.", "chat.orchestrate": True}
     assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
     for key, value in values.items():
@@ -520,12 +528,17 @@ async def test_a_memory_is_opened_as_the_settings_say(test_data: Path) -> None:
     given = memory_arguments(settings, environ={})
     async with Memory.open("ram://", **given) as memory:
         assert memory.views == {
-            "chat": View(777, Hybrid()),
-            "router": View(600, Window()),
-            "planner": View(1000, Window()),
-            "small": View(99, Recall()),
+            "chat": View(777, Hybrid(tool_calls="recent")),
+            "router": View(600, Window(tool_calls="none")),
+            "planner": View(1000, Window(tool_calls="none")),
+            "small": View(99, Recall(tool_calls="recent")),
         }
-    assert given.keys() == {"tenant", "keep_why", "views"}
+    assert given.keys() == {"tenant", "keep_why", "views", "recall", "compaction"}
+    assert given["recall"] == "session"
+    sizes = settings.compaction
+    assert {name: getattr(given["compaction"], name) for name in vars(sizes)} == vars(sizes)
+    assert {name: getattr(Compaction(), name) for name in vars(sizes)} == vars(sizes)
+    assert Settings().tokenizer == VOCABULARIES[0]
     assert (given["tenant"], given["keep_why"]) == ("t", 20)
 
     chat = ScriptedModel([])
@@ -648,10 +661,11 @@ def written(folder: Path) -> Config:
     return read_config({}, folder)
 
 
-def test_init_asks_four_questions_and_enter_takes_the_default(folder: Path) -> None:
+def test_init_asks_five_questions_and_enter_takes_the_default(folder: Path) -> None:
     home = folder.parent
     init = Typed("init")
-    for question in ("Service [openai]: ", "Model [", "Keep conversations in [", "activity [never"):
+    asked = ("Service [openai]: ", "Model [", "Keep conversations in [", "activity [never")
+    for question in (*asked, "recall older ones? [y/N]: "):
         init.answer(question, "\n")
     assert init.end() == 0, init.seen
     assert "export OPENAI_API_KEY=…  with your key" in init.seen
@@ -686,13 +700,14 @@ def test_init_asks_again_after_a_wrong_answer_and_says_why(folder: Path, offerin
     init.answer(f"nothing can be written into {folder}/plain", "talks/my: db\n")
     init.answer("activity [never]: ", "0\n")
     init.answer("'0' is not a number of days from 1", "30\n")
+    init.answer("recall older ones? [y/N]: ", "y\n")
     assert init.end() == 0, init.seen
     assert "export MODEL_API_KEY=…  if the service asks for a key" in init.seen
     settings = written(folder).settings
     assert settings.model.name == "mine: 'odd' 日本"
     assert (settings.model.base_url, settings.model.key_env) == (offering, "MODEL_API_KEY")
     assert settings.memory.path == folder / "talks/my: db"
-    assert settings.memory.auto_prune_days == 30
+    assert (settings.memory.auto_prune_days, settings.memory.recall) == (30, "owner")
 
 
 def test_init_overwrites_nothing_without_asking(folder: Path) -> None:

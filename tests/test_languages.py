@@ -75,7 +75,7 @@ def test_a_pair_of_characters_counts_more_than_its_single_characters() -> None:
 def test_a_context_recalls_a_message_by_a_word_of_one_character() -> None:
     async def shown() -> str:
         views = {"chat": View(budget=1500, strategy=Hybrid())}
-        async with Memory.open("ram://", views=views) as memory:
+        async with Memory.open("ram://", views=views, recall="owner") as memory:
             old = await memory.session("old", owner="ann")
             for text in TABLES["chinese"].messages:
                 await old.add_message("user", text)

@@ -27,7 +27,7 @@ async def logged(caplog: pytest.LogCaptureFixture, logger: str) -> list[logging.
     async with Memory.open("ram://", counter=Letters()) as memory:
         session = await talked(memory)
         with caplog.at_level(logging.DEBUG, logger):
-            await session.context("planner")
+            await session.context("chat")
     return caplog.records
 
 
@@ -44,8 +44,8 @@ async def test_a_context_logs_the_memory_the_cache_and_what_the_agent_receives(
     head, line = memory.getMessage().splitlines()
     assert head == "=== MEMORY STATE ==="
     assert line == (
-        "Session: s | View: planner | Turn: 1 | Messages: 4 | Hidden: 0 | Summary: 0 bytes"
-        f" | Tokens: {data(memory)['tokens']} of 1000"
+        "Session: s | View: chat | Turn: 1 | Messages: 4 | Hidden: 0 | Summary: 0 bytes"
+        f" | Tokens: {data(memory)['tokens']} of 4096"
     )
     assert cache.getMessage().splitlines() == [
         "=== FUNCTION CACHE STATE ===",
@@ -60,7 +60,7 @@ async def test_a_context_logs_the_memory_the_cache_and_what_the_agent_receives(
 
 async def test_the_same_is_there_as_data(caplog: pytest.LogCaptureFixture) -> None:
     memory, cache, receives = map(data, await logged(caplog, CONTEXT))
-    assert (memory["block"], memory["session"], memory["view"]) == ("memory", "s", "planner")
+    assert (memory["block"], memory["session"], memory["view"]) == ("memory", "s", "chat")
     assert (memory["turn"], memory["messages"], memory["summary_bytes"]) == (1, 4, 0)
     assert cache["results"] == [{"name": "look", "left": 3, "cache_turns": 3, "argument_bytes": 19}]
     roles = [(m["role"], m["seq"]) for m in receives["messages"]]

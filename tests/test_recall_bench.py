@@ -82,7 +82,7 @@ async def test_evidence_is_counted_by_what_contexts_show(tmp_path: Path) -> None
     talk = Talk("t", True, [[gold], filler], [question])
     budgets = (150, 4000)
     async with Memory.open(
-        f"sqlite:///{tmp_path}/file.db", views=views(budgets), counter=best()
+        f"sqlite:///{tmp_path}/file.db", views=views(budgets), counter=best(), recall="owner"
     ) as memory:
         room = Room(memory, talk, best())
         await room.fill((WINDOW, HYBRID, RECALL))

@@ -30,7 +30,7 @@ VIEWS = {
 @pytest.fixture(params=["ram", "sqlite"])
 async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Memory]:
     url = "ram://" if request.param == "ram" else f"sqlite:///{tmp_path}/chat.db"
-    async with Memory.open(url, views=VIEWS) as opened:
+    async with Memory.open(url, views=VIEWS, recall="owner") as opened:
         yield opened
 
 
@@ -176,7 +176,7 @@ async def test_a_store_without_an_index_says_so() -> None:
         async def finder(self) -> None:
             return None
 
-    async with Memory(Plain(), Options(views=VIEWS)) as memory:
+    async with Memory(Plain(), Options(views=VIEWS, recall="owner")) as memory:
         session = await memory.session("s")
         await talk(session, "a cat sat")
         with pytest.raises(Unsupported, match="SQLite and PostgreSQL can"):

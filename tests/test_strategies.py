@@ -151,7 +151,9 @@ async def test_a_users_copy_of_hybrid_makes_the_same_contexts(url: str, copied: 
     views = {name: View(1, each) for name, each in [("ours", Hybrid()), *users.items()]}
     seen: set[str] = set()
     compaction = Compaction(turns=4, batch_size=2)
-    async with Memory.open(url, counter=Estimator(), views=views, compaction=compaction) as memory:
+    async with Memory.open(
+        url, counter=Estimator(), views=views, compaction=compaction, recall="owner"
+    ) as memory:
         session = await furnished(memory)
         async with session.turn(QUESTION) as turn:
             for budget in BUDGETS:
@@ -186,7 +188,9 @@ async def test_copies_of_the_other_strategies_make_the_same_contexts(
 async def test_old_turns_are_compacted_for_a_users_strategy(url: str) -> None:
     views = {"chat": View(600, OwnHybrid())}
     compaction = Compaction(turns=4, batch_size=2)
-    async with Memory.open(url, counter=Estimator(), views=views, compaction=compaction) as memory:
+    async with Memory.open(
+        url, counter=Estimator(), views=views, compaction=compaction, recall="owner"
+    ) as memory:
         session = await memory.session("trip", owner=OWNER)
         for day in range(1, 31):
             async with session.turn(f"What shall we see on day {day}?") as turn:
@@ -237,6 +241,7 @@ async def test_a_strategy_that_only_selects_is_given_what_it_needs(url: str) -> 
         counter=Estimator(),
         views={name: View(400, strategy) for name, strategy in views.items()},
         compaction=Compaction(turns=4, batch_size=2),
+        recall="owner",
     ) as memory:
         session = await furnished(memory)
         async with session.turn(QUESTION) as turn:
@@ -275,7 +280,7 @@ async def test_a_plan_cannot_read_what_its_strategy_does_not_name() -> None:
 
         def plan(self, material: Material, budget: int) -> Any:
             plan = Forwarded(super().plan(material, budget))
-            plan.recall = RecallRequest(200)
+            plan.recall = RecallRequest(200, everywhere=True)
             return plan
 
     views = {"greedy": View(600, Greedy()), "plain": View(600, Plain())}

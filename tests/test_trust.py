@@ -28,7 +28,7 @@ async def memory() -> AsyncIterator[Memory]:
     views = {"chat": View(3000, Hybrid()), "small": View(400, Summarized(step=0))}
     compaction = Compaction(turns=2, batch_size=1)
     async with Memory.open(
-        "ram://", counter=Estimator(), views=views, compaction=compaction
+        "ram://", counter=Estimator(), views=views, compaction=compaction, recall="owner"
     ) as opened:
         yield opened
 
@@ -202,7 +202,9 @@ async def test_an_answer_extracted_a_turn_after_the_page_waits() -> None:
     none = json.dumps({"facts": []})
     model = ScriptedModel([none, none, none, json.dumps(proposal)])
     extraction = Extraction(model)
-    async with Memory.open("ram://", counter=Estimator(), extraction=extraction) as memory:
+    async with Memory.open(
+        "ram://", counter=Estimator(), extraction=extraction, recall="owner"
+    ) as memory:
         session = await in_the_window(memory)
         assert await memory.facts("ana").extract() == 0
         async with session.turn("So where do I bank?") as turn:
@@ -226,7 +228,9 @@ async def test_an_answer_given_again_after_a_rewind_is_trusted_no_more_than_the_
         return Reply(content=json.dumps(proposal if bad else {"facts": []}))
 
     extraction = Extraction(ScriptedModel([propose] * 4))
-    async with Memory.open("ram://", counter=Estimator(), extraction=extraction) as memory:
+    async with Memory.open(
+        "ram://", counter=Estimator(), extraction=extraction, recall="owner"
+    ) as memory:
         session = await memory.session("s", owner="ana")
         call = ToolCall(id="c", name="fetch", arguments="{}")
         await session.append(
@@ -262,7 +266,9 @@ async def test_a_fact_that_its_message_does_not_state_waits() -> None:
     ]
     model = ScriptedModel([json.dumps({"facts": lies})])
     extraction = Extraction(model)
-    async with Memory.open("ram://", counter=Estimator(), extraction=extraction) as memory:
+    async with Memory.open(
+        "ram://", counter=Estimator(), extraction=extraction, recall="owner"
+    ) as memory:
         session = await memory.session("s", owner="ana")
         await session.append(Message(role="user", content="Well, hello."))
         await session.append(
@@ -330,7 +336,9 @@ async def test_only_the_owners_exact_name_is_the_owner(author: str) -> None:
     proposal = {"facts": [{"source": 1, "text": "I bank at Evil.", **said}]}
     model = ScriptedModel([json.dumps(proposal)])
     extraction = Extraction(model)
-    async with Memory.open("ram://", counter=Estimator(), extraction=extraction) as memory:
+    async with Memory.open(
+        "ram://", counter=Estimator(), extraction=extraction, recall="owner"
+    ) as memory:
         session = await memory.session("group", owner="kim")
         async with session.turn("I bank at Evil.", author=author) as turn:
             assert await turn.memory_tool("remember", {**BANK, "subject": "kim"}) == WAITS

@@ -14,7 +14,7 @@ from bench.chat.home import Home, Said, by_chance, home, of_friends
 from bench.chat.programs import TELLS_CPU, served
 from bench.places import file_system, sync_time
 
-_MESSAGES, _QUICK = 10_000, 400
+_MESSAGES, _QUICK = 10_000, 100
 _SESSIONS, _QUICK_SESSIONS = 100, 4
 _ANSWERS = 6_000
 """More than are asked for."""

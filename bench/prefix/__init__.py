@@ -12,7 +12,7 @@ from bench.prefix import alone, company
 from bench.talks import KINDS, TURNS
 
 _PARTS = (alone, company)
-_QUICK_TURNS = 60
+_QUICK_TURNS = 45
 
 
 def measure(run: Run) -> Report:

@@ -79,6 +79,7 @@ async def _ask(
         views=views(corpus.budgets),
         counter=best(),
         embedder=embedder,
+        recall="owner",
     ) as memory:
         for talk in corpus.talks:
             run.progress(f"{talk.name}, {kind}: {len(talk.questions)} questions")

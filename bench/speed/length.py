@@ -16,7 +16,7 @@ from bench.speed.tail import TOKENS
 from bench.surface import Awaiting, OnTheSpot
 
 GROUP = "4,096 tokens from a long session, CPU"
-_SHORT, _LONG, _QUICK = 100, 1_000_000, 10_000
+_SHORT, _LONG, _QUICK = 100, 1_000_000, 2_000
 _MOST = 64  # messages in the tail, so that a hundred fill it at either size
 _BAR = Bar(1.15)
 

@@ -36,12 +36,12 @@ from keepthread.protocols import (
     Need,
     Recalled,
     RecallRequest,
+    RecallScope,
     WindowStart,
 )
 from keepthread.types import Digest, Message, Selection
 
 Overflow: TypeAlias = Literal["trim", "keep", "raise"]
-RecallScope: TypeAlias = Literal["owner", "session"]
 
 LEAST_STEP: Final = 2048
 """Tokens; contexts that are smaller slide, because providers cache no prompt that short."""
@@ -67,8 +67,8 @@ class Window:
     overflow: Overflow = "trim"
     max_messages: int | None = None
     tool_calls: ToolCalls = "all"
-    recall: RecallScope = "owner"
-    """Where to recall from: all conversations of the owner, or this one."""
+    recall: RecallScope | None = None
+    """Where to recall from: all sessions of the owner, or this one; None is as the memory says."""
     sections: Sequence[Section] = WINDOW
 
     max_step: ClassVar[float] = 0.38
@@ -78,8 +78,8 @@ class Window:
         """Check the settings."""
         if self.overflow not in ("trim", "keep", "raise"):
             raise InvalidInput(f"overflow must be trim, keep or raise, not {self.overflow!r}")
-        if self.recall not in ("owner", "session"):
-            raise InvalidInput(f"recall must be owner or session, not {self.recall!r}")
+        if self.recall not in ("owner", "session", None):
+            raise InvalidInput(f"recall must be owner, session or None, not {self.recall!r}")
         if self.tool_calls not in ("all", "recent", "none"):
             raise InvalidInput(f"tool_calls must be all, recent or none, not {self.tool_calls!r}")
         if (self.step or 0) < 0 or (self.max_messages is not None and self.max_messages < 1):
@@ -132,8 +132,8 @@ class Summarized(Window):
 class Hybrid(Summarized):
     """As `Summarized`, and important messages stay word for word.
 
-    Messages related to the newest user message are recalled, also from other conversations of the
-    owner.
+    Messages related to the newest user message are recalled, from other sessions of the owner too
+    if `recall` is "owner".
     """
 
     sections: Sequence[Section] = HYBRID
@@ -160,7 +160,7 @@ class WindowRules(NamedTuple):
     overflow: Overflow = "trim"
     max_messages: int | None = None
     tool_calls: ToolCalls = "all"
-    recall: RecallScope = "owner"
+    recall: RecallScope | None = None
     relevant_only: bool = True
     """Whether recall leaves room empty rather than fill it with messages of little relevance."""
     brief_turns: int = 0
@@ -202,7 +202,8 @@ class WindowPlan:
         """How many tokens of messages may be shown that are older than those that were read."""
         self.frame = 0 if material.is_text else CONTEXT_FRAME
         self.room = budget - self.frame - material.system_tokens
-        self.shares = Shares.of(rules.sections, material, self.room)
+        sections = [s for s in rules.sections if rules.tool_calls != "none" or s.name != "tools"]
+        self.shares = Shares.of(sections, material, self.room)
         self.layout = WindowLayout(material, self.account, rules.tool_calls)
         self.layout.show_newest(self._fit_newest())
         has_past = any(section.name in PAST for section in rules.sections)
@@ -234,7 +235,7 @@ class WindowPlan:
         return RecallRequest(
             room=self.recall_room,
             before=self.layout.window_start.first if self.layout.units else 0,
-            everywhere=self.rules.recall == "owner",
+            everywhere=(self.rules.recall or self.material.recall_scope) == "owner",
             relevant_only=self.rules.relevant_only,
         )
 
@@ -332,7 +333,8 @@ class WindowPlan:
         important = (
             self._important(given["important"], past, beside) if "important" in given else []
         )
-        results = list(cached_that_fit(material.tool_results, given.get("tools", 0), account, seen))
+        cached = material.tool_results if "tools" in given else ()
+        results = list(cached_that_fit(cached, given.get("tools", 0), account, seen))
         facts = profile_that_fits(material, given.get("facts", 0), account)
         older = sorted([*important, *notes], key=lambda m: m.seq)
         before = [*pins, *_only(facts), *_only(summary_section.message), *older]

@@ -43,7 +43,11 @@ class SelectPlan:
     def recall(self) -> RecallRequest | None:
         """Return what to recall: a fifth of the budget, as the other strategies do at most."""
         messages = self.material.messages
-        return RecallRequest(self.budget // 5, messages[0].seq if messages else 0)
+        return RecallRequest(
+            self.budget // 5,
+            messages[0].seq if messages else 0,
+            everywhere=self.material.recall_scope == "owner",
+        )
 
     def finish(self, past: History, recalled: Recalled | None = None) -> Selection:
         """Let the strategy select from all that was read."""

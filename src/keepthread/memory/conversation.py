@@ -27,6 +27,7 @@ from keepthread.protocols import (
     NoteProvider,
     Recalled,
     RecallRequest,
+    RecallScope,
     Store,
     Strategy,
     TokenCounter,
@@ -56,6 +57,8 @@ class Conversation(NamedTuple):
     choice_log: ChoiceLog
     no_facts: NegativeCache
     searching: Callable[[], Searching]
+    recall: RecallScope = "session"
+    """Where contexts recall from and models search."""
     tools: SessionKey | None = None
     """The session whose tool cache is used; None is this session."""
     asked_in: int = 0
@@ -146,6 +149,7 @@ class Conversation(NamedTuple):
                 query=query,
                 recalls=recalls and await self.store.finder() is not None,
             )
+            material = material._replace(recall_scope=self.recall)
             if text:  # the system prompt is not in it
                 material = material._replace(is_text=True, system_prompt="", system_tokens=0)
             if self.knows and "facts" in chosen.needs:
@@ -209,7 +213,8 @@ class Conversation(NamedTuple):
         """
         if turn is None:
             turn = (await self.store.describe(self.key)).turns
-        filters = Filters(owner=self.owner, session=self.id if self.isolated else None)
+        alone = self.isolated or self.recall == "session"
+        filters = Filters(owner=self.owner, session=self.id if alone else None)
         asker = Asker(self.key, turn)
         hits = await self.searching().search(query, filters, limit=limit, asker=asker)
         return [

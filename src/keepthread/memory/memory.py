@@ -27,7 +27,15 @@ from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services, Tenants
 from keepthread.memory.session import Session
 from keepthread.memory.summaries import Compaction
-from keepthread.protocols import Embedder, NoteProvider, Progress, Store, TokenCounter, Tracer
+from keepthread.protocols import (
+    Embedder,
+    NoteProvider,
+    Progress,
+    RecallScope,
+    Store,
+    TokenCounter,
+    Tracer,
+)
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import begin_again
 from keepthread.stores.records import check_durability
@@ -84,6 +92,7 @@ class Memory:
         compaction: Compaction | None = None,
         embedder: Embedder | None = None,
         extraction: "Extraction | None" = None,
+        recall: RecallScope = "session",
         keep_why: int = 0,
         providers: Mapping[str, NoteProvider] | None = None,
         tracer: Tracer | None = None,
@@ -102,6 +111,8 @@ class Memory:
         - `compaction`: how old turns become a summary.
         - `embedder`: makes vectors, so that search also finds other words for the same thing.
         - `extraction`: how facts are extracted from conversations; None extracts none.
+        - `recall`: where contexts recall from and models search: the `session` that asks, or all
+          sessions of its `owner`.
         - `keep_why`: how many explanations of contexts each session keeps.
         - `providers`: functions that `session.provide` asks for notes, by the notes' keys.
         - `tracer`: gets a span for each append, context, compact and tool.
@@ -118,6 +129,7 @@ class Memory:
             compaction=compaction,
             embedder=embedder,
             extraction=extraction,
+            recall=recall,
             keep_why=keep_why,
             providers=providers,
             tracer=tracer,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from keepthread.context.views import View
 from keepthread.errors import InvalidInput
 from keepthread.memory.summaries import Compaction
-from keepthread.protocols import Embedder, NoteProvider, TokenCounter, Tracer
+from keepthread.protocols import Embedder, NoteProvider, RecallScope, TokenCounter, Tracer
 from keepthread.stores.codec import new_id
 from keepthread.stores.validation import check_count, show
 
@@ -30,6 +30,8 @@ class Options:
     """Makes vectors, so that search also finds other words for the same thing."""
     extraction: "Extraction | None" = None
     """How facts are extracted from conversations; None extracts none."""
+    recall: RecallScope = "session"
+    """Where contexts recall from and models search: the session that asks, or all of its owner."""
     keep_why: int = 0
     """How many explanations of contexts each session keeps."""
     providers: Mapping[str, NoteProvider] | None = None
@@ -47,6 +49,8 @@ class Options:
         for key, provider in dict[str, object](self.providers or {}).items():
             if not callable(provider):
                 raise InvalidInput(f"provider {show(key)} must be a function, not {show(provider)}")
+        if self.recall not in ("session", "owner"):
+            raise InvalidInput(f"recall must be session or owner, not {show(self.recall)}")
         for name, view in dict[str, object](self.views or {}).items():
             if not isinstance(view, View):
                 raise InvalidInput(

@@ -113,6 +113,7 @@ class Services:
             no_facts=self.no_facts,
             searching=lambda: self.searching,
             providers=self.options.providers or {},
+            recall=self.options.recall,
         )
         return Session(conversation, info)
 

@@ -27,6 +27,8 @@ from keepthread.types import (
 
 Need: TypeAlias = Literal["facts", "summaries", "recall"]
 """Material that is read only for strategies that need it."""
+RecallScope: TypeAlias = Literal["owner", "session"]
+"""Where to recall from: all sessions of the owner, or the one that asks."""
 
 
 class CachedResult(NamedTuple):
@@ -128,6 +130,8 @@ class Material(NamedTuple):
     facts: Sequence[KnownFact] = ()
     recalls: bool = False
     """Whether anything can be recalled here."""
+    recall_scope: RecallScope = "session"
+    """Where to recall from, if the strategy does not say: the memory's own setting."""
     is_text: bool = False
     """Whether the context becomes one text, so that no wire adds anything."""
     recalled: Recalled = Recalled()
@@ -147,7 +151,7 @@ class RecallRequest(NamedTuple):
     """The tokens that recalled messages may use."""
     before: int = 0
     """The first position of this session that the context already shows; 0 if it shows none."""
-    everywhere: bool = True
+    everywhere: bool = False
     """Whether to recall from all sessions of the owner, or from this one only."""
     relevant_only: bool = True
     """Whether to leave room empty rather than fill it with messages of little relevance."""

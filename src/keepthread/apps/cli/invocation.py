@@ -15,7 +15,6 @@ import typer
 
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import is_server, opened, place_of
-from keepthread.context.views import View
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.memory.memory import Memory
 from keepthread.memory.options import Options
@@ -77,14 +76,14 @@ class Call:
         *,
         create: bool = False,
         counter: TokenCounter | None = None,
-        views: Mapping[str, View] | None = None,
+        options: Options | None = None,
     ) -> AsyncGenerator[Memory]:
         """Open the store; a missing one is created only with `create`."""
         if create and not self.store:
             self.config.make_room()
         # Loading a vocabulary takes longer than most commands: only those that count bring one.
         async with opened(self.url, tenant=self.tenant, create=create) as store:
-            yield Memory(store, Options(counter=counter or Estimator(), views=views))
+            yield Memory(store, options or Options(counter=counter or Estimator()))
 
     @asynccontextmanager
     async def file(self) -> AsyncGenerator[SQLiteStore]:

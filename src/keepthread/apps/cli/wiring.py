@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from keepthread import models
@@ -11,26 +11,28 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.settings import EmbedderSettings, ModelSettings, Price, Settings
 from keepthread.context.strategies import STRATEGIES
 from keepthread.context.views import View
+from keepthread.context.window import ToolCalls
 from keepthread.errors import InvalidInput, ModelDenied, Unavailable
+from keepthread.memory.options import Options
 from keepthread.memory.summaries import Compaction
 from keepthread.models import embedders
 from keepthread.models.summarizers import ByModel
-from keepthread.models.tokens import Estimator, Tiktoken
-from keepthread.protocols import ChatModel, Embedder, TokenCounter
+from keepthread.models.tokens import VOCABULARIES, Estimator, Tiktoken
+from keepthread.protocols import ChatModel, Embedder, RecallScope, TokenCounter
 from keepthread.types import Usage
 
 if TYPE_CHECKING:
     from keepthread.models.base import RemoteModel
 
 
-def best_counter() -> tuple[TokenCounter, str]:
+def best_counter(vocabulary: str = VOCABULARIES[0]) -> tuple[TokenCounter, str]:
     """Return a counter, and what keeps it from being the exact one."""
     try:
-        return Tiktoken(), ""
+        return Tiktoken(vocabulary), ""
     except Unavailable as error:
         if error.__cause__ is None:  # it is not installed
-            return Estimator(), str(error)
-        return Estimator(), (
+            return Estimator(vocabulary), str(error)
+        return Estimator(vocabulary), (
             "tiktoken cannot load its vocabulary: it downloads it once; offline, put it into a"
             f" folder and name that by TIKTOKEN_CACHE_DIR ({type(error.__cause__).__name__})"
         )
@@ -38,7 +40,7 @@ def best_counter() -> tuple[TokenCounter, str]:
 
 def current_counter(call: Call) -> TokenCounter:
     """Return the counter; say so if it estimates."""
-    counter, reason = best_counter()
+    counter, reason = best_counter(call.config.settings.tokenizer)
     if reason:
         call.warn(f"counting by estimate: {reason}")
     return counter
@@ -84,33 +86,55 @@ def memory_arguments(
     """Return what `Memory.open` is given beside the address; `model` is the chat's."""
     given: dict[str, Any] = {
         "tenant": settings.memory.tenant,
+        "recall": settings.memory.recall,
         "keep_why": settings.memory.keep_why,
         "views": views_of(settings),
+        "compaction": _compaction(settings, model, environ),
     }
-    if settings.summarizer.by == "model":
-        given["compaction"] = _compaction(settings, model, environ)
     if embedder := embedder_of(settings.embedder, environ):
         given["embedder"] = embedder
     return given
+
+
+def context_options(
+    settings: Settings, counter: TokenCounter, environ: Mapping[str, str] = os.environ
+) -> Options:
+    """Return the options of a memory that only shows contexts, as the settings have them."""
+    return Options(
+        counter=counter,
+        views=views_of(settings),
+        compaction=Compaction(**vars(settings.compaction)),
+        embedder=embedder_of(settings.embedder, environ),
+        recall=cast(RecallScope, settings.memory.recall),
+    )
 
 
 def views_of(settings: Settings) -> dict[str, View]:
     """Return the views: `chat` by the memory's settings, others by their own."""
     memory = settings.memory
     views = {
-        name: View(view.tokens, STRATEGIES[view.strategy]())
+        name: View(
+            view.tokens,
+            STRATEGIES[view.strategy](
+                max_messages=view.max_messages, tool_calls=cast(ToolCalls, view.tool_calls)
+            ),
+        )
         for name, view in settings.views.items()
     }
-    return {**views, "chat": View(memory.max_history_tokens, STRATEGIES[memory.strategy]())}
+    chat = STRATEGIES[memory.strategy](tool_calls="recent")
+    return {**views, "chat": View(memory.max_history_tokens, chat)}
 
 
 def _compaction(
     settings: Settings, model: ChatModel | None, environ: Mapping[str, str]
 ) -> Compaction:
+    sizes = vars(settings.compaction)
+    if settings.summarizer.by != "model":
+        return Compaction(**sizes)
     name = settings.summarizer.name
     if model is None or name not in (None, model.name):
         model = model_of(settings.model, environ, name=name)
-    return Compaction(summarizer=ByModel(model))
+    return Compaction(summarizer=ByModel(model), **sizes)
 
 
 def embedder_of(settings: EmbedderSettings, environ: Mapping[str, str]) -> Embedder | None:

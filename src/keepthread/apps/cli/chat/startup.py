@@ -21,7 +21,7 @@ from keepthread.models.tokens import Estimator, Tiktoken
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message
 
-_VOCABULARY: Final = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
+_VOCABULARY: Final = "https://openaipublic.blob.core.windows.net/encodings/{}_base.tiktoken"
 _FOLDERS: Final = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
 
 
@@ -31,8 +31,9 @@ class LateCounter:
     Which of the two counts is decided once, before anything is counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: str) -> None:
         """Load nothing yet."""
+        self._vocabulary = vocabulary
         self._loading = threading.Lock()
         self._counter: TokenCounter | None = None
 
@@ -50,20 +51,22 @@ class LateCounter:
         with self._loading:
             if self._counter is None:
                 try:
-                    self._counter = Tiktoken()
+                    self._counter = Tiktoken(self._vocabulary)
                 except Unavailable:
-                    self._counter = Estimator()
+                    self._counter = Estimator(self._vocabulary)
             return self._counter
 
 
-def chat_counter(environ: Mapping[str, str]) -> TokenCounter:
+def chat_counter(environ: Mapping[str, str], vocabulary: str) -> TokenCounter:
     """Return the exact counter if it can be had without a download, else the estimator."""
     if find_spec("tiktoken") is None:
-        return Estimator()
+        return Estimator(vocabulary)
     folder = next((environ[name] for name in _FOLDERS if name in environ), None)
     cache = Path(gettempdir(), "data-gym-cache") if folder is None else Path(folder)
-    name = hashlib.sha1(_VOCABULARY.encode(), usedforsecurity=False).hexdigest()
-    return LateCounter() if (cache / name).is_file() else Estimator()
+    address = _VOCABULARY.format(vocabulary)
+    name = hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
+    loads = (cache / name).is_file()
+    return LateCounter(vocabulary) if loads else Estimator(vocabulary)
 
 
 TIMEOUT: Final = 2.0
@@ -85,7 +88,7 @@ def talk_of(
     """Return a conversation that is about to begin; nothing is opened or asked yet."""
     settings = config.settings
     model = model_of(settings.model, environ)
-    counter = chat_counter(environ)
+    counter = chat_counter(environ, settings.tokenizer)
 
     @cache
     def arguments() -> Mapping[str, Any]:

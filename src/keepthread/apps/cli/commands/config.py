@@ -134,6 +134,7 @@ class Answers(NamedTuple):
     model: str
     path: str
     days: int | None
+    recalls: bool
 
     def values(self) -> dict[str, JSON]:
         """Return the settings that follow, by their dotted keys."""
@@ -144,7 +145,12 @@ class Answers(NamedTuple):
             "model.key_env": self.service.key_env,
         }
         kept = {key: value for key, value in service.items() if value is not None}
-        return {**kept, "memory.storage_path": self.path, "memory.auto_prune_days": self.days}
+        return {
+            **kept,
+            "memory.storage_path": self.path,
+            "memory.auto_prune_days": self.days,
+            "memory.recall": "owner" if self.recalls else "session",
+        }
 
     def next_steps(self, environ: Mapping[str, str]) -> list[str]:
         """Return what is to be done before the first chat, and the chat."""
@@ -170,9 +176,14 @@ class Questions:
         self._ask = ask
 
     def answers(
-        self, service: str | None, model: str | None, path: str | None, days: str | None
+        self,
+        service: str | None,
+        model: str | None,
+        path: str | None,
+        days: str | None,
+        recalls: bool | None,
     ) -> Answers:
-        """Return the four answers."""
+        """Return the five answers."""
         chosen = self._service(service)
         return Answers(
             chosen,
@@ -184,6 +195,7 @@ class Questions:
                 NEVER,
                 _days,
             ),
+            self._recalls(recalls),
         )
 
     def _service(self, given: str | None) -> Service:
@@ -207,6 +219,11 @@ class Questions:
                 typer.echo(f"It offers {sanitize(', '.join(names))}", err=True)
                 default = default if default in names else names[0]
         return self._answer("Model", given, default, _name)
+
+    def _recalls(self, given: bool | None) -> bool:
+        if given is None and self._ask:
+            return typer.confirm("Let new chats recall older ones?", default=False, err=True)
+        return bool(given)
 
     def _answer(
         self, question: str, given: str | None, default: str | None, read: Callable[[str], _Answer]
@@ -277,11 +294,15 @@ def init(
         str | None,
         typer.Option(metavar="N", help="Delete them after N days without activity, or `never`."),
     ] = None,
+    recall: Annotated[
+        bool | None,
+        typer.Option(help="Whether new chats recall older ones.", show_default=False),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; what is not given has its default.")
     ] = False,
 ) -> None:
-    """Ask four questions, and write your settings."""
+    """Ask five questions, and write your settings."""
     given = (service, model, path, prune_days)
     alone = call.json or not sys.stdin.isatty()
     if alone and not yes and None in given:
@@ -296,7 +317,7 @@ def init(
         if not typer.confirm(f"{file} exists already. Overwrite it?", err=True):
             call.say("Nothing was changed")
             return
-    answers = Questions(os.environ, ask=not (yes or alone)).answers(*given)
+    answers = Questions(os.environ, ask=not (yes or alone)).answers(*given, recall)
     write_private(file, text_of(answers.values()))
     _tell(call, file, answers)
 

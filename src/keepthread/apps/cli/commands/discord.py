@@ -172,7 +172,8 @@ async def _memory(
         config.make_room()
     given = memory_arguments(settings, model, environ)
     try:
-        async with Memory.open(address, counter=chat_counter(environ), **given) as memory:
+        counter = chat_counter(environ, settings.tokenizer)
+        async with Memory.open(address, counter=counter, **given) as memory:
             yield memory
     finally:
         await model.close()

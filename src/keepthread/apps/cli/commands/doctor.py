@@ -30,7 +30,7 @@ async def doctor(call: Call) -> None:
             findings = _about_sqlite_store(await memory.store.facts(), memory.store.durability)
         else:
             findings = [*about_server(place_of(call.url), memory.store.durability)]
-    findings.append(about_counter())
+    findings.append(about_counter(call.config.settings.tokenizer))
     unready = sum(not session.ready for session in sessions)
     findings.append(about_sessions(len(sessions), sum(s.messages for s in sessions), unready))
     if call.json:
@@ -111,9 +111,9 @@ def about_sqlite(version: str) -> Finding:
     return Finding(what="SQLite", found=version, advice=advice if affected else "")
 
 
-def about_counter() -> Finding:
+def about_counter(vocabulary: str) -> Finding:
     """Look at whether the exact counter can be had."""
-    counter, reason = best_counter()
+    counter, reason = best_counter(vocabulary)
     how = "an estimate" if reason else "exact, through tiktoken"
     return Finding(what="counter", found=f"{counter.name}, {how}", advice=reason)
 

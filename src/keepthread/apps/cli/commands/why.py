@@ -7,10 +7,11 @@ import typer
 
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.report_types import ContextReport
-from keepthread.apps.cli.wiring import current_counter
+from keepthread.apps.cli.settings.settings import Settings
+from keepthread.apps.cli.wiring import context_options, current_counter, views_of
 from keepthread.context.diff import difference
 from keepthread.context.strategies import ALIASES, STRATEGIES
-from keepthread.context.views import DEFAULT_VIEWS, View
+from keepthread.context.views import View
 from keepthread.errors import InvalidInput
 from keepthread.memory.session import Session
 
@@ -26,14 +27,15 @@ async def why(
         int | None, typer.Option(min=1, metavar="N", help="Compare with the one kept under N.")
     ] = None,
     view: Annotated[
-        str | None, typer.Option(metavar="NAME", help="router, planner or chat; else chat.")
+        str | None,
+        typer.Option(metavar="NAME", help="router, planner, chat or one of yours; else chat."),
     ] = None,
     budget: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Tokens, in place of the view's.")
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"{', '.join(STRATEGIES)}; else window."),
+        typer.Option(metavar="NAME", help=f"{', '.join(STRATEGIES)}; else as the settings say."),
     ] = None,
 ) -> None:
     """Draw a context: what is in, what is out, and why.
@@ -44,8 +46,11 @@ async def why(
         raise InvalidInput(
             "--view, --budget and --strategy are for the next context: leave out either them or N"
         )
-    counter = None if number else current_counter(call)
-    async with call.memory(counter=counter, views=_views(strategy)) as memory:
+    settings = call.config.settings
+    options = None if number else context_options(settings, current_counter(call))
+    if options and strategy is not None:
+        options = replace(options, views=_views(strategy, settings))
+    async with call.memory(options=options) as memory:
         found = await call.session(memory, session)
         before = await _kept(found, diff) if diff else None
         if number:
@@ -70,16 +75,14 @@ def _compare(call: Call, session: str, before: ContextReport, after: ContextRepo
         call.screen.difference(session, before, after, changes)
 
 
-def _views(strategy: str | None) -> dict[str, View]:
+def _views(strategy: str, settings: Settings) -> dict[str, View]:
     """Return the views, all by one strategy."""
-    if strategy is None:
-        return {}
     name = ALIASES.get(strategy, strategy)
     if name not in STRATEGIES:
         known = ", ".join(STRATEGIES)
         raise InvalidInput(f"there is no strategy {strategy!r}; there are {known}")
     chosen = STRATEGIES[name]()
-    return {name: replace(view, strategy=chosen) for name, view in DEFAULT_VIEWS.items()}
+    return {name: replace(view, strategy=chosen) for name, view in views_of(settings).items()}
 
 
 async def _kept(session: Session, number: int) -> ContextReport:

@@ -127,7 +127,7 @@ def _check_views(found: Layer) -> None:
     known = Settings().views
     for name in {key.split(".")[1] for key in found if key.startswith("views.")}:
         if name not in known and f"views.{name}.tokens" not in found:
-            where = found[f"views.{name}.strategy"].source
+            where = next(each.source for key, each in found.items() if f"views.{name}." in key)
             raise InvalidInput(f"{where}: views.{name}.tokens is missing: how many may it show?")
 
 

@@ -77,6 +77,12 @@ class MemorySettings:
     strategy: str = setting(
         "hybrid", choice(*STRATEGIES, aliases=ALIASES), "Who chooses what the view `chat` shows."
     )
+    recall: str = setting(
+        "session",
+        choice("session", "owner"),
+        "Where the model may look for earlier messages: the session, or all of its owner.",
+        project=False,  # another project's file must not open other conversations
+    )
     auto_prune_days: int | None = setting(
         None,
         optional(whole(1)),
@@ -173,6 +179,20 @@ class SummarizerSettings:
         "The model that shortens, of the same service as the chat's.",
         stands_for="the chat's",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionSettings:
+    """When old turns become a summary, and its size; sizes are bytes of UTF-8."""
+
+    turns: int = setting(
+        10, whole(1), "How many closed turns are kept before the oldest are compacted."
+    )
+    batch_size: int = setting(5, whole(1), "How many turns are compacted at a time.")
+    answer_bytes: int = setting(750, whole(1), "Longer answers are shown and compacted as digests.")
+    digest_bytes: int = setting(500, whole(1), "How long a digest of an answer is, about.")
+    summary_bytes: int = setting(4000, whole(1), "A longer summary is compressed.")
+    compressed_bytes: int = setting(3000, whole(1), "How long a compressed summary is at most.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,20 +312,36 @@ class ViewSettings:
     strategy: str = setting(
         "window", choice(*STRATEGIES, aliases=ALIASES), "Who chooses what it shows."
     )
+    max_messages: int | None = setting(
+        None, optional(whole(1)), "How many messages it shows at most.", stands_for="all that fit"
+    )
+    tool_calls: str = setting(
+        "recent",
+        choice("all", "recent", "none"),
+        "Which tool calls it shows: all, those of earlier turns in a line each, or none.",
+    )
 
 
 def _views() -> dict[str, ViewSettings]:
     others = {name: view for name, view in DEFAULT_VIEWS.items() if name != "chat"}
-    return {name: ViewSettings(tokens=view.budget) for name, view in others.items()}
+    return {
+        name: ViewSettings(tokens=view.budget, tool_calls="none") for name, view in others.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings; what is not given has its default."""
 
+    tokenizer: str = setting(
+        "o200k",
+        choice("o200k", "cl100k"),
+        "The vocabulary that tokens are counted by: of new models of OpenAI, or of older ones.",
+    )
     memory: MemorySettings = field(default_factory=MemorySettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     summarizer: SummarizerSettings = field(default_factory=SummarizerSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
     discord: DiscordSettings = field(default_factory=DiscordSettings)

@@ -196,8 +196,9 @@ def _key_of(variable: str) -> str:
         return _VARIABLES[variable]
     section, _, name = variable.removeprefix("KEEPTHREAD_").lower().partition("_")
     if section == "views":
-        view, _, part = name.rpartition("_")
-        return f"views.{view}.{part}"
+        part = next((each for each in VIEW_KEYS if name.endswith(f"_{each}")), "")
+        view, _, last = name.rpartition("_")
+        return f"views.{name.removesuffix(f'_{part}') if part else view}.{part or last}"
     key = f"{section}.{name}"
     _refuse_secret(key, variable)
     near = [variable_of(key)] if key in KEYS else get_close_matches(variable, _VARIABLES, 1, 0)
@@ -244,7 +245,8 @@ def _known(key: str, where: str) -> Field[Any]:
     elif name in VIEW_KEYS and view.replace("-", "_").isidentifier():
         return VIEW_KEYS[name]
     else:
-        reason = f"{key} is not a setting; a view has views.NAME.tokens and views.NAME.strategy"
+        known = ", ".join(f"views.NAME.{each}" for each in VIEW_KEYS)
+        reason = f"{key} is not a setting; a view has {known}"
     raise InvalidInput(f"{where}: {reason}")
 
 
