@@ -6,6 +6,11 @@ for a while or taken though an error is told, and the bot is ended in the middle
 discord.py itself runs against a server here that speaks like Discord's. At the end the bot is
 started once more on the same store, and what its model is then given must hold the last twenty
 messages of each channel.
+
+Every person has told a fact about themselves, in one of the channels. With each question, in every
+channel, the model is given the fact about the one who asks, and about nobody else, though all of
+them have the same name; each of them is shown their own by `/facts`. At the end one of them is
+forgotten, and the facts about the others stay.
 """
 
 import asyncio
@@ -78,6 +83,12 @@ class Play:
         self.channels = [server.world.channel(self.guild, f"c{n}") for n in range(channels)]
         self.people = [server.world.user(f"user{n}", "Ana") for n in range(PEOPLE)]
         self.asked: dict[int, list[str]] = defaultdict(list)
+        self.by: dict[str, int] = {}
+        """Which of the people asked a question."""
+        self.known = {number: f"the boat of mark{number:03}mark" for number in range(PEOPLE)}
+        """The fact about each of the people."""
+        self.looked = 0
+        """Contexts in which facts were looked for."""
         self.said: list[dict[str, Any]] = []
         self._bot = AsyncExitStack()
         self._ahead: list[str] = []
@@ -105,14 +116,50 @@ class Play:
     async def end(self) -> None:
         await self._bot.aclose()
 
-    async def ask(self, channel: Channel) -> None:
+    async def ask(self, channel: Channel, who: int | None = None) -> None:
         """Let somebody ask the next question of a channel."""
         number = len(self.asked[channel.id])
         question = f"question {number} in {channel.name}"
         self.asked[channel.id].append(question)
-        who = self.rng.choice(self.people)
+        self.by[question] = self.rng.randrange(PEOPLE) if who is None else who
         text = f"{self.server.world.me.mention} {question}"
-        self.said.append(await self.server.say(channel, who, text))
+        author = self.people[self.by[question]]
+        self.said.append(await self.server.say(channel, author, text))
+
+    async def tell_facts(self) -> None:
+        """Let everyone tell a fact about themselves, in some channel."""
+        for person, fact in zip(self.people, self.known.values(), strict=True):
+            place = self.rng.choice(self.channels)
+            await self.server.told(place, person, "remember", fact=f"I own {fact}")
+
+    async def listed(self) -> list[str]:
+        """Return whom `/facts` shows something else than their own."""
+        found: list[str] = []
+        for number, person in enumerate(self.people):
+            told = await self.server.told(self.rng.choice(self.channels), person, "facts")
+            shown = [other for other, fact in self.known.items() if fact in told]
+            if shown != [number] * (number in self.known):
+                found.append(f"person {number} is shown the facts of {shown}")
+        return found
+
+    async def forget_one(self) -> None:
+        """Let one of the people be forgotten, and ask on with the others."""
+        await self.server.told(self.channels[0], self.people[0], "forget me")
+        del self.known[0]
+        self.by = {question: who for question, who in self.by.items() if who}
+        for who in range(PEOPLE):
+            await self.ask(self.rng.choice(self.channels), who)
+
+    def mixed_up(self) -> list[str]:
+        """Return the questions that the model was not given exactly the asker's fact with."""
+        found: list[str] = []
+        for question, who in self.by.items():
+            given = "\n".join(self.model.given.get(question, ()))
+            shown = [number for number in range(PEOPLE) if f"mark{number:03}mark" in given]
+            self.looked += bool(given)
+            if given and shown != [who] * (who in self.known):
+                found.append(f"{question}, asked by {who}, was given the facts of {shown}")
+        return found
 
     async def trouble(self, pace: Pace) -> None:
         """Let one thing go wrong; each kind once before any comes again."""
@@ -208,6 +255,7 @@ async def play(
         troubles = set(scene.rng.sample(range(len(order)), len(order) // 8))
         await scene.start(pace)
         try:
+            await scene.tell_facts()
             for number, channel in enumerate(order):
                 await scene.ask(channel)
                 if number in troubles:
@@ -222,7 +270,12 @@ async def play(
             for channel in scene.channels:
                 await scene.ask(channel)
             await scene.settle(0, patience)
-            return scene, broken or [*scene.broken(), *scene.forgotten()]
+            if broken := broken or [*scene.broken(), *scene.forgotten()]:
+                return scene, broken
+            broken = [*scene.mixed_up(), *await scene.listed()]
+            await scene.forget_one()
+            await scene.settle(0, patience)
+            return scene, [*broken, *scene.mixed_up(), *await scene.listed()]
         finally:
             await scene.end()
 
@@ -241,6 +294,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "told to wait": scene.server.limited,
         "did not wait": scene.server.impatient,
         "times the model was asked": scene.model.asked,
+        "contexts searched for the facts of others": scene.looked,
         "violations": len(broken),
     }
     if scene.server.impatient:
@@ -250,7 +304,8 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
 
 PROOF: Final = Proof(
     name="P22",
-    promise="on Discord every question is answered in its channel, in order, once; and kept",
+    promise="on Discord every question is answered in its channel, in order, once; and kept;"
+    " and nobody is answered from facts about somebody else",
     unit="messages in channels of 20",
     small=100,
     closing=1_000,

@@ -94,6 +94,7 @@ class DiscordServer:
             ("POST", "/channels/{channel}/typing", self._type),
             ("POST", "/interactions/{id}/{token}/callback", self._callback),
             ("PATCH", "/webhooks/{app}/{token}/messages/@original", self._edit_response),
+            ("POST", "/webhooks/{app}/{token}", self._edit_response),
         ]
 
     @web.middleware
@@ -308,9 +309,18 @@ class DiscordServer:
         wanted = GUILD_MESSAGES if "guild_id" in event else DIRECT_MESSAGES
         await self.gateway.tell("MESSAGE_CREATE", event, wanted)
 
-    async def command(self, channel: Channel, user: User, name: str) -> str:
-        """Let somebody give a slash command; return the token of what comes of it."""
+    async def command(self, channel: Channel, user: User, name: str, **given: str) -> str:
+        """Let somebody give a slash command; return the token of what comes of it.
+
+        A name may have two words: a group, and a command in it.
+        """
+        name, _, inner = name.partition(" ")
         (known,) = [each for each in self.commands if each["name"] == name]
+        options: list[dict[str, Any]] = [
+            {"type": 3, "name": option, "value": value} for option, value in given.items()
+        ]
+        if inner:
+            options = [{"type": 1, "name": inner, "options": options}]
         token = f"token-{self.world.number()}"
         who = {"user": user.to_json()}
         place: dict[str, Any] = {}
@@ -328,10 +338,16 @@ class DiscordServer:
             "attachment_size_limit": 1 << 20,
             "locale": "en-US",
             "entitlements": [],
-            "data": {"id": known["id"], "name": name, "type": 1, "options": []},
+            "data": {"id": known["id"], "name": name, "type": 1, "options": options},
         }
         await self.gateway.tell("INTERACTION_CREATE", {**event, **who, **place}, GUILDS)
         return token
+
+    async def told(self, channel: Channel, user: User, name: str, **given: str) -> str:
+        """Let somebody give a slash command, and return what only they are shown."""
+        token = await self.command(channel, user, name, **given)
+        await self.until(lambda: len(self.responses[token]) >= 2)
+        return self.responses[token][1]["content"]
 
     # --- waiting ---
 

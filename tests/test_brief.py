@@ -18,6 +18,9 @@ import psycopg
 import pytest
 
 from keepthread import Memory, Message, ProactiveTool, ProvidedNote, ToolCall, sync
+from keepthread.apps.cli.commands.discord import chatting
+from keepthread.apps.cli.settings.settings import DiscordSettings
+from keepthread.apps.discord.types import DiscordUser, Rules
 from keepthread.errors import SessionExists, SessionNotFound
 from keepthread.interchange.transcripts import save_transcript
 from keepthread.models import OpenAIModel
@@ -28,6 +31,7 @@ from keepthread.types import JSON
 from servers.postgres import PostgresServer
 from tests import test_harombe as harombe
 from tests.test_cli import keepthread
+from tests.test_discord import parrot, staged
 from tests.test_harombe import written
 from tests.weather import DEGREES, TOOL, Weather, mind
 
@@ -337,3 +341,50 @@ async def test_184_proactive_tools_are_fetched_by_providers() -> None:
             await turn.finish("9.")
         await session.clear()
         assert await session.provide(data) == ["screen"]
+
+
+# --- Discord people ---
+
+
+async def test_225_facts_belong_to_a_person_on_discord(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        other = stage.server.world.channel(stage.guild, "other")
+        model = parrot()
+        async with stage.bot(chatting(model)):
+            told = await stage.server.told(stage.channel, stage.ana, "remember", fact="I like tea")
+            assert told.startswith("Noted.")
+            for who, knows in ((stage.ana, True), (stage.bea, False)):
+                await stage.ask("what do I like?", who=who, place=other)
+                await stage.answers(1 if who is stage.ana else 2, other)
+                shown = [message.content for message in model.calls[-1].messages]
+                assert any("I like tea" in text for text in shown) == knows
+            assert "- I like tea" in await stage.server.told(other, stage.ana, "facts")
+            assert "nothing about you" in await stage.server.told(other, stage.bea, "facts")
+            done = await stage.server.told(other, stage.ana, "forget me")
+            assert done.startswith("Done: 1 message and 1 fact of yours erased.")
+            assert "nothing about you" in await stage.server.told(other, stage.ana, "facts")
+
+
+def test_225_direct_messages_are_off_and_facts_have_their_own_owner() -> None:
+    assert not Rules().direct
+    assert not DiscordSettings().direct
+    assert DiscordUser(42, "Ana").owner == "discord:user:42"
+
+
+async def test_225_a_session_that_people_share_shows_the_facts_of_who_asks() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        channel = await memory.session("channel", owner="channel")
+        await memory.facts("ana").remember("Likes tea")
+        await memory.facts("bea").remember("Likes coffee")
+        for who, own, strange in (("ana", "tea", "coffee"), ("bea", "coffee", "tea")):
+            async with channel.for_person(who).turn("What do I like?", author=who) as turn:
+                shown = "".join(m.content for m in (await turn.context()).messages)
+                await turn.finish("I know.")
+            assert own in shown
+            assert strange not in shown
+        assert "Likes" not in "".join(m.content for m in (await channel.context()).messages)
+    with sync.Memory.open("ram://", counter=Estimator()) as blocking:
+        blocking.facts("ana").remember("Likes tea")
+        session = blocking.session("channel").for_person("ana")
+        session.add_message("user", "What do I like?")
+        assert "Likes tea" in "".join(m.content for m in session.context().messages)

@@ -11,6 +11,7 @@ import pytest
 from keepthread import Memory
 from keepthread.apps.cli.commands.discord import chatting, orchestrating
 from keepthread.apps.discord.bot import DiscordBot, Pace
+from keepthread.apps.discord.commands import MOST_FACTS, BotCommands
 from keepthread.apps.discord.conversations import BUSY, FAILED, NO_MEMORY, NO_MODEL, POSTED, Talks
 from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, DiscordUser, Heard, Rules
 from keepthread.errors import InvalidInput, ModelBusy, ModelCut, ModelDenied, Unavailable
@@ -45,7 +46,7 @@ class Stage(NamedTuple):
 
     @property
     def rules(self) -> Rules:
-        return Rules(guilds=frozenset([self.guild]))
+        return Rules(guilds=frozenset([self.guild]), direct=True)
 
     def to_bot(self, text: str) -> str:
         return f"{self.server.world.me.mention} {text}"
@@ -121,8 +122,8 @@ SAID = Heard(5, 2, SOMEONE, "hello", guild=1)
         (HERE, SAID, None),
         (HERE, SAID._replace(called=True), "answer"),
         (HERE, SAID._replace(called=True, guild=7), None),
-        (HERE, SAID._replace(guild=None), "answer"),
-        (HERE._replace(direct=False), SAID._replace(guild=None, called=True), None),
+        (HERE, SAID._replace(guild=None, called=True), None),
+        (HERE._replace(direct=True), SAID._replace(guild=None), "answer"),
         (HERE._replace(reply="always"), SAID, "answer"),
         (HERE._replace(reply="always"), SAID._replace(text=""), None),
         (HERE._replace(reply="always"), SAID._replace(guild=7), None),
@@ -549,11 +550,11 @@ async def test_a_person_is_forgotten_under_every_name_and_nobody_else(stage: Sta
         await stage.answers(2)
         await stage.answers(1, other)
         late = server.world.message(stage.channel, renamed, stage.to_bot("555-0100, as I said"))
-        token = await server.command(other, renamed, "forget")
+        token = await server.command(other, renamed, "forget me")
         await server.until(lambda: len(server.responses[token]) == 2)
         deferred, done = server.responses[token]
         assert deferred == {"type": 5, "data": {"flags": 64}}
-        assert done["content"].startswith("Done: 2 messages of yours erased.")
+        assert done["content"].startswith("Done: 2 messages and 0 facts of yours erased.")
         await server.say_again({**late, "mentions": [server.world.me.to_json()]})
         await stage.ask("who am I?", who=stage.bea)
         await stage.answers(3)
@@ -570,7 +571,7 @@ async def test_a_person_is_forgotten_under_every_name_and_nobody_else(stage: Sta
 async def test_a_message_with_the_number_of_the_wish_itself_is_forgotten(stage: Stage) -> None:
     talks = Talks(stage.memory, chatting(parrot()))
     await talks.keep(SAID._replace(id=4, text="my number is 555-0104"))
-    assert await talks.forget(SOMEONE.id, 5) == 1
+    assert await talks.forget(SOMEONE, 5) == (1, 0)
     for number in (4, 5, 6):
         await talks.keep(SAID._replace(id=number, text=f"again 555-010{number}"))
     session = await stage.memory.get_session(f"discord:{SAID.channel}")
@@ -612,10 +613,208 @@ async def test_forget_and_clear_can_be_written_and_are_carried_out_once(stage: S
         await stage.answers(3)
         assert [message.content for message in model.calls[-1].messages] == ["what is the code?"]
         wish = await stage.ask("/FORGET")  # in any case
-        assert (await stage.answers(4))[3].startswith("Done: 2 messages of yours")
+        assert (await stage.answers(4))[3].startswith("Done: 2 messages and 0 facts of yours")
         await stage.ask("new words")
         await stage.server.say_again(wish)
         await stage.ask("more words")
         await stage.answers(6)
     words = [m.content for m in await stage.log() if m.role == "user" and m.state == "live"]
     assert words == ["new words", "more words"]
+
+
+# --- what is known of people ---
+
+
+def known_to(model: ScriptedModel) -> str:
+    """Return everything that the model was shown at last."""
+    return "\n".join(message.content for message in model.calls[-1].messages)
+
+
+async def test_facts_follow_a_person_from_channel_to_channel_and_reach_nobody_else(
+    stage: Stage,
+) -> None:
+    server, model = stage.server, parrot()
+    other = server.world.channel(stage.guild, "other")
+    namesake = server.world.user("ana.z", "Ana")
+    async with stage.bot(chatting(model)):
+        noted = await server.told(stage.channel, stage.ana, "remember", fact="I am vegetarian")
+        assert noted.startswith("Noted.")
+        await stage.ask("/remember I live in Oslo", who=stage.bea, place=other)
+        assert (await stage.answers(1, other))[0].startswith("Noted.")
+        asked = [
+            (stage.ana, stage.channel, "vegetarian", "Oslo"),
+            (stage.ana, other, "vegetarian", "Oslo"),
+            (stage.bea, stage.channel, "Oslo", "vegetarian"),
+            (stage.bea, other, "Oslo", "vegetarian"),
+        ]
+        counts = {stage.channel.id: 0, other.id: 1}
+        for who, place, own, strange in asked:
+            await stage.ask("what do you know?", who=who, place=place)
+            counts[place.id] += 1
+            await stage.answers(counts[place.id], place)
+            assert own in known_to(model)
+            assert strange not in known_to(model)
+        await stage.ask("I am Ana, what do you know?", who=namesake)  # a name is a text
+        await stage.answers(3)
+        assert "vegetarian" not in known_to(model)
+        for who, own in ((stage.ana, "- I am vegetarian"), (stage.bea, "- I live in Oslo")):
+            listed = await server.told(other, who, "facts")
+            assert [line for line in listed.splitlines() if line.startswith("- ")] == [own]
+        assert "nothing about you" in await server.told(other, namesake, "facts")
+    logs = [*await stage.log(), *await stage.log(other)]
+    assert not any("vegetarian" in message.content for message in logs)
+
+
+async def test_the_orchestrator_is_shown_the_facts_of_who_asks(stage: Stage) -> None:
+    direct = '{"kind": "direct", "why": "a greeting"}'
+    model = ScriptedModel([direct, "Hello Ana.", direct, "Hello Bea."])
+    async with stage.bot(orchestrating(Models.all(model))):
+        await stage.server.told(stage.channel, stage.ana, "remember", fact="I am vegetarian")
+        await stage.ask("hello")
+        await stage.answers(1)
+        assert "I am vegetarian" in known_to(model)
+        await stage.ask("hello", who=stage.bea)
+        await stage.answers(2)
+    for call in model.calls[2:]:
+        assert not any("vegetarian" in message.content for message in call.messages)
+
+
+async def test_nobody_lists_facts_where_others_see_it(stage: Stage) -> None:
+    direct = stage.server.world.channel(None)
+    async with stage.bot(chatting(parrot())):
+        await stage.server.told(stage.channel, stage.ana, "remember", fact="I am vegetarian")
+        await stage.ask("/facts")
+        (told,) = await stage.answers(1)
+        assert told.startswith("Others would see it here")
+        await stage.ask("/facts confirm 123456")
+        assert (await stage.answers(2))[1] == told
+        await stage.server.say(direct, stage.ana, "/facts")
+        assert "- I am vegetarian" in (await stage.answers(1, direct))[0]
+
+
+async def test_forget_me_erases_the_facts_of_a_person_and_of_nobody_else(
+    stage: Stage, tmp_path: Path
+) -> None:
+    server, model = stage.server, parrot()
+    async with stage.bot(chatting(model)):
+        await server.told(stage.channel, stage.ana, "remember", fact="I am vegetarian")
+        await server.told(stage.channel, stage.ana, "remember", fact="I live in Rome")
+        await server.told(stage.channel, stage.bea, "remember", fact="I live in Oslo")
+        await stage.ask("hello")
+        await stage.answers(1)
+        done = await server.told(stage.channel, stage.ana, "forget me")
+        assert done.startswith("Done: 1 message and 2 facts of yours erased.")
+        assert "nothing about you" in await server.told(stage.channel, stage.ana, "facts")
+        assert "I live in Oslo" in await server.told(stage.channel, stage.bea, "facts")
+        await stage.ask("what do you know?")
+        await stage.answers(2)
+        assert "vegetarian" not in known_to(model)
+        assert "Rome" not in known_to(model)
+    assert not any(b"vegetarian" in path.read_bytes() for path in tmp_path.glob("memory.db*"))
+
+
+async def test_a_fact_that_was_told_before_its_person_was_forgotten_is_not_noted(
+    stage: Stage,
+) -> None:
+    talks = Talks(stage.memory, chatting(parrot()))
+    await talks.forget(SOMEONE, 5)
+    for number, noted in ((4, False), (5, False), (6, True)):
+        assert await talks.remember(SAID._replace(id=number), f"I own {number} boats") == noted
+    assert [fact.text for fact in await talks.facts(SOMEONE).list()] == ["I own 6 boats"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("/remember", "Write /remember and a fact about you"),
+        (f"/remember {'long ' * 300}", "a fact has up to 1,000 characters"),
+        ("/facts confirm 123", "No fact of yours waits under that key"),
+        ("/facts confirm", "No fact of yours waits under that key"),
+    ],
+)
+async def test_a_command_that_cannot_be_carried_out_says_what_to_do(
+    stage: Stage, text: str, says: str
+) -> None:
+    commands = BotCommands(Talks(stage.memory, chatting(parrot())), HERE)
+    command = commands.find(text)
+    assert command is not None
+    assert says in await command(SAID._replace(text=text, private=True))
+
+
+async def test_no_more_than_so_many_facts_of_a_person_are_kept(stage: Stage) -> None:
+    talks = Talks(stage.memory, chatting(parrot()))
+    commands = BotCommands(talks, HERE)
+    for number in range(MOST_FACTS):
+        await talks.remember(SAID._replace(id=number + 1), f"I own boat {number}")
+    command = commands.find("/remember one more")
+    assert command is not None
+    assert (await command(SAID)).startswith(f"I know {MOST_FACTS} facts about you already")
+
+
+def test_other_texts_are_said_to_the_model(stage: Stage) -> None:
+    commands = BotCommands(Talks(stage.memory, chatting(parrot())), HERE)
+    for text in ("", "hello", "/forget it", "/clear the table", "/facts please", "forget me"):
+        assert commands.find(text) is None
+
+
+async def test_commands_work_only_where_it_talks_but_forgetting_works_everywhere(
+    stage: Stage,
+) -> None:
+    server = stage.server
+    elsewhere = server.world.channel(server.world.guild("Elsewhere"), "general")
+    direct = server.world.channel(None)
+    rules = stage.rules._replace(direct=False)
+    async with stage.bot(chatting(parrot()), rules):
+        for place in (elsewhere, direct):
+            told = await server.told(place, stage.ana, "remember", fact="I am vegetarian")
+            assert told == "I do not talk here; nothing was noted."
+            assert await server.told(place, stage.ana, "facts") == "I do not talk here."
+            assert (await server.told(place, stage.ana, "forget me")).startswith("Done: 0 messages")
+        await server.say(direct, stage.ana, "hello")
+        await stage.ask("hello")
+        await stage.answers(1)
+        assert server.posted(direct) == []
+
+
+async def test_many_facts_are_listed_in_several_messages(stage: Stage) -> None:
+    talks = Talks(stage.memory, chatting(parrot()))
+    person = DiscordUser(stage.ana.id, "Ana")
+    for number in range(30):
+        await talks.facts(person).remember(f"I own boat {number}: {'`@everyone` ' * 10}")
+    async with stage.bot(chatting(parrot())):
+        token = await stage.server.command(stage.channel, stage.ana, "facts")
+        await stage.server.until(lambda: len(stage.server.responses[token]) >= 4)
+    _, first, *more = stage.server.responses[token]
+    assert all(len(each["content"]) <= 2000 for each in (first, *more))
+    assert {each["flags"] for each in more} == {64 + 4}  # for one person, without previews
+    listed = [line for each in (first, *more) for line in each["content"].splitlines()]
+    assert len([line for line in listed if line.startswith("- I own boat")]) == 30
+    assert not any("`@" in line for line in listed)
+
+
+async def test_a_fact_that_a_model_noted_waits_until_its_person_confirms_it(stage: Stage) -> None:
+    server = stage.server
+
+    async def answer(asked: DiscordQuestion) -> str:
+        turn = asked.session.turn(asked.text, id=asked.id, author=asked.author)
+        async with turn as opened:
+            for text in ("I live in Oslo", "I am rich"):
+                await opened.memory_tool("remember", {"text": text, "subject": "user"})
+            await opened.finish("Noted")
+        return "Noted"
+
+    async with stage.bot(answer):
+        await stage.ask("I live in Oslo")
+        await stage.answers(1)
+        listed = await server.told(stage.channel, stage.ana, "facts")
+        waits, live = sorted(line for line in listed.splitlines() if line.startswith("- "))
+        assert live == "- I live in Oslo"
+        assert waits.startswith("- I am rich (not used yet: /facts confirm ")
+        key = waits.removesuffix(")").rpartition(" ")[2]
+        assert "No fact of yours" in await server.told(
+            stage.channel, stage.bea, "facts", confirm=key
+        )
+        told = await server.told(stage.channel, stage.ana, "facts", confirm=key)
+        assert told == "Confirmed: I use it from now on."
+        assert "not used yet" not in await server.told(stage.channel, stage.ana, "facts")
+        assert "nothing about you" in await server.told(stage.channel, stage.bea, "facts")

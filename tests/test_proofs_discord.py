@@ -3,8 +3,10 @@
 import threading
 from pathlib import Path
 
+import pytest
 from discord.gateway import KeepAliveHandler
 
+from keepthread.apps.discord.types import DiscordUser
 from proofs import p22_discord
 from proofs.p22_discord import PACE
 from tests.seeds import SEED
@@ -36,3 +38,12 @@ async def test_the_proof_sees_a_bot_that_does_not_look_back(tmp_path: Path) -> N
         patience=1.0,
     )
     assert broken
+
+
+async def test_the_proof_sees_facts_that_are_shown_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DiscordUser, "owner", "discord:user:all")
+    _, broken = await p22_discord.play(tmp_path, 20, SEED, lambda done, of: None)
+    assert any("was given the facts of" in line for line in broken)
+    assert any("is shown the facts of" in line for line in broken)

@@ -66,7 +66,9 @@ class Conversation(NamedTuple):
     isolated: bool = False
     """Whether it sees nothing of the owner's other sessions; True for a delegated task."""
     knows: bool = True
-    """Whether it sees the owner's facts."""
+    """Whether it sees facts."""
+    person: str | None = None
+    """The owner of the facts it sees, if that is not the session's owner."""
     providers: Mapping[str, NoteProvider] = {}
     """Functions that are asked for notes, by the notes' keys."""
 
@@ -227,16 +229,21 @@ class Conversation(NamedTuple):
             for hit in hits
         ]
 
+    @property
+    def facts_owner(self) -> str:
+        """Return whose facts it sees, and notes."""
+        return self.owner if self.person is None else self.person
+
     async def _facts(self, material: Material) -> Sequence[KnownFact]:
-        """Return the facts about the owner.
+        """Return the facts about the owner, or about the person who asks.
 
         That an owner has no facts is cached for some seconds; facts are read each time.
         """
-        if self.no_facts.contains(self.owner):
+        if self.no_facts.contains(self.facts_owner):
             return ()
-        records = await self.store.scan(Scope(owner=self.owner), FACT)
+        records = await self.store.scan(Scope(owner=self.facts_owner), FACT)
         if not records:
-            self.no_facts.add(self.owner)
+            self.no_facts.add(self.facts_owner)
             return ()
         return known_of(records, asked_of(material), now=self.runtime.clock())
 

@@ -307,6 +307,15 @@ class Session:
         made = await branching.fork(self._store, await self.refresh(), name, at)
         return Session(self._conversation._replace(id=made.id, key=made.key, tools=None), made)
 
+    def for_person(self, owner: str) -> "Session":
+        """Return this session for one of the people who share it: its contexts show their facts.
+
+        The facts are those of `memory.facts(owner)`, instead of the session owner's; `remember`,
+        if a model calls it, notes them there. Everything else stays shared.
+        """
+        person = check_id(owner, "owner")
+        return Session(self._conversation._replace(person=person), self.info)
+
     async def pin(self, id: str) -> None:
         """Keep a message in every context, by its id."""
         await branching.pin(self._store, self.key, id)

@@ -364,6 +364,7 @@ class Turn:
             shown=self._shown,
             clock=conversation.runtime.clock,
             learned=conversation.no_facts.discard,
+            person=conversation.person,
         )
 
         async def run(**_: object) -> str:

@@ -203,6 +203,10 @@ class Session(Wrapper[AsyncSession]):
         """See `keepthread.Session.fork`."""
         return Session(self._loop, self._loop.run(self._wrapped.fork, at, id=id))
 
+    def for_person(self, owner: str) -> "Session":
+        """See `keepthread.Session.for_person`."""
+        return Session(self._loop, self._wrapped.for_person(owner))
+
     pin = blocking(AsyncSession.pin)
     unpin = blocking(AsyncSession.unpin)
     update = blocking(AsyncSession.update)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,16 +16,32 @@ from discord import app_commands
 from discord.gateway import DiscordWebSocket, KeepAliveHandler
 from discord.http import Route
 
+from keepthread.apps.discord.commands import (
+    CLEAR,
+    FACTS,
+    FORGET,
+    MOST_TEXT,
+    REMEMBER,
+    BotCommands,
+    RunCommand,
+)
 from keepthread.apps.discord.conversations import FAILED, Post, Talks
 from keepthread.apps.discord.posting import OUTAGES, patiently, post, typing
 from keepthread.apps.discord.queue import Lanes
 from keepthread.apps.discord.reading import command_of, heard_of, is_of_person
+from keepthread.apps.discord.split import parts
 from keepthread.apps.discord.types import Heard, Rules
+from keepthread.context.quoting import sendable
 from keepthread.errors import InvalidInput, KeepthreadError, Unavailable
 
-FORGET: Final = "/forget"
-CLEAR: Final = "/clear"
 _MOST_DIRECT: Final = 100
+_LONGEST_KEY: Final = 100
+_ABOUT: Final = {
+    CLEAR: "Start over: earlier messages here are no longer used.",
+    REMEMBER: "Note a fact about you, which I use in every channel when you write.",
+    FACTS: "List what I know about you; only you see it.",
+    FORGET: "Erase all that you ever wrote to me, and all facts about you.",
+}
 
 _log: Final = logging.getLogger("keepthread.discord")
 
@@ -80,10 +96,9 @@ class DiscordBot(discord.Client):
         self._known: dict[int, int] = {}
         """The same, when the session began."""
         self._direct: dict[int, discord.abc.Messageable] = {}
-        self._commands = {FORGET: self._forget, CLEAR: self._clear}
+        self._commands = BotCommands(talks, rules)
         self._tree = app_commands.CommandTree(self)
-        self._offer(FORGET, "Erase all that you ever wrote to me.")
-        self._offer(CLEAR, "Start over: earlier messages here are no longer used.")
+        self._offer()
 
     async def serve(self, token: str) -> None:
         """Run until the bot is closed."""
@@ -146,7 +161,7 @@ class DiscordBot(discord.Client):
         try:
             await self._tree.sync()
         except discord.HTTPException as error:
-            self._on_event(f"{FORGET} and {CLEAR} could not be offered as commands: {error}")
+            self._on_event(f"slash commands could not be offered: {error}")
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         """Wait before a new session is started."""
@@ -229,7 +244,7 @@ class DiscordBot(discord.Client):
     # --- answering ---
 
     async def _answer(self, message: discord.Message, heard: Heard) -> None:
-        if command := self._commands.get(heard.text.casefold()):
+        if command := self._commands.find(heard.text):
             said = await self._carried_out(command, heard)
         else:
             async with typing(message.channel):
@@ -240,9 +255,7 @@ class DiscordBot(discord.Client):
         with suppress(KeepthreadError):  # then it is posted once more if it comes up again
             await self._talks.posted(heard)
 
-    async def _carried_out(
-        self, command: Callable[[Heard], Awaitable[str]], heard: Heard
-    ) -> Post | None:
+    async def _carried_out(self, command: RunCommand, heard: Heard) -> Post | None:
         """Return what came of a command; None if it was carried out before."""
         try:
             return None if await self._talks.is_posted(heard) else Post(await command(heard))
@@ -250,34 +263,51 @@ class DiscordBot(discord.Client):
             _log.warning("a command failed: %s", type(error).__name__)
             return Post(FAILED, failed=True)
 
-    async def _forget(self, heard: Heard) -> str:
-        count = await self._talks.forget(heard.person.id, heard.id)
-        messages = "1 message" if count == 1 else f"{count:,} messages"
-        return f"Done: {messages} of yours erased. New messages of yours are kept again."
+    def _offer(self) -> None:
+        """Offer the slash commands; nobody but who gives one sees what came of it."""
 
-    async def _clear(self, heard: Heard) -> str:
-        if not self._rules.allow(heard.guild, heard.channel, heard.parent):
-            return "I do not talk here; there is nothing to clear."
-        if not await self._talks.clear(heard):
-            return "Only people who may manage messages here can clear this channel."
-        return "Done: I start over here."
+        @self._tree.command(name=CLEAR[1:], description=_ABOUT[CLEAR])
+        async def _clear(interaction: discord.Interaction[Any]) -> None:
+            await self._defer(interaction, CLEAR)
 
-    def _offer(self, name: str, about: str) -> None:
-        """Offer a slash command; nobody but who gives it sees what came of it."""
+        @self._tree.command(name=REMEMBER[1:], description=_ABOUT[REMEMBER])
+        @app_commands.describe(fact="One sentence, such as: I am vegetarian.")
+        async def _remember(
+            interaction: discord.Interaction[Any], fact: app_commands.Range[str, 1, MOST_TEXT]
+        ) -> None:
+            await self._defer(interaction, f"{REMEMBER} {fact}")
 
-        async def run(interaction: discord.Interaction[Any]) -> None:
-            await interaction.response.defer(ephemeral=True, thinking=True)
-            heard = command_of(interaction, name)
-            self._lanes.put(heard.channel, heard.id, partial(self._respond, interaction, heard))
+        @self._tree.command(name=FACTS[1:], description=_ABOUT[FACTS])
+        @app_commands.describe(confirm="The key of a fact that is not used yet, to use it.")
+        async def _facts(
+            interaction: discord.Interaction[Any],
+            confirm: app_commands.Range[str, 1, _LONGEST_KEY] | None = None,
+        ) -> None:
+            await self._defer(interaction, f"{FACTS} confirm {confirm}" if confirm else FACTS)
 
-        self._tree.add_command(
-            app_commands.Command(name=name.removeprefix("/"), description=about, callback=run)
-        )
+        group, _, name = FORGET[1:].partition(" ")
+        forget = app_commands.Group(name=group, description=_ABOUT[FORGET])
+        self._tree.add_command(forget)
+
+        @forget.command(name=name, description=_ABOUT[FORGET])
+        async def _forget(interaction: discord.Interaction[Any]) -> None:
+            await self._defer(interaction, FORGET)
+
+    async def _defer(self, interaction: discord.Interaction[Any], text: str) -> None:
+        """Let a command wait for its turn in the channel."""
+        await interaction.response.defer(ephemeral=True, thinking=True)
+        heard = command_of(interaction, text)
+        self._lanes.put(heard.channel, heard.id, partial(self._respond, interaction, heard))
 
     async def _respond(self, interaction: discord.Interaction[Any], heard: Heard) -> None:
-        said = await self._carried_out(self._commands[heard.text], heard)
-        if said is not None:
-            await interaction.edit_original_response(content=said.text)
+        command = self._commands.find(heard.text)
+        said = await self._carried_out(command, heard) if command else Post(FAILED, failed=True)
+        if said is None:
+            return
+        first, *more = parts(sendable(said.text))
+        await interaction.edit_original_response(content=first)
+        for part in more:
+            await interaction.followup.send(part, ephemeral=True, suppress_embeds=True)
 
     # --- saying who we are ---
 

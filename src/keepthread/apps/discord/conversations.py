@@ -8,10 +8,12 @@ import logging
 from typing import Final, NamedTuple, cast
 
 from keepthread.apps.discord.people import People
-from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, Heard
+from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, DiscordUser, Heard
 from keepthread.errors import Conflict, KeepthreadError, ModelBusy, ModelError
+from keepthread.memory.facts.facts import Facts
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
+from keepthread.stores.kinds import FACT
 from keepthread.types import Message, Scope, SessionKey
 
 POSTED: Final = "discord-posted"
@@ -33,6 +35,13 @@ class Post(NamedTuple):
 
     text: str
     failed: bool = False
+
+
+class Erased(NamedTuple):
+    """How much of a person was forgotten."""
+
+    messages: int
+    facts: int
 
 
 class Talks:
@@ -69,9 +78,8 @@ class Talks:
         stored = await self._stored(session, heard)
         if stored is None:
             return None
-        asked = DiscordQuestion(
-            session, stored.content, stored.author, stored.id, stored.attachments
-        )
+        own = session.for_person(heard.person.owner)
+        asked = DiscordQuestion(own, stored.content, stored.author, stored.id, stored.attachments)
         text = await self._answer(asked)
         return Post(text) if text.strip() else Post(NO_ANSWER, failed=True)
 
@@ -104,14 +112,28 @@ class Talks:
         await (await self._session(heard)).clear()
         return True
 
-    async def forget(self, person: int, upto: int) -> int:
-        """Erase what a person wrote, in every session; return how many messages it was."""
-        async with self._forgetting, self._people.alone(person):
-            count = 0
-            for author in (await self._people.known(person)).authors:
-                count += (await self._memory.forget(author=author)).messages
-            await self._people.forget(person, upto)
-        return count
+    def facts(self, person: DiscordUser) -> Facts:
+        """Return the facts about a person, which hold in every channel."""
+        return self._memory.facts(person.owner)
+
+    async def remember(self, heard: Heard, text: str) -> bool:
+        """Note a fact that a person tells about themselves; False if they were forgotten since."""
+        async with self._people.alone(heard.person.id):
+            if heard.id <= (await self._people.known(heard.person.id)).forgotten:
+                return False
+            await self.facts(heard.person).remember(text)
+        return True
+
+    async def forget(self, person: DiscordUser, upto: int) -> Erased:
+        """Erase what a person wrote, in every session, and all facts about them."""
+        async with self._forgetting, self._people.alone(person.id):
+            authors = (await self._people.known(person.id)).authors
+            receipts = [await self._memory.forget(author=author) for author in authors]
+            if await self._memory.store.scan(Scope(owner=person.owner)):
+                receipts.append(await self._memory.forget(owner=person.owner))
+            await self._people.forget(person.id, upto)
+        facts = sum(receipt.records.get(FACT, 0) for receipt in receipts)
+        return Erased(sum(receipt.messages for receipt in receipts), facts)
 
     # --- inside ---
 

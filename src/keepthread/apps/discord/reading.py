@@ -33,6 +33,7 @@ def heard_of(message: discord.Message, me: discord.ClientUser) -> Heard:
         parent=thread.parent_id if thread else None,
         title=_title(message),
         moderates=_moderates(message),
+        private=message.guild is None,
         at=message.created_at.timestamp(),
     )
 
@@ -118,4 +119,5 @@ def command_of(interaction: discord.Interaction[discord.Client], text: str) -> H
         guild=interaction.guild_id,
         parent=channel.parent_id if isinstance(channel, discord.Thread) else None,
         moderates=interaction.permissions.manage_messages,
+        private=True,
     )

@@ -18,6 +18,11 @@ class DiscordUser(NamedTuple):
         """Return the stored author; it differs for two people with the same name."""
         return f"{self.name} ({self.id})"
 
+    @property
+    def owner(self) -> str:
+        """Return the owner of the facts about this person, in whatever channel they write."""
+        return f"discord:user:{self.id}"
+
 
 class Heard(NamedTuple):
     """A message of a person, as it arrived."""
@@ -38,6 +43,8 @@ class Heard(NamedTuple):
     """The place's name, for people."""
     moderates: bool = False
     """Whether the person may manage messages in this place."""
+    private: bool = False
+    """Whether only the person sees the reply: in direct messages, and to slash commands."""
     at: float = 0.0
     """When it was written, in seconds since 1970."""
 
@@ -46,6 +53,7 @@ class DiscordQuestion(NamedTuple):
     """A message to answer; it is stored already, under this id."""
 
     session: Session
+    """The channel's conversation; its contexts show the facts about who wrote the message."""
     text: str
     author: str | None
     id: str
@@ -69,7 +77,7 @@ class Rules(NamedTuple):
     """The channels of these guilds that are allowed, their threads with them; none: all."""
     reply: Reply = "mention"
     """In guilds: to what mentions us or replies to us, or to everything."""
-    direct: bool = True
+    direct: bool = False
     """Whether direct messages are answered."""
     listen: bool = False
     """Whether what is said to others in allowed channels is kept, so that it is known later."""

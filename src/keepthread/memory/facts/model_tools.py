@@ -8,6 +8,7 @@ confirms it, and is recorded as made from everything that the model was shown.
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 
 from keepthread.context.quoting import sanitize
@@ -96,13 +97,17 @@ class MemoryTools:
         shown: Shown | None = None,
         clock: Callable[[], float] = time.time,
         learned: Callable[[str], None] | None = None,
+        person: str | None = None,
     ) -> None:
         """Take the turn in which they are called: `user` is the message that opened it.
 
         `search` runs `search_memory`; `shown` is what the model's context showed, if that is known;
-        `learned` is called with the owner whose facts changed.
+        `learned` is called with the owner whose facts changed. `person` is the owner of the facts
+        if that is who wrote `user`, and not the session's owner.
         """
-        self._repository = FactRepository(store, session.owner, clock=clock, learned=learned)
+        owner = session.owner if person is None else person
+        self._repository = FactRepository(store, owner, clock=clock, learned=learned)
+        self._is_person = person is not None
         self._session = session
         self._user = user
         self._search = search
@@ -149,8 +154,10 @@ class MemoryTools:
         user = next((m for m in messages if m.id == self._user.id), None)
         if user is None or session.kind == "delegate":  # a model wrote its task
             return None
-        subject = subject_of(fact.subject, session.owner, user.author)
-        if trust_of(user, (), owner=session.owner, subject=subject) != "user":
+        owner = self._repository.owner
+        mine = replace(user, author=None) if self._is_person else user
+        subject = subject_of(fact.subject, owner, mine.author)
+        if trust_of(mine, (), owner=owner, subject=subject) != "user":
             return None
         stated = grounded(fact._replace(subject=subject), news_in(user))
         return (stated, Read(session, [user])) if stated else None

@@ -96,8 +96,8 @@ def orchestrating(models: Models, tools: Sequence[Runnable] = ()) -> AnswerFunct
 
 SYSTEM: Final = (
     "You answer in a channel on Discord, where several people may write. Each of their messages"
-    " begins with the name and number of who wrote it; yours do not. Write Discord's Markdown, and"
-    " be brief."
+    " begins with the name and number of who wrote it; yours do not. Known facts are about the one"
+    " whose message you answer, and about nobody else. Write Discord's Markdown, and be brief."
 )
 _LOGGERS: Final = ("discord", "keepthread")
 _IN_PROCESS: Final = "ram://"
