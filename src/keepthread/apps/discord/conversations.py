@@ -117,7 +117,7 @@ class Talks:
         return self._memory.facts(person.owner)
 
     async def remember(self, heard: Heard, text: str) -> bool:
-        """Note a fact that a person tells about themselves; False if they were forgotten since."""
+        """Note a person's fact about themselves; return False if they were forgotten since."""
         async with self._people.alone(heard.person.id):
             if heard.id <= (await self._people.known(heard.person.id)).forgotten:
                 return False
