@@ -45,7 +45,7 @@ async def test_a_context_logs_the_memory_the_cache_and_what_the_agent_receives(
     assert head == "=== MEMORY STATE ==="
     assert line == (
         "Session: s | View: chat | Turn: 1 | Messages: 4 | Hidden: 0 | Summary: 0 bytes"
-        f" | Tokens: {data(memory)['tokens']} of 4096"
+        f" | LLM compressions: 0 | Tokens: {data(memory)['tokens']} of 4096"
     )
     assert cache.getMessage().splitlines() == [
         "=== FUNCTION CACHE STATE ===",

@@ -10,12 +10,13 @@ from keepthread.context.quoting import speaker
 from keepthread.context.trust import trust_in
 from keepthread.context.views import View, plan_of
 from keepthread.errors import InvalidInput
-from keepthread.memory.debug_log import log_context
+from keepthread.memory import debug_log
 from keepthread.memory.facts.profile import known_of
 from keepthread.memory.history import current_turn
 from keepthread.memory.material import asked_of, gather, gather_older, load_history
 from keepthread.memory.runtime import Maintenance, NegativeCache, Runtime
 from keepthread.memory.search.search import Asker, Filters, Searching
+from keepthread.memory.summaries import costs_of
 from keepthread.memory.tool_cache import ToolCache
 from keepthread.memory.tracing import RECORDS
 from keepthread.memory.why_log import ChoiceLog
@@ -33,7 +34,7 @@ from keepthread.protocols import (
     TokenCounter,
 )
 from keepthread.stores.codec import encode
-from keepthread.stores.kinds import FACT
+from keepthread.stores.kinds import COSTS, FACT
 from keepthread.stores.validation import check_count, check_message
 from keepthread.types import JSON, Message, Scope, Selection, SessionKey
 
@@ -161,7 +162,12 @@ class Conversation(NamedTuple):
             span.set_attribute("keepthread.view", name)
             span.set_attribute("keepthread.budget", tokens)
             span.set_attribute("keepthread.tokens", selection.tokens)
-        log_context(self.id, name, material, past, selection)
+        if debug_log.is_on():
+            costs = await self.store.get(Scope(session=self.key), COSTS, COSTS)
+            compressions = costs_of(costs.value if costs else None).compressions
+            debug_log.log_context(
+                self.id, name, material, past, selection, compressions=compressions
+            )
         context = Context(selection, is_text=text)
         if self.choice_log.keep:
             self.choice_log.note(self.key, name, material.turn, context.why)

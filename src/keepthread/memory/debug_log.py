@@ -17,15 +17,26 @@ _text.setLevel(logging.WARNING)  # must be set explicitly: debugging must not lo
 _MOST: Final = 200
 
 
+def is_on() -> bool:
+    """Return whether contexts are logged."""
+    return _log.isEnabledFor(logging.DEBUG) or _text.isEnabledFor(logging.DEBUG)
+
+
 def log_context(
-    session: str, view: str, material: Material, past: History, selection: Selection
+    session: str,
+    view: str,
+    material: Material,
+    past: History,
+    selection: Selection,
+    *,
+    compressions: int = 0,
 ) -> None:
     """Log a context that was built; does nothing if DEBUG is off."""
     with_text = _text.isEnabledFor(logging.DEBUG)
     log = _text if with_text else _log
     if not log.isEnabledFor(logging.DEBUG):
         return
-    _memory(log, session, view, material, past, selection)
+    _memory(log, session, view, material, past, selection, compressions)
     _cache(log, session, material.tool_results, with_text)
     _received(log, session, selection.messages, with_text)
 
@@ -37,6 +48,7 @@ def _memory(
     material: Material,
     past: History,
     selection: Selection,
+    compressions: int,
 ) -> None:
     summary = past.summary
     data = {
@@ -47,16 +59,17 @@ def _memory(
         "messages": material.earlier + len(material.messages) + bool(material.passed),
         "hidden": sum(span.last - span.first + 1 for span in material.hidden),
         "summary_bytes": _size(summary.text) if summary else 0,
+        "compressions": compressions,
         "budget": selection.budget,
         "tokens": selection.tokens,
     }
     message = (
         "=== MEMORY STATE ===\n"
         "Session: %s | View: %s | Turn: %d | Messages: %d | Hidden: %d"
-        " | Summary: %d bytes | Tokens: %d of %d"
+        " | Summary: %d bytes | LLM compressions: %d | Tokens: %d of %d"
     )
     shown = [data[name] for name in ("session", "view", "turn", "messages", "hidden")]
-    shown += [data[name] for name in ("summary_bytes", "tokens", "budget")]
+    shown += [data[name] for name in ("summary_bytes", "compressions", "tokens", "budget")]
     log.debug(message, *shown, extra={"keepthread": data})
 
 

@@ -38,10 +38,11 @@ from keepthread.protocols import (
 )
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import begin_again
+from keepthread.stores.kinds import PRUNED
 from keepthread.stores.records import check_durability
 from keepthread.stores.url import store_at
 from keepthread.stores.validation import check_count, check_id, seconds_of
-from keepthread.types import JSON, Durability, Role, SessionInfo, SessionKey, Verification
+from keepthread.types import JSON, Durability, Role, Scope, SessionInfo, SessionKey, Verification
 
 if TYPE_CHECKING:
     # Facts and forgetting are loaded when they are first used, and so are stores with an outbox:
@@ -285,11 +286,16 @@ class Memory:
             raise SessionNotFound(f"there is no session {id!r}")
         await self.store.delete_session(info.key)
 
-    async def prune(self, days: int = 30, *, progress: Progress | None = None) -> int:
+    async def prune(
+        self, days: int = 30, *, daily: bool = False, progress: Progress | None = None
+    ) -> int:
         """Delete sessions of all kinds without activity for `days` days; return how many.
 
-        `progress` gets the number of deleted sessions and the total.
+        `daily` does nothing if a program did it within a day. `progress` gets the number of deleted
+        sessions and the total.
         """
+        if daily and not await self._is_due():
+            return 0
         # Activity is noted up to a second late, so the last second before counts as activity;
         # not with 0 days, which means every session.
         late = _NOTED_LATE if check_count(days, "days") else 0.0
@@ -308,6 +314,19 @@ class Memory:
                     if progress:
                         progress(pruned, max(total, pruned))
         return pruned
+
+    async def _is_due(self) -> bool:
+        """Return whether nobody pruned within a day, and note that it is done now."""
+        now = self._services.options.clock()
+        record = await self.store.get(Scope(), PRUNED, PRUNED)
+        if record is not None and isinstance(at := record.value, int | float) and now - at < DAY:
+            return False
+        try:
+            version = record.version if record else 0
+            await self.store.put(Scope(), PRUNED, PRUNED, now, version=version)
+        except Stale:  # another program is about to
+            return False
+        return True
 
     async def _idle(self, before: float) -> AsyncGenerator[list[SessionInfo]]:
         """Yield, page by page, the sessions without activity since a time."""

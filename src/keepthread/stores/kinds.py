@@ -40,6 +40,8 @@ FORGET: Final = "forget"
 """An erasure that has begun, so that it can be completed."""
 VECTORS: Final = "vectors"
 """The models that the tenant has vectors of."""
+PRUNED: Final = "pruned"
+"""When idle sessions were last deleted automatically."""
 
-UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS))
+UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS, PRUNED))
 """Kinds about work in one store; copies leave them out."""

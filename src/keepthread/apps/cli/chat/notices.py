@@ -1,18 +1,33 @@
-"""Notices in a chat: warnings that the library logs, and hints after a model error.
+"""Notices in a chat: warnings and logs of the library, and hints after a model error.
 
 Warnings are shown like other notices, so that they do not overwrite the screen.
 """
 
 import asyncio
 import logging
+import os
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
 
-from keepthread.errors import ModelDenied, ModelError, ModelRefused
+import typer
+
+from keepthread.errors import InvalidInput, ModelDenied, ModelError, ModelRefused
 
 if TYPE_CHECKING:
     from keepthread.apps.cli.settings.settings import ModelSettings
+
+
+Log = Annotated[
+    str | None,
+    typer.Option("--log", metavar="FILE", help="Log each context to a file: ids and sizes."),
+]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Log the texts too; without --log, on standard error."),
+]
 
 
 class _NoticeHandler(logging.Handler):
@@ -36,6 +51,53 @@ def show_warnings(tell: Callable[[str], object]) -> Generator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+@contextmanager
+def logged(file: str | None, *, debug: bool) -> Generator[None]:
+    """Log each context that the block builds, to a file that its owner alone can read.
+
+    With `debug` the log has the texts too, and goes to standard error if there is no file.
+    """
+    if file is None and not debug:
+        yield
+        return
+    loggers = [
+        logging.getLogger(name) for name in ("keepthread.context", "keepthread.context.text")
+    ]
+    levels = [logger.level for logger in loggers]
+    with _log_stream(file) as stream:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s\n%(message)s"))
+        for logger in loggers[: 2 if debug else 1]:
+            logger.setLevel(logging.DEBUG)
+        loggers[0].addHandler(handler)  # the other passes its records on to it
+        try:
+            yield
+        finally:
+            loggers[0].removeHandler(handler)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextmanager
+def _log_stream(file: str | None) -> Generator[TextIO]:
+    if file is None:
+        yield sys.stderr
+        return
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(Path(file).expanduser(), flags, 0o600)
+    except OSError as error:
+        raise InvalidInput(f"--log {file}: the file cannot be written: {error.strerror}") from None
+    with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as stream:
+        yield stream
+
+
+def pruned(sessions: int, days: int) -> str:
+    """Return the notice that idle sessions were deleted."""
+    many = "1 session" if sessions == 1 else f"{sessions:,} sessions"
+    return f"deleted {many} without activity for {days} days"
 
 
 def chat_hint(failure: ModelError, settings: "ModelSettings") -> str:

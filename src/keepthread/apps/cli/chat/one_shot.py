@@ -3,15 +3,15 @@
 import os
 import signal
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
-from keepthread.apps.cli.chat.notices import one_shot_hint
+from keepthread.apps.cli.chat.notices import one_shot_hint, pruned
 from keepthread.apps.cli.chat.plain import Drawing
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered, Talk
 from keepthread.apps.cli.invocation import Call
-from keepthread.errors import InvalidInput
+from keepthread.errors import InvalidInput, KeepthreadError
 
 CUT: Final = 1
 """The exit status if the answer is not whole, or empty."""
@@ -71,8 +71,19 @@ async def answer_once(
         call.warn(f"the answer was cut short: {answered.failure or 'it was stopped'}")
     elif not answered.text.strip():
         call.warn("the model said nothing; the question is kept")
+    await _prune(call, talk)
     whole = answered.text.strip() and not answered.truncated
     return signals.status or stopped or (0 if whole else CUT)
+
+
+async def _prune(call: Call, talk: Talk) -> None:
+    """Delete idle sessions once a day, if the settings say so."""
+    days, persistence = call.config.settings.memory.auto_prune_days, talk.persistence
+    if days is None or persistence.away or not persistence.kept:
+        return
+    with suppress(KeepthreadError, OSError):
+        if deleted := await persistence.memory.prune(days, daily=True):
+            call.warn(pruned(deleted, days))
 
 
 def _let_go_of_the_output() -> None:

@@ -15,7 +15,7 @@ from keepthread.apps.cli.chat.commands.facts import tell_waiting
 from keepthread.apps.cli.chat.completion import Completing
 from keepthread.apps.cli.chat.input_history import InputHistory
 from keepthread.apps.cli.chat.lines import LineInput
-from keepthread.apps.cli.chat.notices import chat_hint
+from keepthread.apps.cli.chat.notices import chat_hint, pruned
 from keepthread.apps.cli.chat.plain import DRAWN, drawing_of, draws, is_dumb
 from keepthread.apps.cli.chat.prompt import Prompt, show, unheard
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
@@ -318,9 +318,8 @@ class Terminal:
         session = await self._chat.talk.known_session()
         if session and session.info.updated_at < time.time() - days * DAY:
             return  # it could not be marked as used, and would be among them
-        if pruned := await persistence.memory.prune(days):
-            many = "1 session" if pruned == 1 else f"{pruned:,} sessions"
-            self.tell(f"deleted {many} without activity for {days} days")
+        if deleted := await persistence.memory.prune(days, daily=True):
+            self.tell(pruned(deleted, days))
 
 
 def _named(info: SessionInfo) -> str:

@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from keepthread.apps.cli.chat import one_shot, running, startup
+from keepthread.apps.cli.chat.notices import Debug, Log, logged
 from keepthread.apps.cli.invocation import Call
 from keepthread.errors import InvalidInput
 
 
-async def chat(
+async def chat(  # noqa: PLR0913 - options of the command
     call: Call,
     latest: Annotated[
         bool, typer.Option("--continue", "-c", help="Continue the latest session.")
@@ -47,6 +48,8 @@ async def chat(
     no_memory: Annotated[
         bool, typer.Option("--no-memory", help="Keep nothing, and remember nothing.")
     ] = False,
+    log: Log = None,
+    debug: Debug = False,
 ) -> int:
     """Chat with a model that remembers.
 
@@ -60,4 +63,5 @@ async def chat(
     flags = {"model.name": model, "chat.system": system, "chat.orchestrate": orchestrate or None}
     call = call.with_flags(flags | {"memory.enabled": False if no_memory else None})
     wanted = startup.SessionChoice(latest, resume, session, system)
-    return await running.run(call, wanted, asked, os.environ)
+    with logged(log, debug=debug):
+        return await running.run(call, wanted, asked, os.environ)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
+from keepthread.apps.cli.chat.notices import Debug, Log, logged, pruned
 from keepthread.apps.cli.chat.signals import Signals
 from keepthread.apps.cli.chat.startup import chat_counter
 from keepthread.apps.cli.chat.talk import VIEW, meta_of
@@ -17,13 +18,13 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.fields import numbers_of
 from keepthread.apps.cli.settings.load import Config
 from keepthread.apps.cli.settings.mcp import McpFile, read_servers
-from keepthread.apps.cli.settings.settings import DiscordSettings, Settings
+from keepthread.apps.cli.settings.settings import DiscordSettings, MemorySettings, Settings
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.apps.discord.conversations import Talks
 from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, Rules
-from keepthread.errors import InvalidInput, ModelCut
-from keepthread.memory.memory import Memory
+from keepthread.errors import InvalidInput, KeepthreadError, ModelCut
+from keepthread.memory.memory import DAY, Memory
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator import Models, Runnable, orchestrate
 from keepthread.orchestrator.mcp import Servers
@@ -129,9 +130,20 @@ async def run(
         call.say(f"{model.name} answers; {_kept(settings)}")
         signals.listen()
         serving = asyncio.create_task(bot.serve(token))
+        pruning = asyncio.create_task(_prune(memory, settings.memory, call.say))
         with _told(call.warn), signals.during(serving.cancel), suppress(asyncio.CancelledError):
             await serving
+        pruning.cancel()
     return signals.status
+
+
+async def _prune(memory: Memory, settings: MemorySettings, tell: Callable[[str], object]) -> None:
+    """Delete idle sessions once a day, if the settings say so."""
+    while (days := settings.auto_prune_days) is not None:
+        with suppress(KeepthreadError, OSError):
+            if deleted := await memory.prune(days, daily=True):
+                tell(pruned(deleted, days))
+        await asyncio.sleep(DAY)
 
 
 def _token(settings: DiscordSettings, environ: Mapping[str, str]) -> str:
@@ -225,10 +237,13 @@ async def discord(
             "--tools", help="Do so with the tools of your mcp.json, for all who may write to it."
         ),
     ] = False,
+    log: Log = None,
+    debug: Debug = False,
 ) -> int:
     """Be a bot on Discord that remembers, until Ctrl-C.
 
     DISCORD_TOKEN holds the bot's token, and the setting discord.guilds says where it answers.
     """
     call = call.with_flags({"model.name": model})
-    return await run(call, os.environ, orchestrated=orchestrate, with_tools=tools)
+    with logged(log, debug=debug):
+        return await run(call, os.environ, orchestrated=orchestrate, with_tools=tools)

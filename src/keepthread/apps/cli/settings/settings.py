@@ -86,7 +86,7 @@ class MemorySettings:
     auto_prune_days: int | None = setting(
         None,
         optional(whole(1)),
-        "Delete conversations after N days without activity, whenever a chat starts.",
+        "Delete conversations after N days without activity, once a day while chats or bots run.",
         project=False,
         stands_for="never",
     )
