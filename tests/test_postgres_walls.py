@@ -298,7 +298,7 @@ HOT = (
 )
 LOCALS = {
     "first": "bigint",
-    "epoch": "bigint",
+    "plain": "boolean",
     "start.seq": "bigint",
     "append_with_care.seq": "bigint",
     "source.place": "bigint",
