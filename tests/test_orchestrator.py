@@ -11,7 +11,7 @@ import pytest
 from keepthread import Memory, Message, Session
 from keepthread.errors import ModelUnavailable, SessionNotFound
 from keepthread.models import AnthropicModel, OpenAIModel
-from keepthread.models.tokens import counter
+from keepthread.models.tokens import Tiktoken
 from keepthread.orchestrator import (
     Answer,
     AnswerPiece,
@@ -160,11 +160,11 @@ async def test_router_and_planner_are_shown_no_more_than_their_views_allow(house
                 Message(role="user", content=text), Message(role="assistant", content=text)
             )
         await house.ask("How about the weather in Oslo?", session)
-    exact = counter()
+    exact = Tiktoken()
     assert exact.name == "o200k"
     for stage, limit in (("router", 500), ("planner", 1000)):
         found = [remembered(asked) for asked in house.asked(stage)]
-        costs = [exact.count(Message(role="user", content=text)) for text in found]
+        costs = [exact.measure(text) for text in found]
         assert len(costs) == 8, SEED
         assert max(costs) <= limit, (SEED, stage, costs)
         assert max(costs) > limit / 2, (SEED, stage, costs)  # it is not kept by showing nothing

@@ -4,6 +4,7 @@ These are plain functions, to use directly or as an example of how to add memory
 `Orchestrator`, which holds their parts together. Stores and memory do not depend on them.
 """
 
+from keepthread.orchestrator.agent import Agent
 from keepthread.orchestrator.models import Fallback
 from keepthread.orchestrator.pipeline import Orchestrator, orchestrate, run
 from keepthread.orchestrator.planner import plan
@@ -27,6 +28,7 @@ from keepthread.orchestrator.types import (
 )
 
 __all__ = [
+    "Agent",
     "Answer",
     "AnswerPiece",
     "Began",

@@ -1,12 +1,14 @@
-"""Models that count their usage, or fall back to other models."""
+"""Models that count their usage, or fall back to other models; and an answer within a time."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from keepthread.errors import ModelError
+from keepthread.errors import ModelCut, ModelError, ModelRefused, ModelUnavailable
+from keepthread.orchestrator.types import AnswerPiece, EventHandler
 from keepthread.protocols import ChatModel
-from keepthread.types import Message, Reply, Usage
+from keepthread.types import Message, Reply, Tool, Usage
 
 
 class Spent:
@@ -85,3 +87,42 @@ class Fallback:
                     raise
             else:
                 return
+
+
+async def streamed(
+    model: ChatModel,
+    messages: Sequence[Message],
+    *,
+    system: str,
+    stage: str,
+    seconds: float,
+    on_event: EventHandler,
+    tools: Sequence[Tool] = (),
+) -> Reply:
+    """Return a model's answer, and pass each piece on; what broke off is returned as truncated."""
+    said, reply = "", None
+    try:
+        async with deadline(seconds, stage):
+            async for piece in model.stream(messages, system=system, tools=tools):
+                if isinstance(piece, Reply):
+                    reply = piece
+                else:
+                    said += piece
+                    on_event(AnswerPiece(piece))
+    except (ModelCut, ModelUnavailable):
+        if not said:
+            raise
+    reply = reply or Reply(content=said, truncated=True)
+    if not reply.content.strip() and not reply.tool_calls:
+        raise ModelRefused("the model returned no text")
+    return reply
+
+
+@asynccontextmanager
+async def deadline(seconds: float, stage: str) -> AsyncGenerator[None]:
+    """Raise `ModelUnavailable` if the block takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise ModelUnavailable(f"the {stage} took longer than {seconds:g} seconds") from None

@@ -1,24 +1,22 @@
 """The pipeline: a request is routed, planned, run and answered, and every step is stored."""
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from keepthread.errors import ModelCut, ModelRefused, ModelUnavailable
+from keepthread.errors import ModelRefused
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator.executor import execute
-from keepthread.orchestrator.models import Counted, Spent
+from keepthread.orchestrator.models import Counted, Spent, deadline, streamed
 from keepthread.orchestrator.planner import as_plan, plan
 from keepthread.orchestrator.prompts import prompt
 from keepthread.orchestrator.router import as_route, route
 from keepthread.orchestrator.types import (
     Answer,
-    AnswerPiece,
     EventHandler,
     Limits,
     Models,
@@ -196,7 +194,7 @@ class _Work(NamedTuple):
         If the request is resumed, the decision is found there.
         """
         child = self.turn.delegate(self.request, agent=stage, recorded=False)
-        async with _deadline(self.limits.stage_seconds, stage), child:
+        async with deadline(self.limits.stage_seconds, stage), child:
             with suppress(ValueError):  # there is no decision yet, or it was made with other tools
                 return check(json.loads(child.answer.content if child.answer else ""))
             context = await self.turn.context(stage, newest=False, text=True)
@@ -207,34 +205,16 @@ class _Work(NamedTuple):
     async def said(self) -> Reply:
         """Return the model's answer to the conversation with its steps and results."""
         context = await self.turn.context(CHAT)
-        pieces = self.models.synthesizer.stream(context.messages, system=_orders(context.system))
-        said, reply = "", None
-        try:
-            async with _deadline(self.limits.stage_seconds, "synthesizer"):
-                async for piece in pieces:
-                    if isinstance(piece, Reply):
-                        reply = piece
-                    else:
-                        said += piece
-                        self.on_event(AnswerPiece(piece))
-        except (ModelCut, ModelUnavailable):
-            if not said:
-                raise
-        reply = reply or Reply(content=said, truncated=True)
-        if not reply.content.strip():
-            raise ModelRefused("the model returned no text")
-        return reply
+        return await streamed(
+            self.models.synthesizer,
+            context.messages,
+            system=_orders(context.system),
+            stage="synthesizer",
+            seconds=self.limits.stage_seconds,
+            on_event=self.on_event,
+        )
 
 
 def _orders(system: str) -> str:
     """Return the session's system prompt, followed by the synthesizer's instructions."""
     return f"{system}\n\n{prompt('synthesizer')}" if system else prompt("synthesizer")
-
-
-@asynccontextmanager
-async def _deadline(seconds: float, stage: str) -> AsyncGenerator[None]:
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise ModelUnavailable(f"the {stage} took longer than {seconds:g} seconds") from None

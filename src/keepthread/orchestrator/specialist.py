@@ -1,8 +1,8 @@
-"""A specialist: a model with some tools and one task; it sees nothing else."""
+"""The tool calls of a model in a turn; and a specialist: a model with tools and one task alone."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, cast
 
@@ -17,38 +17,24 @@ from keepthread.types import JSON, Message, Reply, Tool, ToolCall
 _NOTHING: Final = "the model returned no text"
 
 
-class Specialist(NamedTuple):
-    """Runs one step in a delegated turn."""
+class ToolUse(NamedTuple):
+    """Runs the tools that a model calls in a turn, and records their results."""
 
-    child: Turn
-    subtask: Subtask
+    turn: Turn
     tools: Mapping[str, Runnable]
     """The tools it may use, by name."""
-    model: ChatModel
     limits: Limits
-    on_event: EventHandler
+    on_use: Callable[[str, Mapping[str, JSON], bool, str], object]
+    """Gets the tool's name, its arguments, whether the result was cached, and how it failed."""
+    memory_tools: Collection[str] = ()
+    """Those of the tools that are the memory's own."""
 
-    async def work(self, finish: Callable[..., Awaitable[Message]]) -> Message:
-        """Let the model call tools until it answers; finish with that answer and return it."""
-        reply = await self._asked(tools=self.limits.rounds > 0)
-        for left in range(self.limits.rounds - 1, -1, -1):
-            if not reply.tool_calls:
-                break
-            await self.child.append(_said(reply))
-            async with side_by_side() as group:
-                for number, call in enumerate(reply.tool_calls, 1):
-                    group.create_task(self._call(call, number))
-            reply = await self._asked(tools=left > 0)
-        if not reply.content.strip():
-            raise ModelRefused(_NOTHING)
-        return await finish(reply.content, truncated=reply.truncated)
-
-    async def _asked(self, *, tools: bool) -> Reply:
-        context = await self.child.context(budget=self.limits.prompt_tokens)
-        offered = [each.tool for each in self.tools.values()] if tools else []
-        reply = await self.model.complete(context.messages, system=context.system, tools=offered)
-        calls = distinct_calls(reply.tool_calls)
-        return reply if calls is reply.tool_calls else reply._replace(tool_calls=calls, native=None)
+    async def run(self, reply: Reply) -> None:
+        """Record what the model said, and run all that it calls."""
+        await self.turn.append(_said(reply))
+        async with side_by_side() as group:
+            for number, call in enumerate(reply.tool_calls, 1):
+                group.create_task(self._call(call, number))
 
     async def _call(self, call: ToolCall, number: int) -> None:
         """Run a tool and record its result; any failure becomes the result that the model sees."""
@@ -66,15 +52,21 @@ class Specialist(NamedTuple):
                 raise
 
         try:
-            await self.child.tool(name, given, run, call_id=id, cache_turns=life, side_effects=acts)
+            if name in self.memory_tools:
+                ran = True
+                await self.turn.memory_tool(name, given, call_id=id)
+            else:
+                await self.turn.tool(
+                    name, given, run, call_id=id, cache_turns=life, side_effects=acts
+                )
         except Exception as error:
             if not failed and not isinstance(error, InvalidInput):
                 raise  # an error of the store, not of the tool
             failed = failed or str(error)
         if failed and not ran:
             text = f"(failed: {failed})"
-            await self.child.append(Message(role="tool", content=text, tool_call_id=call.id))
-        self.on_event(Used(self.subtask, name, given, not ran and not failed, failed))
+            await self.turn.append(Message(role="tool", content=text, tool_call_id=call.id))
+        self.on_use(name, given, not ran and not failed, failed)
 
     def _chosen(self, call: ToolCall, number: int) -> tuple[Runnable, Mapping[str, JSON]]:
         """Return the tool and the arguments of a call; for a wrong call, a tool that says why."""
@@ -86,6 +78,46 @@ class Specialist(NamedTuple):
         if arguments is None:
             return _refusing("the arguments are not a JSON object"), {}
         return found, arguments
+
+
+class Specialist(NamedTuple):
+    """Runs one step in a delegated turn."""
+
+    child: Turn
+    subtask: Subtask
+    tools: Mapping[str, Runnable]
+    """The tools it may use, by name."""
+    model: ChatModel
+    limits: Limits
+    on_event: EventHandler
+
+    async def work(self, finish: Callable[..., Awaitable[Message]]) -> Message:
+        """Let the model call tools until it answers; finish with that answer and return it."""
+        use = ToolUse(self.child, self.tools, self.limits, self._used)
+        reply = await self._asked(tools=self.limits.rounds > 0)
+        for left in range(self.limits.rounds - 1, -1, -1):
+            if not reply.tool_calls:
+                break
+            await use.run(reply)
+            reply = await self._asked(tools=left > 0)
+        if not reply.content.strip():
+            raise ModelRefused(_NOTHING)
+        return await finish(reply.content, truncated=reply.truncated)
+
+    def _used(self, name: str, given: Mapping[str, JSON], cached: bool, failed: str) -> None:
+        self.on_event(Used(self.subtask, name, given, cached, failed))
+
+    async def _asked(self, *, tools: bool) -> Reply:
+        context = await self.child.context(budget=self.limits.prompt_tokens)
+        offered = [each.tool for each in self.tools.values()] if tools else []
+        reply = await self.model.complete(context.messages, system=context.system, tools=offered)
+        return with_distinct_calls(reply)
+
+
+def with_distinct_calls(reply: Reply) -> Reply:
+    """Return an answer whose calls have ids that differ."""
+    calls = distinct_calls(reply.tool_calls)
+    return reply if calls is reply.tool_calls else reply._replace(tool_calls=calls, native=None)
 
 
 def _said(reply: Reply) -> Message:

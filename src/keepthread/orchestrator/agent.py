@@ -1,0 +1,148 @@
+"""An agent: a model that uses tools until it can answer, with a session's memory around it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Final
+
+from keepthread.errors import InvalidInput, ModelRefused
+from keepthread.memory.facts.model_tools import TOOLS
+from keepthread.memory.session import Session
+from keepthread.memory.turn import Turn
+from keepthread.orchestrator.models import Counted, Spent, streamed
+from keepthread.orchestrator.specialist import ToolUse, with_distinct_calls
+from keepthread.orchestrator.types import (
+    Answer,
+    AnswerPiece,
+    Event,
+    EventHandler,
+    Limits,
+    Runnable,
+    Subtask,
+    Used,
+    noop,
+)
+from keepthread.protocols import ChatModel
+from keepthread.types import JSON, Attachment, Message, Reply, Usage
+
+_MEMORY_TOOLS: Final = {tool.name: Runnable(tool, noop) for tool in TOOLS}
+"""The memory runs them itself."""
+
+
+class Agent:
+    """A model with tools and the memory of a session.
+
+    >>> agent = Agent(model, tools, session)
+    >>> answer = await agent.run("What is the weather in Jakarta?")
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        tools: Sequence[Runnable],
+        session: Session,
+        *,
+        view: str = "chat",
+        memory_tools: bool = True,
+        limits: Limits | None = None,
+        on_event: EventHandler = noop,
+    ) -> None:
+        """Take the parts; the caller opens and closes them.
+
+        `view` is what the model is shown of the session. `memory_tools` also offers it `remember`
+        and `search_memory`. Of the limits, `rounds`, `calls`, `stage_seconds` (one answer of the
+        model) and `tool_seconds` count. `on_event` gets `Used` and `AnswerPiece` events.
+        """
+        own = _MEMORY_TOOLS if memory_tools else {}
+        self.tools = {each.tool.name: each for each in tools} | own
+        if len(self.tools) < len(tools) + len(own):
+            raise InvalidInput("two tools have the same name; each tool needs a name of its own")
+        self.model = model
+        self.session = session
+        self.view = view
+        self.limits = limits or Limits()
+        self.on_event = on_event
+        self._own = frozenset(own)
+
+    async def run(
+        self,
+        message: str,
+        *,
+        id: str | None = None,
+        author: str | None = None,
+        attachments: Sequence[Attachment] = (),
+        on_event: EventHandler | None = None,
+    ) -> Answer:
+        """Answer a message; all that is said and found is stored in the session.
+
+        An id makes it safe to deliver the same message twice: the second gets the stored answer.
+        `on_event` takes the place of the agent's own.
+        """
+        turn = self.session.turn(message, id=id, author=author, attachments=attachments)
+        async with turn:
+            if turn.answer is not None:
+                return Answer(turn.answer.content, message=turn.answer)
+            spent = Spent()
+            reply = await self.answer(turn, Counted(self.model, spent), on_event or self.on_event)
+            stored = await turn.finish(
+                Message(role="assistant", content=reply.content, native=reply.native),
+                usage=_as_json(spent.usage),
+                truncated=reply.truncated,
+            )
+            return Answer(
+                stored.content, message=stored, usage=spent.usage, truncated=reply.truncated
+            )
+
+    async def stream(self, message: str, *, id: str | None = None) -> AsyncGenerator[str]:
+        """Answer a message and yield the text piece by piece, what is said before calls too."""
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, AnswerPiece):
+                pieces.put_nowait(event.text)
+            self.on_event(event)
+
+        running = asyncio.create_task(self.run(message, id=id, on_event=on_event))
+        running.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            await running
+        finally:
+            running.cancel()
+
+    async def answer(self, turn: Turn, model: ChatModel, on_event: EventHandler) -> Reply:
+        """Let a model use tools until it answers the turn; the caller stores the answer."""
+        task = Subtask("", turn.user.content)
+
+        def used(name: str, given: Mapping[str, JSON], cached: bool, failed: str) -> None:
+            on_event(Used(task, name, given, cached, failed))
+
+        use = ToolUse(turn, self.tools, self.limits, used, self._own)
+        left = self.limits.rounds
+        reply = await self._asked(turn, model, on_event, offered=left > 0)
+        while reply.tool_calls and left:
+            left -= 1
+            await use.run(reply)
+            reply = await self._asked(turn, model, on_event, offered=left > 0)
+        if not reply.content.strip():
+            raise ModelRefused("the model returned no text")
+        return reply
+
+    async def _asked(
+        self, turn: Turn, model: ChatModel, on_event: EventHandler, *, offered: bool
+    ) -> Reply:
+        context = await turn.context(self.view)
+        reply = await streamed(
+            model,
+            context.messages,
+            system=context.system,
+            tools=[each.tool for each in self.tools.values()] if offered else [],
+            stage="model",
+            seconds=self.limits.stage_seconds,
+            on_event=on_event,
+        )
+        return with_distinct_calls(reply)
+
+
+def _as_json(usage: Usage | None) -> dict[str, JSON] | None:
+    return usage._asdict() if usage else None
