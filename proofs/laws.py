@@ -60,7 +60,7 @@ TABLE: Final[Mapping[str, Limits]] = {
     "facts": Limits(0.02, 0.06, floor=120, cap=512),
     "summary": Limits(0.05, 0.12, floor=160, cap=2048),
     "important": Limits(0.0, 0.03, floor=80, cap=1024),
-    "tools": Limits(0.0, 0.05, cap=1024),
+    "tools": Limits(0.0, 0.05, cap=1024, unused=0.25),
     "recalled": Limits(0.0, 0.02, floor=80, cap=2048, unused=0.2),
 }
 WINDOW: Final = {name: TABLE[name] for name in ("pins", "notes", "facts", "tools")}

@@ -211,3 +211,42 @@ async def test_172_217_settings_change_compaction_views_recall_and_tokenizer() -
         context = await session.context("router", text=True)
         assert len(context.messages) == 4
         assert any(m.tool_calls for m in context.messages)
+
+
+# --- sections use the room there is ---
+
+
+async def test_192_a_cached_result_is_shown_where_there_is_room() -> None:
+    views = {"chat": View(4096, Hybrid())}
+    async with Memory.open("ram://", counter=Estimator(), views=views) as memory:
+        session = await memory.session("s")
+        async with session.turn("Weather?") as turn:
+            text = "It is 25 degrees in Oslo, with light rain. " * 30
+            await turn.tool("weather", {"city": "Oslo"}, lambda **_: text, cache_turns=90)
+            await turn.finish("Rain.")
+        shown = unused = 0
+        for number in range(60):
+            async with session.turn(f"Question {number}? " + "And why is that so? " * 4) as turn:
+                context = await turn.context()
+                await turn.finish(f"Answer {number}. " + "That is how it is. " * 30)
+            if "summary" in context.why.sections:
+                tools = context.why.sections.get("tools", 0)
+                shown += tools > 300
+                unused += not tools and 4096 - context.tokens > 500
+            assert context.tokens <= 4096
+        assert shown > 20
+        assert not unused, "it was left out though there was room"
+
+
+async def test_063_clear_ends_the_cached_results_of_sub_agents() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        async with session.turn("Weather?") as turn:
+            async with turn.delegate("Find the weather in Oslo.") as child:
+                await child.tool("weather", {"city": "Oslo"}, rain, cache_turns=9)
+                await child.finish("Rain.")
+            await turn.finish("Rain.")
+        assert len(await session.cached_tools()) == 1
+        await session.clear()
+        assert await session.cached_tools() == []
+        assert (await session.status()).cached_tools == 0

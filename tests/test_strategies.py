@@ -58,7 +58,7 @@ class OwnHybrid:
             Section(name="facts", min_share=0.02, max_share=0.06, floor=120, cap=512),
             Section(name="summary", min_share=0.05, max_share=0.12, floor=160, cap=2048),
             Section(name="important", max_share=0.03, floor=80, cap=1024),
-            Section(name="tools", max_share=0.05, cap=1024),
+            Section(name="tools", max_share=0.05, cap=1024, unused=0.25),
             Section(name="recalled", max_share=0.02, floor=80, cap=2048, unused=0.2),
         ),
         max_step=0.62,

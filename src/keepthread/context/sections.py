@@ -61,7 +61,7 @@ _NOTES: Final = Section(name="notes", min_share=0.02, max_share=0.05, cap=512)
 _FACTS: Final = Section(name="facts", min_share=0.02, max_share=0.06, floor=120, cap=512)
 _SUMMARY: Final = Section(name="summary", min_share=0.05, max_share=0.12, floor=160, cap=2048)
 _IMPORTANT: Final = Section(name="important", max_share=0.03, floor=80, cap=1024)
-_TOOLS: Final = Section(name="tools", max_share=0.05, cap=1024)
+_TOOLS: Final = Section(name="tools", max_share=0.05, cap=1024, unused=0.25)
 
 _RECALLED: Final = Section(name="recalled", max_share=0.02, floor=80, cap=2048, unused=0.2)
 _ALL_RECALLED: Final = Section(name="recalled", max_share=1.0)
@@ -131,6 +131,11 @@ class Shares(NamedTuple):
     def with_minimum(self) -> int:
         """Return what is left when every other section takes its least."""
         return max(0, self.room - sum([each.min_tokens for each in self.shares]))
+
+    def with_unused(self, name: str, left: int) -> int:
+        """Return what a section may take of what is left, more than its share if nobody uses it."""
+        most = next((each.with_unused for each in self.shares if each.name == name), 0)
+        return max(0, min(most, left))
 
     def given(self, left: int) -> dict[str, int]:
         """Return what each may take of what the window leaves.

@@ -225,7 +225,7 @@ class WindowPlan:
     @property
     def recall_room(self) -> int:
         """Return the most tokens that what is recalled may take; 0 if nothing is."""
-        return next((s.with_unused for s in self.shares.shares if s.name == "recalled"), 0)
+        return self.shares.with_unused("recalled", self.room)
 
     @property
     def recall(self) -> RecallRequest | None:
@@ -333,11 +333,14 @@ class WindowPlan:
         important = (
             self._important(given["important"], past, beside) if "important" in given else []
         )
-        cached = material.tool_results if "tools" in given else ()
-        results = list(cached_that_fit(cached, given.get("tools", 0), account, seen))
         facts = profile_that_fits(material, given.get("facts", 0), account)
         older = sorted([*important, *notes], key=lambda m: m.seq)
         before = [*pins, *_only(facts), *_only(summary_section.message), *older]
+        results: list[Message] = []
+        if "tools" in given:  # after the window, so they may have what is unused there for now
+            room = self.shares.with_unused("tools", self.room - _tokens([*before, *window]))
+            room = max(room, given["tools"])
+            results = list(cached_that_fit(material.tool_results, room, account, seen))
         shown = [*before, *window, *results]
         fresh = [*results, *_only(self._recalled(recalled, shown))]
         seq = self.layout.newest.seq if self.layout.newest else -1
@@ -350,7 +353,7 @@ class WindowPlan:
         It comes last and changes with every turn, so it may have what the others left.
         """
         material = self.material
-        room = min(self.recall_room, self.room - sum([message.tokens for message in shown]))
+        room = min(self.recall_room, self.room - _tokens(shown))
         facts = [fact for fact in material.facts if not fact.always and fact.score > 0]
         if not recalled.hits and not facts:
             for note in recalled.notes:
@@ -451,6 +454,10 @@ class WindowPlan:
     def _older(self, first: int, last: int, count: int, tokens: int, reason: str) -> None:
         if count > 0:
             self.account.add_range(first, last, count, max(0, tokens), "", reason)
+
+
+def _tokens(messages: Sequence[Message]) -> int:
+    return sum([message.tokens for message in messages])
 
 
 def _only(message: Message | None) -> list[Message]:
