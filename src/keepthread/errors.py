@@ -37,7 +37,7 @@ class SessionExists(KeepthreadError):
 
 
 class SessionGone(KeepthreadError):
-    """The session of this handle was deleted. Get a new handle by its id."""
+    """The session of this handle was deleted or forgotten. Get a new handle by its id."""
 
     code = "session_gone"
 

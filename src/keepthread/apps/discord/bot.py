@@ -35,6 +35,8 @@ from keepthread.context.quoting import sendable
 from keepthread.errors import InvalidInput, KeepthreadError, Unavailable
 
 _MOST_DIRECT: Final = 100
+_LEAVING: Final = 1.0
+"""Seconds to wait for the end of a socket that nobody uses any more."""
 _LONGEST_KEY: Final = 100
 _ABOUT: Final = {
     CLEAR: "Start over: earlier messages here are no longer used.",
@@ -139,12 +141,15 @@ class DiscordBot(discord.Client):
             self._catching.cancel()
         await self._lanes.close()
         await super().close()
-        # A connection that was cut leaves the thread that sends its heartbeats.
+        # A connection that was cut, or was just beginning, leaves the thread that sends its
+        # heartbeats, and its socket.
         for thread in threading.enumerate():
             if isinstance(thread, KeepAliveHandler):
                 state: object = getattr(thread.ws, "_connection", None)
                 if state is self._connection:
                     thread.stop()
+                    with suppress(Exception):
+                        await asyncio.wait_for(thread.ws.socket.close(), _LEAVING)
 
     def dispatch(self, event: str, /, *args: Any, **options: Any) -> None:
         """Pass on what happens; once it is closed nothing does."""
