@@ -26,7 +26,7 @@ from keepthread import Compaction, Hybrid, Memory, Message, Recall, View
 from keepthread.recall.words import STOP
 
 OWNER = "ana"
-_MANY, _SOME, _QUICK = 200_000, 10_000, 300
+_MANY, _SOME, _QUICK = 200_000, 10_000, 1_000
 _SESSION = 100
 _VOCABULARY = 30_000
 _QUESTIONS = 40
