@@ -159,10 +159,11 @@ def as_lines(block: Block, counter: TokenCounter) -> Message:
             f"> {label(each.name)} {_short(each.arguments, _ARGUMENTS)}: {_short(found, _RESULT)}"
         )
     trust = lowest([trust_in(member) for member in block.members()])
-    message = replace(
+    content = "\n".join(lines)
+    return replace(
         call,
         role="user",
-        content="\n".join(lines),
+        content=content,
         tool_calls=(),
         author=None,
         name=None,
@@ -170,8 +171,14 @@ def as_lines(block: Block, counter: TokenCounter) -> Message:
         meta={**call.meta, LOWEST_ORIGIN: trust},
         native=None,
         attachments=(),
+        tokens=_cost_of_lines(counter, content),
+        counter=counter.name,
     )
-    return replace(message, tokens=counter.count(message), counter=counter.name)
+
+
+@lru_cache(maxsize=4096)
+def _cost_of_lines(counter: TokenCounter, content: str) -> int:
+    return counter.count(Message(role="user", content=content, origin="user"))
 
 
 @lru_cache(maxsize=4096)  # every context asks for the same ones until the window moves
@@ -180,4 +187,5 @@ def _short(text: str, limit: int) -> str:
 
 
 register_cache(_cost.cache_clear)
+register_cache(_cost_of_lines.cache_clear)
 register_cache(_short.cache_clear)

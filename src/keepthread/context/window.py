@@ -71,6 +71,8 @@ CONTEXT_FRAME: Final = 16
 """Tokens set aside in every context for what a wire may demand around the messages."""
 AMONG_NEWEST: Final = "among the newest that fit"
 OLDER: Final = "older than the window"
+_LINES_FOR_ONE: Final = 4
+"""How many calls in lines take about as many tokens as one with its results; for reading ahead."""
 IN_LINES: Final = "among the newest that fit, tool calls in a line each"
 NO_TOOL_CALLS: Final = "a tool call or its result, which this view does not show"
 
@@ -99,6 +101,7 @@ class WindowLayout:
         self.digested: set[int] = set()
         self.in_lines: dict[int, Message] = {}
         """Calls of earlier turns with their results, as lines, by the position of the call."""
+        self._freed = 0
         self._since = len(self.units) - 1
         self._before = [material.totals[p] - material.messages[p].tokens for p in self.places]
         self._tokens = Extent(self._before, [cost_of(u, material.counter) for u in self.units])
@@ -159,7 +162,7 @@ class WindowLayout:
         if last is not None and last < start:  # none fits as a whole
             start, self.cut = len(self.units), last
         self.start = start
-        self.in_lines = {}
+        self.in_lines, self._freed = {}, 0
         if self.tool_calls == "recent" and 0 < start < len(self.units):
             self._put_in_lines()
 
@@ -178,6 +181,7 @@ class WindowLayout:
             freed -= cost_of(unit, self.material.counter) - gain
             if freed >= 0:
                 self.start -= 1
+        self._freed = max(0, freed)
 
     def _end_of_earlier_turns(self) -> int:
         """Return the unit of the newest user message that there was at the last step."""
@@ -240,7 +244,8 @@ class WindowLayout:
         """
         if self.start or not self.material.earlier:
             return 0
-        return max(1, self.room - self._tokens.after[0])
+        # What lines have freed is filled by messages that are mostly put in lines as well.
+        return max(1, self.room - self._tokens.after[0], _LINES_FOR_ONE * self._freed)
 
     @property
     def stepped(self) -> int:
