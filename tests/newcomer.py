@@ -59,7 +59,7 @@ def weather(asked: Received) -> str:
 
 
 def first_chat(folder: Path) -> FirstChat:
-    """Install the wheel, answer four questions, ask one, and ask on in another program."""
+    """Install the wheel, answer five questions, ask one, and ask on in another program."""
     wheel, home = built_wheel(folder), _home(folder)
     venv.create(folder / "env", with_pip=True)
     env = {
@@ -117,6 +117,7 @@ class _Shell:
             ("Model [", ""),
             ("Keep conversations in [", ""),
             ("Delete them automatically", ""),
+            ("Let new chats recall", ""),
         ):
             self._terminal.wait_until(partial(self._is_asked, question), what=question)
             self._terminal.type(answer)

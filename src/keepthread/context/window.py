@@ -244,7 +244,7 @@ class WindowLayout:
         """
         if self.start or not self.material.earlier:
             return 0
-        # What lines have freed is filled by messages that are mostly put in lines as well.
+        # The tokens that lines have freed show messages that are mostly put in lines as well.
         return max(1, self.room - self._tokens.after[0], _LINES_FOR_ONE * self._freed)
 
     @property

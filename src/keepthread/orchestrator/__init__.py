@@ -4,9 +4,9 @@ These are plain functions, to use directly or as an example of how to add memory
 `Orchestrator`, which holds their parts together. Stores and memory do not depend on them.
 """
 
-from keepthread.orchestrator.agent import Agent
+from keepthread.orchestrator.agent import Agent, Orchestrator
 from keepthread.orchestrator.models import Fallback
-from keepthread.orchestrator.pipeline import Orchestrator, orchestrate, run
+from keepthread.orchestrator.pipeline import orchestrate, run
 from keepthread.orchestrator.planner import plan
 from keepthread.orchestrator.router import route
 from keepthread.orchestrator.types import (

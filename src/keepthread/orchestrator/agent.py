@@ -1,4 +1,4 @@
-"""An agent: a model that uses tools until it can answer, with a session's memory around it."""
+"""An agent and an orchestrator: models, tools and memory in one object."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -6,9 +6,11 @@ from typing import Final
 
 from keepthread.errors import InvalidInput, ModelRefused
 from keepthread.memory.facts.model_tools import TOOLS
+from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator.models import Counted, Spent, streamed
+from keepthread.orchestrator.pipeline import orchestrate
 from keepthread.orchestrator.specialist import ToolUse, with_distinct_calls
 from keepthread.orchestrator.types import (
     Answer,
@@ -16,6 +18,7 @@ from keepthread.orchestrator.types import (
     Event,
     EventHandler,
     Limits,
+    Models,
     Runnable,
     Subtask,
     Used,
@@ -132,17 +135,70 @@ class Agent:
         self, turn: Turn, model: ChatModel, on_event: EventHandler, *, offered: bool
     ) -> Reply:
         context = await turn.context(self.view)
-        reply = await streamed(
-            model,
-            context.messages,
-            system=context.system,
-            tools=[each.tool for each in self.tools.values()] if offered else [],
-            stage="model",
-            seconds=self.limits.stage_seconds,
-            on_event=on_event,
-        )
+        tools = [each.tool for each in self.tools.values()] if offered else []
+        pieces = model.stream(context.messages, system=context.system, tools=tools)
+        seconds = self.limits.stage_seconds
+        reply = await streamed(pieces, stage="model", seconds=seconds, on_event=on_event)
         return with_distinct_calls(reply)
 
 
 def _as_json(usage: Usage | None) -> dict[str, JSON] | None:
     return usage._asdict() if usage else None
+
+
+class Orchestrator:
+    """Memory, models and tools in one object, with a session for each user.
+
+    >>> orchestrator = Orchestrator(memory, Models.all(model), tools)
+    >>> await orchestrator.process("What is the weather in Jakarta?", user_id="ana")
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        models: Models,
+        tools: Sequence[Runnable] = (),
+        *,
+        system_prompt: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Take the parts; the caller opens and closes them.
+
+        `tools` may be the `tools` of `keepthread.orchestrator.mcp.Servers`. `system_prompt` is for
+        new sessions.
+        """
+        self.memory = memory
+        self.models = models
+        self.tools = tools
+        self.limits = limits
+        self.system_prompt = system_prompt
+
+    async def process(
+        self,
+        message: str,
+        user_id: str = "default",
+        *,
+        id: str | None = None,
+        on_event: EventHandler = noop,
+    ) -> str:
+        """Answer a user's message in the user's session, and return the answer's text.
+
+        `user_id` names the session and its owner, so it must come from your program, never from a
+        model. An id makes it safe to deliver the same message twice. Errors are those of
+        `orchestrate`.
+        """
+        session = await self.session(user_id)
+        answer = await orchestrate(
+            message,
+            session,
+            self.tools,
+            self.models,
+            id=id,
+            limits=self.limits,
+            on_event=on_event,
+        )
+        return answer.text
+
+    async def session(self, user_id: str = "default") -> Session:
+        """Return a user's session, for `clear`, `status` and the like; create it if it is new."""
+        return await self.memory.session(user_id, owner=user_id, system_prompt=self.system_prompt)

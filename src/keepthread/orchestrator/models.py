@@ -8,7 +8,7 @@ from typing import Any
 from keepthread.errors import ModelCut, ModelError, ModelRefused, ModelUnavailable
 from keepthread.orchestrator.types import AnswerPiece, EventHandler
 from keepthread.protocols import ChatModel
-from keepthread.types import Message, Reply, Tool, Usage
+from keepthread.types import Message, Reply, Usage
 
 
 class Spent:
@@ -90,20 +90,13 @@ class Fallback:
 
 
 async def streamed(
-    model: ChatModel,
-    messages: Sequence[Message],
-    *,
-    system: str,
-    stage: str,
-    seconds: float,
-    on_event: EventHandler,
-    tools: Sequence[Tool] = (),
+    pieces: AsyncIterator[str | Reply], *, stage: str, seconds: float, on_event: EventHandler
 ) -> Reply:
     """Return a model's answer, and pass each piece on; what broke off is returned as truncated."""
     said, reply = "", None
     try:
         async with deadline(seconds, stage):
-            async for piece in model.stream(messages, system=system, tools=tools):
+            async for piece in pieces:
                 if isinstance(piece, Reply):
                     reply = piece
                 else:

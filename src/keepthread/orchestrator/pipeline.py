@@ -82,64 +82,6 @@ async def run(
     return (await work.answer())._replace(usage=spent.usage)
 
 
-class Orchestrator:
-    """Memory, models and tools in one object, with a session for each user.
-
-    >>> orchestrator = Orchestrator(memory, Models.all(model), tools)
-    >>> await orchestrator.process("What is the weather in Jakarta?", user_id="ana")
-    """
-
-    def __init__(
-        self,
-        memory: Memory,
-        models: Models,
-        tools: Sequence[Runnable] = (),
-        *,
-        system_prompt: str | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        """Take the parts; the caller opens and closes them.
-
-        `tools` may be the `tools` of `keepthread.orchestrator.mcp.Servers`. `system_prompt` is for
-        new sessions.
-        """
-        self.memory = memory
-        self.models = models
-        self.tools = tools
-        self.limits = limits
-        self.system_prompt = system_prompt
-
-    async def process(
-        self,
-        message: str,
-        user_id: str = "default",
-        *,
-        id: str | None = None,
-        on_event: EventHandler = noop,
-    ) -> str:
-        """Answer a user's message in the user's session, and return the answer's text.
-
-        `user_id` names the session and its owner, so it must come from your program, never from a
-        model. An id makes it safe to deliver the same message twice. Errors are those of
-        `orchestrate`.
-        """
-        session = await self.session(user_id)
-        answer = await orchestrate(
-            message,
-            session,
-            self.tools,
-            self.models,
-            id=id,
-            limits=self.limits,
-            on_event=on_event,
-        )
-        return answer.text
-
-    async def session(self, user_id: str = "default") -> Session:
-        """Return a user's session, for `clear`, `status` and the like; create it if it is new."""
-        return await self.memory.session(user_id, owner=user_id, system_prompt=self.system_prompt)
-
-
 class _Work(NamedTuple):
     """One request that is being answered."""
 
@@ -205,14 +147,9 @@ class _Work(NamedTuple):
     async def said(self) -> Reply:
         """Return the model's answer to the conversation with its steps and results."""
         context = await self.turn.context(CHAT)
-        return await streamed(
-            self.models.synthesizer,
-            context.messages,
-            system=_orders(context.system),
-            stage="synthesizer",
-            seconds=self.limits.stage_seconds,
-            on_event=self.on_event,
-        )
+        pieces = self.models.synthesizer.stream(context.messages, system=_orders(context.system))
+        seconds = self.limits.stage_seconds
+        return await streamed(pieces, stage="synthesizer", seconds=seconds, on_event=self.on_event)
 
 
 def _orders(system: str) -> str:

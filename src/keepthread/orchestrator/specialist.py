@@ -39,7 +39,8 @@ class ToolUse(NamedTuple):
     async def _call(self, call: ToolCall, number: int) -> None:
         """Run a tool and record its result; any failure becomes the result that the model sees."""
         tool, given = self._chosen(call, number)
-        name, id, life, acts = call.name, call.id, tool.cache_turns, tool.side_effects
+        name, id = call.name, call.id
+        life: dict[str, Any] = {"cache_turns": tool.cache_turns, "side_effects": tool.side_effects}
         ran, failed = False, ""
 
         async def run(**arguments: JSON) -> JSON:
@@ -56,9 +57,7 @@ class ToolUse(NamedTuple):
                 ran = True
                 await self.turn.memory_tool(name, given, call_id=id)
             else:
-                await self.turn.tool(
-                    name, given, run, call_id=id, cache_turns=life, side_effects=acts
-                )
+                await self.turn.tool(name, given, run, call_id=id, **life)
         except Exception as error:
             if not failed and not isinstance(error, InvalidInput):
                 raise  # an error of the store, not of the tool

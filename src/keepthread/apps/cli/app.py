@@ -32,7 +32,7 @@ class Listed(NamedTuple):
 COMMANDS: Final = {
     "chat": Listed("chat", "chat", "Chat with a model that remembers."),
     "discord": Listed("discord", "discord", "Be a bot on Discord that remembers, until Ctrl-C."),
-    "init": Listed("config", "init", "Ask four questions, and write your settings."),
+    "init": Listed("config", "init", "Ask five questions, and write your settings."),
     "config": Listed("config", "config", "Show every setting and where its value comes from."),
     "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),
     "show": Listed(
