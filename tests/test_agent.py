@@ -1,7 +1,9 @@
 """An agent: the loop of tools around a model, with memory, limits, events and streaming."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import Agent, AnswerPiece, Event, Limits, Runnable, Used
 from keepthread.testing.model import Line, ScriptedModel
-from keepthread.types import Message, Reply, Tool, ToolCall, Usage
+from keepthread.types import Message, Native, Reply, Tool, ToolCall, Usage
 
 
 def calling(name: str, *, id: str = "c1", said: str = "", **arguments: Any) -> Reply:
@@ -116,6 +118,44 @@ async def test_rounds_end_and_then_the_model_must_answer() -> None:
         stubborn, _ = await agent(session, *calls, calling("weather", city="x"), limits=limits)
         with pytest.raises(ModelRefused, match="no text"):
             await stubborn.run("Go on")
+
+
+async def test_calls_after_the_last_round_are_in_no_later_prompt() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await session_in(memory)
+        native = Native("openai-responses", ({"type": "function_call", "call_id": "c9"},))
+        last = calling("weather", id="c9", said="Rain, I think.", city="x")._replace(native=native)
+        it, _ = await agent(session, last, limits=Limits(rounds=0))
+        assert (await it.run("Go")).text == "Rain, I think."
+        stored = (await session.messages())[-1]
+        assert (stored.tool_calls, stored.native) == ((), None)
+
+
+async def test_memory_tools_with_wrong_arguments_are_answered_once() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await session_in(memory)
+        wrong = ({"text": 5}, {"text": "x" * 30_000}, {}, {"text": "ok", "more": [1]})
+        calls = [calling("remember", id=f"c{n}", **each) for n, each in enumerate(wrong)]
+        it, events = await agent(session, *calls, "Sorry.", limits=Limits(rounds=9))
+        assert (await it.run("Remember this.")).text == "Sorry."
+        results = [m.tool_call_id for m in await session.messages() if m.role == "tool"]
+        assert results == [f"c{n}" for n in range(len(wrong))]
+        assert [e.remembered for e in events if isinstance(e, Used)] == [False] * len(wrong)
+
+
+async def test_a_stream_that_is_left_ends_its_turn_first() -> None:
+    class Slow(ScriptedModel):
+        async def stream(self, *_: Any, **__: Any) -> AsyncIterator[str | Reply]:
+            yield "It is "
+            await asyncio.sleep(60)
+
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await session_in(memory)
+        before = asyncio.all_tasks()
+        async with aclosing(Agent(Slow(), [], session).stream("How is it?")) as pieces:
+            assert await anext(pieces) == "It is "
+        assert asyncio.all_tasks() == before
+        assert [m.content for m in await session.messages()] == ["How is it?"]
 
 
 async def test_a_tool_that_fails_or_is_unknown_is_told_to_the_model() -> None:

@@ -16,7 +16,7 @@ from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import Models, Runnable, orchestrate
 from keepthread.testing.model import ScriptedModel
-from keepthread.types import Reply, Tool, ToolCall
+from keepthread.types import Attachment, Reply, Tool, ToolCall
 
 CITIES = ["Jakarta", "Tokyo", "Oslo", "Berlin", "Paris", "Rome", "Lima", "Cairo", "Delhi", "Seoul"]
 
@@ -140,6 +140,28 @@ async def test_earlier_calls_become_lines_and_stay_sources_of_the_answer() -> No
         ranges = cast(list[tuple[int, int]], answer.meta["written_from"])
         results = [m.seq + 1 for m in lines]
         assert all(any(first <= seq <= last for first, last in ranges) for seq in results)
+
+
+async def test_lines_of_earlier_calls_keep_to_a_number_of_messages_and_name_attachments() -> None:
+    limited = Window(tool_calls="recent", max_messages=12, step=0)
+    views = {"few": View(4000, limited), "all": View(900, Window(tool_calls="recent"))}
+    async with Memory.open("ram://", counter=Estimator(), views=views) as memory:
+        session = await memory.session("s")
+        paper = Attachment(media_type="application/pdf", uri="https://example.org/a", name="map")
+        for number in range(12):
+            async with session.turn(f"Question {number}?") as turn:
+                call = ToolCall(id=f"c{number}", name="draw", arguments="{}")
+                result = Message(
+                    role="tool", tool_call_id=call.id, content="x " * 90, attachments=(paper,)
+                )
+                await turn.append(Message(role="assistant", tool_calls=(call,)))
+                await turn.append(result)
+                await turn.finish("Drawn.")
+            assert len((await session.context("few")).messages) <= 13  # with the newest of the user
+        shown = [m.content for m in (await session.context("all")).messages]
+        lines = [text for text in shown if text.startswith("Assistant used tools:")]
+        assert lines
+        assert all("[attached: map]" in text for text in lines)
 
 
 # --- a new session is a new start ---

@@ -51,7 +51,7 @@ class TextCounter:
 
 @lru_cache(maxsize=16)
 def text_counter(counter: TokenCounter) -> TextCounter:
-    """Return the one that counts text by a counter; caches know it again."""
+    """Return the text counter of a counter: always the same, so that caches find its counts."""
     return TextCounter(counter)
 
 

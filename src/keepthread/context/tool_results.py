@@ -9,7 +9,7 @@ from keepthread.context.blocks import NO_RESULT, Block
 from keepthread.context.digest import digest
 from keepthread.context.ids import derived_id
 from keepthread.context.quoting import flat, sanitize
-from keepthread.context.rendering import label
+from keepthread.context.rendering import attachment_note, label
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
 from keepthread.protocols import CachedResult, TokenCounter
 from keepthread.text_caches import register_cache
@@ -158,6 +158,8 @@ def as_lines(block: Block, counter: TokenCounter) -> Message:
         lines.append(
             f"> {label(each.name)} {_short(each.arguments, _ARGUMENTS)}: {_short(found, _RESULT)}"
         )
+    attached = [each for member in block.members() for each in member.attachments]
+    lines += [f"> {attachment_note(each)}" for each in attached]
     trust = lowest([trust_in(member) for member in block.members()])
     content = "\n".join(lines)
     return replace(

@@ -164,24 +164,25 @@ class WindowLayout:
         self.start = start
         self.in_lines, self._freed = {}, 0
         if self.tool_calls == "recent" and 0 < start < len(self.units):
-            self._put_in_lines()
+            self._put_in_lines(shows_more=most is None)
 
-    def _put_in_lines(self) -> None:
-        """Put calls of turns that were over at the last step in a line each; show more instead.
+    def _put_in_lines(self, *, shows_more: bool) -> None:
+        """Put calls of turns that were over at the last step in a line each.
 
+        The tokens that this frees show earlier messages, unless the number of messages is limited.
         It depends on the log up to that step alone, so it stays the same until the next one.
         """
         over = self._end_of_earlier_turns()
         freed = 0
         for unit in self.units[self.start : over]:
             freed += self._freed_by(unit)
-        while self.start and freed >= 0:
+        while shows_more and self.start and freed >= 0:
             unit = self.units[self.start - 1]
             gain = self._freed_by(unit)
             freed -= cost_of(unit, self.material.counter) - gain
             if freed >= 0:
                 self.start -= 1
-        self._freed = max(0, freed)
+        self._freed = max(0, freed) if shows_more else 0
 
     def _end_of_earlier_turns(self) -> int:
         """Return the unit of the newest user message that there was at the last step."""

@@ -112,6 +112,7 @@ class Agent:
             await running
         finally:
             running.cancel()
+            await asyncio.wait([running])  # the turn is closed before the caller goes on
 
     async def answer(self, turn: Turn, model: ChatModel, on_event: EventHandler) -> Reply:
         """Let a model use tools until it answers the turn; the caller stores the answer."""
@@ -129,7 +130,8 @@ class Agent:
             reply = await self._asked(turn, model, on_event, offered=left > 0)
         if not reply.content.strip():
             raise ModelRefused("the model returned no text")
-        return reply
+        # Calls after the last round are not run, so the provider's own items must not repeat them.
+        return reply._replace(tool_calls=(), native=None) if reply.tool_calls else reply
 
     async def _asked(
         self, turn: Turn, model: ChatModel, on_event: EventHandler, *, offered: bool

@@ -54,8 +54,8 @@ class ToolUse(NamedTuple):
 
         try:
             if name in self.memory_tools:
-                ran = True
                 await self.turn.memory_tool(name, given, call_id=id)
+                ran = True
             else:
                 await self.turn.tool(name, given, run, call_id=id, **life)
         except Exception as error:
