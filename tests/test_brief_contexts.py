@@ -144,7 +144,7 @@ async def test_earlier_calls_become_lines_and_stay_sources_of_the_answer() -> No
 
 async def test_lines_of_earlier_calls_keep_to_a_number_of_messages_and_name_attachments() -> None:
     limited = Window(tool_calls="recent", max_messages=12, step=0)
-    views = {"few": View(4000, limited), "all": View(900, Window(tool_calls="recent"))}
+    views = {"few": View(9000, limited), "all": View(1900, Window(tool_calls="recent"))}
     async with Memory.open("ram://", counter=Estimator(), views=views) as memory:
         session = await memory.session("s")
         paper = Attachment(media_type="application/pdf", uri="https://example.org/a", name="map")
@@ -152,7 +152,7 @@ async def test_lines_of_earlier_calls_keep_to_a_number_of_messages_and_name_atta
             async with session.turn(f"Question {number}?") as turn:
                 call = ToolCall(id=f"c{number}", name="draw", arguments="{}")
                 result = Message(
-                    role="tool", tool_call_id=call.id, content="x " * 90, attachments=(paper,)
+                    role="tool", tool_call_id=call.id, content="x " * 300, attachments=(paper,)
                 )
                 await turn.append(Message(role="assistant", tool_calls=(call,)))
                 await turn.append(result)

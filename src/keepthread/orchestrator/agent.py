@@ -112,7 +112,7 @@ class Agent:
             await running
         finally:
             running.cancel()
-            await asyncio.wait([running])  # the turn is closed before the caller goes on
+            await asyncio.wait([running])  # the turn closes before the caller continues
 
     async def answer(self, turn: Turn, model: ChatModel, on_event: EventHandler) -> Reply:
         """Let a model use tools until it answers the turn; the caller stores the answer."""
