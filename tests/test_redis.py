@@ -914,3 +914,42 @@ async def test_a_store_that_is_written_to_is_verified_without_alarm(store: Redis
     done = True
     await writing
     assert [one.damages for one in found] == [()] * 20
+
+
+async def test_a_connection_that_was_closed_while_it_sends_is_tried_again(
+    server: RedisServer,
+) -> None:
+    make = partial(make_client, server.url, connect=1.0, answer=1.0, connections=2)
+    link = RedisLink(make, timeouts=Timeouts(1.0, 1.0, 0.5), connections=2)
+    tries = 0
+
+    async def closed_meanwhile() -> None:
+        connection = link.client.connection_pool.make_connection()
+        await connection.connect()
+        sending = asyncio.create_task(connection.send_command("PING"))
+        await asyncio.sleep(0)  # it has looked at the connection, and is about to send
+        await connection.disconnect(nowait=True)
+        await sending
+
+    async def once() -> str:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            await closed_meanwhile()
+        return "done"
+
+    try:
+        with pytest.raises(AttributeError, match="writelines"):
+            await closed_meanwhile()  # so redis-py says it
+        assert await link.insist(once) == "done"
+        assert tries == 2
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await link.insist(closed_meanwhile)
+
+        async def mistaken() -> None:
+            raise AttributeError("a mistake of ours")
+
+        with pytest.raises(AttributeError, match="a mistake of ours"):
+            await link.insist(mistaken)
+    finally:
+        await link.close()

@@ -126,15 +126,25 @@ _LOST: Final = (
     OSError,
 )
 
-KNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
-"""The errors that a client raises."""
+KNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSError, AttributeError)
+"""The errors that a client raises; an `AttributeError` only in one case."""
+_CLOSED_WRITER: Final = ("writelines", "drain")
+
+
+def closed_while_sending(error: Exception) -> bool:
+    """Return whether another task closed the connection just before this one sent.
+
+    A cluster's client closes all its connections once a node is lost. redis-py then has no writer
+    any more, and does not notice.
+    """
+    return isinstance(error, AttributeError) and error.obj is None and error.name in _CLOSED_WRITER
 
 
 def passes(error: Exception) -> bool:
     """Return whether a retry may succeed."""
     if isinstance(error, _LASTING):
         return False
-    return isinstance(error, _LOST) or _code(error) in _PASSING_CODES
+    return isinstance(error, _LOST) or closed_while_sending(error) or _code(error) in _PASSING_CODES
 
 
 def translate(error: Exception) -> KeepthreadError:
@@ -148,7 +158,7 @@ def translate(error: Exception) -> KeepthreadError:
         return Unavailable(f"Redis: the server refuses this name and password ({error})")
     if isinstance(error, TooFewReplicas):
         return Unavailable(f"Redis: written, but {error}; the same again is stored once")
-    if isinstance(error, _LOST):
+    if isinstance(error, _LOST) or closed_while_sending(error):
         return Unavailable(f"Redis cannot be reached ({error})")
     return Damaged(f"Redis: a script met data that is not what was written ({error})")
 
@@ -384,6 +394,8 @@ class RedisLink:
                     raise translate(error) from error
                 await drop_idle(self.client)
             except KNOWN as error:
+                if isinstance(error, AttributeError) and not closed_while_sending(error):
+                    raise
                 if not passes(error) or clock() + pause > deadline:
                     raise translate(error) from error
             await asyncio.sleep(pause)
