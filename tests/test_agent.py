@@ -135,7 +135,7 @@ async def test_memory_tools_with_wrong_arguments_are_answered_once() -> None:
     async with Memory.open("ram://", counter=Estimator()) as memory:
         session = await session_in(memory)
         wrong = ({"text": 5}, {"text": "x" * 30_000}, {}, {"text": "ok", "more": [1]})
-        calls = [calling("remember", id=f"c{n}", **each) for n, each in enumerate(wrong)]
+        calls = [calling("remember", id=f"c{n}", said="", **each) for n, each in enumerate(wrong)]
         it, events = await agent(session, *calls, "Sorry.", limits=Limits(rounds=9))
         assert (await it.run("Remember this.")).text == "Sorry."
         results = [m.tool_call_id for m in await session.messages() if m.role == "tool"]

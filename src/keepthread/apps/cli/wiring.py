@@ -97,31 +97,34 @@ def memory_arguments(
 
 
 def context_options(
-    settings: Settings, counter: TokenCounter, environ: Mapping[str, str] = os.environ
+    settings: Settings,
+    counter: TokenCounter,
+    strategy: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Options:
-    """Return the options of a memory that only shows contexts, as the settings have them."""
+    """Return the options of a memory that only shows contexts: the settings, or one strategy."""
     return Options(
         counter=counter,
-        views=views_of(settings),
+        views=views_of(settings, strategy),
         compaction=Compaction(**vars(settings.compaction)),
         embedder=embedder_of(settings.embedder, environ),
         recall=cast(RecallScope, settings.memory.recall),
     )
 
 
-def views_of(settings: Settings) -> dict[str, View]:
-    """Return the views: `chat` by the memory's settings, others by their own."""
+def views_of(settings: Settings, strategy: str | None = None) -> dict[str, View]:
+    """Return the views: `chat` by the memory's settings, others by their own, or all by one."""
     memory = settings.memory
     views = {
         name: View(
             view.tokens,
-            STRATEGIES[view.strategy](
+            STRATEGIES[strategy or view.strategy](
                 max_messages=view.max_messages, tool_calls=cast(ToolCalls, view.tool_calls)
             ),
         )
         for name, view in settings.views.items()
     }
-    chat = STRATEGIES[memory.strategy](tool_calls="recent")
+    chat = STRATEGIES[strategy or memory.strategy](tool_calls="recent")
     return {**views, "chat": View(memory.max_history_tokens, chat)}
 
 

@@ -39,7 +39,7 @@ _LEAVING: Final = 1.0
 """Seconds to wait for the end of a socket that nobody uses any more."""
 _LONGEST_KEY: Final = 100
 _ABOUT: Final = {
-    CLEAR: "Start over: earlier messages here are no longer used.",
+    CLEAR: "Start over: I no longer use what was written here before.",
     REMEMBER: "Note a fact about you, which I use in every channel when you write.",
     FACTS: "List what I know about you; only you see it.",
     FORGET: "Erase all that you ever wrote to me, and all facts about you.",

@@ -57,7 +57,7 @@ def show_warnings(tell: Callable[[str], object]) -> Generator[None]:
 def logged(file: str | None, *, debug: bool) -> Generator[None]:
     """Log each context that the block builds, to a file that its owner alone can read.
 
-    With `debug` the log has the texts too, and goes to standard error if there is no file.
+    With `debug`, it also has the texts of messages. Without a file it goes to standard error.
     """
     if file is None and not debug:
         yield

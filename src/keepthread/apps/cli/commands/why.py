@@ -1,17 +1,14 @@
 """The command that says why contexts are what they are: the next one, or those that were kept."""
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.report_types import ContextReport
-from keepthread.apps.cli.settings.settings import Settings
-from keepthread.apps.cli.wiring import context_options, current_counter, views_of
+from keepthread.apps.cli.wiring import context_options, current_counter
 from keepthread.context.diff import difference
 from keepthread.context.strategies import ALIASES, STRATEGIES
-from keepthread.context.views import View
 from keepthread.errors import InvalidInput
 from keepthread.memory.session import Session
 
@@ -46,10 +43,10 @@ async def why(
         raise InvalidInput(
             "--view, --budget and --strategy are for the next context: leave out either them or N"
         )
-    settings = call.config.settings
-    options = None if number else context_options(settings, current_counter(call))
-    if options and strategy is not None:
-        options = replace(options, views=_views(strategy, settings))
+    options = None
+    if not number:
+        settings, counter = call.config.settings, current_counter(call)
+        options = context_options(settings, counter, _known(strategy))
     async with call.memory(options=options) as memory:
         found = await call.session(memory, session)
         before = await _kept(found, diff) if diff else None
@@ -75,14 +72,13 @@ def _compare(call: Call, session: str, before: ContextReport, after: ContextRepo
         call.screen.difference(session, before, after, changes)
 
 
-def _views(strategy: str, settings: Settings) -> dict[str, View]:
-    """Return the views, all by one strategy."""
-    name = ALIASES.get(strategy, strategy)
-    if name not in STRATEGIES:
+def _known(strategy: str | None) -> str | None:
+    """Return a strategy's own name, or refuse one that does not exist."""
+    name = ALIASES.get(strategy, strategy) if strategy else None
+    if name is not None and name not in STRATEGIES:
         known = ", ".join(STRATEGIES)
         raise InvalidInput(f"there is no strategy {strategy!r}; there are {known}")
-    chosen = STRATEGIES[name]()
-    return {name: replace(view, strategy=chosen) for name, view in views_of(settings).items()}
+    return name
 
 
 async def _kept(session: Session, number: int) -> ContextReport:
