@@ -18,7 +18,7 @@ from typer.main import get_command
 from keepthread.apps.cli.app import app
 from keepthread.apps.cli.chat.commands import COMMANDS
 from keepthread.apps.cli.settings.fields import ValueKind
-from keepthread.apps.cli.settings.settings import KEYS, VIEW_KEYS, Settings, variable_of
+from keepthread.apps.cli.settings.settings import KEYS, NAMED, Settings, variable_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 BLOCK = re.compile(r"^<!-- begin: (.+) -->\n(.*?)^<!-- end: \1 -->\n", re.MULTILINE | re.DOTALL)
@@ -113,10 +113,11 @@ def settings() -> dict[str, str]:
     blocks: dict[str, list[Sequence[str]]] = {}
     for key, field in KEYS.items():
         blocks.setdefault(key.partition(".")[0], []).append(_row(key, variable_of(key), field))
-    blocks["views"] = [
-        _row(f"views.NAME.{key}", f"KEEPTHREAD_VIEWS_NAME_{key.upper()}", field)
-        for key, field in VIEW_KEYS.items()
-    ]
+    for block, keys in NAMED.items():
+        blocks[block] = [
+            _row(f"{block}.NAME.{key}", f"KEEPTHREAD_{block}_NAME_{key}".upper(), field)
+            for key, field in keys.items()
+        ]
     head = ("setting, variable", "value", "default", "by a project", "meaning")
     tables = {name: _table(head, rows) for name, rows in blocks.items()}
     views = [
@@ -146,7 +147,7 @@ def _expected(kind: ValueKind) -> str:
 def _default(field: Field[Any]) -> str:
     if field.default is MISSING:
         return "must be given"
-    if field.default is None:
+    if field.default in (None, ()):
         return field.metadata["stands_for"] or "none"
     return f"`{str(field.default).lower()}`"
 

@@ -24,6 +24,7 @@ from keepthread.apps.cli.commands import config as services
 from keepthread.apps.cli.settings.load import PROJECT_FILE, Config, project_file, read_config
 from keepthread.apps.cli.settings.settings import (
     KEYS,
+    AgentSettings,
     EmbedderSettings,
     MemorySettings,
     ModelSettings,
@@ -223,6 +224,32 @@ def test_a_project_s_file_is_found_up_to_home_a_repository_or_where_all_may_writ
     assert project_file(folder) is None
 
 
+def test_agents_are_read_from_a_file_and_from_variables(folder: Path) -> None:
+    text = "agents: {sky: {description: Clouds, system_file: sky.md, shared_facts: [a, b]}}"
+    variables = {
+        "KEEPTHREAD_AGENTS_SKY_TOOLS": "weather, storms",
+        "KEEPTHREAD_AGENTS_SKY_SHARED_FACTS": "One.\nTwo.\n",
+        "KEEPTHREAD_AGENTS_SKY_FACTS": "yes",
+    }
+    config = read_config(own(folder, text, **variables), folder)
+    assert config.settings.agents["sky"] == AgentSettings(
+        description="Clouds",
+        system_file=str(folder.parent / "sky.md"),
+        tools=("weather", "storms"),
+        facts=True,
+        shared_facts=("One.", "Two."),
+    )
+    assert config.sources["agents.sky.tools"] == "KEEPTHREAD_AGENTS_SKY_TOOLS"
+    assert config.sources["agents.sky.model"] == "default"
+    assert settings_of(config.settings.values()) == config.settings
+    assert Settings().agents == {}
+
+
+def test_a_project_names_no_agents(folder: Path) -> None:
+    (folder / PROJECT_FILE).write_text("agents: {sky: {description: Obey me}}")
+    assert "a project may not set agents.sky.description" in refusal(folder, own(folder))
+
+
 # --- what is refused ---
 
 
@@ -269,7 +296,29 @@ def test_a_project_s_file_is_found_up_to_home_a_repository_or_where_all_may_writ
         ("- memory", "it must be blocks of settings"),
         ("just words", "it must be blocks of settings"),
         ("memory: {}\n---\nmemory: {}", "line 2: a second document begins"),
-        ("chat: {system: [a, b]}", "chat.system is a list; no setting is one"),
+        ("chat: {system: [a, b]}", "chat.system is a list; it must be a text"),
+        (
+            "agents: {sky: {tools: [a]}}",
+            "agents.sky.description is missing: what is the agent for?",
+        ),
+        (
+            "agents: {sky: {descripton: x}}",
+            "agents.sky.descripton is not a setting; did you mean agents.sky.description? an agent",
+        ),
+        ("agents: {sky: 5}", "agents.sky is a block"),
+        ("agents: {a b: {description: x}}", "an agent has agents.NAME.description"),
+        (
+            "agents: {sky: {description: [x]}}",
+            "agents.sky.description is a list; it must be a text",
+        ),
+        ("agents: {sky: {description: x, tools: 5}}", "is 5; it must be one or several names"),
+        ("agents: {sky: {description: x, tools: [1]}}", "it must be one or several names"),
+        ("agents: {sky: {description: x, tools: [[a]]}}", "an entry of agents.sky.tools must be"),
+        ("agents: {sky: {description: x, facts: [a]}}", "is a list; it must be true or false"),
+        (
+            "agents: {sky: {description: x, system: y, system_file: z}}",
+            "agents.sky.system and agents.sky.system_file exclude each other",
+        ),
         ("? [a]\n: 1", "the name of a setting must be one word"),
         ("chat: {system: !!python/object/apply:os.system [id]}", "has a tag"),
         ("chat: {system: !!binary aGk=}", "has a tag"),

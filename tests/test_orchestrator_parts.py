@@ -30,6 +30,7 @@ from keepthread.orchestrator import (
     Fallback,
     Limits,
     Models,
+    NamedAgent,
     Plan,
     Planned,
     Route,
@@ -41,8 +42,7 @@ from keepthread.orchestrator import (
     plan,
     route,
 )
-from keepthread.orchestrator.planner import SCHEMA as PLAN_SCHEMA
-from keepthread.orchestrator.planner import as_plan, planning_prompt, tool_list
+from keepthread.orchestrator.planner import as_plan, planning_prompt, schema_of, tool_list
 from keepthread.orchestrator.prompts import BEGIN, END, framed, prompt
 from keepthread.orchestrator.router import as_route
 from keepthread.protocols import ChatModel
@@ -139,7 +139,7 @@ async def test_a_plan_is_written_from_tools_and_conversation() -> None:
     assert asked.messages[0].content.startswith(f"Conversation context:\n{BEGIN}\nUser: hello\n")
     assert "At most 3 steps." in asked.system
     assert "\n> look: Look something up. And be quick.\n" in asked.messages[0].content
-    assert asked.schema == PLAN_SCHEMA
+    assert asked.schema == schema_of()
 
 
 async def test_a_plan_that_cannot_be_used_is_mended_once() -> None:
@@ -218,10 +218,13 @@ def test_a_prompt_names_what_its_answer_must_hold(name: str) -> None:
 
 
 def test_the_planners_prompt_names_each_field_of_a_step() -> None:
-    fields = json.loads(json.dumps(PLAN_SCHEMA))["properties"]["steps"]["items"]["required"]
-    assert fields == list(Subtask._fields)
-    for field in fields:
-        assert f'- "{field}": ' in prompt("planner")
+    agents = [NamedAgent(name="scout")]
+    for known in ([], agents):
+        fields = json.loads(json.dumps(schema_of(known)))["properties"]["steps"]["items"]
+        assert fields["required"] == list(Subtask._fields)[: len(fields["required"])]
+        for field in fields["required"]:
+            assert f'- "{field}": ' in planning_prompt(LIMITS, known)
+        assert ("agent" in fields["required"]) is bool(known)
 
 
 @pytest.mark.parametrize("name", ["specialist", "synthesizer"])

@@ -67,7 +67,9 @@ class Conversation(NamedTuple):
     isolated: bool = False
     """Whether it sees nothing of the owner's other sessions; True for a delegated task."""
     knows: bool = True
-    """Whether it sees facts."""
+    """Whether it sees the owner's facts."""
+    agent: str = ""
+    """The agent whose own facts it sees and notes; empty for none."""
     person: str | None = None
     """The owner of the facts it sees, if that is not the session's owner."""
     providers: Mapping[str, NoteProvider] = {}
@@ -155,7 +157,7 @@ class Conversation(NamedTuple):
             material = material._replace(recall_scope=self.recall)
             if text:  # the system prompt is not in it
                 material = material._replace(is_text=True, system_prompt="", system_tokens=0)
-            if self.knows and "facts" in chosen.needs:
+            if (self.knows or self.agent) and "facts" in chosen.needs:
                 material = material._replace(facts=await self._facts(material))
             selection, past = await self._select(chosen, material, tokens)
             span.set_attribute(RECORDS, len(selection.messages))
@@ -241,7 +243,7 @@ class Conversation(NamedTuple):
         return self.owner if self.person is None else self.person
 
     async def _facts(self, material: Material) -> Sequence[KnownFact]:
-        """Return the facts about the owner, or about the person who asks.
+        """Return the facts about the owner, or about the person who asks, and the agent's own.
 
         That an owner has no facts is cached for some seconds; facts are read each time.
         """
@@ -251,7 +253,8 @@ class Conversation(NamedTuple):
         if not records:
             self.no_facts.add(self.facts_owner)
             return ()
-        return known_of(records, asked_of(material), now=self.runtime.clock())
+        agents = [*([""] if self.knows else []), *([self.agent] if self.agent else [])]
+        return known_of(records, asked_of(material), now=self.runtime.clock(), agents=agents)
 
     async def _recall(self, material: Material, request: RecallRequest) -> Recalled:
         """Return messages related to the question that the window does not show."""

@@ -34,6 +34,8 @@ class Task(NamedTuple):
     system_prompt: str | None = None
     snippet: str | None = None
     facts: bool = False
+    own_facts: bool = True
+    """Whether the agent sees and notes facts of its own."""
     recorded: bool = True
     """Whether the parent's log gets the call and its result."""
 
@@ -45,8 +47,8 @@ class Task(NamedTuple):
         for text in (self.system_prompt, self.snippet):
             if text is not None:
                 check_text(text, "a system prompt or a snippet")
-        for name, value in (("facts", self.facts), ("recorded", self.recorded)):
-            if type(value) is not bool:
+        for name in ("facts", "own_facts", "recorded"):
+            if type(value := getattr(self, name)) is not bool:
                 raise InvalidInput(f"{name} must be True or False, not {show(value)}")
 
     def request(self) -> ToolRequest:
@@ -57,6 +59,7 @@ class Task(NamedTuple):
     def seed(self) -> list[JSON]:
         """Return the values that distinguish it from other tasks."""
         seed: list[JSON] = [self.text, self.agent, self.system_prompt, self.snippet, self.facts]
+        seed += [] if self.own_facts else ["no facts of its own"]
         return seed if self.recorded else [*seed, "unrecorded"]
 
 
@@ -91,6 +94,7 @@ class DelegatedTask:
             asked_in=parent.asked_in or self._user.turn,
             isolated=True,
             knows=self._task.facts,
+            agent=(self._task.agent or "") if self._task.own_facts else "",
         )
         await self._link(conversation)
         if self._task.snippet is not None:

@@ -178,6 +178,7 @@ class Turn:
         system_prompt: str | None = None,
         snippet: str | None = None,
         facts: bool = False,
+        own_facts: bool = True,
         recorded: bool = True,
     ) -> "Turn":
         """Run a task in an isolated child: `async with turn.delegate("Find flights") as child`.
@@ -186,9 +187,10 @@ class Turn:
         snippet, but not the conversation, and it uses this session's tool cache. Its answer is
         recorded here as the result of a tool named `delegate`. If it ends without an answer, `(no
         answer)` is recorded, or how it failed. If the turn is resumed, the same task finds its
-        child, and `child.answer` if there is one. `facts` lets it see the owner's facts. With
-        `recorded=False` the child leaves nothing in this log: for a stage of a pipeline whose
-        answer later contexts do not need.
+        child, and `child.answer` if there is one. `facts` lets it see the owner's facts. An
+        `agent` also sees the facts that were noted for it or by it (`remember`) and for this owner;
+        with `own_facts=False` its name is a label alone. With `recorded=False` the child leaves
+        nothing in this log: for a stage of a pipeline whose answer later contexts do not need.
         """
         self._check_open()
         if self.user.state == "queued":
@@ -199,6 +201,7 @@ class Turn:
             system_prompt=system_prompt,
             snippet=snippet,
             facts=facts,
+            own_facts=own_facts,
             recorded=recorded,
         )
         delegated = DelegatedTask(self._conversation, self.user, given, self._children)
@@ -365,6 +368,7 @@ class Turn:
             clock=conversation.runtime.clock,
             learned=conversation.no_facts.discard,
             person=conversation.person,
+            agent=conversation.agent,
         )
 
         async def run(**_: object) -> str:

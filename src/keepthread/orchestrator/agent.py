@@ -19,6 +19,7 @@ from keepthread.orchestrator.types import (
     EventHandler,
     Limits,
     Models,
+    NamedAgent,
     Runnable,
     Subtask,
     Used,
@@ -163,16 +164,18 @@ class Orchestrator:
         *,
         system_prompt: str | None = None,
         limits: Limits | None = None,
+        agents: Sequence[NamedAgent] = (),
     ) -> None:
         """Take the parts; the caller opens and closes them.
 
         `tools` may be the `tools` of `keepthread.orchestrator.mcp.Servers`. `system_prompt` is for
-        new sessions.
+        new sessions. The planner can give steps to `agents`.
         """
         self.memory = memory
         self.models = models
         self.tools = tools
         self.limits = limits
+        self.agents = agents
         self.system_prompt = system_prompt
 
     async def process(
@@ -197,6 +200,7 @@ class Orchestrator:
             self.models,
             id=id,
             limits=self.limits,
+            agents=self.agents,
             on_event=on_event,
         )
         return answer.text

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from keepthread.errors import KeepthreadError
 from keepthread.memory.delegation import CUT
@@ -14,6 +14,7 @@ from keepthread.orchestrator.types import (
     Ended,
     EventHandler,
     Limits,
+    NamedAgent,
     Plan,
     Result,
     Runnable,
@@ -23,6 +24,7 @@ from keepthread.protocols import ChatModel
 from keepthread.types import Message
 
 _CUT_OFF: Final = " (cut off: only the beginning)"
+_SHARED: Final = "Facts that you know for every user:"
 
 
 class NotRun(Exception):
@@ -36,8 +38,12 @@ async def execute(
     model: ChatModel,
     limits: Limits,
     on_event: EventHandler,
+    agents: Mapping[str, NamedAgent] | None = None,
 ) -> list[Result]:
-    """Run a plan; each step is a delegated task of the turn, which records its result."""
+    """Run a plan; each step is a delegated task of the turn, which records its result.
+
+    A step that names one of the agents gets its prompt, its model, its tools and its facts.
+    """
     places = asyncio.Semaphore(limits.at_once)
     running: dict[str, asyncio.Task[Result]] = {}
 
@@ -58,19 +64,40 @@ async def execute(
         return result
 
     async def carried_out(subtask: Subtask, needed: Sequence[Result]) -> Message:
-        orders, snippet = prompt("specialist"), _snippet(subtask, needed)
-        allowed = {name: tools[name] for name in subtask.tools}
-        child = turn.delegate(subtask.task, agent=subtask.id, system_prompt=orders, snippet=snippet)
+        agent = (agents or {}).get(subtask.agent)
+        names = agent.tools if agent and agent.tools else subtask.tools
+        allowed = {name: tools[name] for name in names if name in tools}
+        snippet = _snippet(subtask, needed)
+        child = turn.delegate(subtask.task, snippet=snippet, **_given(subtask, agent))
         async with child:
             if failed := [each.subtask.id for each in needed if each.failed]:
                 raise NotRun(f"it needs {', '.join(failed)}, which failed")
-            specialist = Specialist(child, subtask, allowed, model, limits, on_event)
+            asked = (agent.model if agent else None) or model
+            specialist = Specialist(child, subtask, allowed, asked, limits, on_event)
             return child.answer or await specialist.work(child.finish)
 
     async with side_by_side() as group:
         for subtask in plan.subtasks:
             running[subtask.id] = group.create_task(run(subtask))
     return [task.result() for task in running.values()]
+
+
+def _given(subtask: Subtask, agent: NamedAgent | None) -> dict[str, Any]:
+    """Return what a delegated task is given beside its text, by the agent if it has one."""
+    named = agent or NamedAgent(name=subtask.id)
+    return {
+        "agent": named.name,
+        "system_prompt": _orders(named),
+        "facts": named.facts,
+        "own_facts": agent is not None,  # a step's id is a label, and could be an agent's name
+    }
+
+
+def _orders(agent: NamedAgent) -> str:
+    """Return the system prompt of a specialist: the agent's own, followed by what holds for all."""
+    shared = "\n".join([_SHARED, *(f"- {' '.join(fact.split())}" for fact in agent.shared_facts)])
+    parts = [agent.system_prompt.strip(), shared if agent.shared_facts else ""]
+    return "\n\n".join(filter(None, [*parts, prompt("specialist")]))
 
 
 def _snippet(subtask: Subtask, needed: Sequence[Result]) -> str | None:

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from keepthread.errors import ModelRefused
+from keepthread.errors import InvalidInput, ModelRefused
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
 from keepthread.memory.turn import Turn
@@ -20,6 +21,7 @@ from keepthread.orchestrator.types import (
     EventHandler,
     Limits,
     Models,
+    NamedAgent,
     Plan,
     Planned,
     Result,
@@ -36,7 +38,7 @@ PLANNER: Final = "planner"
 CHAT: Final = "chat"
 
 
-async def orchestrate(
+async def orchestrate(  # noqa: PLR0913 - a request, and all that answers it
     request: str,
     session: Session | None,
     tools: Sequence[Runnable],
@@ -46,12 +48,14 @@ async def orchestrate(
     author: str | None = None,
     attachments: Sequence[Attachment] = (),
     limits: Limits | None = None,
+    agents: Sequence[NamedAgent] = (),
     on_event: EventHandler = noop,
 ) -> Answer:
     """Answer a request; without a session nothing is stored, but all else is the same.
 
     The request is stored first and the answer last; between them are the steps and their results.
-    An id makes it safe to deliver the same request twice. `on_event` is called with events.
+    An id makes it safe to deliver the same request twice. The planner can give steps to `agents`.
+    `on_event` is called with events.
     """
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -59,7 +63,8 @@ async def orchestrate(
         turn = await enter(session.turn(request, id=id, author=author, attachments=attachments))
         if (answer := turn.answer) is not None:
             return Answer(answer.content, message=answer)
-        found = await run(turn, request, tools, models, limits=limits, on_event=on_event)
+        answered = partial(run, limits=limits, agents=agents, on_event=on_event)
+        found = await answered(turn, request, tools, models)
         usage = found.usage._asdict() if found.usage else None
         message = await turn.finish(found.text, usage=usage, truncated=found.truncated)
         return found._replace(text=message.content, message=message)
@@ -72,14 +77,22 @@ async def run(
     models: Models,
     *,
     limits: Limits | None = None,
+    agents: Sequence[NamedAgent] = (),
     on_event: EventHandler = noop,
 ) -> Answer:
     """Find the answer to the request of a turn that has begun; the caller stores it."""
     spent = Spent()
     known = {each.tool.name: each for each in tools}
     counted = Models(*(Counted(model, spent) for model in models))
-    work = _Work(turn, request, known, counted, limits or Limits(), on_event)
+    named = {each.name: _counted(each, spent) for each in agents}
+    if len(named) < len(agents):
+        raise InvalidInput("two agents have the same name; each agent needs a name of its own")
+    work = _Work(turn, request, known, counted, limits or Limits(), named, on_event)
     return (await work.answer())._replace(usage=spent.usage)
+
+
+def _counted(agent: NamedAgent, spent: Spent) -> NamedAgent:
+    return replace(agent, model=Counted(agent.model, spent)) if agent.model else agent
 
 
 class _Work(NamedTuple):
@@ -90,6 +103,7 @@ class _Work(NamedTuple):
     tools: Mapping[str, Runnable]
     models: Models
     limits: Limits
+    agents: Mapping[str, NamedAgent]
     on_event: EventHandler
 
     async def answer(self) -> Answer:
@@ -97,8 +111,9 @@ class _Work(NamedTuple):
         plan = None if route.direct else await self.plan()
         results: list[Result] = []
         if plan:
-            model = self.models.specialist
-            results = await execute(plan, self.turn, self.tools, model, self.limits, self.on_event)
+            specialist = self.models.specialist
+            given = (self.tools, specialist, self.limits, self.on_event, self.agents)
+            results = await execute(plan, self.turn, *given)
         reply = await self.said()
         return Answer(reply.content, route, plan, results, truncated=reply.truncated)
 
@@ -115,15 +130,23 @@ class _Work(NamedTuple):
     async def plan(self) -> Plan | None:
         """Return the plan; None if the model writes no valid one: then answer directly."""
         offered = [each.tool for each in self.tools.values()]
-        asked = partial(plan, self.request, offered, self.models.planner, limits=self.limits)
+        asked = partial(
+            plan,
+            self.request,
+            offered,
+            self.models.planner,
+            limits=self.limits,
+            agents=self.agents.values(),
+        )
         check = partial(as_plan, tools=offered, limits=self.limits)
         try:
             decided = await self.decided(PLANNER, asked, check)
         except ModelRefused as error:
             self.on_event(Planned(None, str(error)))
             return None
-        self.on_event(Planned(decided))
-        return decided
+        assigned, problem = _assigned(decided, self.agents)
+        self.on_event(Planned(assigned, problem))
+        return assigned
 
     async def decided(
         self,
@@ -150,6 +173,17 @@ class _Work(NamedTuple):
         pieces = self.models.synthesizer.stream(context.messages, system=_orders(context.system))
         seconds = self.limits.stage_seconds
         return await streamed(pieces, stage="synthesizer", seconds=seconds, on_event=self.on_event)
+
+
+def _assigned(plan: Plan, agents: Mapping[str, NamedAgent]) -> tuple[Plan, str]:
+    """Return a plan whose agents exist, and which do not: ordinary specialists do their steps."""
+    unknown = dict.fromkeys(s.agent for s in plan.subtasks if s.agent and s.agent not in agents)
+    if not unknown:
+        return plan, ""
+    steps = [s._replace(agent="") if s.agent in unknown else s for s in plan.subtasks]
+    names = ", ".join(repr(name) for name in unknown)
+    problem = f"the plan names agents that do not exist: {names}; a specialist without a name did"
+    return Plan(steps), f"{problem} their steps"
 
 
 def _orders(system: str) -> str:

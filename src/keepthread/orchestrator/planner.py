@@ -1,42 +1,29 @@
-"""The planner: turns a request into steps, with what each needs and may use."""
+"""The planner: turns a request into steps, with what each needs and may use, and who does it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
 from keepthread.context.chat_templates import sanitize
 from keepthread.orchestrator.prompts import framed, prompt
 from keepthread.orchestrator.router import structured
-from keepthread.orchestrator.types import Limits, Plan, Subtask
+from keepthread.orchestrator.types import Limits, NamedAgent, Plan, Subtask
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Tool
 
 TITLE: Final = "Conversation context:"
 BEGIN_TOOLS: Final = "[tools]"
 END_TOOLS: Final = "[end of tools]"
+BEGIN_AGENTS: Final = "[agents]"
+END_AGENTS: Final = "[end of agents]"
 _STRINGS: Final[JSON] = {"type": "array", "items": {"type": "string"}}
-SCHEMA: Final[dict[str, JSON]] = {
-    "type": "object",
-    "properties": {
-        "steps": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "id": {"type": "string"},
-                    "task": {"type": "string"},
-                    "tools": _STRINGS,
-                    "needs": _STRINGS,
-                    "snippet": {"type": "string"},
-                },
-                "required": ["id", "task", "tools", "needs", "snippet"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["steps"],
-    "additionalProperties": False,
+_STEP: Final[dict[str, JSON]] = {
+    "id": {"type": "string"},
+    "task": {"type": "string"},
+    "tools": _STRINGS,
+    "needs": _STRINGS,
+    "snippet": {"type": "string"},
 }
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LONGEST: Final = 8000  # characters of a task or its snippet
@@ -50,17 +37,44 @@ async def plan(
     *,
     context: str = "",
     limits: Limits | None = None,
+    agents: Collection[NamedAgent] = (),
 ) -> Plan:
-    """Write a plan; `context` is the conversation so far, as text."""
+    """Write a plan; `context` is the conversation so far, as text.
+
+    A step may name one of the agents, or, as a model can err, one that does not exist.
+    """
     limits = limits or Limits()
     check = partial(as_plan, tools=tools, limits=limits)
-    task = framed(TITLE, context, f"{tool_list(tools)}\n\nRequest: {request}")
-    return await structured(model, task, check, system=planning_prompt(limits), schema=SCHEMA)
+    lists = [tool_list(tools), *([agent_list(agents)] if agents else [])]
+    task = framed(TITLE, context, "\n\n".join([*lists, f"Request: {request}"]))
+    orders = planning_prompt(limits, agents)
+    return await structured(model, task, check, system=orders, schema=schema_of(agents))
 
 
-def planning_prompt(limits: Limits) -> str:
+def schema_of(agents: Collection[NamedAgent] = ()) -> dict[str, JSON]:
+    """Return the schema of a plan; its steps have agents if there are any."""
+    step: dict[str, JSON] = {**_STEP, "agent": {"type": "string"}} if agents else _STEP
+    steps: JSON = {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": step,
+            "required": list(step),
+            "additionalProperties": False,
+        },
+    }
+    return {
+        "type": "object",
+        "properties": {"steps": steps},
+        "required": ["steps"],
+        "additionalProperties": False,
+    }
+
+
+def planning_prompt(limits: Limits, agents: Collection[NamedAgent] = ()) -> str:
     """Return the planner's instructions. No part of them was written by a tool's author."""
-    return f"{prompt('planner')}\n\nAt most {limits.subtasks} steps."
+    parts = [prompt("planner"), f"At most {limits.subtasks} steps."]
+    return "\n\n".join([*parts, prompt("agents")] if agents else parts)
 
 
 def tool_list(tools: Sequence[Tool]) -> str:
@@ -69,8 +83,18 @@ def tool_list(tools: Sequence[Tool]) -> str:
     return "\n".join(["Tools:", BEGIN_TOOLS, *lines, END_TOOLS])
 
 
-def _about(tool: Tool) -> str:
-    line = _line(tool.description)
+def agent_list(agents: Collection[NamedAgent]) -> str:
+    """Return the agents as a quotation, one on each line, with the tools of each."""
+    lines = [f"> {_line(agent.name)}: {_about(agent)}{_own_tools(agent)}" for agent in agents]
+    return "\n".join(["Agents:", BEGIN_AGENTS, *lines, END_AGENTS])
+
+
+def _own_tools(agent: NamedAgent) -> str:
+    return f" (its tools: {_line(', '.join(agent.tools))})" if agent.tools else ""
+
+
+def _about(described: Tool | NamedAgent) -> str:
+    line = _line(described.description)
     return line if len(line) <= _LONGEST_ABOUT else f"{line[:_LONGEST_ABOUT]}…"
 
 
@@ -102,10 +126,13 @@ def _subtask(value: Any, known: set[str]) -> Subtask:
         raise ValueError(f'step "{id}" needs a "task" of 1 to {_LONGEST} characters')
     if not isinstance(snippet, str) or len(snippet) > _LONGEST:
         raise ValueError(f'the "snippet" of step "{id}" must be a text, no longer than {_LONGEST}')
+    agent = step.get("agent") or ""
+    if not isinstance(agent, str) or len(agent) > _LONGEST_ABOUT:
+        raise ValueError(f'the "agent" of step "{id}" must be a name, or "" for none')
     wanted = _names(step, "tools", id)
     if unknown := [name for name in wanted if name not in known]:
         raise ValueError(f'step "{id}" wants tools that do not exist: {", ".join(unknown)}')
-    return Subtask(id, task, wanted, _names(step, "needs", id), snippet)
+    return Subtask(id, task, wanted, _names(step, "needs", id), snippet, agent.strip())
 
 
 def _names(step: dict[str, Any], field: str, id: str) -> list[str]:

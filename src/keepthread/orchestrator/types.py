@@ -1,12 +1,56 @@
-"""Data types of the pipeline: routes, plans, results, and events while it runs."""
+"""Data types of the pipeline: agents, routes, plans, results, and events while it runs."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from keepthread.errors import InvalidInput
 from keepthread.protocols import ChatModel
+from keepthread.stores.validation import check_text, show
 from keepthread.types import JSON, Message, Tool, Usage
+
+AGENT_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedAgent:
+    """A specialist with a name, to which the planner can give steps.
+
+    It sees its task, its own prompt and its own facts: those that were noted for it or by it, for
+    the owner whose request it is. No other owner and no other agent sees these.
+    """
+
+    name: str
+    description: str = ""
+    """Its purpose: the planner chooses by it."""
+    system_prompt: str = ""
+    model: ChatModel | None = None
+    """The model that answers; None is that of all specialists."""
+    tools: Sequence[str] = ()
+    """The names of the only tools it gets; empty: those that the planner gives to the step."""
+    facts: bool = False
+    """Whether it sees the owner's facts, too."""
+    shared_facts: Sequence[str] = ()
+    """Facts that it knows for every owner. Your program writes them, never a model or a user."""
+
+    def __post_init__(self) -> None:
+        """Refuse an agent that could not be named or stored."""
+        if type(self.name) is not str or not AGENT_NAME.fullmatch(self.name):
+            raise InvalidInput(
+                f"{show(self.name)} is not an agent's name: give 1 to 64 letters, digits, '_', '-'"
+                " and '.'"
+            )
+        for field in ("description", "system_prompt"):
+            check_text(getattr(self, field), f"the {field} of agent {self.name}")
+        for field in ("tools", "shared_facts"):
+            value = getattr(self, field)
+            if isinstance(value, str):
+                raise InvalidInput(f"{field} of agent {self.name} must be a list of texts")
+            for each in value:
+                check_text(each, f"{field} of agent {self.name}")
+        if type(self.facts) is not bool:
+            raise InvalidInput(f"facts must be True or False, not {show(self.facts)}")
 
 
 class Route(NamedTuple):
@@ -30,6 +74,8 @@ class Subtask(NamedTuple):
     """The steps whose results it gets."""
     snippet: str = ""
     """The parts of the conversation that it must know, in the planner's words."""
+    agent: str = ""
+    """The agent that carries it out; empty for an ordinary specialist."""
 
 
 class Plan(NamedTuple):
@@ -139,6 +185,7 @@ class Planned(NamedTuple):
 
     plan: Plan | None
     problem: str = ""
+    """Why there is none; or which agents it names that do not exist."""
 
 
 class Began(NamedTuple):

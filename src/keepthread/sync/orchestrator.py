@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from keepthread.orchestrator import Limits, Models, Runnable
+from keepthread.orchestrator import Limits, Models, NamedAgent, Runnable
 from keepthread.orchestrator import Orchestrator as AsyncOrchestrator
 from keepthread.orchestrator.types import EventHandler, noop
 from keepthread.sync.derive import Wrapper
@@ -26,17 +26,19 @@ class Orchestrator(Wrapper[AsyncOrchestrator]):
         *,
         system_prompt: str | None = None,
         limits: Limits | None = None,
+        agents: Sequence[NamedAgent] = (),
     ) -> None:
         """Take the parts; the caller opens and closes the memory."""
         loop, wrapped = memory._loop, memory._wrapped  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - hidden from users only
         parts = AsyncOrchestrator(
-            wrapped, models, tools, system_prompt=system_prompt, limits=limits
+            wrapped, models, tools, system_prompt=system_prompt, limits=limits, agents=agents
         )
         super().__init__(loop, parts)
         self.memory = memory
         self.models = models
         self.tools = tools
         self.limits = limits
+        self.agents = agents
         self.system_prompt = system_prompt
 
     def process(
@@ -55,6 +57,7 @@ class Orchestrator(Wrapper[AsyncOrchestrator]):
             [each._replace(run=call.tool_in_caller(each.run)) for each in self.tools],
             system_prompt=self.system_prompt,
             limits=self.limits,
+            agents=self.agents,
         )
         told = call.notify_caller(on_event)
         return call.run(orchestrator.process, message, user_id, id=id, on_event=told)

@@ -89,6 +89,7 @@ class Turn(Wrapper[AsyncTurn]):
         system_prompt: str | None = None,
         snippet: str | None = None,
         facts: bool = False,
+        own_facts: bool = True,
         recorded: bool = True,
     ) -> "Turn":
         """Run a task in a child session: `with turn.delegate("…") as child`.
@@ -101,6 +102,7 @@ class Turn(Wrapper[AsyncTurn]):
             system_prompt=system_prompt,
             snippet=snippet,
             facts=facts,
+            own_facts=own_facts,
             recorded=recorded,
         )
         return Turn(self._loop, child)

@@ -121,6 +121,7 @@ class BotCommands:
 def _line(fact: Fact) -> str:
     """Return a fact in one line that no text in it can end or format."""
     told = f"{fact.subject}: {fact.text}" if fact.subject else fact.text
+    told = f"{told} (agent {fact.agent})" if fact.agent else told
     told = " ".join(told.replace("`", "'").split())
     if fact.state != "quarantined":
         return f"- {told}"

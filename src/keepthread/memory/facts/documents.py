@@ -116,7 +116,8 @@ async def _load_list(repository: FactRepository, entries: Sequence[object]) -> L
     given = [_from_entry(entry, number, now) for number, entry in enumerate(entries, start=1)]
     given = [checked(fact, repository.owner) for fact in given]
     facts = await repository.facts()
-    known = {fact.text for fact in facts if fact.state == "live" and not fact.subject}
+    own = [fact for fact in facts if not fact.subject and not fact.agent]
+    known = {fact.text for fact in own if fact.state == "live"}
     changes = Changes()
     for fact in given:
         if fact.text in known:

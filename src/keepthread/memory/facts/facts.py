@@ -46,7 +46,7 @@ class Facts:
 
     # --- remembering ---
 
-    async def remember(
+    async def remember(  # noqa: PLR0913 - all that can be said about a fact
         self,
         text: str,
         *,
@@ -58,6 +58,7 @@ class Facts:
         messages: Sequence[Message | str] = (),
         since: float | datetime | None = None,
         until: float | datetime | None = None,
+        agent: str = "",
     ) -> Fact:
         """Note a fact and return it; one that is already noted is returned unchanged.
 
@@ -66,6 +67,8 @@ class Facts:
         Facts of one subject (empty: the owner) and attribute replace each other, unless `many`
         values are possible. `since` and `until` say when it is true, in seconds since 1970: it does
         not hold before its `since`, and with an `until` in the past it ends only its own value.
+        A fact with an `agent` is shown to the agent of that name alone, when it works for this
+        owner: see `Turn.delegate`.
         """
         fact = Noted(
             key="",
@@ -77,6 +80,7 @@ class Facts:
             many=many,
             since=seconds_of(since, "since"),
             until=seconds_of(until, "until"),
+            agent=agent,
         )
         if session is None:
             if messages:
@@ -321,7 +325,7 @@ async def _add(
 ) -> None:
     value = line.text if line.attribute else ""
     fact = await facts.remember(
-        line.text, subject=line.subject, attribute=line.attribute, value=value
+        line.text, subject=line.subject, attribute=line.attribute, value=value, agent=line.agent
     )
     if fact.key not in known:
         changes.added.append(fact.key)
@@ -335,7 +339,11 @@ async def _compare(
     if markdown.without_box(line.raw) != markdown.line_of(fact):
         given["text"] = line.text
         given["attribute"] = line.attribute
-    if fact.state == "live" and line.heading != markdown.heading_of(fact.subject, facts.owner):
+    heading = markdown.heading_of(fact.subject, facts.owner, fact.agent)
+    if fact.state == "live" and line.heading != heading:
+        if line.agent != fact.agent:  # an agent's own fact stays the agent's
+            changes.passed.append(fact.key)
+            return
         given["subject"] = line.subject
     given = {name: text for name, text in given.items() if text != getattr(fact, name)}
     if given and fact.state not in _CURRENT:

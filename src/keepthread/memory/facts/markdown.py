@@ -14,6 +14,8 @@ Change a line to correct a fact, add a line to add one. The comments are the fac
 them as they are. A fact in quarantine is used once its box is ticked: `[x]`."""
 _WAITING: Final = "Waiting to be confirmed"
 _ITSELF: Final = "About "
+_AGENT: Final = ", known to agent "
+"""In a heading, before the name of the agent that alone is shown the facts below."""
 _HEAD: Final = re.compile(r"<!-- keepthread facts, as of (\S+) -->")
 _LINE: Final = re.compile(r"\s*[-*] +(?:\[([ xX]?)\] +)?(.*?)\s*(?:<!-- ?([0-9a-f]{32}) ?-->)?\s*")
 _LABEL: Final = re.compile(r"\*\*(?!\*)([^*]+):\*\*\s+(.*)")
@@ -37,6 +39,8 @@ class Line(NamedTuple):
     """The line as it is in the document."""
     heading: str = ""
     """The heading that it is under, as it is in the document."""
+    agent: str = ""
+    """The agent that the heading names."""
 
 
 class Document(NamedTuple):
@@ -53,19 +57,24 @@ def write(owner: str, facts: Sequence[Fact], now: float) -> str:
     parts = [f"# Facts about {_escaped(owner)}", f"<!-- keepthread facts, as of {written} -->"]
     parts.append(_HELP)
     live = [fact for fact in facts if fact.state == "live"]
-    subjects = sorted({fact.subject for fact in live} | {""}, key=str.casefold)
-    for subject in subjects:
-        lines = [line_of(fact) for fact in live if fact.subject == subject]
-        parts.append("\n".join([heading_of(subject, owner), "", *lines]).strip())
-    waiting = [line_of(fact) for fact in facts if fact.state == "quarantined"]
-    if waiting:
-        parts.append("\n".join([f"## {_WAITING}", "", *waiting]))
+    places = {(fact.agent, fact.subject) for fact in live} | {("", "")}
+    for agent, subject in sorted(places, key=lambda each: [name.casefold() for name in each]):
+        lines = [line_of(f) for f in live if (f.agent, f.subject) == (agent, subject)]
+        parts.append("\n".join([heading_of(subject, owner, agent), "", *lines]).strip())
+    waiting = [fact for fact in facts if fact.state == "quarantined"]
+    for agent in sorted({fact.agent for fact in waiting}):
+        lines = [line_of(fact) for fact in waiting if fact.agent == agent]
+        parts.append("\n".join([_heading(_WAITING, agent), "", *lines]))
     return "\n\n".join(parts) + "\n"
 
 
-def heading_of(subject: str, owner: str) -> str:
-    """Return the heading above the facts about somebody."""
-    return f"## {_ITSELF}{_escaped(subject or owner)}".rstrip()
+def heading_of(subject: str, owner: str, agent: str = "") -> str:
+    """Return the heading above the facts about somebody, as one agent or everyone knows them."""
+    return _heading(f"{_ITSELF}{subject or owner}", agent)
+
+
+def _heading(title: str, agent: str) -> str:
+    return f"## {_escaped(title)}{_AGENT + _escaped(agent) if agent else ''}".rstrip()
 
 
 def line_of(fact: Fact) -> str:
@@ -80,18 +89,19 @@ def line_of(fact: Fact) -> str:
 def read(text: str, owner: str) -> Document:
     """Parse a document; lines that are not list entries are for people."""
     head = _HEAD.search(text)
-    subject = heading = ""
+    subject = heading = agent = ""
     lines: list[Line] = []
     for raw in text.splitlines():
         if raw.startswith("#"):
             title = _plain(raw.lstrip("#").strip())
+            title, _, agent = title.rpartition(_AGENT) if _AGENT in title else (title, "", "")
             nobody = title == _WAITING or raw.startswith("# ")
             subject = "" if nobody else title.removeprefix(_ITSELF)
             subject = "" if subject == owner else subject
             heading = raw.rstrip()
         elif len(raw) <= _LONGEST and (found := _LINE.fullmatch(raw)):
             line = _read_line(raw.rstrip(), subject, found)
-            lines.append(line._replace(heading=heading))
+            lines.append(line._replace(heading=heading, agent=agent))
     return Document(_time(head[1]) if head else None, [line for line in lines if line.text])
 
 

@@ -98,16 +98,19 @@ class MemoryTools:
         clock: Callable[[], float] = time.time,
         learned: Callable[[str], None] | None = None,
         person: str | None = None,
+        agent: str = "",
     ) -> None:
         """Take the turn in which they are called: `user` is the message that opened it.
 
         `search` runs `search_memory`; `shown` is what the model's context showed, if that is known;
         `learned` is called with the owner whose facts changed. `person` is the owner of the facts
-        if that is who wrote `user`, and not the session's owner.
+        if that is who wrote `user`, and not the session's owner. `agent` is the agent that calls
+        them, which notes facts for itself; empty for the main one.
         """
         owner = session.owner if person is None else person
         self._repository = FactRepository(store, owner, clock=clock, learned=learned)
         self._is_person = person is not None
+        self._agent = agent
         self._session = session
         self._user = user
         self._search = search
@@ -133,7 +136,7 @@ class MemoryTools:
             messages = [m for m in turn if m.seq and m.state == "live" and news_in(m)]
             if not messages:
                 raise InvalidInput("this turn holds no message that a fact could come from")
-            fact = Noted(key="", at=0, by="model", **given)
+            fact = Noted(key="", at=0, by="model", agent=self._agent, **given)
             stated = self._stated(fact, info, messages)
             if stated is not None:
                 fact, read = stated

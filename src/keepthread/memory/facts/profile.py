@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import log1p, sqrt
 from typing import Final
 
@@ -36,9 +36,19 @@ async def known(
     return known_of(await store.scan(Scope(owner=owner), FACT), query, now=now)
 
 
-def known_of(records: Sequence[Record], query: str, *, now: float | None = None) -> list[KnownFact]:
-    """Return the same from records that were read; quarantined facts are left out."""
-    facts = resolve(all_noted(records), time.time() if now is None else now)
+def known_of(
+    records: Sequence[Record],
+    query: str,
+    *,
+    now: float | None = None,
+    agents: Collection[str] = ("",),
+) -> list[KnownFact]:
+    """Return the same from records that were read; quarantined facts are left out.
+
+    `agents` are those whose own facts are included; the empty name stands for the owner's facts.
+    """
+    noted = [fact for fact in all_noted(records) if fact.agent in agents]
+    facts = resolve(noted, time.time() if now is None else now)
     live = [fact for fact in facts if fact.state == "live"]
     chosen = profile(live, facts)
     shown = {fact.key for fact, _ in chosen}
@@ -60,10 +70,11 @@ def _known(fact: Fact, always: bool, score: float, reason: str) -> KnownFact:
 def profile(live: Sequence[Fact], facts: Sequence[Fact]) -> list[tuple[Fact, float]]:
     """Return the most important facts about the owner, with their weights, the heaviest first.
 
-    Facts that were written or confirmed by hand, said again, or are new, weigh more.
+    An agent's own facts count whatever they are about. Facts that were written or confirmed by
+    hand, said again, or are new, weigh more.
     """
     times = Counter((slot_of(f), said(f)) for f in facts if f.state != "quarantined")
-    own = [fact for fact in live if not fact.subject]
+    own = [fact for fact in live if fact.agent or not fact.subject]
     weighed: list[tuple[float, Fact]] = []
     for age, fact in enumerate(own, start=1):
         weight = age / len(own)

@@ -10,7 +10,14 @@ from keepthread.errors import InvalidInput
 from keepthread.memory.facts.resolution import said, slot_of
 from keepthread.memory.facts.types import Noted, Source, Wording
 from keepthread.stores.kinds import FACT
-from keepthread.stores.validation import MAX_ID, check_count, check_text, check_time, show
+from keepthread.stores.validation import (
+    MAX_ID,
+    check_count,
+    check_id,
+    check_text,
+    check_time,
+    show,
+)
 from keepthread.types import JSON, Message, Record
 
 MOST_TEXT: Final = 1000
@@ -70,6 +77,8 @@ def checked(fact: Noted, owner: str) -> Noted:
     for name in ("since", "until"):
         if getattr(fact, name) is not None:
             check_time(getattr(fact, name), name)
+    if fact.agent != "":
+        check_id(fact.agent, "agent")
     return fact._replace(
         text=text, subject=subject_of(fact.subject, owner), attribute=attribute, value=value
     )
@@ -90,7 +99,8 @@ def key_of(fact: Noted, owner: str, messages: Sequence[Message]) -> str:
         told = said(fact) if fact.attribute else ""
     else:
         sources, told = [repr(fact.at)], said(fact)
-    id = derived_id(FACT, owner, *slot_of(fact), told, *sources)
+    kind = f"{FACT}:{fact.agent}" if fact.agent else FACT
+    id = derived_id(kind, owner, *slot_of(fact)[1:], told, *sources)
     return f"{millis:0{_TIME}x}{id[_TIME:]}"
 
 
@@ -101,6 +111,8 @@ def value_of(fact: Noted) -> JSON:
     """Return the stored value of a fact."""
     value: dict[str, Any] = fact._asdict()
     del value["key"]
+    if not fact.agent:
+        del value["agent"]
     value["messages"] = [list(source) for source in fact.messages]
     value["place"] = None if fact.place is None else list(fact.place)
     value["wordings"] = [list(wording) for wording in fact.wordings]
@@ -159,6 +171,7 @@ def _noted(key: str, value: dict[str, Any]) -> Noted:
         wordings=[_wording(*wording) for wording in value["wordings"]],
         offset=check_count(value.get("offset", 0), "offset"),
         end_added=value.get("end_added") is True,
+        agent=check_text(value.get("agent", ""), "agent"),
     )
 
 

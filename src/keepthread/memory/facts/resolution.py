@@ -1,7 +1,7 @@
 """Resolution: which of the noted facts hold at a time, by fixed rules and without a model.
 
-Facts of one subject and attribute share a slot. An attribute that can have several values has a
-slot for each value, and a fact without an attribute has one for its text. In a slot:
+Facts of one agent, subject and attribute share a slot. An attribute that can have several values
+has a slot for each value, and a fact without an attribute has one for its text. In a slot:
 
 - A fact holds from its `since` to its `until`. Of several, the most trusted holds, and of those the
   one that took effect last: when it was said, or at its `since` if that is later.
@@ -28,7 +28,7 @@ from keepthread.types import Origin
 
 QUARANTINED: Final = frozenset[Origin](("tool", "import", "web"))
 """Origins whose facts are not used until the owner confirms them."""
-Slot: TypeAlias = tuple[str, str, str]
+Slot: TypeAlias = tuple[str, str, str, str]
 
 
 def same(text: str) -> str:
@@ -37,12 +37,12 @@ def same(text: str) -> str:
 
 
 def slot_of(fact: Noted | Fact) -> Slot:
-    """Return the slot of a fact: one fact per slot holds at a time."""
+    """Return the slot of a fact, its agent first: one fact per slot holds at a time."""
     # Names that only look alike are two people, each trusted about themselves only.
     subject, attribute = fact.subject, same(fact.attribute)
     if not attribute:
-        return subject, "", same(fact.text)
-    return subject, attribute, said(fact) if fact.many else ""
+        return fact.agent, subject, "", same(fact.text)
+    return fact.agent, subject, attribute, said(fact) if fact.many else ""
 
 
 def said(fact: Noted | Fact) -> str:
@@ -205,4 +205,5 @@ def _fact(noted: Noted, state: FactState) -> Fact:
         noted_at=noted.noted_at,
         by=noted.by,
         confirmed=noted.confirmed_at is not None,
+        agent=noted.agent,
     )

@@ -61,6 +61,8 @@ class Noted(NamedTuple):
     """Where its message states it: of two facts in one message the second counts as said later."""
     end_added: bool = False
     """Whether its end was added by an edit: then what it replaced stays replaced."""
+    agent: str = ""
+    """The agent that alone is shown it, for this owner; empty for a fact of the owner."""
 
 
 class Fact(NamedTuple):
@@ -99,6 +101,8 @@ class Fact(NamedTuple):
     by: str
     """Who noted it: `owner`, or `model:NAME`."""
     confirmed: bool
+    agent: str = ""
+    """The agent that alone is shown it, for this owner; empty for a fact of the owner."""
 
 
 Found: TypeAlias = list[Fact]
@@ -112,7 +116,10 @@ class Loaded(NamedTuple):
     confirmed: Sequence[str] = ()
     forgotten: Sequence[str] = ()
     passed: Sequence[str] = ()
-    """Facts of the document that were forgotten here, or replaced since: they stay as they are."""
+    """Facts of the document that were forgotten here, replaced since, or moved between agents.
+
+    They stay as they are.
+    """
 
 
 class Extracted(NamedTuple):

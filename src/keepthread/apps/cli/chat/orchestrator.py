@@ -1,16 +1,26 @@
-"""Let the orchestrator answer in a chat: show its events, and yield the answer in pieces."""
+"""Let the orchestrator answer in a chat, with the agents of the settings; show its events."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
 
 from keepthread.apps.cli.chat.steps import Steps
 from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.settings.settings import AgentSettings, Settings
+from keepthread.apps.cli.wiring import model_of
 from keepthread.context.context import Context
+from keepthread.errors import InvalidInput
 from keepthread.memory.turn import Turn
-from keepthread.orchestrator import AnswerPiece, Event, Models, Runnable, Used, run
+from keepthread.orchestrator import AnswerPiece, Event, Models, NamedAgent, Runnable, Used, run
 from keepthread.orchestrator.mcp import Server, Servers, State
+from keepthread.protocols import ChatModel
 from keepthread.types import Reply
+
+_LARGEST: Final = 1 << 20
+"""Bytes of an agent's system prompt in a file."""
 
 
 class Tools:
@@ -60,10 +70,11 @@ class Tools:
 class ChatOrchestrator:
     """Answers by a route, a plan and its steps."""
 
-    def __init__(self, talk: Talk, tools: Tools) -> None:
+    def __init__(self, talk: Talk, tools: Tools, agents: Sequence[NamedAgent] = ()) -> None:
         """Answer in a talk from now on."""
         self._talk = talk
         self.tools = tools
+        self.agents = agents
         self.show: Callable[[Sequence[str]], object] = lambda _: None
         """Shows the progress, in lines."""
         self.steps = Steps()
@@ -78,7 +89,14 @@ class ChatOrchestrator:
             self.show(["tools are being started"])
         tools, models = await self.tools.ready(), Models.all(self._talk.model)
         work = asyncio.create_task(
-            run(turn, turn.user.content, tools, models, on_event=happened.put_nowait)
+            run(
+                turn,
+                turn.user.content,
+                tools,
+                models,
+                agents=self.agents,
+                on_event=happened.put_nowait,
+            )
         )
         work.add_done_callback(lambda _: happened.put_nowait(None))
         try:
@@ -94,6 +112,11 @@ class ChatOrchestrator:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
 
+    async def close(self) -> None:
+        """End the servers, and close the models of agents."""
+        await self.tools.close()
+        await close_models(self.agents)
+
     async def _note(self, event: Event) -> None:
         self.steps.take(event, await self._left(event))
         self.show(self.steps.lines())
@@ -107,3 +130,55 @@ class ChatOrchestrator:
             if (each.name, each.arguments) == (event.tool, event.arguments):
                 return f", {each.left} of {each.cache_turns} turns left"
         return ""
+
+
+# --- agents ---
+
+
+def agents_of(settings: Settings, environ: Mapping[str, str]) -> list[NamedAgent]:
+    """Return the agents of the settings; those that name the same model share it."""
+
+    @cache
+    def model(name: str) -> ChatModel:
+        return model_of(settings.model, environ, name=name)
+
+    return [
+        NamedAgent(
+            name=name,
+            description=agent.description,
+            system_prompt=_prompt(name, agent),
+            model=None if agent.model is None else model(agent.model),
+            tools=agent.tools,
+            facts=agent.facts,
+            shared_facts=agent.shared_facts,
+        )
+        for name, agent in settings.agents.items()
+    ]
+
+
+def _prompt(name: str, agent: AgentSettings) -> str:
+    """Return an agent's system prompt, which may be in a file."""
+    if agent.system_file is None:
+        return agent.system or ""
+    path = Path(agent.system_file).expanduser()
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+        if len(text) <= _LARGEST:
+            return text.decode()
+        reason = "it is larger than 1 MB"
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    raise InvalidInput(
+        f"agents.{name}.system_file is {path}, which cannot be read: {reason}. Correct the path, or"
+        f" write the prompt into agents.{name}.system"
+    )
+
+
+async def close_models(agents: Sequence[NamedAgent]) -> None:
+    """Close the models that agents have of their own."""
+    for model in {id(agent.model): agent.model for agent in agents}.values():
+        if close := getattr(model, "close", None):
+            await close()

@@ -83,13 +83,18 @@ def _orchestrator(
     if not call.config.settings.chat.orchestrate:
         return None
     # Only here: both are slow to load, and few chats orchestrate.
-    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator, Tools  # noqa: PLC0415
+    from keepthread.apps.cli.chat.orchestrator import (  # noqa: PLC0415
+        ChatOrchestrator,
+        Tools,
+        agents_of,
+    )
     from keepthread.apps.cli.settings.mcp import read_servers  # noqa: PLC0415 - as above
 
+    agents = agents_of(call.config.settings, environ)
     found = read_servers(environ, Path.cwd())
     for note in found.notes:
         tell(note)
-    return ChatOrchestrator(talk, Tools(found.servers, tell))
+    return ChatOrchestrator(talk, Tools(found.servers, tell), agents)
 
 
 async def _close(
@@ -103,7 +108,7 @@ async def _close(
     with signals.during(_wait), suppress(KeepthreadError):
         await asyncio.shield(asyncio.create_task(_closed(talk, opening)))
         if orchestrator:
-            await orchestrator.tools.close()
+            await orchestrator.close()
 
 
 def _wait() -> None:

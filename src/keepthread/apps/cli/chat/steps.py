@@ -52,13 +52,16 @@ class Steps:
                 *found,
                 f"no plan could be made: {_short(self._planned.problem, _LONGEST_REASON)}",
             ]
+        if self._planned.problem:
+            found.append(_short(self._planned.problem, _LONGEST_REASON))
         steps = self._planned.plan.subtasks
         for number, step in enumerate(steps, 1):
             last = number == len(steps)
             needs = f" (needs {', '.join(map(sanitize, step.needs))})" if step.needs else ""
             state = self._state(step.id)
             branch = "└" if last else "├"
-            found.append(f"{branch} {state} {sanitize(step.id)}: {_short(step.task)}{needs}")
+            name = f"{step.id} by {step.agent}" if step.agent else step.id
+            found.append(f"{branch} {state} {sanitize(name)}: {_short(step.task)}{needs}")
             found += [f"{' ' if last else '│'}     {line}" for line in self._below(step.id)]
         return found
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
 
 import typer
 
@@ -344,7 +344,9 @@ def config(
         for name, row in _rows(call.config).items()
         if key is None or name == key or name.startswith(f"{key}.")
     }
-    if not rows:
+    if not rows and key == "agents":
+        call.say(f"No agent is named; name one below `agents:` in {config_file(os.environ)}")
+    elif not rows:
         raise InvalidInput(no_setting(str(key)))
     if call.json:
         call.write(
@@ -377,6 +379,8 @@ def _rows(config: Config) -> dict[str, tuple[Any, str]]:
 
 
 def _words(value: Any) -> str:
-    if value is None:
+    if value is None or value == ():
         return "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, cast("tuple[object, ...]", value)))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 import typer
 
 from keepthread.apps.cli.chat.notices import Debug, Log, logged, pruned
+from keepthread.apps.cli.chat.orchestrator import agents_of, close_models
 from keepthread.apps.cli.chat.signals import Signals
 from keepthread.apps.cli.chat.startup import chat_counter
 from keepthread.apps.cli.chat.talk import VIEW, meta_of
@@ -26,7 +27,7 @@ from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, Rules
 from keepthread.errors import InvalidInput, KeepthreadError, ModelCut
 from keepthread.memory.memory import DAY, Memory
 from keepthread.memory.turn import Turn
-from keepthread.orchestrator import Models, Runnable, orchestrate
+from keepthread.orchestrator import Models, NamedAgent, Runnable, orchestrate
 from keepthread.orchestrator.mcp import Servers
 from keepthread.protocols import ChatModel
 from keepthread.types import Message, Reply
@@ -77,7 +78,9 @@ async def _said(turn: Turn, model: ChatModel) -> Message | None:
     return await turn.finish(Message(role="assistant", content=text, meta=meta))
 
 
-def orchestrating(models: Models, tools: Sequence[Runnable] = ()) -> AnswerFunction:
+def orchestrating(
+    models: Models, tools: Sequence[Runnable] = (), agents: Sequence[NamedAgent] = ()
+) -> AnswerFunction:
     """Return what routes, plans and carries out a request."""
 
     async def answer(asked: DiscordQuestion) -> str:
@@ -89,6 +92,7 @@ def orchestrating(models: Models, tools: Sequence[Runnable] = ()) -> AnswerFunct
             id=asked.id,
             author=asked.author,
             attachments=asked.attachments,
+            agents=agents,
         )
         return answered.text
 
@@ -115,14 +119,16 @@ async def run(
     for note in found.notes:
         call.warn(note)
     signals = Signals()
+    planned = orchestrated or with_tools
+    agents = agents_of(settings, environ) if planned else []
     async with (
-        _memory(call.config, model, environ) as memory,
+        _memory(call.config, model, environ, agents) as memory,
         Servers(found.servers, on_event=call.warn) as servers,
     ):
-        planned = orchestrated or with_tools
+        orchestrator = orchestrating(Models.all(model), servers.tools, agents)
         talks = Talks(
             memory,
-            orchestrating(Models.all(model), servers.tools) if planned else chatting(model),
+            orchestrator if planned else chatting(model),
             system=settings.chat.system or SYSTEM,
             by_person=settings.discord.session == "channel_and_user",
         )
@@ -175,9 +181,12 @@ def _bot(talks: Talks, settings: DiscordSettings, tell: Callable[[str], object])
 
 @asynccontextmanager
 async def _memory(
-    config: Config, model: "RemoteModel", environ: Mapping[str, str]
+    config: Config,
+    model: "RemoteModel",
+    environ: Mapping[str, str],
+    agents: Sequence[NamedAgent] = (),
 ) -> AsyncGenerator[Memory]:
-    """Open the memory, and close it and the model at the end."""
+    """Open the memory, and close it and the models at the end."""
     settings = config.settings
     address = settings.address if settings.memory.enabled else _IN_PROCESS
     if settings.memory.enabled:
@@ -189,6 +198,7 @@ async def _memory(
             yield memory
     finally:
         await model.close()
+        await close_models(agents)
 
 
 def _kept(settings: Settings) -> str:

@@ -15,6 +15,7 @@ from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.memory.memory import Memory
 from keepthread.stores.private_files import private_file
+from keepthread.stores.validation import check_id
 
 if TYPE_CHECKING:
     from keepthread.memory.facts.facts import Facts
@@ -36,6 +37,7 @@ class _Given(NamedTuple):
     many: bool
     output: Path | None
     prune: bool
+    agent: str | None
 
 
 async def facts(  # noqa: PLR0913 - one command for all that is done with facts
@@ -70,6 +72,13 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
     many: Annotated[
         bool, typer.Option("--many", help="There can be several such values at a time.")
     ] = False,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of `add`: the agent that alone knows it; of `list`: its own facts.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -89,7 +98,7 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
         raise InvalidInput(f"there is no action {action!r}; there are {', '.join(_ACTIONS)}")
     named = {"subject": subject, "attribute": attribute, "value": value}
     text = {name: each for name, each in named.items() if each is not None}
-    given = _Given(words or (), every, text, many, output, prune)
+    given = _Given(words or (), every, text, many, output, prune, agent)
     async with call.memory() as memory:
         book = memory.facts(owner)
         await run(_Run(call, memory, book), given)
@@ -107,6 +116,8 @@ class _Run(NamedTuple):
     async def list(self, given: _Given) -> None:
         _none(given.words, "list")
         found = await self.book.list(all=given.every)
+        if given.agent is not None:
+            found = [fact for fact in found if fact.agent == given.agent]
         if found or self.call.json:
             self._show(found)
             return
@@ -124,7 +135,8 @@ class _Run(NamedTuple):
 
     async def add(self, given: _Given) -> None:
         text = _one(given.words, "the fact in quotes")
-        self._show([await self.book.remember(text, many=given.many, **given.text)])
+        named = {} if given.agent is None else {"agent": check_id(given.agent, "--agent")}
+        self._show([await self.book.remember(text, many=given.many, **named, **given.text)])
 
     async def edit(self, given: _Given) -> None:
         if not given.words or len(given.words) > 2:
@@ -238,7 +250,8 @@ def _draw(fact: "Fact") -> None:
 def told_of(fact: "Fact") -> tuple[str, str, str]:
     """Return a fact for people: the end of its key, what it says, and where from."""
     told = f"{fact.subject}: {fact.text}" if fact.subject else fact.text
-    parts = [fact.attribute, _dates(fact)]
+    agent = f"agent {fact.agent}" if fact.agent else ""
+    parts = [agent, fact.attribute, _dates(fact)]
     parts.append("" if fact.state == "live" else fact.state)
     parts += [f"{source.session} {source.seq}" for source in fact.messages[:3]]
     parts.append("" if fact.messages else "by hand")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 from keepthread.stores.validation import MAX_COUNT, MAX_ID
 
@@ -25,9 +25,13 @@ class ValueKind(NamedTuple):
     a_path: bool = False
     aliases: Mapping[str, str] = {}
     """Other names of values; the value is kept under its own name."""
+    separator: str = ""
+    """Separates the entries of a list in a text; empty if the value is not a list."""
 
     def take(self, value: Any) -> Any:
-        """Return a value as it is kept, or raise ValueError."""
+        """Return a value as it is kept, or raise ValueError; a list is kept as a tuple."""
+        if self.separator:
+            value = _entries(value, self.separator)
         if isinstance(value, str):
             value = self.aliases.get(value, value)
         if (value is None and self.optional) or self.fits(value):
@@ -72,6 +76,22 @@ def choice(*names: str, aliases: Mapping[str, str] | None = None) -> ValueKind:
         return value in names
 
     return ValueKind(f"one of {', '.join(names)}", fits, aliases=aliases or {})
+
+
+def listed(kind: ValueKind, separator: str, expected: str) -> ValueKind:
+    """Return lists of a kind, in a file also as a text with separators."""
+
+    def fits(value: object) -> bool:
+        return isinstance(value, tuple) and all(map(kind.fits, cast("tuple[object, ...]", value)))
+
+    return ValueKind(expected, fits, separator=separator)
+
+
+def _entries(value: object, separator: str) -> object:
+    """Return the entries of a list, without empty ones in a text."""
+    if isinstance(value, str):
+        return tuple(entry.strip() for entry in value.split(separator) if entry.strip())
+    return tuple(cast("list[object]", value)) if isinstance(value, list | tuple) else value
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -136,5 +156,7 @@ VARIABLE: Final = ValueKind(
 NUMBERS: Final = ValueKind(
     "one or several numbers such as 812345678901234567, with commas between them", _are_numbers
 )
+NAMES: Final = listed(NAME, ",", "one or several names, as a list or with commas between them")
+LINES: Final = listed(TEXT, "\n", "one or several texts, as a list or each on its own line")
 POSITIVE: Final = number("a number above 0", lambda value: value > 0)
 NOT_NEGATIVE: Final = number("a number from 0", lambda value: value >= 0)

@@ -47,7 +47,7 @@ def read_config(
         for pair in _EITHER:
             _choose(pair, layer, found)
         found |= layer
-    _check_views(found)
+    _check_named(found)
     settings = settings_of({key: each.value for key, each in found.items()})
     default = Value(None, DEFAULT)
     sources = {key: found.get(key, default).source for key in settings.values()}
@@ -122,13 +122,26 @@ def _choose(pair: tuple[str, str], layer: Layer, found: Layer) -> None:
             found.pop(key, None)
 
 
-def _check_views(found: Layer) -> None:
-    """Refuse a new view without a budget."""
-    known = Settings().views
-    for name in {key.split(".")[1] for key in found if key.startswith("views.")}:
-        if name not in known and f"views.{name}.tokens" not in found:
-            where = next(each.source for key, each in found.items() if f"views.{name}." in key)
-            raise InvalidInput(f"{where}: views.{name}.tokens is missing: how many may it show?")
+_MUST: Final = {
+    "views": ("tokens", "how many may it show?"),
+    "agents": ("description", "what is the agent for?"),
+}
+
+
+def _check_named(found: Layer) -> None:
+    """Refuse a new view without a budget, and an agent without a description or of two prompts."""
+    known = {f"views.{name}" for name in Settings().views}
+    named = {".".join(key.split(".")[:2]): each for key, each in found.items()}
+    for place, given in named.items():
+        part, question = _MUST.get(place.partition(".")[0], ("", ""))
+        if part and place not in known and f"{place}.{part}" not in found:
+            raise InvalidInput(f"{given.source}: {place}.{part} is missing: {question}")
+        both = [found.get(f"{place}.{part}") for part in ("system", "system_file")]
+        if place.startswith("agents.") and all(each and each.value for each in both):
+            raise InvalidInput(
+                f"{given.source}: {place}.system and {place}.system_file exclude each other;"
+                " leave one"
+            )
 
 
 _HEAD: Final = """\

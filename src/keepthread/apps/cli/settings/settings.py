@@ -7,7 +7,9 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 from keepthread.apps.cli.settings.fields import (
+    LINES,
     NAME,
+    NAMES,
     NOT_NEGATIVE,
     NUMBERS,
     PATH,
@@ -322,6 +324,39 @@ class ViewSettings:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """A specialist by a name of your own, to which the planner can give steps."""
+
+    description: str = setting(
+        MISSING, TEXT, "Its purpose: the planner chooses by it.", project=False
+    )
+    system: str | None = setting(None, optional(TEXT), "Its system prompt.", project=False)
+    system_file: str | None = setting(
+        None, optional(PATH), "A file with its system prompt, in place of `system`.", project=False
+    )
+    model: str | None = setting(
+        None,
+        optional(NAME),
+        "The model that answers for it, of the same service as the chat's.",
+        project=False,
+        stands_for="the chat's",
+    )
+    tools: tuple[str, ...] = setting(
+        (),
+        NAMES,
+        "The only tools it may use.",
+        project=False,
+        stands_for="those that the planner gives to its step",
+    )
+    facts: bool = setting(
+        False, TRUTH, "Whether it sees what is known of the user, as the chat does.", project=False
+    )
+    shared_facts: tuple[str, ...] = setting(
+        (), LINES, "Facts that it knows for every user.", project=False, stands_for="nothing"
+    )
+
+
 def _views() -> dict[str, ViewSettings]:
     others = {name: view for name, view in DEFAULT_VIEWS.items() if name != "chat"}
     return {
@@ -346,6 +381,7 @@ class Settings:
     chat: ChatSettings = field(default_factory=ChatSettings)
     discord: DiscordSettings = field(default_factory=DiscordSettings)
     views: Mapping[str, ViewSettings] = field(default_factory=_views)
+    agents: Mapping[str, AgentSettings] = field(default_factory=dict[str, AgentSettings])
 
     @property
     def address(self) -> str:
@@ -360,8 +396,9 @@ class Settings:
             for part in key.split("."):
                 value = getattr(value, part)
             found[key] = value
-        for name, view in self.views.items():
-            found |= {f"views.{name}.{each}": getattr(view, each) for each in VIEW_KEYS}
+        for block, keys in NAMED.items():
+            for name, given in getattr(self, block).items():
+                found |= {f"{block}.{name}.{each}": getattr(given, each) for each in keys}
         return found
 
 
@@ -388,9 +425,15 @@ def _walk(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, Field[Any]]]
 
 
 KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(Settings)))
-"""Every setting but those of views, by its dotted key."""
+"""Every setting but those of views and agents, by its dotted key."""
 VIEW_KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(ViewSettings)))
 """The settings of each view."""
+AGENT_KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(AgentSettings)))
+"""The settings of each agent."""
+NAMED: Final[Mapping[str, Mapping[str, Field[Any]]]] = MappingProxyType(
+    {"views": VIEW_KEYS, "agents": AGENT_KEYS}
+)
+"""The blocks of settings that have names of your own inside, as in `views.NAME.tokens`."""
 
 
 def variable_of(key: str) -> str:
@@ -402,12 +445,17 @@ def variable_of(key: str) -> str:
 def settings_of(values: Mapping[str, Any]) -> Settings:
     """Return the settings of values by their dotted keys."""
     views = {name: dict(vars(view)) for name, view in _views().items()}
+    given: dict[str, dict[str, dict[str, Any]]] = {"views": views, "agents": {}}
     for key, value in values.items():
-        if key.startswith("views."):
-            name, _, part = key.removeprefix("views.").rpartition(".")
-            views.setdefault(name, {})[part] = value
-    made = {name: ViewSettings(**given) for name, given in views.items()}
-    return replace(_built(Settings, values), views=made)
+        block, _, rest = key.partition(".")
+        if block in NAMED:
+            name, _, part = rest.rpartition(".")
+            given[block].setdefault(name, {})[part] = value
+    return replace(
+        _built(Settings, values),
+        views={name: ViewSettings(**each) for name, each in views.items()},
+        agents={name: AgentSettings(**each) for name, each in given["agents"].items()},
+    )
 
 
 def _built(kind: type[_Noun], values: Mapping[str, Any], prefix: str = "") -> _Noun:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from keepthread.apps.cli.settings.fields import ValueKind
-from keepthread.apps.cli.settings.settings import KEYS, VIEW_KEYS, variable_of
+from keepthread.apps.cli.settings.settings import KEYS, NAMED, variable_of
 from keepthread.errors import InvalidInput
 from keepthread.stores.validation import show
 from keepthread.types import JSON
@@ -86,7 +86,14 @@ class _Reading:
             elif self._is(value, "Scalar"):
                 yield Entry(key, self._value(value), line)
             else:
-                self._refuse(line, f"{key} is a list; no setting is one")
+                yield Entry(key, list(self._list(key)), line)
+
+    def _list(self, key: str) -> Iterator[Any]:
+        while not isinstance(entry := self._loader.get_event(), self._yaml.SequenceEndEvent):
+            self._check(entry, key)
+            if not self._is(entry, "Scalar"):
+                self._refuse(self._line(entry), f"an entry of {key} must be one word or text")
+            yield self._value(entry)
 
     def _check(self, event: Any, what: str) -> None:
         """Refuse what settings do without: it can grow without end, or ask for more than data."""
@@ -122,7 +129,7 @@ def _reason(error: Exception) -> str:
     return f"it cannot be read as YAML: {problem or 'it is broken'}"
 
 
-_SECTIONS: Final = {key.rpartition(".")[0] for key in KEYS} | {"views"}
+_SECTIONS: Final = {key.rpartition(".")[0] for key in KEYS} | set(NAMED)
 _VARIABLES: Final = {variable_of(key): key for key in KEYS}
 _OURS: Final = tuple(f"KEEPTHREAD_{name.upper()}_" for name in _SECTIONS if "." not in name)
 _SECRETS: Final = ("key", "token", "secret", "password", "auth_token", "access_token")
@@ -159,11 +166,14 @@ def of_file(path: Path, *, project: bool) -> Layer:
 
 
 def _is_block(key: str) -> bool:
-    return key in _SECTIONS or (key.startswith("views.") and key.count(".") == 1)
+    return key in _SECTIONS or (key.partition(".")[0] in NAMED and key.count(".") == 1)
 
 
 def _taken(path: Path, entry: Entry, known: Field[Any], where: str) -> Any:
     kind: ValueKind = known.metadata["kind"]
+    given: object = entry.value
+    if isinstance(given, list) and not kind.separator:
+        raise InvalidInput(f"{where}: {entry.key} is a list; it must be {kind.expected}")
     try:
         value = kind.take(entry.value)
     except ValueError:
@@ -195,10 +205,11 @@ def _key_of(variable: str) -> str:
     if variable in _VARIABLES:
         return _VARIABLES[variable]
     section, _, name = variable.removeprefix("KEEPTHREAD_").lower().partition("_")
-    if section == "views":
-        part = next((each for each in VIEW_KEYS if name.endswith(f"_{each}")), "")
-        view, _, last = name.rpartition("_")
-        return f"views.{name.removesuffix(f'_{part}') if part else view}.{part or last}"
+    if section in NAMED:
+        ends = [each for each in NAMED[section] if name.endswith(f"_{each}")]
+        part = max(ends, key=len, default="")  # shared_facts also ends in facts
+        first, _, last = name.rpartition("_")
+        return f"{section}.{name.removesuffix(f'_{part}') if part else first}.{part or last}"
     key = f"{section}.{name}"
     _refuse_secret(key, variable)
     near = [variable_of(key)] if key in KEYS else get_close_matches(variable, _VARIABLES, 1, 0)
@@ -237,16 +248,19 @@ def _known(key: str, where: str) -> Field[Any]:
         return KEYS[key]
     _refuse_secret(key, where)
     block, _, rest = key.partition(".")
-    view, _, name = rest.rpartition(".")
-    if block != "views":
+    own, _, name = rest.rpartition(".")
+    if block not in NAMED:
         reason = no_setting(key)
-    elif view == "chat":
+    elif key.startswith("views.chat."):
         reason = "the view `chat` is set by memory.max_history_tokens and memory.strategy"
-    elif name in VIEW_KEYS and view.replace("-", "_").isidentifier():
-        return VIEW_KEYS[name]
+    elif name in NAMED[block] and own.replace("-", "_").isidentifier():
+        return NAMED[block][name]
     else:
-        known = ", ".join(f"views.NAME.{each}" for each in VIEW_KEYS)
-        reason = f"{key} is not a setting; a view has {known}"
+        near = get_close_matches(name, NAMED[block], 1)
+        hint = f"did you mean {block}.{own}.{near[0]}? " if near and near[0] != name else ""
+        known = ", ".join(f"{block}.NAME.{each}" for each in NAMED[block])
+        one = "a view" if block == "views" else "an agent"
+        reason = f"{key} is not a setting; {hint}{one} has {known}"
     raise InvalidInput(f"{where}: {reason}")
 
 

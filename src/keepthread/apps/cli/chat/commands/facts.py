@@ -94,7 +94,8 @@ async def tell_waiting(chat: Chat, tell: Callable[[str], object]) -> None:
     new = [f for f in found if f.state == "quarantined" and f.key not in chat.waiting]
     for fact in new[:_TOLD]:
         number, told = _number(chat, fact), told_of(fact)[1]
-        tell(f"waits for you to confirm it ({fact.trust}): {told} · /facts confirm {number}")
+        whose = f"{fact.trust}, agent {fact.agent}" if fact.agent else fact.trust
+        tell(f"waits for you to confirm it ({whose}): {told} · /facts confirm {number}")
     if len(new) > _TOLD:
         chat.waiting += [fact.key for fact in new[_TOLD:]]
         tell(f"{len(new) - _TOLD:,} more wait for you to confirm them; /facts lists them")
