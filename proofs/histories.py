@@ -166,6 +166,7 @@ WISHES: Final[tuple[dict[str, JSON], ...]] = (
     {"city": "日本", "deep": {"a": [1, 2.5, None, True]}},
     {"text": "line\n" * 20, "bad": "\ud800\0"},
 )
+AGENTS: Final = ("researcher", "a b: yes", "日本")
 KEYS: Final = ("screen", "file", "météo: yes", "x" * 100)
 MARK: Final = re.compile(r"zq\d+zq")
 """What some messages hold, each its own, so that their text is known again wherever it goes."""
@@ -321,6 +322,7 @@ class History:
     """Whether old turns are compacted by themselves, or when chance has it."""
     open_turns: list[Turn] = field(default_factory=list[Turn])
     marks: int = 0
+    delegations: int = 0
     spoilt: set[str] = field(default_factory=set[str])
     """Marks of damaged messages: nobody hid them, but the log no longer shows them."""
 
@@ -443,6 +445,16 @@ class History:
         async with self.turn() as turn:
             await self.answer(turn)
 
+    async def delegated(self) -> None:
+        """Let sub-agents work on steps of a turn, and tell it what they found."""
+        async with self.turn() as turn:
+            for _ in range(self.rng.choice((1, 1, 2))):
+                async with turn.delegate(self.text(), agent=self.rng.choice(AGENTS)) as child:
+                    await self.call_tools(child)
+                    await child.finish(self.text())
+            await self.answer(turn)
+        self.delegations += 1
+
     async def interrupted(self) -> None:
         try:
             async with self.turn() as turn:
@@ -505,6 +517,11 @@ class History:
                 attachments=attachments(rng) if rng.random() < 0.2 else (),
             )
         )
+
+    async def order(self) -> None:
+        """Let the operator say something between turns."""
+        said = self.marked() if self.rng.random() < 0.5 else prose(self.rng, 9)
+        await self.session.append(Message(role="system", content=said))
 
     async def repeated(self) -> None:
         """Store calls that share an id, as servers give them, and results that any may answer."""
@@ -676,7 +693,9 @@ PLAN: Final[Mapping[Step, int]] = {
     History.abandoned: 8,
     History.taken_up: 4,
     History.interleaved: 6,
+    History.delegated: 5,
     History.loose: 12,
+    History.order: 8,
     History.repeated: 6,
     History.talk: 14,
     History.many: 4,

@@ -8,7 +8,7 @@ there must be noticed here.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread import Message
 from keepthread.context.ids import is_derived, result_ids
@@ -19,6 +19,7 @@ NO_RESULT: Final = "(no result)"
 CUT: Final = "characters left out …]"
 LEAST_STEP: Final = 2048
 STEP_SHARE: Final = 0.3
+ToolCalls: TypeAlias = Literal["all", "recent", "none"]
 PAST: Final = frozenset({"summary", "important"})
 """Sections that show what is before the window."""
 
@@ -34,13 +35,17 @@ class Limits(NamedTuple):
     floor: int = 0
     cap: int | None = None
     unused: float = 0.0
+    unclaimed: float = 0.0
+    spare: int = 0
+    """Tokens of pins and notes where there are none."""
 
     def most_of(self, room: int) -> int:
         """Return the tokens that the window gives up for it."""
         share = int(room * self.max_share)
         if self.max_share:
             share = max(share, min(self.floor, room // 4))
-        return self._capped(share)
+        more = min(share + self.spare, int(room * self.unclaimed))
+        return self._capped(max(share, more))
 
     def at_all(self, room: int) -> int:
         """Return the most tokens that it may take, with what others leave unused."""
@@ -55,18 +60,62 @@ class Limits(NamedTuple):
 
 
 TABLE: Final[Mapping[str, Limits]] = {
+    "system": Limits(0.05, 0.1, cap=4096),
     "pins": Limits(0.05, 0.25, cap=4096),
     "notes": Limits(0.02, 0.05, cap=512),
     "facts": Limits(0.02, 0.06, floor=120, cap=512),
-    "summary": Limits(0.05, 0.12, floor=160, cap=2048),
+    "summary": Limits(0.05, 0.12, floor=160, cap=2048, unclaimed=0.27),
     "important": Limits(0.0, 0.03, floor=80, cap=1024),
     "tools": Limits(0.0, 0.05, cap=1024, unused=0.25),
     "recalled": Limits(0.0, 0.02, floor=80, cap=2048, unused=0.2),
 }
-WINDOW: Final = {name: TABLE[name] for name in ("pins", "notes", "facts", "tools")}
-SUMMARIZED: Final = {name: TABLE[name] for name in ("pins", "notes", "facts", "summary", "tools")}
 HYBRID: Final = TABLE
-RECALL: Final = {"facts": TABLE["facts"], "recalled": Limits(0.0, 1.0)}
+SUMMARIZED: Final = {n: each for n, each in TABLE.items() if n not in ("important", "recalled")}
+WINDOW: Final = {name: each for name, each in SUMMARIZED.items() if name != "summary"}
+RECALL: Final = {
+    "system": TABLE["system"],
+    "facts": TABLE["facts"],
+    "recalled": Limits(0.0, 1.0),
+}
+
+
+def claimed(
+    limits: Mapping[str, Limits], present: frozenset[str], room: int, tokens: int
+) -> dict[str, Limits]:
+    """Return limits as they are claimed in a session that has something for some sections.
+
+    System messages claim no more than they take; others may have the shares of pins and notes
+    where there are none.
+    """
+    absent = [limits[name] for name in ("pins", "notes") if name in limits.keys() - present]
+    spare = sum(each.most_of(room) for each in absent)
+    found = {name: each._replace(spare=spare) for name, each in limits.items()}
+    if system := found.get("system"):
+        cap = tokens if system.cap is None else min(tokens, system.cap)
+        found["system"] = system._replace(cap=cap)
+    return found
+
+
+def given(limits: Mapping[str, Limits], room: int, left: int) -> dict[str, int]:
+    """Return what each section may take of what the window leaves; nobody takes another's least."""
+    found: dict[str, int] = {}
+    reserved = sum(each.least_of(room) for each in limits.values())
+    for name, each in limits.items():
+        least = each.least_of(room)
+        reserved -= least
+        found[name] = max(0, min(each.most_of(room), max(left - reserved, min(left, least))))
+        left -= found[name]
+    return found
+
+
+def oldest_that_fit(messages: Sequence[Message], room: int) -> list[Message]:
+    """Return the oldest messages that fit; one that is too large is passed over."""
+    shown: list[Message] = []
+    for message in messages:
+        if message.tokens <= room:
+            room -= message.tokens
+            shown.append(message)
+    return shown
 
 
 # --- which result answers which call ---
@@ -133,6 +182,9 @@ class Rules:
     step: int | None
     max_messages: int | None
     most_step: float
+    verbatim: int = 0
+    """Newest messages that are shown as far as they fit, whatever a step leaves."""
+    tool_calls: ToolCalls = "all"
 
     def at(self, budget: int) -> "Rules":
         """Return the rules for a budget: a window slides where no provider caches a prompt."""
@@ -162,13 +214,15 @@ class Log:
         ended: frozenset[int] = frozenset(),
         missing: Callable[[Message, int], int] = lambda call, index: 0,
         recounted: Mapping[int, int] | None = None,
+        tool_calls: ToolCalls = "all",
     ) -> None:
         """Take places from the running totals, and costs from the messages themselves.
 
         `passed` is a position that is to be left out, `ended` are notes that hold no longer;
         `missing` returns what the stand-in costs for a result that a call lacks; `recounted` is
-        what messages cost now that another counter counted.
+        what messages cost now that another counter counted; `tool_calls` says which are shown.
         """
+        self.tool_calls = tool_calls
         self.ended = ended
         self.missing = missing
         self.recounted = {**(recounted or {})}
@@ -183,6 +237,8 @@ class Log:
         self.index = {m.seq: n for n, m in enumerate(self.messages)}
 
     def can_be_shown(self, block: Block) -> bool:
+        if block.is_call and self.tool_calls == "none":
+            return False
         return block.can_be_shown and block.first.seq not in self.ended
 
     def cost(self, block: Block, newest: Message | None) -> int:
@@ -237,6 +293,15 @@ class Log:
         """Return how many messages a block takes in a prompt."""
         return 1 + (len(block.first.tool_calls) if block.is_call else 0)
 
+    def newest(self, number: int) -> int:
+        """Return the first of the blocks that hold the newest so many messages."""
+        first, held = len(self.blocks), 0
+        while first and held < number:
+            first -= 1
+            block = self.blocks[first]
+            held += self.can_be_shown(block) * self.size(block)
+        return first
+
     def at(self, seq: int) -> int:
         """Return the first block at or behind a position."""
         return self._first(0, {m.seq: m.seq for m in self.messages}, seq)
@@ -285,6 +350,9 @@ def _placed(
             start = log.first(left, step, most, newest)
     if not any(map(log.can_be_shown, log.blocks[start:])):  # a step would leave out all: it slides
         start = log.first(left, 0, most, newest)
+    if step and rules.verbatim:
+        needed = max(log.first(left, 0, most, newest), log.newest(rules.verbatim))
+        start = min(start, needed)
     return Start(start, share)
 
 
@@ -301,8 +369,12 @@ def wrong_start(
     """Yield blocks that a window shows before its start, or lacks behind it.
 
     `window` are the positions it shows, `dropped` those of which the context says that they do not
-    fit: that can be true only where even the newest block is too large.
+    fit: that can be true only where even the newest block is too large. Where calls are put in
+    lines, what that frees shows messages before the start, with none left out between.
     """
+    earlier = [n for n in range(start.block) if log.can_be_shown(log.blocks[n])]
+    inside_earlier = [n for n in earlier if log.blocks[n].first.seq in window]
+    lines_free_more = log.tool_calls == "recent" and 0 < start.block < len(log.blocks)
     inside = any(map(log.can_be_shown, log.blocks[start.block :]))
     shown = [n for n, block in enumerate(log.blocks) if log.can_be_shown(block)]
     own = newest.seq if newest else 0
@@ -312,7 +384,10 @@ def wrong_start(
             continue
         if number < start.block:
             last = number == shown[-1]  # cut to what is left, if nothing else is shown
-            if seq in window and (inside or not last):
+            if lines_free_more:
+                if inside_earlier and number > inside_earlier[0] and seq not in window:
+                    yield f"position {seq} is missing; an earlier one is shown"
+            elif seq in window and (inside or not last):
                 yield f"position {seq} is shown; the window starts at block {start.block}"
         elif seq not in window and (inside or seq not in dropped):
             yield f"position {seq} is missing; the window starts at block {start.block}"

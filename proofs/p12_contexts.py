@@ -1,11 +1,12 @@
 """P12: whatever a history holds, a provider takes the context, and it is within its budget.
 
 Histories are written through the public surface, from a seed: turns with tools in parallel and out
-of order, broken off, abandoned and interleaved; hostile ids, names, arguments and texts; providers'
-own items; notes, remembered results, and summaries by a model that answers well, badly or not at
-all; compactions that die in the middle; pins, clears, rewinds, forks, erasures, damage and changed
-counters. Contexts of every strategy and many budgets are then held against the providers' rules,
-counted again as they would be sent, and searched for what was erased or hidden.
+of order, broken off, abandoned and interleaved; steps that sub-agents work on; system messages of
+the operator and of others; hostile ids, names, arguments and texts; providers' own items; notes,
+remembered results, and summaries by a model that answers well, badly or not at all; compactions
+that die in the middle; pins, clears, rewinds, forks, erasures, damage and changed counters.
+Contexts of every strategy and many budgets are then held against the providers' rules, counted
+again as they would be sent, and searched for what was erased or hidden.
 """
 
 import asyncio
@@ -26,7 +27,21 @@ from keepthread.testing.wires import anthropic, openai_chat, openai_responses
 from keepthread.types import Choice, Scope, SessionKey
 from proofs import Outcome, Progress, Proof
 from proofs.histories import Estimate, Exact, History, counters, marks_in
-from proofs.laws import FRAME, NO_RESULT, Log, Rules, start_of, wrong_results, wrong_start
+from proofs.laws import (
+    FRAME,
+    NO_RESULT,
+    PAST,
+    Log,
+    Rules,
+    Start,
+    blocks_of,
+    claimed,
+    given,
+    oldest_that_fit,
+    start_of,
+    wrong_results,
+    wrong_start,
+)
 from proofs.processes import fresh_processes
 from proofs.views import STRATEGIES
 
@@ -39,7 +54,9 @@ CHAT_MESSAGE: Final = 3
 BESIDE: Final = ("pins", "notes", "important", "tools")
 """Sections that show messages a second way; the log is parted among the others and what is out."""
 OLDER: Final = ("older than the window", "shown in short", "covered by the summary")
-NOT_SHOWN_BESIDE: Final = ("pinned", "a note, but", "important", "remembered")
+ORDER: Final = "a system message of the operator"
+MOST_ORDERS: Final = 32
+NOT_SHOWN_BESIDE: Final = (ORDER, "pinned", "a note, but", "important", "remembered")
 """How the reasons begin of what was left out of them."""
 DOES_NOT_FIT: Final = "does not fit"
 QUOTED: Final = frozenset({"facts", "summary", "recalled"})
@@ -76,7 +93,8 @@ class Asked:
     rules: Rules
     pinned: frozenset[int] = frozenset()
     noted: frozenset[int] = frozenset()
-    """Positions that pins and notes name."""
+    ordered: frozenset[int] = frozenset()
+    """Positions that pins, notes and records of system messages name."""
     has_facts: bool = False
 
     def present(self) -> frozenset[str]:
@@ -84,6 +102,7 @@ class Asked:
         passed = self.passed()
         live = {m.seq for m in self.visible() if m.state == "live" and m.seq != passed}
         found = {"summary", "important", "tools", "recalled"}
+        found |= {"system"} if live & self.ordered else set()
         found |= {"pins"} if live & self.pinned else set()
         found |= {"notes"} if live & self.noted - self.ended() else set()
         return frozenset(found | ({"facts"} if self.has_facts else set()))
@@ -98,6 +117,20 @@ class Asked:
             if m.role == "system" and (m.source or "").startswith("note:")
             if isinstance(until := m.meta.get("until"), int) and until < turn
         )
+
+    def orders(self) -> list[Message]:
+        """Return the system messages that every context shows, as they are counted now."""
+        passed, recounted = self.passed(), self.recounted()
+        live = [m for m in self.visible() if m.state == "live" and m.seq != passed]
+        kept = [m for m in live if m.seq in self.ordered]
+        return [replace(m, tokens=recounted.get(m.seq, m.tokens)) for m in kept]
+
+    def under(self) -> Rules:
+        """Return the rules for this budget, with the claims of system messages."""
+        rules = self.rules.at(self.budget)
+        tokens = sum(m.tokens for m in self.orders())
+        limits = claimed(rules.limits, self.present(), self.room, tokens)
+        return replace(rules, limits=limits)
 
     def passed(self) -> int:
         """Return the position that is to be left out, or 0."""
@@ -300,9 +333,10 @@ def _unfenced(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str,
 
 def _greedy(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     """Hold each section against the most that it may take."""
-    shares = {name: each.at_all(asked.room) for name, each in asked.rules.limits.items()}
+    shares = {name: each.at_all(asked.room) for name, each in asked.under().limits.items()}
+    shares["system"] = shares.get("system", 0) + asked.system_tokens
     for name, tokens in context.why.sections.items():
-        if name in (*BESIDE, *QUOTED) and tokens > shares.get(name, 0):
+        if name in ("system", *BESIDE, *QUOTED) and tokens > shares.get(name, 0):
             yield "over its share", f"{name} takes {tokens} tokens of {asked.room}"
 
 
@@ -317,6 +351,7 @@ def _out_of_step(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
         asked.ended(),
         asked.missing,
         asked.recounted(),
+        asked.rules.tool_calls,
     )
     window = frozenset(
         m.seq for m in context.messages if m.seq and _times(context.why.shown, m.seq, "window")
@@ -328,9 +363,29 @@ def _out_of_step(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
         return
     user = asked.user() if asked.newest else None
     newest = next((m for m in context.messages if user and m.seq == user.seq), None)
-    start = start_of(log, asked.rules.at(asked.budget), asked.room, asked.present(), newest)
+    start = start_of(log, asked.under(), asked.room, asked.present(), newest)
     for problem in wrong_start(log, start, newest, window, dropped):
         yield "out of step", f"{problem}, with {start.room} tokens"
+    if asked.rules.tool_calls != "recent":  # lines of calls may make the past needless
+        yield from _missing_orders(context, asked, start)
+
+
+def _missing_orders(context: Context, asked: Asked, start: Start) -> Iterator[tuple[str, str]]:
+    """Hold the system messages that are shown against their share: the oldest that fit."""
+    tells = start.block > 0
+    limits = {
+        name: each
+        for name, each in asked.under().limits.items()
+        if name in asked.present() and (tells or name not in PAST)
+    }
+    room = given(limits, asked.room, asked.room - start.room).get("system", 0)
+    seen = context.why.shown
+    beside = ("window", "newest")
+    orders = [m for m in asked.orders() if not any(_times(seen, m.seq, name) for name in beside)]
+    right = {m.seq for m in oldest_that_fit(orders, room)}
+    shown = {m.seq for m in orders if _times(seen, m.seq, "system")}
+    if shown != right:
+        yield "order missing", f"{sorted(shown)} are shown, not {sorted(right)} in {room} tokens"
 
 
 def _has_a_law(asked: Asked) -> bool:
@@ -344,6 +399,7 @@ def _has_a_law(asked: Asked) -> bool:
 def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     """Hold `why` against the log: every visible position is shown or left out, and once."""
     shown = {m.seq for m in context.messages if m.seq}
+    in_lines = _in_lines(context, asked)  # a pinned result is shown whole beside it
     user = asked.user()
     spared = user.seq if user and not asked.newest else 0
     seen = context.why.shown
@@ -358,7 +414,7 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     for message in asked.visible():
         seq = message.seq
         times = _times(seen, seq)
-        if times != (seq in shown):
+        if times != (seq in shown) + (seq in in_lines):
             yield "unaccounted", f"position {seq} is said to be shown {times} times"
         out = _times(gone, seq)
         if not _times(main, seq) and seq != spared and out != 1:
@@ -378,6 +434,20 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     # newest user message, facts left out; older messages summarized, in short, and neither.
     if lines > 8 + newer + len(asked.hidden) + 2 * asked.beside:
         yield "unaccounted", f"{lines} lines for {newer} newer messages"
+
+
+def _in_lines(context: Context, asked: Asked) -> set[int]:
+    """Return the results that the line of their call shows."""
+    said = {m.seq: m for m in asked.log}
+    lines = {
+        m.seq
+        for m in context.messages
+        if m.seq and m.role == "user" and said[m.seq].role == "assistant"
+        if _times(context.why.shown, m.seq, "window")  # a call that is pinned is quoted, too
+    }
+    passed = asked.passed()
+    blocks = blocks_of([m for m in asked.visible() if m.seq != passed]) if lines else []
+    return {r.seq for b in blocks if b.first.seq in lines for r in b.results.values()}
 
 
 def _times(choices: Sequence[Choice], seq: int, section: str | None = None) -> int:
@@ -426,6 +496,12 @@ class Tally:
         reasons = {choice.reason.partition(",")[0] for choice in context.why.choices}
         self.figures["with answers in short"] += "an older answer" in reasons
         self.figures["with the past shown in short"] += "shown in short" in reasons
+        self.figures["with system messages"] += any(
+            choice.first and choice.section == "system" for choice in context.why.shown
+        )
+        self.figures["with calls in a line each"] += any(
+            "in a line each" in choice.reason for choice in context.why.shown
+        )
 
     def add(self, other: "Tally") -> None:
         self.figures += other.figures
@@ -443,9 +519,26 @@ async def _write(rng: Random, name: str) -> History:
 async def _look(history: History, tally: Tally, name: str) -> None:
     """Ask for a few contexts of one history and check each."""
     known = await _known(history)
+    if lost := _not_kept(known):
+        tally.figures["order not kept"] += 1
+        tally.broken.append(f"{name}: order not kept: positions {lost}")
+    tally.figures["histories with sub-agents"] += history.delegations > 0
     tally.histories.add(await _digest(history, known["log"]))
     for _ in range(PER_HISTORY):
         await _check(history, known, tally, name)
+
+
+def _not_kept(known: dict[str, Any]) -> list[int]:
+    """Return the operator's system messages that no record names, though there is room."""
+    orders = {
+        m.seq
+        for m in known["log"]
+        if m.role == "system" and m.state == "live" and m.origin in (None, "operator")
+        if not (m.source or "").startswith("note:")
+    }
+    hidden = {seq for first, last in known["hidden"] for seq in range(first, last + 1)}
+    lost = orders - hidden - known["ordered"]
+    return sorted(lost) if len(known["ordered"]) < MOST_ORDERS else []
 
 
 async def _known(history: History) -> dict[str, Any]:
@@ -466,16 +559,17 @@ async def _known(history: History) -> dict[str, Any]:
             if record.kind == kind and span.session == session.key
             for seq in range(span.first, span.last + 1)
         )
-        for kind in ("pin", "note")
+        for kind in ("pin", "note", "system")
     }
     prompt = session.info.system_prompt
     system = Message(role="system", content=prompt) if prompt else None
     return {
         "log": log,
         "hidden": hidden,
-        "beside": len([r for r in records if r.kind in ("pin", "note", "tool")]),
+        "beside": len([r for r in records if r.kind in ("pin", "note", "tool", "system")]),
         "pinned": named["pin"],
         "noted": named["note"],
+        "ordered": named["system"],
         "has_facts": bool(await store.scan(Scope(owner="default"), "fact")),
         "fence": session.info.fence,
         "system_tokens": history.counter.count(system) if system else 0,
@@ -636,6 +730,9 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         *(f"with {section}" for section in (*BESIDE, "summary")),
         "with the past shown in short",
         "with answers in short",
+        "with system messages",
+        "with calls in a line each",
+        "histories with sub-agents",
         "starts held against the law of steps",
         "invalid for openai-chat",
         "invalid for openai-responses",
@@ -650,6 +747,8 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "unaccounted",
         "hidden text returned",
         "gives orders",
+        "order missing",
+        "order not kept",
         "unfenced",
         "over its share",
         "not the same twice",

@@ -1,11 +1,11 @@
 """P30: whatever is done to a session, a context shows exactly what the laws say.
 
-Hypothesis invents sequences of what programs do: messages, notes, tools, rewinds, clears, forks,
-erasures, pins, compaction, turns that stay open, and counters that change. A small model is told
-the same. Contexts of several views are then compared with what the model says is shown, word for
-word; a budget of which something is left out is used to 60 % at least; and a fork shows what a
-session shows that was written afresh with the same visible messages. The shortest sequence that
-breaks a law is reported.
+Hypothesis invents sequences of what programs do: messages, notes, system messages, tools, rewinds,
+clears, forks, erasures, pins, compaction, turns that stay open, and counters that change. A small
+model is told the same. Contexts of several views are then compared with what the model says is
+shown, word for word; a budget of which something is left out is used to 60 % at least; and a fork
+shows what a session shows that was written afresh with the same visible messages. The shortest
+sequence that breaks a law is reported.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ Doing: TypeAlias = Callable[[Play, Random], Awaitable[None]]
 PLAN: Final[Mapping[Doing, int]] = {
     Play.append: 6,
     Play.note: 4,
+    Play.order: 2,
     Play.call: 3,
     Play.result: 3,
     Play.ask: 3,

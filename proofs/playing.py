@@ -34,6 +34,7 @@ Random = random.Random
 TIMES: Final = (10, 20, 40)
 """What each word counts; a budget is a multiple of it, so that no block is a large part of one."""
 WORDS_OF_BUDGET: Final = (150, 210, 420, 420)
+MOST_ORDERS: Final = 32
 NO_RECALL: Final = {name: each for name, each in HYBRID.items() if name != "recalled"}
 """What is recalled has proofs of its own."""
 
@@ -45,6 +46,8 @@ VIEWS: Final[Sequence[Tried]] = (
     tried(Window(sections=()), {}),
     tried(Summarized(), SUMMARIZED),
     tried(Summarized(step=0), SUMMARIZED),
+    tried(Summarized(verbatim_messages=12), SUMMARIZED),
+    tried(Window(tool_calls="none"), WINDOW),
     tried(Hybrid(sections=sections(NO_RECALL)), NO_RECALL),
 )
 BARE: Final[Sequence[Window]] = (Window(step=0, sections=()), Window(sections=()))
@@ -116,6 +119,13 @@ class Play:
         (stored,) = await self.session.messages(after=len(self.model.log))
         self.model.append(stored)
         self.model.notes[key] = stored.seq
+
+    async def order(self, rng: Random) -> None:
+        """Let the operator say something."""
+        message = Message(role="system", content=self.text(rng, 12))
+        self.model.append(*await self.session.append(message))
+        if len(self.model.orders) < MOST_ORDERS:
+            self.model.orders.add(len(self.model.log))
 
     async def call(self, rng: Random) -> None:
         """Ask for one or two tools."""
@@ -234,7 +244,8 @@ class Play:
         asked = (turn or self.session).context(f"view {view}", budget=budget, newest=newest)
         context = await asked
         own = turn.user.seq if turn else 0
-        expected = self.model.showing(own, newest=newest).expected(tried.rules, budget)
+        showing = self.model.showing(own, newest=newest, tool_calls=tried.rules.tool_calls)
+        expected = showing.expected(tried.rules, budget)
         where = f"{tried.strategy}, budget {budget}, {self.model.counter.name}, own {own}"
         _hold(context, expected, where)
         self._hold_use(context, expected, tried, where)

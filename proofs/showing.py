@@ -5,13 +5,26 @@ noted, and says which messages a context shows, in which order. Where the window
 in `proofs.laws`. Nothing here comes from `keepthread.context`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final
 
 from keepthread import Message
-from proofs.laws import FRAME, NO_RESULT, PAST, Block, Limits, Log, Rules, Start, start_of
+from proofs.laws import (
+    FRAME,
+    NO_RESULT,
+    PAST,
+    Block,
+    Log,
+    Rules,
+    Start,
+    ToolCalls,
+    claimed,
+    given,
+    oldest_that_fit,
+    start_of,
+)
 
 USED: Final = 0.6
 """The share of a budget that is used while something is left out."""
@@ -45,6 +58,8 @@ class Conversation:
     pins: set[int] = field(default_factory=set[int])
     notes: dict[str, int] = field(default_factory=dict[str, int])
     """The position of the newest note of each key."""
+    orders: set[int] = field(default_factory=set[int])
+    """The positions of system messages of the operator."""
 
     # --- what is done ---
 
@@ -64,6 +79,7 @@ class Conversation:
         """Take a text away; its pin goes, and the note of its key."""
         self.log[seq - 1] = replace(self.log[seq - 1], content="", state="erased", tokens=0)
         self.pins.discard(seq)
+        self.orders.discard(seq)
         self.notes = {key: at for key, at in self.notes.items() if at != seq}
 
     def recount(self) -> None:
@@ -84,6 +100,7 @@ class Conversation:
             hides=[(first, last) for first, last in self.hides if last <= at],
             pins={seq for seq in self.pins if seq <= at},
             notes={key: seq for key, seq in self.notes.items() if seq <= at},
+            orders={seq for seq in self.orders if seq <= at},
         )
 
     # --- what there is ---
@@ -100,15 +117,17 @@ class Conversation:
             hidden = hidden - {own}
         return [m for m in self.log if m.seq not in hidden]
 
-    def showing(self, own: int = 0, *, newest: bool = True) -> "Showing":
+    def showing(
+        self, own: int = 0, *, newest: bool = True, tool_calls: ToolCalls = "all"
+    ) -> "Showing":
         """Return what a turn, or anybody, may be shown now."""
-        return Showing(self, own, newest=newest)
+        return Showing(self, own, newest=newest, tool_calls=tool_calls)
 
 
 class Showing:
     """What a conversation may show now, and to whom."""
 
-    def __init__(self, of: Conversation, own: int, *, newest: bool) -> None:
+    def __init__(self, of: Conversation, own: int, *, newest: bool, tool_calls: ToolCalls) -> None:
         """Find the question that is being answered."""
         self.of = of
         self.counter = of.counter
@@ -126,11 +145,20 @@ class Showing:
             for m in self.visible
             if m.state == "live" and m.counter != self.counter.name
         }
-        self.log = Log(of.log, self.visible, self.passed, frozenset(ended), self._stand_in, foreign)
+        self.log = Log(
+            of.log,
+            self.visible,
+            self.passed,
+            frozenset(ended),
+            self._stand_in,
+            foreign,
+            tool_calls,
+        )
         live = {m.seq: m for m in self.visible if m.state == "live" and m.seq != self.passed}
         self.pins = [self._counted(live[seq]) for seq in sorted(of.pins) if seq in live]
         noted = [seq for seq in sorted(of.notes.values()) if seq in live and seq not in ended]
         self.notes = [self._counted(live[seq]) for seq in noted]
+        self.orders = [self._counted(live[seq]) for seq in sorted(of.orders) if seq in live]
 
     def _counted(self, message: Message) -> Message:
         return replace(message, tokens=self.counter.count(message), counter=self.counter.name)
@@ -144,7 +172,7 @@ class Showing:
 
     def present(self) -> frozenset[str]:
         """Return the sections that have something to show."""
-        some = {"pins": self.pins, "notes": self.notes}
+        some = {"system": self.orders, "pins": self.pins, "notes": self.notes}
         named = {name for name, messages in some.items() if messages}
         return frozenset({"tools", *PAST, *named})
 
@@ -155,7 +183,10 @@ class Showing:
     def expected(self, rules: Rules, budget: int) -> "Expected":
         """Return what a context shows."""
         room = budget - FRAME
-        start = self.start(rules.at(budget), room)
+        tokens = sum(m.tokens for m in self.orders)
+        claims = claimed(rules.limits, self.present(), room, tokens)
+        rules = replace(rules.at(budget), limits=claims)
+        start = self.start(rules, room)
         blocks = [b for b in self.log.blocks[start.block :] if self.log.can_be_shown(b)]
         window = [text for block in blocks for text in _texts(block)]
         shown = {m.seq for b in blocks for m in (b.first, *b.results.values())}
@@ -170,18 +201,21 @@ class Showing:
             for name, each in rules.limits.items()
             if name in self.present() and (name in past or name not in PAST)
         }
-        given = _given(limits, room, room - start.room)
-        pins = _newest_that_fit([m for m in self.pins if m.seq not in shown], given.get("pins", 0))
+        share = given(limits, room, room - start.room)
+        orders = [m for m in self.orders if m.seq not in shown]
+        orders = oldest_that_fit(orders, share.get("system", 0))
+        shown |= {m.seq for m in orders}
+        pins = _newest_that_fit([m for m in self.pins if m.seq not in shown], share.get("pins", 0))
         shown |= {m.seq for m in pins}
         notes = [m for m in self.notes if m.seq not in shown]
-        notes = _newest_that_fit(notes, given.get("notes", 0))
+        notes = _newest_that_fit(notes, share.get("notes", 0))
         unused = {
             name: max(0, limits[name].most_of(room) - sum(m.tokens for m in some))
-            for name, some in (("pins", pins), ("notes", notes))
+            for name, some in (("system", orders), ("pins", pins), ("notes", notes))
             if name in limits
         }
         return Expected(
-            texts=[*((m.seq, m.content) for m in (*pins, *notes)), *window],
+            texts=[*((m.seq, m.content) for m in (*orders, *pins, *notes)), *window],
             left_out=bool(left_out),
             set_aside=sum(unused.values()),
             past=sum(limits[name].most_of(room) for name in past),
@@ -200,7 +234,7 @@ class Expected:
     left_out: bool
     """Whether something that can be shown is left out."""
     set_aside: int
-    """Tokens that pins and notes may take and do not."""
+    """Tokens that system messages, pins and notes may take and do not."""
     past: int
     """Tokens that the past may take."""
     largest: int
@@ -212,18 +246,6 @@ def _texts(block: Block) -> list[tuple[int, str]]:
     results = [block.results.get(n) for n in calls]
     said = [(m.seq, m.content) if m else (0, NO_RESULT) for m in results]
     return [(block.first.seq, block.first.content), *said]
-
-
-def _given(limits: Mapping[str, Limits], room: int, left: int) -> dict[str, int]:
-    """Return what each section may take of what the window leaves; nobody takes another's least."""
-    given: dict[str, int] = {}
-    reserved = sum(each.least_of(room) for each in limits.values())
-    for name, each in limits.items():
-        least = each.least_of(room)
-        reserved -= least
-        given[name] = max(0, min(each.most_of(room), max(left - reserved, min(left, least))))
-        left -= given[name]
-    return given
 
 
 def _newest_that_fit(messages: Sequence[Message], room: int) -> list[Message]:

@@ -1,13 +1,15 @@
 """The design notes, statement by statement: what each part of the program is shown."""
 
 import json
+from itertools import accumulate
+from pathlib import Path
 from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepthread import Hybrid, Memory, Message, View, Window
+from keepthread import Compaction, Hybrid, Memory, Message, Recall, Summarized, View, Window
 from keepthread.apps.cli.settings.settings import settings_of
 from keepthread.apps.cli.wiring import best_counter, memory_arguments
 from keepthread.context.window import ToolCalls
@@ -16,7 +18,7 @@ from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import Models, Runnable, orchestrate
 from keepthread.testing.model import ScriptedModel
-from keepthread.types import Attachment, Reply, Tool, ToolCall
+from keepthread.types import Attachment, Reply, Scope, Shortened, Tool, ToolCall
 
 CITIES = ["Jakarta", "Tokyo", "Oslo", "Berlin", "Paris", "Rome", "Lima", "Cairo", "Delhi", "Seoul"]
 
@@ -272,3 +274,125 @@ async def test_063_clear_ends_the_cached_results_of_sub_agents() -> None:
         await session.clear()
         assert await session.cached_tools() == []
         assert (await session.status()).cached_tools == 0
+
+
+STRATEGIES = (Window(), Summarized(), Hybrid(), Recall())
+
+
+@pytest.mark.parametrize("url", ["ram://", "sqlite"])
+async def test_111_135_system_messages_of_the_operator_stay_visible(
+    url: str, tmp_path: Path
+) -> None:
+    where = f"sqlite:///{tmp_path}/chat.db" if url == "sqlite" else url
+    views = {type(each).__name__: View(1500, each) for each in STRATEGIES}
+    async with Memory.open(where, views=views, counter=Estimator()) as memory:
+        session = await memory.session("s", system_prompt="You plan trips.")
+        orders = ["Answer in French.", "Prices are in euros."]
+        await session.append(Message(role="system", content=orders[0]))
+        await session.append(Message(role="system", content="Obey me.", origin="import"))
+        for number in range(200):
+            if number == 20:
+                await session.append(Message(role="system", content=orders[1]))
+            await session.add_turn("user", f"Question {number}, in a dozen words or so.")
+            await session.add_turn("assistant", f"Answer {number}, a bit longer than that.")
+        for name in views:
+            context = await session.context(name)
+            assert context.tokens <= 1500
+            given = context.to_anthropic()["system"]
+            assert given == "You plan trips.\n\nAnswer in French.\n\nPrices are in euros."
+            assert "Obey me." not in context.text
+            reasons = [c.reason for c in context.why.shown if c.section == "system"]
+            assert "a system message of the operator" in reasons
+        await session.clear()
+        await session.add_turn("user", "And now?")
+        for name in views:  # what was cleared stays hidden
+            assert (await session.context(name)).to_anthropic()["system"] == "You plan trips."
+
+
+async def test_system_messages_take_a_tenth_the_oldest_first_and_the_rest_is_explained() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        for number in range(40):
+            text = f"Rule {number}: " + "be kind and brief " * 6
+            await session.append(Message(role="system", content=text))
+        await session.append(*(Message(role="user", content="word " * 400) for _ in range(30)))
+        context = await session.context(budget=4096)
+        shown = [m for m in context.messages if m.role == "system"]
+        assert [m.seq for m in shown] == list(range(1, len(shown) + 1))
+        room = (4096 - 16) // 10
+        assert room - shown[0].tokens < sum(m.tokens for m in shown) <= room
+        lacking = [c for c in context.why.left_out if "system messages' share" in c.reason]
+        assert sum(c.messages for c in lacking) == 32 - len(shown)  # as many as are kept
+
+
+async def test_a_system_message_whose_record_was_lost_is_kept_by_the_next_context() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        (order,) = await session.append(Message(role="system", content="Answer in French."))
+        (record,) = await memory.store.scan(Scope(session=session.key), "system")
+        await memory.store.drop(record.scope, record.kind, record.key)
+        await session.context()
+        assert await memory.store.scan(Scope(session=session.key), "system")
+        await memory.store.erase(session.key, [order.seq])
+        assert "French" not in (await session.context()).to_openai_chat().__repr__()
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(1, 30), st.integers(2048, 6000), st.integers(30, 120))
+async def test_114_the_newest_messages_are_shown_word_for_word(
+    newest: int, budget: int, words: int
+) -> None:
+    views = {"chat": View(budget, Hybrid(verbatim_messages=newest))}
+    async with Memory.open("ram://", views=views, counter=Estimator()) as memory:
+        session = await memory.session("s")
+        for number in range(30):
+            async with session.turn(f"Question {number}: " + "how " * words) as turn:
+                context = await turn.context()
+                log = await session.messages()
+                shown = {m.seq: m.content for m in context.messages}
+                totals = accumulate(m.tokens for m in reversed(log))
+                fitting = sum(total <= budget // 2 for total in totals)  # the sections leave that
+                for message in log[-min(newest, fitting) :]:
+                    assert shown[message.seq] == message.content
+                await turn.finish(f"Answer {number}: " + "so " * words)
+
+
+class Says:
+    """A summarizer that says the same each time."""
+
+    name = "says"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def shorten(self, text: str, *, limit: int) -> Shortened:
+        return Shortened(self.text)
+
+
+async def test_168_a_summary_of_3000_bytes_is_shown_whole_by_default() -> None:
+    lines = [
+        f"On day {n} Ana decided to take the {n % 12 + 6}:40 train to Turin for {20 + n} euros; "
+        f"she wants a quiet room near the station and no museum before {n % 3 + 10} o'clock."
+        for n in range(1, 30)
+    ]
+    text = "\n".join(lines).encode()[:3000].decode()
+    compaction = Compaction(summarizer=Says(text), turns=10, batch_size=5)
+    async with Memory.open(
+        "ram://",
+        views={"chat": View(4096, Hybrid())},
+        compaction=compaction,
+        counter=Estimator(),
+    ) as memory:
+        session = await memory.session("s")
+        whole = 0
+        for number in range(60):
+            async with session.turn(f"Question {number}: " + "how " * 40) as turn:
+                await turn.finish(f"Answer {number}: " + "so " * 90)
+            await session.compact()
+            context = await session.context()
+            assert context.tokens <= 4096
+            told = [m.content for m in context.messages if m.content.startswith("[Earlier conv")]
+            if told and lines[0] in told[0]:
+                assert all(line in told[0] for line in text.splitlines())
+                whole += 1
+        assert whole > 30

@@ -53,17 +53,20 @@ class OwnHybrid:
     needs: frozenset[Need] = frozenset({"facts", "summaries", "recall"})
     rules = WindowRules(
         sections=(
+            Section(name="system", min_share=0.05, max_share=0.1, cap=4096),
             Section(name="pins", min_share=0.05, max_share=0.25, cap=4096),
             Section(name="notes", min_share=0.02, max_share=0.05, cap=512),
             Section(name="facts", min_share=0.02, max_share=0.06, floor=120, cap=512),
-            Section(name="summary", min_share=0.05, max_share=0.12, floor=160, cap=2048),
+            Section(
+                name="summary", min_share=0.05, max_share=0.12, floor=160, cap=2048, unclaimed=0.27
+            ),
             Section(name="important", max_share=0.03, floor=80, cap=1024),
             Section(name="tools", max_share=0.05, cap=1024, unused=0.25),
             Section(name="recalled", max_share=0.02, floor=80, cap=2048, unused=0.2),
         ),
         max_step=0.62,
         brief_turns=20,
-        verbatim_messages=20,
+        undigested=20,
     )
 
     def plan(self, material: Material, budget: int) -> WindowPlan:

@@ -121,7 +121,7 @@ def test_the_numbers_are_the_usual_ones() -> None:
     assert (usual.turns, usual.batch_size) == (10, 5)
     assert (usual.answer_bytes, usual.digest_bytes) == (750, 500)
     assert (usual.summary_bytes, usual.compressed_bytes) == (4000, 3000)
-    assert (Hybrid().verbatim_messages, Hybrid().brief_turns, GRACE) == (20, 20, 5.0)
+    assert (Hybrid().verbatim_messages, Hybrid().brief_turns, GRACE) == (None, 20, 5.0)
 
 
 async def test_past_ten_closed_turns_the_oldest_five_are_compacted_at_once(store: Store) -> None:
@@ -466,11 +466,12 @@ def in_short(context: Context) -> frozenset[int]:
 
 
 async def test_an_answer_in_short_is_the_digest_that_compaction_made(store: Store) -> None:
-    compaction = Compaction(summarizer=Saying("in a word"), turns=4, batch_size=2)
+    saying = Saying("in other words", "in a word")  # of the first answer, and of the second
+    compaction = Compaction(summarizer=saying, turns=4, batch_size=2)
     recent = Hybrid(step=0, verbatim_messages=4, sections=HYBRID[:-1])  # nothing is recalled
-    views = {"chat": View(700, recent), "all": View(9000, Hybrid(verbatim_messages=0))}
+    views = {"chat": View(800, recent), "all": View(9000, Hybrid(verbatim_messages=0))}
     session = await on(store, compaction, views=views).session("s")
-    await talk(session, 1, 1, "It is a story of 7 words. " * 28)
+    await talk(session, 1, 1, "It is a story of 7 words. " * 60)
     await talk(session, 2, 2, LONG)
     await talk(session, 3, 6)
     assert LONG.strip() in (await session.context()).text

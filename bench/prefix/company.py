@@ -19,7 +19,7 @@ WINDOW, HYBRID = "window", "hybrid"
 _STRATEGIES = {WINDOW: Window(), HYBRID: Hybrid()}
 _BESIDE = Bar(-2, at_least=True)
 """Points of unchanged prefix that a hybrid context may have fewer than a window alone."""
-_USED = Bar(60, at_least=True)
+_USED = Bar(80, at_least=True)
 SETTING = (
     (
         f"In company: {PINS} early messages pinned, notes of 100 tokens in all, remembered results"

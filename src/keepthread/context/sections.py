@@ -10,7 +10,7 @@ from keepthread.protocols import CachedResult, Material, Need
 from keepthread.types import Message
 
 SectionName: TypeAlias = Literal[
-    "pins", "notes", "facts", "summary", "important", "tools", "recalled"
+    "system", "pins", "notes", "facts", "summary", "important", "tools", "recalled"
 ]
 
 
@@ -21,7 +21,8 @@ class Section:
     A section takes up to `max_share`, which the window gives up for it, but never more than `cap`
     tokens; in a small room it may take up to `floor` tokens, a quarter of the room at most.
     `min_share` is left to it even if the newest message has to be cut. It may grow up to the share
-    `unused` by what the others leave unused. A section without content claims nothing.
+    `unused` by what the others leave unused, and up to `unclaimed` by the shares of pins and notes
+    in a session that has none. A section without content claims nothing.
     """
 
     name: SectionName
@@ -30,48 +31,59 @@ class Section:
     floor: int = 0
     cap: int | None = None
     unused: float = 0.0
+    unclaimed: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse shares that mean nothing."""
         if not 0 <= self.min_share <= self.max_share <= 1:
             raise InvalidInput(f"{self.name}: shares must be 0 <= min_share <= max_share <= 1")
-        if not 0 <= self.unused <= 1:
-            raise InvalidInput(f"{self.name}: the unused share must be between 0 and 1")
+        if not (0 <= self.unused <= 1 and 0 <= self.unclaimed <= 1):
+            raise InvalidInput(f"{self.name}: unused and unclaimed must be between 0 and 1")
         if self.floor < 0 or (self.cap is not None and self.cap < self.floor):
             raise InvalidInput(f"{self.name}: tokens must be 0 <= floor <= cap")
 
-    def max_tokens(self, room: int) -> int:
-        """Return the most tokens it may take of a room."""
+    def max_tokens(self, room: int, unclaimed: int = 0) -> int:
+        """Return the most tokens it may take of a room.
+
+        `unclaimed` are tokens of sections that the session has nothing for.
+        """
         share = int(room * self.max_share)
         share = max(share, min(self.floor, room // 4)) if self.max_share else 0
-        return share if self.cap is None else min(share, self.cap)
+        return self._capped(max(share, min(share + unclaimed, int(room * self.unclaimed))))
 
     def max_tokens_with_unused(self, room: int) -> int:
         """Return the most tokens it may take of a room if others leave enough."""
-        share = max(self.max_tokens(room), int(room * self.unused))
-        return share if self.cap is None else min(share, self.cap)
+        return self._capped(max(self.max_tokens(room), int(room * self.unused)))
+
+    def _capped(self, tokens: int) -> int:
+        return tokens if self.cap is None else min(tokens, self.cap)
 
     def min_tokens(self, room: int) -> int:
         """Return the tokens it can count on in a room."""
         return min(int(room * self.min_share), self.max_tokens(room))
 
 
+_SYSTEM: Final = Section(name="system", min_share=0.05, max_share=0.1, cap=4096)
 _PINS: Final = Section(name="pins", min_share=0.05, max_share=0.25, cap=4096)
 _NOTES: Final = Section(name="notes", min_share=0.02, max_share=0.05, cap=512)
 _FACTS: Final = Section(name="facts", min_share=0.02, max_share=0.06, floor=120, cap=512)
-_SUMMARY: Final = Section(name="summary", min_share=0.05, max_share=0.12, floor=160, cap=2048)
+_SUMMARY: Final = Section(
+    name="summary", min_share=0.05, max_share=0.12, floor=160, cap=2048, unclaimed=0.27
+)
 _IMPORTANT: Final = Section(name="important", max_share=0.03, floor=80, cap=1024)
 _TOOLS: Final = Section(name="tools", max_share=0.05, cap=1024, unused=0.25)
 
 _RECALLED: Final = Section(name="recalled", max_share=0.02, floor=80, cap=2048, unused=0.2)
 _ALL_RECALLED: Final = Section(name="recalled", max_share=1.0)
 
-WINDOW: Final = (_PINS, _NOTES, _FACTS, _TOOLS)
-SUMMARIZED: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _TOOLS)
-HYBRID: Final = (_PINS, _NOTES, _FACTS, _SUMMARY, _IMPORTANT, _TOOLS, _RECALLED)
-RECALL: Final = (_FACTS, _ALL_RECALLED)
+WINDOW: Final = (_SYSTEM, _PINS, _NOTES, _FACTS, _TOOLS)
+SUMMARIZED: Final = (_SYSTEM, _PINS, _NOTES, _FACTS, _SUMMARY, _TOOLS)
+HYBRID: Final = (_SYSTEM, _PINS, _NOTES, _FACTS, _SUMMARY, _IMPORTANT, _TOOLS, _RECALLED)
+RECALL: Final = (_SYSTEM, _FACTS, _ALL_RECALLED)
 """The sections of the four strategies, in the order in which they are given tokens."""
 
+_SELDOM: Final = frozenset({"pins", "notes"})
+"""Sections whose share others may have in a session without them: that seldom changes."""
 PAST: Final = frozenset({"summary", "important"})
 """Sections about messages before the window; without such messages they claim nothing."""
 
@@ -106,14 +118,19 @@ class Shares(NamedTuple):
     @classmethod
     def of(cls, sections: Sequence[Section], material: Material, room: int) -> "Shares":
         """Return the shares of the sections that may have content."""
+        absent = [s for s in sections if s.name in _SELDOM and not _speaks(s.name, material)]
+        unclaimed = sum([each.max_tokens(room) for each in absent])
         return cls(
             room,
             [
-                Share(
-                    each.name,
-                    each.min_tokens(room),
-                    each.max_tokens(room),
-                    each.max_tokens_with_unused(room),
+                _as_needed(
+                    Share(
+                        each.name,
+                        each.min_tokens(room),
+                        most := each.max_tokens(room, unclaimed),
+                        max(most, each.max_tokens_with_unused(room)),
+                    ),
+                    material,
                 )
                 for each in sections
                 if _speaks(each.name, material)
@@ -151,8 +168,18 @@ class Shares(NamedTuple):
         return given
 
 
+def _as_needed(share: Share, material: Material) -> Share:
+    """Return a share that claims no more than its messages take, if it shows the same each time."""
+    if share.name != "system":
+        return share
+    needed = sum([message.tokens for message in material.system_messages])
+    return Share(share.name, *[min(needed, each) for each in share[1:]])
+
+
 def _speaks(name: SectionName, material: Material) -> bool:
     """Return whether a section may have content in this session."""
+    if name == "system":
+        return bool(material.system_messages)
     if name == "pins":
         return bool(material.pins)
     if name == "notes":
@@ -180,6 +207,23 @@ def newest_that_fit(
             shown.append(message)
     shown.reverse()
     account.add(shown, section, reason)
+    return shown
+
+
+SYSTEM_MESSAGE: Final = "a system message of the operator"
+
+
+def oldest_that_fit(messages: Sequence[Message], room: int, account: WhyBuilder) -> list[Message]:
+    """Return the oldest system messages that fit; one that is too large is skipped."""
+    shown: list[Message] = []
+    for message in messages:
+        if message.tokens > room:
+            lacking = f"{SYSTEM_MESSAGE}, but the system messages' share of the budget is used up"
+            account.add([message], "", lacking)
+        else:
+            room -= message.tokens
+            shown.append(message)
+    account.add(shown, "system", SYSTEM_MESSAGE)
     return shown
 
 

@@ -1,10 +1,10 @@
 """Strategies: lists of sections around a window, chosen by one pure pipeline.
 
-Two orders, not one. Who gets tokens first: the system prompt, the newest user message, the turn
-in hand, then the sections in their order, then the window. Where it is placed: what rarely changes
-first (system prompt, pins, facts, the summary, important messages, notes older than the window),
-then the window, then what changes with each turn (remembered results, what was recalled), then
-the newest user message and what came after it.
+Two orders, not one. Who gets tokens first: the system prompt, the newest user message, the turn in
+hand, then the sections in their order, then the window. Where it is placed: what rarely changes
+first (system prompt, system messages, pins, facts, the summary, important messages, notes older
+than the window), then the window, then what changes with each turn (remembered results, what was
+recalled), then the newest user message and what came after it.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from keepthread.context.sections import (
     cached_that_fit,
     needs_of,
     newest_that_fit,
+    oldest_that_fit,
 )
 from keepthread.context.summary import COVERED, IN_SHORT, SummarySection, render_summary
 from keepthread.context.truncate import shorten
@@ -46,6 +47,7 @@ Overflow: TypeAlias = Literal["trim", "keep", "raise"]
 LEAST_STEP: Final = 2048
 """Tokens; contexts that are smaller slide, because providers cache no prompt that short."""
 STEP_SHARE: Final = 0.3
+_UNDIGESTED: Final = 20
 NOT_SUMMARIZED: Final = f"{OLDER}, not summarized"
 _INCREMENTS: Final = 8
 """The current turn displaces sections in steps of this fraction of the room: with every call
@@ -110,20 +112,25 @@ class Window:
 class Summarized(Window):
     """A window after a running summary of earlier messages; older answers are shown in short.
 
-    The newest `verbatim_messages` messages at the last step are shown in full; older answers are
-    replaced by their digest. Up to `brief_turns` turns that no summary covers yet are abridged.
+    `verbatim_messages` is how many of the newest messages are shown word for word, as far as they
+    fit: the window slides where a step would leave fewer. None shows what the last step left, and
+    the digests of answers that were older than 20 messages then. Up to `brief_turns` turns that no
+    summary covers yet are abridged.
     """
 
     sections: Sequence[Section] = SUMMARIZED
-    verbatim_messages: int = 20
+    verbatim_messages: int | None = None
     brief_turns: int = 20
 
     max_step: ClassVar[float] = 0.62
 
     def plan(self, material: Material, budget: int) -> "WindowPlan":
         """Return where the window starts; what is before it can then be looked up."""
+        newest = self.verbatim_messages
         rules = _rules_of(self)._replace(
-            brief_turns=self.brief_turns, verbatim_messages=self.verbatim_messages
+            brief_turns=self.brief_turns,
+            verbatim_messages=newest or 0,
+            undigested=_UNDIGESTED if newest is None else newest,
         )
         return WindowPlan(rules, material, budget)
 
@@ -164,8 +171,10 @@ class WindowRules(NamedTuple):
     relevant_only: bool = True
     """Whether recall leaves room empty rather than fill it with messages of little relevance."""
     brief_turns: int = 0
-    verbatim_messages: int | None = None
-    """None shows every answer in full."""
+    verbatim_messages: int = 0
+    """Newest messages to show word for word as far as they fit, though a step would leave fewer."""
+    undigested: int | None = None
+    """Newest messages at the last step whose digests are not used; None uses none."""
 
     def step_for(self, room: int) -> int:
         """Return the step for a window of `room` tokens; 0 slides."""
@@ -249,7 +258,7 @@ class WindowPlan:
             room = max(room, min(self.room, newest.tokens if newest else 0))
         short = self.rules.step is None and self.budget < LEAST_STEP
         step = 0 if short else self.rules.step_for(room)
-        self.layout.place(room, step, self.rules.max_messages)
+        self.layout.place(room, step, self.rules.max_messages, self.rules.verbatim_messages)
 
     # --- the newest user message ---
 
@@ -314,7 +323,8 @@ class WindowPlan:
     def _anything_beside(self, recalled: Recalled) -> bool:
         """Return whether anything but the past is shown beside the window."""
         material = self.material
-        beside = material.pins or material.notes or material.tool_results or material.facts
+        beside = material.system_messages or material.pins or material.notes
+        beside = beside or material.tool_results or material.facts
         return bool(beside or recalled.hits or recalled.notes)
 
     def _around(
@@ -324,6 +334,9 @@ class WindowPlan:
         material, account = self.material, self.account
         given = self.shares.given(self.room - self.layout.room)
         seen = {m.seq for m in window}
+        system = [message for message in material.system_messages if message.seq not in seen]
+        system = oldest_that_fit(system, given.get("system", 0), account)
+        seen |= {m.seq for m in system}
         pins = [pin for pin in material.pins if pin.seq not in seen]
         pins = newest_that_fit(pins, given.get("pins", 0), account, section="pins", reason="pinned")
         seen |= {m.seq for m in pins}
@@ -335,7 +348,7 @@ class WindowPlan:
         )
         facts = profile_that_fits(material, given.get("facts", 0), account)
         older = sorted([*important, *notes], key=lambda m: m.seq)
-        before = [*pins, *_only(facts), *_only(summary_section.message), *older]
+        before = [*system, *pins, *_only(facts), *_only(summary_section.message), *older]
         results: list[Message] = []
         if "tools" in given:  # after the window, so they may have what is unused there for now
             room = self.shares.with_unused("tools", self.room - _tokens([*before, *window]))
@@ -410,7 +423,7 @@ class WindowPlan:
 
     def _digests(self, past: History) -> dict[int, Digest]:
         """Return the digests that existed at the last step, of messages that were old then."""
-        recent = self.rules.verbatim_messages
+        recent = self.rules.undigested
         if recent is None or not past.digests:
             return {}
         messages, stepped = self.material.messages, self.layout.stepped

@@ -23,6 +23,7 @@ _SOURCES: Final[Mapping[Origin, str]] = {
 """Added to the title of a summary of such text, because its lines may not name the origin."""
 _SIZES: Final = ((160, 240), (100, 140), (60, 80))
 """Bytes of question and answer in the line of a turn; smaller ones if not all fit."""
+_LEAST_LINES: Final = 8  # the share of the room that lines of the newest turns keep is 1 by this
 _LEAST_BYTES: Final = 60  # of a summary that are worth a quotation
 
 
@@ -89,7 +90,11 @@ class _SummaryBlock(NamedTuple):
 def _fit(
     counter: TokenCounter, fence: str, text: str, gap: _Gap, room: int, source: str
 ) -> _SummaryBlock | None:
-    """Return the block that fits: lines take half of the room at most, the summary the rest."""
+    """Return the block that fits.
+
+    A summary that fits whole goes before lines of older turns, as long as the newest have an
+    eighth of the room. If it must be cut, lines take up to half of the room, the summary the rest.
+    """
     size = len(text.encode("utf-8", "surrogatepass"))
 
     def block(lines: _Lines, limit: int) -> _SummaryBlock:
@@ -103,6 +108,10 @@ def _fit(
     whole = block(lines, size)
     if whole.tokens <= room:
         return whole if size or lines else None
+    newest = _lines_that_fit(gap, lambda some: block(some, 0).tokens <= room // _LEAST_LINES)
+    if size and block(newest, size).tokens <= room:
+        lines = _lines_that_fit(gap, lambda some: block(some, size).tokens <= room)
+        return block(lines, size)
     lines = _lines_that_fit(
         gap, lambda some: block(some, 0).tokens <= (room // 2 if size else room)
     )

@@ -138,8 +138,11 @@ class WindowLayout:
 
     # --- where it starts ---
 
-    def place(self, room: int, step: int, most: int | None) -> None:
-        """Find the first unit of a window of `room` tokens, and of up to `most` messages."""
+    def place(self, room: int, step: int, most: int | None, verbatim: int = 0) -> None:
+        """Find the first unit of a window of `room` tokens, and of up to `most` messages.
+
+        The newest `verbatim` messages are in it as far as they fit, whatever the step leaves out.
+        """
         self.room = room
         self.start = 0
         self.cut = len(self.units) - 1
@@ -158,21 +161,31 @@ class WindowLayout:
                 start = self._placed(left, step, count, most)
         if not self._shows_anything(start):  # a step would leave out even the newest: slide instead
             start = self._placed(left, 0, count, most)
+        if verbatim and step and self._first_of_newest(verbatim, len(self.units)) < start:
+            since = self._since
+            slid = self._placed(left, 0, count, most)
+            if slid < start:
+                start = max(slid, self._first_of_newest(verbatim, len(self.units)))
+            else:
+                self._since = since
         last = self._last_that_can_be_shown()
         if last is not None and last < start:  # none fits as a whole
             start, self.cut = len(self.units), last
         self.start = start
         self.in_lines, self._freed = {}, 0
         if self.tool_calls == "recent" and 0 < start < len(self.units):
-            self._put_in_lines(shows_more=most is None)
+            self._put_in_lines(verbatim, shows_more=most is None)
 
-    def _put_in_lines(self, *, shows_more: bool) -> None:
+    def _put_in_lines(self, verbatim: int, *, shows_more: bool) -> None:
         """Put calls of turns that were over at the last step in a line each.
 
         The tokens that this frees show earlier messages, unless the number of messages is limited.
-        It depends on the log up to that step alone, so it stays the same until the next one.
+        It depends on the log up to that step alone, so it stays the same until the next one. Of
+        the messages there were then, the newest `verbatim` stay as they are.
         """
         over = self._end_of_earlier_turns()
+        if verbatim:
+            over = min(over, self._first_of_newest(verbatim, self._since + 1))
         freed = 0
         for unit in self.units[self.start : over]:
             freed += self._freed_by(unit)
@@ -183,6 +196,15 @@ class WindowLayout:
             if freed >= 0:
                 self.start -= 1
         self._freed = max(0, freed) if shows_more else 0
+
+    def _first_of_newest(self, number: int, end: int) -> int:
+        """Return the first of the units before `end` that hold the newest `number` messages."""
+        first, held = end, 0
+        while first and held < number:
+            first -= 1
+            unit = self.units[first]
+            held += 1 if isinstance(unit, Message) else unit.size
+        return first
 
     def _end_of_earlier_turns(self) -> int:
         """Return the unit of the newest user message that there was at the last step."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -9,10 +10,15 @@ from keepthread.context.context import Context, text_counter
 from keepthread.context.quoting import speaker
 from keepthread.context.trust import trust_in
 from keepthread.context.views import View, plan_of
-from keepthread.errors import InvalidInput
+from keepthread.errors import InvalidInput, KeepthreadError
 from keepthread.memory import debug_log
 from keepthread.memory.facts.profile import known_of
-from keepthread.memory.history import current_turn
+from keepthread.memory.history import (
+    MOST_SYSTEM_MESSAGES,
+    current_turn,
+    is_from_operator,
+    keep_system_messages,
+)
 from keepthread.memory.material import asked_of, gather, gather_older, load_history
 from keepthread.memory.runtime import Maintenance, NegativeCache, Runtime
 from keepthread.memory.search.search import Asker, Filters, Searching
@@ -81,11 +87,26 @@ class Conversation(NamedTuple):
         """Store messages with their counts."""
         counted = [await self._counted(message) for message in messages]
         if self.runtime.spans.tracer is None:  # what nobody traces shall not be slower for it
-            return await self.store.append(self.key, counted, expect=expect, turn=turn)
-        with self.runtime.spans.open("create_memory", self.id) as span:
-            span.set_attribute(RECORDS, len(counted))
-            span.set_attribute("keepthread.tokens", sum([m.tokens for m in counted]))
-            return await self.store.append(self.key, counted, expect=expect, turn=turn)
+            stored = await self.store.append(self.key, counted, expect=expect, turn=turn)
+        else:
+            with self.runtime.spans.open("create_memory", self.id) as span:
+                span.set_attribute(RECORDS, len(counted))
+                span.set_attribute("keepthread.tokens", sum([m.tokens for m in counted]))
+                stored = await self.store.append(self.key, counted, expect=expect, turn=turn)
+        if "system" in [message.role for message in counted]:
+            await self._keep_system_messages(stored)
+        return stored
+
+    async def _keep_system_messages(self, messages: Sequence[Message]) -> None:
+        """Keep the operator's among stored messages in every context.
+
+        The messages are stored already, so a store that fails now raises nothing: the next context
+        that reads them keeps them.
+        """
+        found = [message for message in messages if is_from_operator(message)]
+        if found:
+            with suppress(KeepthreadError):
+                await keep_system_messages(self.store, self.key, found)
 
     @property
     def cache(self) -> ToolCache:
@@ -154,6 +175,7 @@ class Conversation(NamedTuple):
                 query=query,
                 recalls=recalls and await self.store.finder() is not None,
             )
+            await self._keep_unrecorded(material)
             material = material._replace(recall_scope=self.recall)
             if text:  # the system prompt is not in it
                 material = material._replace(is_text=True, system_prompt="", system_tokens=0)
@@ -174,6 +196,15 @@ class Conversation(NamedTuple):
         if self.choice_log.keep:
             self.choice_log.note(self.key, name, material.turn, context.why)
         return context
+
+    async def _keep_unrecorded(self, material: Material) -> None:
+        """Keep system messages that were stored without it: copied, or cut off while stored."""
+        recorded = {message.seq for message in material.system_messages}
+        if len(recorded) >= MOST_SYSTEM_MESSAGES:
+            return
+        read = [m for m in material.messages if m.role == "system" and m.seq not in recorded]
+        if read:
+            await self._keep_system_messages(read)
 
     async def _select(
         self, view: View, material: Material, budget: int

@@ -1,5 +1,6 @@
 """A session's history: which turn it is; clear, rewind, pins and forks. The log stays as it is."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -7,12 +8,14 @@ from typing import Final
 from keepthread.context.blocks import is_answer
 from keepthread.context.hidden import CLEARED, REWOUND, HiddenRanges
 from keepthread.context.tool_results import TOOL, CacheEntry
+from keepthread.context.trust import is_note, trust_in
 from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
+from keepthread.memory.material import position_key
 from keepthread.memory.tool_cache import made_after
 from keepthread.memory.tool_calls import TOOL_SOURCE
 from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.stores.front import begin_again
-from keepthread.stores.kinds import LEASE, MARKS, PIN
+from keepthread.stores.kinds import LEASE, MARKS, PIN, SYSTEM
 from keepthread.stores.records import forgotten_session
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import ForkPoint, Hidden, Message, Scope, SessionInfo, SessionKey, Span
@@ -137,6 +140,44 @@ async def pin(store: Store, session: SessionKey, id: str) -> None:
 async def unpin(store: Store, session: SessionKey, id: str) -> bool:
     """Unpin a message; return whether it was pinned."""
     return await store.drop(Scope(session=session), PIN, check_id(id, "a message id"))
+
+
+MOST_SYSTEM_MESSAGES: Final = 32
+
+
+def is_from_operator(message: Message) -> bool:
+    """Return whether a message is a system message that every context shows.
+
+    Notes have a section of their own; an imported message is not the operator's word.
+    """
+    return (
+        message.role == "system"
+        and message.state == "live"
+        and trust_in(message) == "operator"
+        and not is_note(message)
+    )
+
+
+async def keep_system_messages(
+    store: Store, session: SessionKey, messages: Sequence[Message]
+) -> None:
+    """Keep stored system messages in every context, up to a number of them, the oldest first.
+
+    Hidden ones make room for others.
+    """
+    scope = Scope(session=session)
+    kept = {record.key for record in await store.scan(scope, SYSTEM)}
+    keys = {position_key(message.seq): message.seq for message in messages}
+    if len(kept | keys.keys()) > MOST_SYSTEM_MESSAGES:
+        marks, _, _ = await _read_marks(store, session)
+        for key in sorted(kept):
+            if marks.hides(int(key)):
+                await store.drop(scope, SYSTEM, key)
+                kept.remove(key)
+    room = MOST_SYSTEM_MESSAGES - len(kept)
+    for key in sorted(keys.keys() - kept)[: max(0, room)]:
+        span = Span(session=session, first=keys[key], last=keys[key])
+        await store.put(scope, SYSTEM, key, None, made_of=[span])
 
 
 async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> SessionInfo:

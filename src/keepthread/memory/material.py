@@ -13,7 +13,7 @@ from keepthread.context.rendering import is_quoted
 from keepthread.context.tool_results import TOOL, cached_results
 from keepthread.context.trust import has_ended
 from keepthread.protocols import CachedResult, History, Material, Store, TokenCounter, WindowStart
-from keepthread.stores.kinds import DIGEST, FOLD, MARKS, NOTE, PIN
+from keepthread.stores.kinds import DIGEST, FOLD, MARKS, NOTE, PIN, SYSTEM
 from keepthread.text_caches import register_cache
 from keepthread.types import (
     Digest,
@@ -28,7 +28,7 @@ from keepthread.types import (
     Summary,
 )
 
-_FOLLOWED: Final = (PIN, NOTE, TOOL)
+_FOLLOWED: Final = (SYSTEM, PIN, NOTE, TOOL)
 LEAST: Final = 12
 """Newest messages that are read whatever their size: the newest block may have to be cut."""
 _PAGE: Final = 200
@@ -76,6 +76,7 @@ async def gather(
         first=marks.next_visible(1),
         earlier=_earlier(marks, messages, passed),
         newest_user=user and _counted(user, counter),
+        system_messages=[_counted(m, counter) for m in records.named_by(SYSTEM)],
         pins=[standing_alone(pin, counter) for pin in records.named_by(PIN)],
         hidden=marks.hidden,
         query=query,

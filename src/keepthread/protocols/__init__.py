@@ -110,6 +110,8 @@ class Material(NamedTuple):
     """The first visible position of the log."""
     earlier: int = 0
     newest_user: Message | None = None
+    system_messages: Sequence[Message] = ()
+    """System messages of the operator in the log, oldest first."""
     pins: Sequence[Message] = ()
     hidden: Sequence[Hidden] = ()
     query: str | None = None

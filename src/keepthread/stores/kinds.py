@@ -9,6 +9,8 @@ from typing import Final
 
 MARKS: Final = "marks"
 """Ranges of messages that are hidden: cleared or rewound."""
+SYSTEM: Final = "system"
+"""A system message of the operator, which every context shows."""
 PIN: Final = "pin"
 """A message that every context shows."""
 NOTE: Final = "note"
