@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Memory, Turn
+from keepthread.apps.cli.commands.discord import orchestrating
 from keepthread.errors import InvalidInput
 from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
@@ -28,6 +29,7 @@ from keepthread.orchestrator import (
 from keepthread.orchestrator.prompts import prompt
 from keepthread.testing.model import ModelCall, ScriptedModel
 from keepthread.types import JSON, Message, Reply, Tool, ToolCall
+from tests.test_discord import staged
 
 OWNERS = ("ana", "bea")
 AGENTS = ("weather", "travel")
@@ -379,3 +381,26 @@ async def test_agents_that_cannot_be_are_refused() -> None:
     twice = [WEATHER, WEATHER]
     with pytest.raises(InvalidInput, match="two agents have the same name"):
         await orchestrate("Go.", None, (), Models.all(Crew().model), agents=twice)
+
+
+# --- on Discord ---
+
+
+async def test_on_discord_an_agent_knows_the_facts_of_who_asks(tmp_path: Path) -> None:
+    crew = Crew({"id": "sky", "task": "See the sky.", "agent": "weather"})
+    answer = orchestrating(Models.all(crew.model), (), [WEATHER])
+    async with staged(tmp_path) as stage:
+        facts = stage.memory.facts(f"discord:user:{stage.ana.id}")
+        await facts.remember("Celsius, please.", agent="weather")
+        await facts.remember("Lives in Oslo.")
+        async with stage.bot(answer):
+            for count, (who, knows) in enumerate([(stage.ana, True), (stage.bea, False)], 1):
+                await stage.ask("how is the sky?", who=who)
+                await stage.answers(count)
+                shown = "".join(m.content for m in crew.asked("specialist")[-1].messages)
+                assert ("Celsius, please." in shown) == knows
+                assert ("Lives in Oslo." in shown) == knows
+                shown = "".join(m.content for m in crew.asked("synthesizer")[-1].messages)
+                assert "Celsius, please." not in shown
+            listed = await stage.server.told(stage.channel, stage.ana, "facts")
+            assert "- Celsius, please. (agent weather)" in listed
