@@ -11,7 +11,7 @@ from keepthread import Memory, Session
 from keepthread.errors import KeepthreadError, ToolError
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.orchestrator import Limits, Models, Routed, Runnable, orchestrate
-from keepthread.orchestrator.mcp import Server, Servers
+from keepthread.orchestrator.mcp import Rule, Server, Servers
 from keepthread.types import JSON, Tool
 from proofs.errands import FACT, SYSTEM, Errand, errand
 
@@ -36,7 +36,13 @@ class Answerer:
 
     async def run(self, numbers: list[int]) -> None:
         command = ["-m", "proofs.mortal", self._journal]
-        mortal = Server("mortal", sys.executable, command, cwd=str(ROOT))
+        mortal = Server(
+            "mortal",
+            sys.executable,
+            command,
+            cwd=str(ROOT),
+            rules={"ask": Rule(side_effects=False)},
+        )
         async with Memory.open(self._address) as memory, Servers([mortal]) as servers:
             tools = [*OWN, *servers.tools]
             owner = (await memory.session(errand(self._seed, 0).session)).info.owner

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from mcp.server import MCPServer
-from mcp.types import ToolAnnotations
 
 server = MCPServer("mortal")
 
@@ -18,7 +17,7 @@ def die() -> None:
     os._exit(1)
 
 
-@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+@server.tool()
 def ask(number: int, dies: bool) -> str:
     """Answer, or die; whoever asks again may have more luck."""
     if dies and random.random() < 0.8:

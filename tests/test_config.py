@@ -408,6 +408,7 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
     values |= {"discord.base_url": "http://h", "discord.token_env": "X", "discord.guilds": 12}
     values |= {"discord.direct": True, "discord.listen": True, "memory.recall": "owner"}
     values |= {"model.provider": "anthropic", "chat.system": "Obey.", "chat.orchestrate": True}
+    values |= {"memory.tools": True, "chat.allowed_tools": "a/b", "discord.allowed_tools": "a/b"}
     assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
     for key, value in values.items():
         (folder / PROJECT_FILE).write_text(nested({key: value}))

@@ -109,7 +109,8 @@ async def test_what_a_tool_gives_becomes_a_text(tmp_path: Path) -> None:
             await tools["weather"](city="\ud800")
         side_effects = {each.tool.name: each.side_effects for each in servers.tools}
         assert side_effects["weather"]
-        assert not side_effects["forecast"]  # its server says that it only reads
+        assert side_effects["forecast"], "its server says that it only reads: nobody believes it"
+        assert servers.sources["forecast"] == ("weather", "forecast")
     assert notes(journal)[-1] == "ended"
     assert not is_there(pids(journal)[0])
 

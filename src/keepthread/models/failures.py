@@ -40,7 +40,8 @@ _FINAL: Final = {
 }
 """HTTP statuses for which a retry is pointless: the error, its meaning, and what to do."""
 _ELSEWHERE: Final = (ModelRefused, "{host} redirects elsewhere", "give that address as base_url")
-_REFUSED: Final = (ModelRefused, "{host} rejects the request", "change the request")
+_REJECTS: Final = "rejects the request"
+_REFUSED: Final = (ModelRefused, f"{{host}} {_REJECTS}", "change the request")
 _STATUS: Final = {
     "invalid_api_key": 401,
     "authentication_error": 401,
@@ -114,6 +115,16 @@ def failure_of(error: BaseException, endpoint: Endpoint) -> Failure:
         return _answered(_status_in(body), provider_text, endpoint)
     response: Any = getattr(error, "response", None)
     return _answered(status, provider_text, endpoint, response.headers)
+
+
+def may_refuse_tools(error: ModelError) -> bool:
+    """Return whether a service may have rejected a request because it offered tools.
+
+    Few services say so in the same words; many only say that the request is invalid.
+    """
+    if type(error) not in (ModelRefused, ModelUnavailable):
+        return False
+    return _REJECTS in str(error) or bool(re.search("tool|function", str(error), re.IGNORECASE))
 
 
 def ended_early(endpoint: Endpoint) -> Failure:

@@ -2,16 +2,17 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from keepthread.context.blocks import calls_of
 from keepthread.context.rendering import wire_name
-from keepthread.errors import InvalidInput
-from keepthread.models.failures import LimitExceeded
+from keepthread.errors import InvalidInput, ModelError
+from keepthread.models.failures import LimitExceeded, may_refuse_tools
 from keepthread.models.limits import MAX_TEXT
-from keepthread.types import JSON, Message, Native, Selection, Tool, Wire
+from keepthread.protocols import ChatModel
+from keepthread.types import JSON, Message, Native, Reply, Selection, Tool, Wire
 
 _NO_PARAMETERS: Final[Mapping[str, JSON]] = {"type": "object", "properties": {}}
 
@@ -41,6 +42,38 @@ def conversation(messages: Sequence[Message], system: str) -> Selection:
             " or put each call's results right after it, in the order of the calls"
         )
     return Selection(0, 0, system, messages, ())
+
+
+async def stream_with_tools(
+    model: ChatModel,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    *,
+    system: str = "",
+    on_refused: Callable[[str], object],
+) -> AsyncGenerator[str | Reply]:
+    """Yield a model's answer; a service that refuses tools is asked once more without them.
+
+    `on_refused` is called with the refusal as soon as an answer without tools has begun.
+    """
+    refusal = ""
+    for offered in (tools, ()):
+        said, stream = False, model.stream(messages, system=system, tools=offered)
+        try:
+            async for piece in stream:
+                if refusal and not said:
+                    on_refused(refusal)
+                said = True
+                yield piece
+        except ModelError as error:
+            if said or not offered or not may_refuse_tools(error):
+                raise
+            refusal = str(error)
+        else:
+            return
+        finally:
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
 
 
 def wire_names(tools: Sequence[Tool]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from keepthread.orchestrator.types import (
     Routed,
     Runnable,
     Subtask,
+    ToolsRefused,
     Used,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "Routed",
     "Runnable",
     "Subtask",
+    "ToolsRefused",
     "Used",
     "orchestrate",
     "plan",

@@ -9,7 +9,8 @@ from keepthread.memory.facts.model_tools import TOOLS
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
 from keepthread.memory.turn import Turn
-from keepthread.orchestrator.models import Counted, Spent, streamed
+from keepthread.models.request import stream_with_tools
+from keepthread.orchestrator.models import NO_TEXT, Counted, Spent, streamed
 from keepthread.orchestrator.pipeline import orchestrate
 from keepthread.orchestrator.specialist import ToolUse, with_distinct_calls
 from keepthread.orchestrator.types import (
@@ -22,14 +23,15 @@ from keepthread.orchestrator.types import (
     NamedAgent,
     Runnable,
     Subtask,
+    ToolsRefused,
     Used,
     noop,
 )
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Attachment, Message, Reply, Usage
 
-_MEMORY_TOOLS: Final = {tool.name: Runnable(tool, noop) for tool in TOOLS}
-"""The memory runs them itself."""
+MEMORY_TOOLS: Final = {tool.name: Runnable(tool, noop) for tool in TOOLS}
+"""`remember` and `search_memory`, to offer to a model; the memory runs them itself."""
 
 
 class Agent:
@@ -54,9 +56,10 @@ class Agent:
 
         `view` is what the model is shown of the session. `memory_tools` also offers it `remember`
         and `search_memory`. Of the limits, `rounds`, `calls`, `stage_seconds` (one answer of the
-        model) and `tool_seconds` count. `on_event` gets `Used` and `AnswerPiece` events.
+        model) and `tool_seconds` count. `on_event` gets `Used`, `AnswerPiece` and `ToolsRefused`
+        events: a service that refuses tools is asked once more without them, and offered no more.
         """
-        own = _MEMORY_TOOLS if memory_tools else {}
+        own = MEMORY_TOOLS if memory_tools else {}
         self.tools = {each.tool.name: each for each in tools} | own
         if len(self.tools) < len(tools) + len(own):
             raise InvalidInput("two tools have the same name; each tool needs a name of its own")
@@ -66,6 +69,7 @@ class Agent:
         self.limits = limits or Limits()
         self.on_event = on_event
         self._own = frozenset(own)
+        self._refused = False
 
     async def run(
         self,
@@ -130,7 +134,7 @@ class Agent:
             await use.run(reply)
             reply = await self._asked(turn, model, on_event, offered=left > 0)
         if not reply.content.strip():
-            raise ModelRefused("the model returned no text")
+            raise ModelRefused(NO_TEXT)
         # Calls after the last round are not run, so the provider's own items must not repeat them.
         return reply._replace(tool_calls=(), native=None) if reply.tool_calls else reply
 
@@ -138,8 +142,15 @@ class Agent:
         self, turn: Turn, model: ChatModel, on_event: EventHandler, *, offered: bool
     ) -> Reply:
         context = await turn.context(self.view)
-        tools = [each.tool for each in self.tools.values()] if offered else []
-        pieces = model.stream(context.messages, system=context.system, tools=tools)
+        tools = [each.tool for each in self.tools.values()] if offered and not self._refused else []
+
+        def refused(reason: str) -> None:
+            self._refused = True
+            on_event(ToolsRefused(reason))
+
+        pieces = stream_with_tools(
+            model, context.messages, tools, system=context.system, on_refused=refused
+        )
         seconds = self.limits.stage_seconds
         reply = await streamed(pieces, stage="model", seconds=seconds, on_event=on_event)
         return with_distinct_calls(reply)

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 from keepthread.errors import ModelCut, ModelError, ModelRefused, ModelUnavailable
 from keepthread.orchestrator.types import AnswerPiece, EventHandler
 from keepthread.protocols import ChatModel
 from keepthread.types import Message, Reply, Usage
+
+NO_TEXT: Final = "the model returned no text"
 
 
 class Spent:
@@ -107,7 +109,7 @@ async def streamed(
             raise
     reply = reply or Reply(content=said, truncated=True)
     if not reply.content.strip() and not reply.tool_calls:
-        raise ModelRefused("the model returned no text")
+        raise ModelRefused(NO_TEXT)
     return reply
 
 

@@ -4,17 +4,16 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from keepthread.context.ids import distinct_calls
 from keepthread.errors import InvalidInput, ModelRefused, ToolError, ToolUnavailable
 from keepthread.memory.tool_calls import run_tool
 from keepthread.memory.turn import Turn
+from keepthread.orchestrator.models import NO_TEXT
 from keepthread.orchestrator.types import EventHandler, Limits, Runnable, Subtask, Used
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Message, Reply, Tool, ToolCall
-
-_NOTHING: Final = "the model returned no text"
 
 
 class ToolUse(NamedTuple):
@@ -31,7 +30,15 @@ class ToolUse(NamedTuple):
 
     async def run(self, reply: Reply) -> None:
         """Record what the model said, and run all that it calls."""
+        await self.record(reply)
+        await self.call(reply)
+
+    async def record(self, reply: Reply) -> None:
+        """Record what the model said and calls."""
         await self.turn.append(_said(reply))
+
+    async def call(self, reply: Reply) -> None:
+        """Run all that it calls, which was recorded."""
         async with side_by_side() as group:
             for number, call in enumerate(reply.tool_calls, 1):
                 group.create_task(self._call(call, number))
@@ -100,7 +107,7 @@ class Specialist(NamedTuple):
             await use.run(reply)
             reply = await self._asked(tools=left > 0)
         if not reply.content.strip():
-            raise ModelRefused(_NOTHING)
+            raise ModelRefused(NO_TEXT)
         return await finish(reply.content, truncated=reply.truncated)
 
     def _used(self, name: str, given: Mapping[str, JSON], cached: bool, failed: str) -> None:

@@ -205,6 +205,12 @@ class Used(NamedTuple):
     failed: str = ""
 
 
+class ToolsRefused(NamedTuple):
+    """The model's service does not take tools, and was asked again without them."""
+
+    reason: str
+
+
 class Ended(NamedTuple):
     """A step has ended."""
 
@@ -217,7 +223,7 @@ class AnswerPiece(NamedTuple):
     text: str
 
 
-Event: TypeAlias = Routed | Planned | Began | Used | Ended | AnswerPiece
+Event: TypeAlias = Routed | Planned | Began | Used | ToolsRefused | Ended | AnswerPiece
 EventHandler: TypeAlias = Callable[[Event], object]
 
 

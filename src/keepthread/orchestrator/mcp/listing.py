@@ -70,9 +70,8 @@ def _offer(server: Server, tool: "types.Tool") -> Offer:
         raise InvalidInput(f"its name has {len(tool.name)} characters")
     rule = server.rules.get(tool.name, Rule())
     side_effects = rule.side_effects
-    if side_effects is None:
-        harmless_hint = tool.annotations and tool.annotations.read_only_hint
-        side_effects = not (rule.cache_turns or harmless_hint)
+    if side_effects is None:  # a server's own hint that it only reads is not believed
+        side_effects = not rule.cache_turns
     about = _shortened(tool.description or tool.title or "")
     return Offer(
         Tool(tool.name, about, _parameters(tool.input_schema)), rule.cache_turns, side_effects

@@ -47,6 +47,8 @@ class Servers:
         self._names: dict[str, list[str]] = {}
         self.tools: list[Runnable] = []
         """The tools of all servers; a call that fails raises `ToolError`."""
+        self.sources: dict[str, tuple[str, str]] = {}
+        """For each of them, by its name: its server, and the server's own name for it."""
 
     @property
     def states(self) -> list[State]:
@@ -105,6 +107,7 @@ class Servers:
             for offer, name in zip(offered, names, strict=True):
                 tool = offer.tool._replace(name=name)
                 run = _running(links[server], offer)
+                self.sources[name] = (server, offer.tool.name)
                 self.tools.append(Runnable(tool, run, offer.cache_turns, offer.side_effects))
             self._names[server] = names
 

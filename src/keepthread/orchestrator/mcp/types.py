@@ -18,9 +18,10 @@ class Rule(NamedTuple):
     cache_turns: int = 0
     """Turns for which a result is cached; 0: none."""
     side_effects: bool | None = None
-    """Whether it changes something. None: yes, unless it has `cache_turns` or its server denies it.
+    """Whether it changes something. None: yes, unless it has `cache_turns`.
 
-    A tool without side effects is called once more if its server dies in the meantime.
+    The server's own hint about that is not believed. A tool without side effects is called once
+    more if its server dies in the meantime.
     """
 
 

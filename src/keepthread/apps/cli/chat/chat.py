@@ -13,6 +13,7 @@ from keepthread.types import Message
 
 if TYPE_CHECKING:
     from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
+    from keepthread.apps.cli.chat.tools import ChatTools
     from keepthread.apps.cli.screen import Screen
     from keepthread.apps.cli.settings.load import Config
 
@@ -51,6 +52,8 @@ class Chat:
     """A text to put into the next prompt, for the person to change and send."""
     orchestrator: "ChatOrchestrator | None" = None
     """How requests are planned and carried out, if they are."""
+    tools: "ChatTools | None" = None
+    """The tools that the model is offered, if requests are not planned."""
     listed: Sequence[str] = ()
     """The sessions that were listed last, by which a number means one."""
     waiting: list[str] = field(default_factory=list[str])

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 
-from keepthread.apps.cli.chat.prompt import LEAVES, MARK, show
+from keepthread.apps.cli.chat.prompt import LEAVES, MARK, drop_input, show
 
 
 class LineInput:
@@ -39,6 +39,12 @@ class LineInput:
             return (await self.ask(mark=f"{question} [y/N] ")).strip().lower() in ("y", "yes")
         except EOFError:
             return False
+
+    async def choose(self, question: str) -> str:
+        """Return what is typed after a question; what was typed before it does not count."""
+        self._arrived = b""
+        drop_input()
+        return await self.ask(mark=question)
 
     def end(self) -> None:
         """Await nothing any more."""

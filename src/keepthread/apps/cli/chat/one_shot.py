@@ -3,11 +3,12 @@
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from keepthread.apps.cli.chat.notices import one_shot_hint, pruned
-from keepthread.apps.cli.chat.plain import Drawing
+from keepthread.apps.cli.chat.plain import Drawing, Parts, Permission
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered, Talk
 from keepthread.apps.cli.invocation import Call
@@ -45,6 +46,29 @@ def _input() -> str:
         raise InvalidInput("the input is not UTF-8 text") from None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class OneShotDisplay:
+    """Shows on stderr which tools are called; nobody can be asked."""
+
+    def __init__(self, call: Call, drawing: Parts) -> None:
+        """Take the command, and what draws its answer."""
+        self._call = call
+        self._drawing = drawing
+
+    def working(self, lines: Sequence[str]) -> None:
+        """Show what is being done, where that can be shown."""
+        self._drawing.status(lines)
+
+    async def called(self, line: str) -> None:
+        """Show a call in one line."""
+        async with self._drawing.between():
+            self._call.announce(line)
+
+    async def permits(self, call: str) -> Permission:
+        """Refuse: the settings alone can allow it."""
+        del call
+        return "no"
 
 
 async def answer_once(

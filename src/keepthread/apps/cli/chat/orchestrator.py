@@ -1,4 +1,4 @@
-"""Let the orchestrator answer in a chat, with the agents of the settings; show its events."""
+"""The servers of a chat's tools; and the orchestrator, with the agents of the settings."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -9,26 +9,63 @@ from typing import Final
 
 from keepthread.apps.cli.chat.steps import Steps
 from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.chat.tool_calls import Ask, ToolGate
+from keepthread.apps.cli.settings.fields import tools_of
+from keepthread.apps.cli.settings.load import allow_tool, config_file
+from keepthread.apps.cli.settings.mcp import read_servers
 from keepthread.apps.cli.settings.settings import AgentSettings, Settings
 from keepthread.apps.cli.wiring import model_of
 from keepthread.context.context import Context
 from keepthread.errors import InvalidInput
 from keepthread.memory.turn import Turn
-from keepthread.orchestrator import AnswerPiece, Event, Models, NamedAgent, Runnable, Used, run
+from keepthread.orchestrator import (
+    AnswerPiece,
+    Event,
+    Limits,
+    Models,
+    NamedAgent,
+    Runnable,
+    Used,
+    run,
+)
 from keepthread.orchestrator.mcp import Server, Servers, State
 from keepthread.protocols import ChatModel
 from keepthread.types import Reply
 
 _LARGEST: Final = 1 << 20
 """Bytes of an agent's system prompt in a file."""
+_LIMITS: Final = Limits(tool_seconds=240.0)  # a call may wait for the person
+
+
+def tools_in_chat(
+    allowed: str | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], object],
+    ask: Ask | None,
+) -> "Tools":
+    """Start the servers of a person's `mcp.json`; `allowed` and `ask` say what may run."""
+    found = read_servers(environ, Path.cwd())
+    for note in found.notes:
+        tell(note)
+    gate = ToolGate(
+        tools_of(allowed),
+        setting="chat.allowed_tools",
+        ask=ask,
+        save=lambda tool: allow_tool(config_file(environ), tool),
+        tell=tell,
+    )
+    return Tools(found.servers, tell, gate)
 
 
 class Tools:
     """MCP servers that run as long as the chat does."""
 
-    def __init__(self, servers: Sequence[Server], tell: Callable[[str], object]) -> None:
-        """Begin to start them."""
+    def __init__(
+        self, servers: Sequence[Server], tell: Callable[[str], object], gate: ToolGate
+    ) -> None:
+        """Begin to start them; the gate decides which tools with side effects may run."""
         self._servers = Servers(servers, on_event=tell)
+        self.gate = gate
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
         self._running = asyncio.create_task(self._run())
@@ -40,7 +77,8 @@ class Tools:
         waiting.cancel()
         if self._running.done():
             self._running.result()
-        return self._servers.tools
+        sources = self._servers.sources
+        return [self.gate.guard(each, sources[each.tool.name]) for each in self._servers.tools]
 
     @property
     def started(self) -> bool:
@@ -88,6 +126,8 @@ class ChatOrchestrator:
         if not self.tools.started:
             self.show(["tools are being started"])
         tools, models = await self.tools.ready(), Models.all(self._talk.model)
+        self.tools.gate.begin(self._talk.last)
+        noted = happened.put_nowait
         work = asyncio.create_task(
             run(
                 turn,
@@ -95,7 +135,8 @@ class ChatOrchestrator:
                 tools,
                 models,
                 agents=self.agents,
-                on_event=happened.put_nowait,
+                limits=_LIMITS,
+                on_event=noted,
             )
         )
         work.add_done_callback(lambda _: happened.put_nowait(None))

@@ -1,14 +1,16 @@
 """An answer as plain text, as it comes: for pipes, and for terminals that draw nothing."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import Final, Protocol, Self
+from typing import Final, Literal, Protocol, Self, TypeAlias
 
 from keepthread.apps.cli.sanitize import StreamSanitizer
 
 DRAWN: Final = "keepthread.apps.cli.chat.streaming"
 """Where answers are drawn as Markdown; it loads rich, and so is loaded late."""
+Permission: TypeAlias = Literal["yes", "always", "no"]
 
 
 class Drawing(Protocol):
@@ -28,6 +30,22 @@ class Drawing(Protocol):
 
     def status(self, lines: Sequence[str]) -> None:
         """Show what is being done for the answer, in place of what was shown of it before."""
+        ...
+
+
+class ToolDisplay(Protocol):
+    """Shows which tools are called, and asks the person; in between, the answer is drawn."""
+
+    def working(self, lines: Sequence[str]) -> None:
+        """Show what is being done now."""
+        ...
+
+    async def called(self, line: str) -> None:
+        """Show a call that ended, in one line."""
+        ...
+
+    async def permits(self, call: str) -> Permission:
+        """Ask whether a tool may be called; not asked where nobody could answer."""
         ...
 
 
@@ -59,6 +77,40 @@ class Plain:
         if text:
             self._write(text)
             self._open = not text.endswith("\n")
+
+
+class Parts:
+    """Shows an answer in parts, so that something else can be shown or asked in between."""
+
+    def __init__(self, make: Callable[[], Drawing]) -> None:
+        """Take what makes a drawing for each part."""
+        self._make = make
+        self._part = make()
+
+    async def __aenter__(self) -> Self:
+        await self._part.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._part.__aexit__(*error)
+
+    def status(self, lines: Sequence[str]) -> None:
+        """Show what is being done for this part."""
+        self._part.status(lines)
+
+    def add(self, piece: str) -> None:
+        """Take what arrived."""
+        self._part.add(piece)
+
+    @asynccontextmanager
+    async def between(self) -> AsyncGenerator[None]:
+        """Complete a part, and begin the next after the block."""
+        await self._part.__aexit__(None, None, None)
+        try:
+            yield
+        finally:
+            self._part = self._make()
+            await self._part.__aenter__()
 
 
 def draws(environ: Mapping[str, str], *, markdown: bool) -> bool:

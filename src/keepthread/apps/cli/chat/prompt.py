@@ -16,6 +16,7 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import History
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import Style
@@ -42,7 +43,7 @@ _STYLE: Final = Style.from_dict(
 )
 
 
-class _Interrupted(Exception):
+class Interrupted(Exception):
     """Ctrl-C was pressed where a yes was asked for."""
 
 
@@ -87,14 +88,26 @@ class Prompt:
 
     async def agrees(self, question: str) -> bool:
         """Ask for a yes; everything else is a no."""
-        session = PromptSession[str](style=_STYLE, interrupt_exception=_Interrupted)
         try:
-            answer = await session.prompt_async(
-                f"{question} [y/N] ", handle_sigint=False, set_exception_handler=False
-            )
-        except (EOFError, _Interrupted):
+            answer = await self._answer(f"{question} [y/N] ")
+        except (EOFError, Interrupted):
             return False
         return answer.strip().lower() in ("y", "yes")
+
+    async def choose(self, question: str) -> str:
+        """Return what is typed after a question; what was typed before it does not count.
+
+        Raises `EOFError` at its end, and `Interrupted` for Ctrl-C.
+        """
+        clear_typeahead(self._session.input)
+        drop_input()
+        return await self._answer(question)
+
+    async def _answer(self, question: str) -> str:
+        session = PromptSession[str](style=_STYLE, interrupt_exception=Interrupted)
+        return await session.prompt_async(
+            question, handle_sigint=False, set_exception_handler=False
+        )
 
     def above(self, text: str) -> None:
         """Show a text above the line that is being typed."""
@@ -175,6 +188,15 @@ def _wrapped(line: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def drop_input() -> None:
+    """Let go of what was typed and not read yet."""
+    if sys.platform != "win32":
+        import termios  # noqa: PLC0415 - not on every platform
+
+        with suppress(termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 @contextmanager

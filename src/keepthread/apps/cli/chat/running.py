@@ -4,20 +4,22 @@ import asyncio
 import errno
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from keepthread.apps.cli.chat.notices import show_warnings
-from keepthread.apps.cli.chat.one_shot import answer_once
-from keepthread.apps.cli.chat.plain import Plain, drawing_of
+from keepthread.apps.cli.chat.one_shot import OneShotDisplay, answer_once
+from keepthread.apps.cli.chat.plain import Parts, Plain, drawing_of
 from keepthread.apps.cli.chat.signals import HUNG_UP, INTERRUPTED, Signals
 from keepthread.apps.cli.chat.startup import SessionChoice, begin, talk_of
 from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.chat.tools import ChatTools
 from keepthread.apps.cli.invocation import Call
-from keepthread.errors import KeepthreadError
+from keepthread.apps.cli.settings.load import mcp_file
+from keepthread.errors import InvalidInput, KeepthreadError
 
 if TYPE_CHECKING:
-    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
+    from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator, Tools
+    from keepthread.apps.cli.chat.tool_calls import Ask
 
 
 async def run(
@@ -29,18 +31,22 @@ async def run(
     if asked is None:
         return await _at_terminal(call, wanted, environ, signals)
     talk = talk_of(call.config, wanted, environ, call.warn)
-    orchestrator = _orchestrator(call, talk, environ, call.warn)
+    answering = _answering(call, talk, environ, call.warn)
     opening = asyncio.create_task(begin(call, talk, wanted, call.warn))
     markdown = call.config.settings.chat.markdown
+    drawing = Parts(
+        lambda: Plain(_nothing) if call.json else drawing_of(environ, markdown=markdown)
+    )
+    if answering.tools:
+        answering.tools.display = OneShotDisplay(call, drawing)
     try:
         with show_warnings(call.warn), signals.during(opening.cancel):
             await opening
-            drawing = Plain(_nothing) if call.json else drawing_of(environ, markdown=markdown)
             return await answer_once(call, talk, asked, drawing, signals)
     except asyncio.CancelledError:
         return signals.status or INTERRUPTED
     finally:
-        await _close(talk, opening, signals, orchestrator)
+        await _close(talk, opening, signals, answering)
 
 
 def _nothing(_: str) -> None:
@@ -50,20 +56,22 @@ def _nothing(_: str) -> None:
 async def _at_terminal(
     call: Call, wanted: SessionChoice, environ: Mapping[str, str], signals: Signals
 ) -> int:
-    from keepthread.apps.cli.chat.chat import Chat  # noqa: PLC0415 - not for one question
-    from keepthread.apps.cli.chat.terminal import Terminal  # noqa: PLC0415 - as above
+    from keepthread.apps.cli.chat.terminal import Chat, Terminal  # noqa: PLC0415 - not for one question
 
     person = Terminal(environ, signals)
     talk = talk_of(call.config, wanted, environ, person.tell)
-    orchestrator = _orchestrator(call, talk, environ, person.tell)
+    answering = _answering(call, talk, environ, person.tell, person.permits)
     chat = Chat(
         call=call,
         config=call.config,
         talk=talk,
         person=person,
         environ=environ,
-        orchestrator=orchestrator,
+        orchestrator=answering.orchestrator,
+        tools=answering.tools,
     )
+    if answering.tools:
+        answering.tools.display = person
     opening = asyncio.create_task(begin(call, talk, wanted, person.tell))
     try:
         with show_warnings(person.tell):
@@ -73,42 +81,62 @@ async def _at_terminal(
             raise
         return signals.status or HUNG_UP  # the terminal is gone, and nobody is left to read it
     finally:
-        await _close(talk, opening, signals, orchestrator)
+        await _close(talk, opening, signals, answering)
 
 
-def _orchestrator(
-    call: Call, talk: Talk, environ: Mapping[str, str], tell: Callable[[str], object]
-) -> "ChatOrchestrator | None":
-    """Let the orchestrator answer, if that is wanted; its tools start in the background."""
-    if not call.config.settings.chat.orchestrate:
-        return None
-    # Only here: both are slow to load, and few chats orchestrate.
+class _Answering(NamedTuple):
+    """The orchestrator or the model's tools, and the servers of these tools."""
+
+    orchestrator: "ChatOrchestrator | None" = None
+    tools: ChatTools | None = None
+    servers: "Tools | None" = None
+
+
+def _answering(
+    call: Call,
+    talk: Talk,
+    environ: Mapping[str, str],
+    tell: Callable[[str], object],
+    ask: "Ask | None" = None,
+) -> _Answering:
+    """Let the orchestrator answer, or the model with tools; these start in the background."""
+    settings = call.config.settings
+    orchestrated = settings.chat.orchestrate
+    offers = settings.memory.tools and settings.memory.enabled
+    if not (orchestrated or mcp_file(environ).exists()):
+        return _Answering(tools=ChatTools(talk, memory=True)) if offers else _Answering()
+    # Only here: both are slow to load, and few chats have such tools.
     from keepthread.apps.cli.chat.orchestrator import (  # noqa: PLC0415
         ChatOrchestrator,
-        Tools,
         agents_of,
+        tools_in_chat,
     )
-    from keepthread.apps.cli.settings.mcp import read_servers  # noqa: PLC0415 - as above
 
-    agents = agents_of(call.config.settings, environ)
-    found = read_servers(environ, Path.cwd())
-    for note in found.notes:
-        tell(note)
-    return ChatOrchestrator(talk, Tools(found.servers, tell), agents)
+    agents = agents_of(settings, environ) if orchestrated else []
+    try:
+        servers = tools_in_chat(settings.chat.allowed_tools, environ, tell, ask)
+    except InvalidInput as error:
+        if orchestrated:
+            raise
+        tell(f"there are no tools: {error}")
+        servers = None
+    if orchestrated and servers:
+        answers = ChatOrchestrator(talk, servers, agents)
+        return _Answering(orchestrator=answers, servers=servers)
+    return _Answering(tools=ChatTools(talk, memory=offers, servers=servers), servers=servers)
 
 
 async def _close(
-    talk: Talk,
-    opening: "asyncio.Task[None]",
-    signals: Signals,
-    orchestrator: "ChatOrchestrator | None",
+    talk: Talk, opening: "asyncio.Task[None]", signals: Signals, answering: _Answering
 ) -> None:
     """Close what is open, which takes a few seconds at most: no signal breaks that off."""
     opening.cancel()
     with signals.during(_wait), suppress(KeepthreadError):
         await asyncio.shield(asyncio.create_task(_closed(talk, opening)))
-        if orchestrator:
-            await orchestrator.close()
+        if answering.orchestrator:
+            await answering.orchestrator.close()
+        elif answering.servers:
+            await answering.servers.close()
 
 
 def _wait() -> None:

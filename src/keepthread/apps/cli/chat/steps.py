@@ -32,7 +32,7 @@ class Steps:
             case Began():
                 self._began.add(event.subtask.id)
             case Used():
-                self._used.setdefault(event.subtask.id, []).append(_used(event, left))
+                self._used.setdefault(event.subtask.id, []).append(used_line(event, left))
             case Ended():
                 self._ended[event.result.subtask.id] = event.result
             case _:
@@ -81,7 +81,8 @@ class Steps:
         return [*lines, _short(why, _LONGEST_REASON)]
 
 
-def _used(used: Used, left: str) -> str:
+def used_line(used: Used, left: str = "") -> str:
+    """Return a call in one line, harmless: the tool, its arguments, and how it went."""
     how = ""
     if used.failed:
         how = f"  failed: {_short(used.failed)}"

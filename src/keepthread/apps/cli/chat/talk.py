@@ -139,9 +139,16 @@ class Talk:
             answered = self.last = Answered(question=turn.user, context=context)
             self.answered.append(answered)
             try:
-                async with aclosing(self._pieces(turn, answered)) as pieces:
-                    async for piece in pieces:
-                        yield piece
+                while True:
+                    try:
+                        async with aclosing(self._pieces(turn, answered)) as pieces:
+                            async for piece in pieces:
+                                yield piece
+                        break
+                    except AWAY as error:  # it could not be recorded what tools were called
+                        await self._leave(error)
+                        turn, answered.context = await self._begun(stack, text, id)
+                        answered.text = ""
             finally:
                 await self._finish(turn, answered)
 
@@ -271,7 +278,7 @@ async def _until(
                 whole = step.done()
                 if not whole:
                     step.cancel()
-                    await _ended(step)  # a stream that is still running cannot be closed
+                    await ended(step)  # a stream that is still running cannot be closed
             if not whole:
                 with suppress(asyncio.CancelledError):
                     step.result()
@@ -286,7 +293,7 @@ async def _until(
             await stream.aclose()
 
 
-async def _ended(task: "asyncio.Future[Any]") -> None:
+async def ended(task: "asyncio.Future[Any]") -> None:
     """Wait for the end of a task that was cancelled, also if this one is cancelled as well."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

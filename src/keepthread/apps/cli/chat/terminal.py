@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from importlib import import_module
 from shutil import get_terminal_size
@@ -16,8 +16,8 @@ from keepthread.apps.cli.chat.completion import Completing
 from keepthread.apps.cli.chat.input_history import InputHistory
 from keepthread.apps.cli.chat.lines import LineInput
 from keepthread.apps.cli.chat.notices import chat_hint, pruned
-from keepthread.apps.cli.chat.plain import DRAWN, drawing_of, draws, is_dumb
-from keepthread.apps.cli.chat.prompt import Prompt, show, unheard
+from keepthread.apps.cli.chat.plain import DRAWN, Parts, Permission, drawing_of, draws, is_dumb
+from keepthread.apps.cli.chat.prompt import Interrupted, Prompt, show, unheard
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered
 from keepthread.apps.cli.sanitize import sanitize
@@ -53,6 +53,8 @@ class Terminal:
         self._seeing: asyncio.Task[None]
         self._info: SessionInfo | None = None
         """The session as it was seen last."""
+        self._drawing: Parts
+        """Draws the answer that is arriving."""
 
     # --- a person ---
 
@@ -187,7 +189,7 @@ class Terminal:
 
     async def _answer(self, text: str, again: Message | None) -> None:
         talk = self._chat.talk
-        drawing = drawing_of(self._environ, markdown=self._markdown)
+        drawing = self._drawing = Parts(lambda: drawing_of(self._environ, markdown=self._markdown))
         show("")
         if self._chat.orchestrator:
             self._chat.orchestrator.show = drawing.status
@@ -202,6 +204,33 @@ class Terminal:
         if talk.last is not None:
             self._comment(talk.last)
         show("")
+
+    # --- tools ---
+
+    def working(self, lines: Sequence[str]) -> None:
+        """Show what is being done now."""
+        self._drawing.status(lines)
+
+    async def called(self, line: str) -> None:
+        """Show a call that ended, in one line."""
+        async with self._drawing.between():
+            show(line, _DIM)
+
+    async def permits(self, call: str) -> Permission:
+        """Ask whether a tool may be called; Ctrl-C also ends the answer."""
+        assert self._prompt is not None, "something was asked"
+        async with self._drawing.between():
+            show(call)
+            try:
+                answer = await self._prompt.choose("Allow it? [y]es / [a]lways / [n]o ")
+            except EOFError:
+                return "no"
+            except Interrupted:
+                self._signals.presses += 1
+                self._stop()
+                return "no"
+        said = answer.strip().lower()
+        return "yes" if said in ("y", "yes") else "always" if said in ("a", "always") else "no"
 
     def _load_counter(self) -> None:
         """Have tokens counted from now on without a wait; elsewhere than in the loop."""
@@ -297,6 +326,8 @@ class Terminal:
                 await warm()
         if await self._opened():
             await asyncio.to_thread(self._load_counter)
+            if self._chat.tools:
+                await asyncio.to_thread(self._chat.tools.load)
             with suppress(KeepthreadError, OSError):
                 await self._prune()
                 # The first context of a process is slow; what it needs is loaded by a search.

@@ -15,8 +15,9 @@ from keepthread.apps.cli.chat.orchestrator import agents_of, close_models
 from keepthread.apps.cli.chat.signals import Signals
 from keepthread.apps.cli.chat.startup import chat_counter
 from keepthread.apps.cli.chat.talk import VIEW, meta_of
+from keepthread.apps.cli.chat.tool_calls import ToolGate
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.settings.fields import numbers_of
+from keepthread.apps.cli.settings.fields import numbers_of, tools_of
 from keepthread.apps.cli.settings.load import Config
 from keepthread.apps.cli.settings.mcp import McpFile, read_servers
 from keepthread.apps.cli.settings.settings import DiscordSettings, MemorySettings, Settings
@@ -24,13 +25,24 @@ from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.apps.discord.conversations import Talks
 from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, Rules
-from keepthread.errors import InvalidInput, KeepthreadError, ModelCut
+from keepthread.errors import InvalidInput, KeepthreadError, ModelRefused
 from keepthread.memory.memory import DAY, Memory
 from keepthread.memory.turn import Turn
-from keepthread.orchestrator import Models, NamedAgent, Runnable, orchestrate
+from keepthread.orchestrator import (
+    Agent,
+    Event,
+    Limits,
+    Models,
+    NamedAgent,
+    Runnable,
+    ToolsRefused,
+    orchestrate,
+)
 from keepthread.orchestrator.mcp import Servers
+from keepthread.orchestrator.models import NO_TEXT, Counted, Spent
+from keepthread.orchestrator.types import EventHandler, noop
 from keepthread.protocols import ChatModel
-from keepthread.types import Message, Reply
+from keepthread.types import Message
 
 if TYPE_CHECKING:
     from keepthread.apps.discord.bot import DiscordBot
@@ -39,15 +51,33 @@ if TYPE_CHECKING:
 _BROKEN_OFF: Final = "\n-# (the answer broke off)"
 
 
-def chatting(model: ChatModel) -> AnswerFunction:
-    """Return what asks a model, as a chat does."""
+def chatting(
+    model: ChatModel,
+    *,
+    memory_tools: bool = False,
+    limits: Limits | None = None,
+    tell: Callable[[str], object] = noop,
+) -> AnswerFunction:
+    """Return what asks a model, as a chat does, with `memory_tools` if they are wanted.
+
+    These note facts about the person who asks, and search the messages of the channel.
+    """
+    takes_tools = True
+
+    def on_event(event: Event) -> None:
+        nonlocal takes_tools
+        if isinstance(event, ToolsRefused):
+            takes_tools = False
+            tell(f"{model.name} takes no tools, and was asked without them: {event.reason}")
 
     async def answer(asked: DiscordQuestion) -> str:
         opened = asked.session.turn(
             asked.text, id=asked.id, author=asked.author, attachments=asked.attachments
         )
+        own = memory_tools and takes_tools
+        agent = Agent(model, (), asked.session, view=VIEW, memory_tools=own, limits=limits)
         async with opened as turn:
-            stored = turn.answer or await _said(turn, model)
+            stored = turn.answer or await _said(turn, agent, on_event)
         if stored is None:
             return ""
         return stored.content + (_BROKEN_OFF if stored.meta.get("truncated") else "")
@@ -55,27 +85,17 @@ def chatting(model: ChatModel) -> AnswerFunction:
     return answer
 
 
-async def _said(turn: Turn, model: ChatModel) -> Message | None:
+async def _said(turn: Turn, agent: Agent, on_event: EventHandler) -> Message | None:
     """Return what a model says, as stored; None if it says nothing."""
-    context = await turn.context(VIEW)
-    text, reply = "", Reply(truncated=True)
-    stream = model.stream(context.messages, system=context.system)
+    spent = Spent()
     try:
-        async for piece in stream:
-            if isinstance(piece, Reply):
-                reply = piece
-            else:
-                text += piece
-    except ModelCut:
-        if not text:
+        reply = await agent.answer(turn, Counted(agent.model, spent), on_event)
+    except ModelRefused as error:
+        if str(error) != NO_TEXT:
             raise
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
-    if not text.strip():
         return None
-    meta = meta_of(model.name, reply.usage, truncated=reply.truncated)
-    return await turn.finish(Message(role="assistant", content=text, meta=meta))
+    meta = meta_of(agent.model.name, spent.usage, truncated=reply.truncated)
+    return await turn.finish(Message(role="assistant", content=reply.content, meta=meta))
 
 
 def orchestrating(
@@ -125,10 +145,17 @@ async def run(
         _memory(call.config, model, environ, agents) as memory,
         Servers(found.servers, on_event=call.warn) as servers,
     ):
-        orchestrator = orchestrating(Models.all(model), servers.tools, agents)
+        tools = _guarded(servers, settings.discord, call.warn)
         talks = Talks(
             memory,
-            orchestrator if planned else chatting(model),
+            orchestrating(Models.all(model), tools, agents)
+            if planned
+            else chatting(
+                model,
+                memory_tools=settings.memory.tools and settings.memory.enabled,
+                limits=Limits(stage_seconds=settings.model.max_seconds),
+                tell=call.warn,
+            ),
             system=settings.chat.system or SYSTEM,
             by_person=settings.discord.session == "channel_and_user",
         )
@@ -141,6 +168,14 @@ async def run(
             await serving
         pruning.cancel()
     return signals.status
+
+
+def _guarded(
+    servers: Servers, settings: DiscordSettings, tell: Callable[[str], object]
+) -> list[Runnable]:
+    """Return the tools; of those with side effects, the settings name those that may run."""
+    gate = ToolGate(tools_of(settings.allowed_tools), setting="discord.allowed_tools", tell=tell)
+    return [gate.guard(each, servers.sources[each.tool.name]) for each in servers.tools]
 
 
 async def _prune(memory: Memory, settings: MemorySettings, tell: Callable[[str], object]) -> None:

@@ -1,8 +1,9 @@
 """Kinds of settings: each checks the value of a file or the text of a variable."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any, Final, NamedTuple, TypeGuard, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
+from urllib.parse import quote, unquote
 
 from keepthread.stores.validation import MAX_COUNT, MAX_ID
 
@@ -10,6 +11,10 @@ _TRUTHS: Final = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
+
+
+ToolName: TypeAlias = tuple[str, str]
+"""The name of a server in `mcp.json`, and the server's own name of a tool."""
 
 
 class ValueKind(NamedTuple):
@@ -134,6 +139,31 @@ def numbers_of(value: object) -> list[int]:
     return [int(word) if word.isascii() and word.isdigit() else 0 for word in words]
 
 
+def _are_tools(value: object) -> bool:
+    names = tools_of(value)
+    return isinstance(value, str) and bool(names) and all(map(all, names))
+
+
+def tools_of(value: object) -> list[ToolName]:
+    """Return the tools in a setting; one that is not SERVER/TOOL lacks a name."""
+    words = str("" if value is None else value).replace(",", " ").split()
+    pairs = [word.partition("/") for word in words]
+    return [(_read(server), "" if "/" in tool else _read(tool)) for server, _, tool in pairs]
+
+
+def tools_text(tools: Iterable[ToolName]) -> str:
+    """Return tools as a setting has them; a server chooses the names, so separators are escaped."""
+    return ", ".join(f"{_written(server)}/{_written(tool)}" for server, tool in tools)
+
+
+def _read(name: str) -> str:
+    return unquote(name, errors="surrogatepass")
+
+
+def _written(name: str) -> str:
+    return quote(name, safe="", errors="surrogatepass")
+
+
 def _is_variable(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isidentifier() and value.isupper()
 
@@ -158,5 +188,8 @@ NUMBERS: Final = ValueKind(
 )
 NAMES: Final = listed(NAME, ",", "one or several names, as a list or with commas between them")
 LINES: Final = listed(TEXT, "\n", "one or several texts, as a list or each on its own line")
+TOOLS: Final = ValueKind(
+    "tools as SERVER/TOOL, such as weather/alert, with commas between them", _are_tools
+)
 POSITIVE: Final = number("a number above 0", lambda value: value > 0)
 NOT_NEGATIVE: Final = number("a number from 0", lambda value: value >= 0)

@@ -5,10 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IWOTH
-from typing import Final
+from typing import Any, Final
 
+from keepthread.apps.cli.settings.fields import ToolName, tools_of, tools_text
 from keepthread.apps.cli.settings.settings import KEYS, Settings, settings_of
-from keepthread.apps.cli.settings.sources import Layer, Value, of_environment, of_file, of_flags
+from keepthread.apps.cli.settings.sources import (
+    Layer,
+    Value,
+    entries_in,
+    of_environment,
+    of_file,
+    of_flags,
+)
 from keepthread.errors import InvalidInput
 from keepthread.stores.private_files import private_file
 from keepthread.stores.validation import show
@@ -16,6 +24,7 @@ from keepthread.types import JSON
 
 CONFIG_VARIABLE: Final = "KEEPTHREAD_CONFIG"
 PROJECT_FILE: Final = "keepthread.yaml"
+MCP_FILE: Final = "mcp.json"
 DEFAULT: Final = "default"
 _EITHER: Final = (("memory.url", "memory.storage_path"), ("embedder.url", "embedder.folder"))
 
@@ -77,6 +86,11 @@ def config_file(environ: Mapping[str, str]) -> Path:
     import platformdirs  # noqa: PLC0415 - what the extra brings
 
     return platformdirs.user_config_path("keepthread", appauthor=False) / "config.yaml"
+
+
+def mcp_file(environ: Mapping[str, str]) -> Path:
+    """Return where a person's own servers of tools are named, or would be: beside the settings."""
+    return config_file(environ).with_name(MCP_FILE)
 
 
 def project_file(folder: Path) -> Path | None:
@@ -174,3 +188,53 @@ def write_private(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with private_file(path) as write:
         write(text.encode())
+
+
+_ALLOWED: Final = "chat.allowed_tools"
+
+
+def allow_tool(path: Path, tool: ToolName) -> None:
+    """Add a tool to those that run without a question, in a person's own settings."""
+    data = path.read_bytes() if path.exists() else b""
+    before = {entry.key: entry.value for entry in entries_in(data, path)}
+    allowed = tools_of(before.get(_ALLOWED))
+    if tool in allowed:
+        return
+    value = tools_text([*allowed, tool])
+    text = _with_value(data.decode(), _ALLOWED, value)
+    try:
+        after = {entry.key: entry.value for entry in entries_in(text.encode(), path)}
+    except InvalidInput:
+        after = {}
+    before.pop("chat", None)  # the block was empty
+    if after != {**before, _ALLOWED: value}:
+        raise InvalidInput(f"{path} cannot be changed; write {_ALLOWED}: {value} into it by hand")
+    write_private(path, text)
+
+
+def _with_value(text: str, key: str, value: str) -> str:
+    """Return the text of a settings file with one value set; its other text stays as it is."""
+    import yaml  # noqa: PLC0415 - only where there is a file
+
+    section, _, name = key.partition(".")
+    line = f'{name}: "{value}"'
+    reader: Any = yaml
+    top: Any = reader.compose(text, reader.SafeLoader)
+    blocks: dict[str, tuple[Any, Any]] = {}
+    if top is not None:
+        blocks = {each.value: (each, inner) for each, inner in top.value}
+    if section not in blocks:
+        return f"{text.rstrip()}\n\n{section}:\n  {line}\n".lstrip("\n")
+    begins, block = blocks[section]
+    if block.id == "scalar":  # it is empty
+        at, put = begins.end_mark.index + 1, f"\n  {line}"
+        return f"{text[:at]}{put}{text[at:]}"
+    for each, old in block.value:
+        if each.value == name:
+            start, end = old.start_mark.index, old.end_mark.index
+            return f'{text[:start]}{"" if start < end else " "}"{value}"{text[end:]}'
+    if block.flow_style:
+        at = block.start_mark.index + 1
+        return f"{text[:at]}{line}{', ' if block.value else ''}{text[at:]}"
+    first = block.value[0][0].start_mark
+    return f"{text[: first.index]}{line}\n{' ' * first.column}{text[first.index :]}"

@@ -9,12 +9,11 @@ from stat import S_IWOTH
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.apps.cli.settings.fields import POSITIVE, TEXT, TRUTH, WEB, ValueKind, choice, whole
-from keepthread.apps.cli.settings.load import config_file, project_file
+from keepthread.apps.cli.settings.load import MCP_FILE, mcp_file, project_file
 from keepthread.errors import InvalidInput
 from keepthread.orchestrator.mcp import Rule, Server
 from keepthread.stores.validation import show
 
-NAME: Final = "mcp.json"
 _SERVERS: Final = "mcpServers"
 _LARGEST: Final = 1 << 20
 _VARIABLE: Final = re.compile(r"\$\{([^}]*)\}")
@@ -51,11 +50,6 @@ class McpFile(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def mcp_file(environ: Mapping[str, str]) -> Path:
-    """Return where a person's own servers are named, or would be: beside the settings."""
-    return config_file(environ).with_name(NAME)
-
-
 def read_servers(environ: Mapping[str, str], folder: Path) -> McpFile:
     """Return the servers that a person named; a project can name none.
 
@@ -72,10 +66,10 @@ def _refused(own: Path, folder: Path) -> list[str]:
     project = project_file(folder)
     places = {folder, project.parent if project else folder}
     return [
-        f"{place / NAME} is not used: a project may start no programs and name no servers;"
+        f"{place / MCP_FILE} is not used: a project may start no programs and name no servers;"
         f" copy what you trust into {own}"
         for place in sorted(places)
-        if (place / NAME).is_file() and not (own.exists() and own.samefile(place / NAME))
+        if (place / MCP_FILE).is_file() and not (own.exists() and own.samefile(place / MCP_FILE))
     ]
 
 

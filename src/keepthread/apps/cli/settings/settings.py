@@ -16,6 +16,7 @@ from keepthread.apps.cli.settings.fields import (
     POSITIVE,
     STORE,
     TEXT,
+    TOOLS,
     TRUTH,
     VARIABLE,
     WEB,
@@ -84,6 +85,13 @@ class MemorySettings:
         choice("session", "owner"),
         "Where the model may look for earlier messages: the session, or all of its owner.",
         project=False,  # another project's file must not open other conversations
+    )
+    tools: bool = setting(
+        True,
+        TRUTH,
+        "Whether the model may note facts and search earlier messages: `remember`,"
+        " `search_memory`.",
+        project=False,  # what is noted is known in every project
     )
     auto_prune_days: int | None = setting(
         None,
@@ -240,6 +248,13 @@ class ChatSettings:
         project=False,  # it starts programs
         flag="--orchestrate",
     )
+    allowed_tools: str | None = setting(
+        None,
+        optional(TOOLS),
+        "The tools with side effects that run without a question, as `SERVER/TOOL`; `always` adds"
+        " to them, and `-p` and pipes run no others.",
+        project=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +306,12 @@ class DiscordSettings:
         300.0,
         NOT_NEGATIVE,
         "How many seconds back it looks, after a pause, for messages that it missed.",
+    )
+    allowed_tools: str | None = setting(
+        None,
+        optional(TOOLS),
+        "The tools with side effects that everyone who may write to the bot can cause to run.",
+        project=False,
     )
     base_url: str | None = setting(
         None,

@@ -30,9 +30,12 @@ def entries(path: Path) -> list[Entry]:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise InvalidInput(f"{path} is larger than 1 MB; it is not a settings file")
-    if not data.strip():
-        return []
-    return _Reading(path).entries(data)
+    return entries_in(data, path)
+
+
+def entries_in(data: bytes, path: Path) -> list[Entry]:
+    """Return the settings in what a file has, or would have."""
+    return _Reading(path).entries(data) if data.strip() else []
 
 
 class _Reading:

@@ -49,11 +49,15 @@ async def plan(chat: Chat, _: str) -> None:
 
 
 async def tools(chat: Chat, _: str) -> None:
-    """List the tools, and the state of their servers."""
-    found = _orchestrator(chat).tools
-    runnable = await found.ready()
-    rows = [(each.tool.name, _kept(each.cache_turns, each.side_effects)) for each in runnable]
-    rows += [(state.name, state.problem) for state in found.states if state.problem]
+    """List the tools that the model is offered, and the state of their servers."""
+    found = chat.orchestrator.tools if chat.orchestrator else chat.tools and chat.tools.servers
+    rows: list[tuple[str, str]] = []
+    if found:
+        runnable = await found.ready()
+        rows = [(each.tool.name, _kept(each.cache_turns, each.side_effects)) for each in runnable]
+        rows += [(state.name, state.problem) for state in found.states if state.problem]
+    if chat.tools:
+        rows += [(tool.name, "a tool of the memory") for tool in chat.tools.memory_tools]
     if rows:
         chat.person.screen.rows(rows, "", "")
     else:

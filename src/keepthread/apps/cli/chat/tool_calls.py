@@ -1,0 +1,169 @@
+"""Run the tools that a model calls in a chat, and ask before one with side effects runs."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+from keepthread.apps.cli.chat.plain import Permission, ToolDisplay
+from keepthread.apps.cli.chat.steps import used_line
+from keepthread.apps.cli.chat.talk import ended
+from keepthread.apps.cli.sanitize import sanitize
+from keepthread.apps.cli.settings.fields import ToolName, tools_text
+from keepthread.errors import InvalidInput, KeepthreadError, ToolError
+from keepthread.memory.tool_calls import INTERRUPTED
+from keepthread.memory.turn import Turn
+from keepthread.orchestrator import Limits, Runnable, Subtask, Used
+from keepthread.orchestrator.agent import MEMORY_TOOLS
+from keepthread.orchestrator.specialist import ToolUse, with_distinct_calls
+from keepthread.types import JSON, Message, Reply
+
+Ask: TypeAlias = Callable[[str], Awaitable[Permission]]
+
+LIMITS: Final = Limits(tool_seconds=3600.0)
+"""A call may wait for the person; each server has a shorter limit of its own."""
+_LONGEST_ARGUMENTS: Final = 1000
+_REFUSED: Final = "the user did not allow this call; do not repeat it; continue without it"
+
+
+async def run_calls(
+    turn: Turn,
+    reply: Reply,
+    runnable: Sequence[Runnable],
+    memory_tools: Collection[str],
+    *,
+    recorded: Callable[[], object],
+    display: ToolDisplay | None,
+) -> None:
+    """Record what a model said, run all that it calls, and show each call in one line.
+
+    `recorded` is called once the text is stored with the calls. If this is cancelled, the calls
+    that have no result yet get one that says so.
+    """
+    reply = with_distinct_calls(reply)
+    task = Subtask("", turn.user.content)
+    used: list[Used] = []
+
+    def note(name: str, given: Mapping[str, JSON], cached: bool, failed: str) -> None:
+        used.append(Used(task, name, given, cached, failed))
+
+    own = {name: MEMORY_TOOLS[name] for name in memory_tools}
+    tools = {each.tool.name: each for each in runnable} | own
+    use = ToolUse(turn, tools, LIMITS, note, frozenset(own))
+    recording = asyncio.ensure_future(use.record(reply))
+    try:
+        await asyncio.shield(recording)
+        recorded()
+        if display:
+            display.working([f"{sanitize(call.name)} is running" for call in reply.tool_calls])
+        await use.call(reply)
+    except asyncio.CancelledError:
+        await ended(recording)
+        if not recording.cancelled() and recording.exception() is None:
+            recorded()
+            with suppress(KeepthreadError, OSError):  # an open call is quoted by later contexts
+                await turn.append(*_interrupted(reply))
+        raise
+    finally:
+        if display:
+            for each in used:
+                await display.called(f"· {used_line(each)}")
+
+
+def _interrupted(reply: Reply) -> list[Message]:
+    """Return results for calls that have none; of two results of a call, the first stays."""
+    return [
+        Message(role="tool", content=INTERRUPTED, tool_call_id=call.id, name=call.name)
+        for call in reply.tool_calls
+    ]
+
+
+class ToolGate:
+    """Lets a tool with side effects run only where the person or their settings allow it."""
+
+    def __init__(
+        self,
+        allowed: Iterable[ToolName],
+        *,
+        setting: str,
+        ask: Ask | None = None,
+        save: Callable[[ToolName], object] | None = None,
+        tell: Callable[[str], object],
+    ) -> None:
+        """Take what the settings allow, and how to ask; without `ask`, all else is refused.
+
+        `setting` names the setting, `save` adds a tool to it.
+        """
+        self._allowed = set(allowed)
+        self._setting = setting
+        self._ask = ask
+        self._save = save
+        self._tell = tell
+        self._asking = asyncio.Lock()
+        self._question: object = None
+        self._denied: set[ToolName] = set()
+        self._results: dict[tuple[ToolName, str], JSON] = {}
+        self._earlier: dict[tuple[ToolName, str], JSON] = {}
+
+    def begin(self, question: object) -> None:
+        """Begin with a question, or begin again with the same one, as after an outage.
+
+        In the second case a call that was carried out is not carried out again.
+        """
+        if question is not self._question:
+            self._denied.clear()
+            self._results.clear()
+        self._question = question
+        self._earlier = dict(self._results)
+
+    def guard(self, tool: Runnable, name: ToolName) -> Runnable:
+        """Return a tool that runs only if it is allowed; else the model gets the refusal."""
+        if not tool.side_effects:
+            return tool
+
+        async def run(**arguments: JSON) -> JSON:
+            call = (name, json.dumps(arguments, sort_keys=True))
+            if call in self._earlier:
+                return self._earlier.pop(call)
+            await self._check(name, arguments)
+            result = self._results[call] = await tool.run(**arguments)
+            return result
+
+        return tool._replace(run=run)
+
+    async def _check(self, name: ToolName, arguments: Mapping[str, JSON]) -> None:
+        async with self._asking:  # one question at a time
+            if name in self._allowed:
+                return
+            if self._ask is None:
+                raise ToolError(
+                    "this tool may change something, and nobody can be asked here; the user can"
+                    f" allow it in the settings: {self._setting}: {tools_text([name])}"
+                )
+            if name not in self._denied:
+                answer = await self._ask(_shown(name, arguments))
+                if answer != "no":
+                    self._allowed.add(name)
+                    if answer == "always":
+                        await self._keep(name)
+                    return
+                self._denied.add(name)
+            raise ToolError(_REFUSED)
+
+    async def _keep(self, name: ToolName) -> None:
+        if self._save is None:
+            return
+        try:
+            await asyncio.to_thread(self._save, name)
+        except (InvalidInput, OSError) as error:
+            self._tell(f"allowed in this chat only: {error}")
+
+
+def _shown(name: ToolName, arguments: Mapping[str, JSON]) -> str:
+    """Return a call as the person decides on it."""
+    server, tool = name
+    given = json.dumps(arguments, ensure_ascii=False)
+    rest = len(given) - _LONGEST_ARGUMENTS
+    more = f" … and {rest:,} characters more" if rest > 0 else ""
+    return sanitize(f"{tool} of {server} wants to run with {given[:_LONGEST_ARGUMENTS]}{more}")

@@ -1,0 +1,175 @@
+"""Tools in a plain chat: asked before they change something, shown, recorded, and refused."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from keepthread.testing.script import Received
+from keepthread.testing.server import Gate, Say, ScriptedServer
+from keepthread.types import ToolCall
+from tests.chatting import Chat, home
+from tests.test_docs import ROOT
+from tests.weather import results_in
+
+
+def calling(name: str, id: str = "call_1", **arguments: Any) -> ToolCall:
+    return ToolCall(id=id, name=name, arguments=json.dumps(arguments))
+
+
+def with_tools(folder: Path, **rules: Any) -> Path:
+    """Name a server of tools in the settings of a home; return where it notes what it is asked."""
+    journal = folder / "journal"
+    server = {
+        "command": sys.executable,
+        "args": ["-m", "tests.mcp_servers.weather", str(journal)],
+        "env": {"PYTHONPATH": str(ROOT)},
+        "allow": ["weather", "forecast", "fail"],
+        "tools": rules,
+    }
+    config = folder / "config" / "keepthread"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "mcp.json").write_text(json.dumps({"mcpServers": {"sky": server}}))
+    return journal
+
+
+def weatherman(asked: Received) -> str | Say:
+    """Call the tool for each question, and answer with its result."""
+    if results := results_in(asked):
+        return f"It is so: {results[-1]}"
+    return Say("Let me see.", tool_calls=[calling("weather", city="Lima")])
+
+
+def choose(chat: Chat, words: str) -> None:
+    chat.sees_at_cursor("[n]o")
+    chat.terminal.type(words)
+    chat.key("enter")
+    chat.asked()
+
+
+def test_119_a_tool_with_side_effects_is_asked_for_once_and_each_call_is_a_line(
+    tmp_path: Path,
+) -> None:
+    journal = with_tools(tmp_path)
+    with ScriptedServer(otherwise=weatherman) as server, home(tmp_path, server).chat() as chat:
+        chat.send("How warm is it?")
+        chat.sees('weather of sky wants to run with {"city": "Lima"}')
+        choose(chat, "y")
+        chat.sees('weather {"city": "Lima"}')
+        chat.sees("It is so: 19 °C in Lima")
+        shown = chat.say("And now?")
+        assert "wants to run" not in shown
+        assert 'weather {"city": "Lima"}' in shown
+        assert "Let me see." in shown
+        chat.leave()
+    names = [tool["function"]["name"] for tool in server.requests[0].body["tools"]]
+    assert names == ["weather", "forecast", "fail", "remember", "search_memory"]
+    assert journal.read_text().count("weather Lima") == 2
+
+
+def test_119_always_is_stored_in_the_settings_and_holds_for_pipes_too(tmp_path: Path) -> None:
+    journal = with_tools(tmp_path)
+    settings = tmp_path / "config" / "keepthread" / "config.yaml"
+    settings.write_text("# mine\nchat:\n  markdown: true  # pretty\n")
+    with ScriptedServer(otherwise=weatherman) as server:
+        place = home(tmp_path, server)
+        refused = place.run("chat", "-p", "How warm is it?")
+        assert refused.returncode == 0
+        assert b"nobody can be asked here" in refused.stdout
+        assert not journal.exists() or "Lima" not in journal.read_text()
+        with place.chat() as chat:
+            chat.send("How warm is it?")
+            choose(chat, "a")
+            chat.leave()
+        assert settings.read_text() == (
+            '# mine\nchat:\n  allowed_tools: "sky/weather"\n  markdown: true  # pretty\n'
+        )
+        done = place.run("chat", "-p", "How warm is it?")
+        assert done.stdout.decode() == "Let me see.\nIt is so: 19 °C in Lima\n"
+        assert '· weather {"city": "Lima"}' in done.stderr.decode()
+        said = json.loads(place.run("--json", "chat", said="How warm is it?").stdout)
+        assert said["answer"] == "It is so: 19 °C in Lima"
+    assert journal.read_text().count("weather Lima") == 3
+    assert server.refused == []
+
+
+def test_119_a_refusal_is_told_to_the_model_and_a_servers_hint_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    journal = with_tools(tmp_path, weather={"side_effects": False})
+
+    def eager(asked: Received) -> str | Say:
+        results = results_in(asked)
+        name = ("forecast", "weather", "forecast")[len(results)] if len(results) < 3 else ""
+        given: dict[str, Any] = {"city": "Lima"} | ({"days": 2} if name == "forecast" else {})
+        return Say(tool_calls=[calling(name, **given)]) if name else f"All: {results}"
+
+    with ScriptedServer(otherwise=eager) as server, home(tmp_path, server).chat() as chat:
+        chat.send("How will it be?")
+        chat.sees("forecast of sky wants to run with")
+        choose(chat, "n")
+        assert "the user did not allow this call" in " ".join(results_in(server.requests[1]))
+        assert "19 °C in Lima" in " ".join(results_in(server.requests[2]))
+        assert chat.seen.count("wants to run") == 1, "no once is no for this question"
+        assert "has side_effects" in chat.say("/tools")
+        chat.leave()
+    assert "forecast" not in journal.read_text()
+    assert len(server.requests) == 4
+
+
+def test_what_was_typed_before_the_question_does_not_answer_it(tmp_path: Path) -> None:
+    journal, gate = with_tools(tmp_path), Gate()
+    call = Say(tool_calls=[calling("weather", city="Lima")], hold=gate, hold_after=0)
+    with ScriptedServer([call, "As you wish."]) as server, home(tmp_path, server).chat() as chat:
+        chat.send("How warm is it?")
+        assert gate.reached.wait(60)
+        chat.terminal.type("y\r")
+        gate.open()
+        chat.sees_at_cursor("[n]o")
+        chat.key("ctrl-c")
+        chat.asked()
+        assert "stopped" in chat.seen
+        chat.leave()
+    assert "Lima" not in journal.read_text()
+    assert len(server.requests) == 1
+
+
+def test_232_what_a_person_asks_to_remember_is_known_in_the_next_session(tmp_path: Path) -> None:
+    call = calling("remember", text="The user is vegetarian.", value="vegetarian")
+    with ScriptedServer([Say(tool_calls=[call]), "Noted.", "Lentils."]) as server:
+        place = home(tmp_path, server)
+        with place.chat() as chat:
+            assert "· remember" in chat.say("Remember that I'm vegetarian.")
+            shown = chat.say("/facts")
+            assert re.search(r"vegetarian.* · 20\d\d-\d\d-\d\d-\w{4} 1$", shown, re.MULTILINE)
+            chat.leave()
+        with place.chat() as chat:
+            chat.say("What shall I cook?")
+            chat.leave()
+    assert "The user is vegetarian." in server.requests[-1].context
+    names = [tool["function"]["name"] for tool in server.requests[0].body["tools"]]
+    assert names == ["remember", "search_memory"]
+
+
+def test_232_memory_tools_can_be_switched_off(tmp_path: Path) -> None:
+    with ScriptedServer(otherwise="Yes.") as server:
+        place = home(tmp_path, server)
+        assert place.run("chat", "-p", "On?").returncode == 0
+        assert place.run("chat", "-p", "Off?", KEEPTHREAD_MEMORY_TOOLS="false").returncode == 0
+        assert place.run("chat", "--no-memory", "-p", "None?").returncode == 0
+    assert ["tools" in each.body for each in server.requests] == [True, False, False]
+
+
+def test_a_service_that_refuses_tools_is_asked_once_more_without(tmp_path: Path) -> None:
+    def strict(asked: Received) -> str | Say:
+        if "tools" in asked.body:
+            return Say(status=400, message="this model does not support tools")
+        return "Plainly."
+
+    with ScriptedServer(otherwise=strict) as server, home(tmp_path, server).chat() as chat:
+        assert "Plainly." in chat.say("One?")
+        chat.sees("scripted takes no tools, and was asked without them")
+        assert "takes no tools" not in chat.say("Two?")
+        chat.leave()
+    assert ["tools" in each.body for each in server.requests] == [True, False, False]
