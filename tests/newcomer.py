@@ -1,5 +1,6 @@
 """First use, as a newcomer has it: an empty environment, a shell, and what is typed into it."""
 
+import json
 import os
 import re
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from keepthread.testing.server import Received, ScriptedServer
-from tests.chatting import Chat
+from tests.chatting import Chat, home
 from tests.terminal import Terminal
+from tests.weather import mind
 
 ROOT: Final = Path(__file__).parents[1]
 JAKARTA: Final = "What is the weather in Jakarta?"
@@ -80,6 +82,38 @@ def first_chat(folder: Path) -> FirstChat:
         shell.ask("keepthread chat --continue", TOKYO)
         seen = terminal.transcript.removesuffix("\n$").replace(server.openai, _SERVED)
         return FirstChat(_INSTALLING.sub(r"\1…\n", seen), shell.commands, shell.seconds)
+
+
+PLANNED: Final = (
+    "What's the weather in Jakarta?",
+    "How about Tokyo?",
+    "memory:status",
+    "memory:clear",
+    "How about Oslo?",
+)
+
+
+def planned_chat(folder: Path) -> str:
+    """Ask for the weather in two cities, look at the memory, clear it, and ask on."""
+    server = {
+        "command": sys.executable,
+        "args": ["-m", "tests.mcp_servers.sky", str(folder / "journal")],
+        "env": {"PYTHONPATH": str(ROOT)},
+        "allow": ["weather"],
+    }
+    config = folder / "config" / "keepthread"
+    config.mkdir(parents=True)
+    (config / "mcp.json").write_text(json.dumps({"mcpServers": {"sky": server}}))
+    with (
+        ScriptedServer(otherwise=mind, models=["qwen3:8b"]) as service,
+        home(folder, service, KEEPTHREAD_MODEL_NAME="qwen3:8b").chat(
+            "--orchestrate", columns=200
+        ) as chat,
+    ):
+        for words in PLANNED:
+            chat.say(words)
+        chat.leave()
+        return f"$ keepthread chat --orchestrate\n{chat.seen}".replace(str(folder), "~").rstrip()
 
 
 def _home(folder: Path) -> Path:

@@ -396,3 +396,19 @@ async def test_168_a_summary_of_3000_bytes_is_shown_whole_by_default() -> None:
                 assert all(line in told[0] for line in text.splitlines())
                 whole += 1
         assert whole > 30
+
+
+async def test_a_late_result_is_explained_where_no_calls_are_shown() -> None:
+    views = {"chat": View(300, Window(tool_calls="none"))}
+    async with Memory.open("ram://", views=views, counter=Estimator()) as memory:
+        session = await memory.session("s")
+        call = ToolCall(id="c", name="look", arguments="{}")
+        await session.append(Message(role="assistant", tool_calls=[call]))
+        for number in range(40):
+            await session.add_message("user", f"Question {number}, in a dozen words or so.")
+        (late,) = await session.append(Message(role="tool", tool_call_id="c", content="found"))
+        await session.add_message("user", "And now?")
+        why = (await session.context()).why
+        assert why.left_out[0].first == 1  # its call is older than the window
+        said = [c.reason for c in why.choices if c.first <= late.seq <= c.last]
+        assert said == ["a tool call or its result, which this view does not show"]

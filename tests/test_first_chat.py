@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from keepthread.testing.server import ScriptedServer
-from scripts.transcript import PAGE, PLACE, written
+from scripts.transcript import PAGE, PLACE, PLANNED_PAGE, written
 from tests.chatting import home
-from tests.newcomer import COOLER, FirstChat, first_chat
+from tests.newcomer import COOLER, FirstChat, first_chat, planned_chat
 
 MOST_SECONDS = 120
 MOST_COMMANDS = 5
@@ -32,6 +32,23 @@ def test_a_newcomer_asks_a_follow_up_within_two_minutes_and_five_commands(seen: 
 def test_the_docs_show_what_a_newcomer_sees(seen: FirstChat) -> None:
     (shown,) = PLACE.findall(PAGE.read_text())
     told, real = (VERSION.sub(r"\1", text) for text in (shown, written(seen.transcript)))
+    assert told == real, "run scripts/transcript"
+
+
+VARIES = re.compile(r"\d{4}-\d\d-\d\d-\w+|[\d,]+(?= tokens)|(?<=tokens {8})[\d,]+")
+"""A session's id, and tokens: they depend on the vocabularies that are there."""
+
+
+def test_the_docs_show_a_chat_with_a_plan_that_is_cleared(tmp_path: Path) -> None:
+    seen = planned_chat(tmp_path)
+    jakarta, tokyo, status, cleared, oslo = seen.split("\n> ")[1:6]
+    assert "It is 32 °C in Jakarta." in jakarta
+    assert "It is 18 °C in Tokyo." in tokyo  # the router knew from memory what was asked
+    assert re.search(r"turns +2\n", status)
+    assert "Starting over" in cleared
+    assert "°C" not in oslo  # and knows it no more
+    (shown,) = PLACE.findall(PLANNED_PAGE.read_text())
+    told, real = (VARIES.sub("#", VERSION.sub(r"\1", text)) for text in (shown, written(seen)))
     assert told == real, "run scripts/transcript"
 
 

@@ -431,9 +431,9 @@ class WindowLayout:
             return
         first = self.window_start.first
         for block in self.callers:
-            if block.call.seq < first and not block.fault:
+            if block.call.seq < first:
                 late = [m for m in block.members() if m.seq > first]
-                self.account.add(late, "", "its call is older than the window")
+                self.account.add(late, "", block.fault or "its call is older than the window")
 
 
 def logged(messages: Sequence[Message]) -> list[Message]:
