@@ -404,8 +404,8 @@ async def test_a_late_result_is_explained_where_no_calls_are_shown() -> None:
         session = await memory.session("s")
         call = ToolCall(id="c", name="look", arguments="{}")
         await session.append(Message(role="assistant", tool_calls=[call]))
-        for number in range(40):
-            await session.add_message("user", f"Question {number}, in a dozen words or so.")
+        for number in range(9):
+            await session.add_message("user", f"Question {number}: " + "how " * 60)
         (late,) = await session.append(Message(role="tool", tool_call_id="c", content="found"))
         await session.add_message("user", "And now?")
         why = (await session.context()).why
