@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keepthread import Memory, Turn
 from keepthread.apps.cli.commands.discord import orchestrating
-from keepthread.errors import InvalidInput
+from keepthread.errors import InvalidInput, ModelRefused
 from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
 from keepthread.memory.facts.types import Fact
@@ -381,6 +381,92 @@ async def test_agents_that_cannot_be_are_refused() -> None:
     twice = [WEATHER, WEATHER]
     with pytest.raises(InvalidInput, match="two agents have the same name"):
         await orchestrate("Go.", None, (), Models.all(Crew().model), agents=twice)
+
+
+# --- the memory's own tools ---
+
+
+def noting(text: str) -> ToolCall:
+    return ToolCall(id="note", name="remember", arguments=json.dumps({"text": text}))
+
+
+async def test_something_to_remember_is_noted_by_who_answers() -> None:
+    def answer(messages: Sequence[Message], system: str) -> str | Reply:
+        if prompt("router") in system:
+            return '{"kind": "direct", "why": "It is to be remembered."}'
+        first = messages[-1].role == "user"
+        return Reply(tool_calls=[noting("I am vegetarian.")]) if first else "I will."
+
+    model, events = ScriptedModel([answer] * 20), list[Event]()
+    async with memory_here() as memory:
+        orchestrator = Orchestrator(memory, Models.all(model), memory_tools=True)
+        said = "Remember: I am vegetarian."
+        assert await orchestrator.process(said, "ana", on_event=events.append) == "I will."
+        (fact,) = await memory.facts("ana").list()
+        assert (fact.text, fact.state, fact.agent) == ("I am vegetarian.", "live", "")
+        assert [(source.session, source.seq) for source in fact.messages] == [("ana", 1)]
+        assert await memory.facts("bea").list() == []
+        other = await (await memory.session("other", owner="ana")).context()
+        assert "I am vegetarian." in "".join(message.content for message in other.messages)
+        calls = [call for call in model.calls if prompt("synthesizer") in call.system]
+        assert [tool.name for tool in calls[0].tools] == ["remember", "search_memory"]
+        assert [event.tool for event in events if isinstance(event, Used)] == ["remember"]
+        model = ScriptedModel([answer] * 20)
+        without = Orchestrator(memory, Models.all(model))
+        with pytest.raises(ModelRefused, match="no text"):
+            await without.process("Remember: I like tea.", "bea")
+        assert all(call.tools == () for call in model.calls)
+        assert await memory.facts("bea").list() == []
+
+
+async def test_who_answers_searches_where_the_memory_may_recall() -> None:
+    def answer(messages: Sequence[Message], system: str) -> str | Reply:
+        if prompt("router") in system:
+            return '{"kind": "direct", "why": "It was said."}'
+        if messages[-1].role == "tool":
+            return f"Found: {messages[-1].content}"
+        call = ToolCall(id="1", name="search_memory", arguments='{"query": "zebra"}')
+        return Reply(tool_calls=[call])
+
+    places: dict[Literal["session", "owner"], bool] = {"session": False, "owner": True}
+    for recall, found in places.items():
+        model = ScriptedModel([answer] * 3)
+        async with Memory.open("ram://", counter=Estimator(), recall=recall) as memory:
+            old = await memory.session("old", owner="ana")
+            await old.add_message("user", "The zebra is called Zoe.")
+            session = await memory.session("new", owner="ana")
+            given = (session, (), Models.all(model))
+            answered = await orchestrate("Where is the zebra?", *given, memory_tools=True)
+            assert ("Zoe" in answered.text) == found
+
+
+async def test_an_agent_notes_facts_for_itself_and_an_ordinary_specialist_none() -> None:
+    steps: list[dict[str, JSON]] = [
+        {"id": "a", "task": "Note the unit.", "agent": "plain"},
+        {"id": "b", "task": "Note it, too."},
+        {"id": "c", "task": "Note it again.", "agent": "weather"},
+    ]
+    crew = Crew(*steps, calls=[noting("Celsius, please.")])
+    events: list[Event] = []
+    agents = [WEATHER, NamedAgent(name="plain")]
+    async with memory_here() as memory:
+        session = await memory.session("s", owner="ana")
+        await orchestrate(
+            *("I said Celsius, please.", session, TOOLS, Models.all(crew.model)),
+            agents=agents,
+            memory_tools=True,
+            on_event=events.append,
+        )
+        offered = {call.messages[0].content: call.tools for call in crew.asked("specialist")}
+        assert [tool.name for tool in offered["Note the unit."]] == ["remember"]
+        assert [tool.name for tool in offered["Note it, too."]] == []
+        assert [tool.name for tool in offered["Note it again."]] == ["look"], "it has a list"
+        (fact,) = await memory.facts("ana").list()
+        assert (fact.agent, fact.state, fact.text) == ("plain", "quarantined", "Celsius, please.")
+        used = {event.subtask.id: event.failed for event in events if isinstance(event, Used)}
+        assert used["a"] == ""
+        assert used["b"].startswith("there is no such tool here")
+        assert used["c"].startswith("there is no such tool here")
 
 
 # --- on Discord ---

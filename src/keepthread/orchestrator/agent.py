@@ -176,17 +176,19 @@ class Orchestrator:
         system_prompt: str | None = None,
         limits: Limits | None = None,
         agents: Sequence[NamedAgent] = (),
+        memory_tools: bool = False,
     ) -> None:
         """Take the parts; the caller opens and closes them.
 
         `tools` may be the `tools` of `keepthread.orchestrator.mcp.Servers`. `system_prompt` is for
-        new sessions. The planner can give steps to `agents`.
+        new sessions. `agents` and `memory_tools` are those of `orchestrate`.
         """
         self.memory = memory
         self.models = models
         self.tools = tools
         self.limits = limits
         self.agents = agents
+        self.memory_tools = memory_tools
         self.system_prompt = system_prompt
 
     async def process(
@@ -212,6 +214,7 @@ class Orchestrator:
             id=id,
             limits=self.limits,
             agents=self.agents,
+            memory_tools=self.memory_tools,
             on_event=on_event,
         )
         return answer.text

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from keepthread.errors import KeepthreadError
 from keepthread.memory.delegation import CUT
+from keepthread.memory.facts.provenance import REMEMBER
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator.prompts import prompt
 from keepthread.orchestrator.specialist import Specialist, side_by_side
@@ -39,11 +40,14 @@ async def execute(
     limits: Limits,
     on_event: EventHandler,
     agents: Mapping[str, NamedAgent] | None = None,
+    memory_tools: Mapping[str, Runnable] | None = None,
 ) -> list[Result]:
     """Run a plan; each step is a delegated task of the turn, which records its result.
 
-    A step that names one of the agents gets its prompt, its model, its tools and its facts.
+    A step that names one of the agents gets its prompt, its model, its tools and its facts; and of
+    the memory's own tools `remember`, by which it notes facts for itself.
     """
+    own_tools = memory_tools or {}
     places = asyncio.Semaphore(limits.at_once)
     running: dict[str, asyncio.Task[Result]] = {}
 
@@ -67,13 +71,15 @@ async def execute(
         agent = (agents or {}).get(subtask.agent)
         names = agent.tools if agent and agent.tools else subtask.tools
         allowed = {name: tools[name] for name in names if name in tools}
+        if agent and (not agent.tools or REMEMBER in agent.tools):
+            allowed |= {name: own_tools[name] for name in own_tools if name == REMEMBER}
         snippet = _snippet(subtask, needed)
         child = turn.delegate(subtask.task, snippet=snippet, **_given(subtask, agent))
         async with child:
             if failed := [each.subtask.id for each in needed if each.failed]:
                 raise NotRun(f"it needs {', '.join(failed)}, which failed")
             asked = (agent.model if agent else None) or model
-            specialist = Specialist(child, subtask, allowed, asked, limits, on_event)
+            specialist = Specialist(child, subtask, allowed, asked, limits, on_event, own_tools)
             return child.answer or await specialist.work(child.finish)
 
     async with side_by_side() as group:

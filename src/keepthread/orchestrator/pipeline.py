@@ -16,6 +16,12 @@ from keepthread.orchestrator.models import Counted, Spent, deadline, streamed
 from keepthread.orchestrator.planner import as_plan, plan
 from keepthread.orchestrator.prompts import prompt
 from keepthread.orchestrator.router import as_route, route
+from keepthread.orchestrator.specialist import (
+    MEMORY_TOOLS,
+    ToolUse,
+    until_answered,
+    with_distinct_calls,
+)
 from keepthread.orchestrator.types import (
     Answer,
     EventHandler,
@@ -28,9 +34,11 @@ from keepthread.orchestrator.types import (
     Route,
     Routed,
     Runnable,
+    Subtask,
+    Used,
     noop,
 )
-from keepthread.types import Attachment, Reply
+from keepthread.types import JSON, Attachment, Reply
 
 Decision = TypeVar("Decision", Route, Plan)
 ROUTER: Final = "router"
@@ -49,13 +57,15 @@ async def orchestrate(  # noqa: PLR0913 - a request, and all that answers it
     attachments: Sequence[Attachment] = (),
     limits: Limits | None = None,
     agents: Sequence[NamedAgent] = (),
+    memory_tools: bool = False,
     on_event: EventHandler = noop,
 ) -> Answer:
     """Answer a request; without a session nothing is stored, but all else is the same.
 
     The request is stored first and the answer last; between them are the steps and their results.
     An id makes it safe to deliver the same request twice. The planner can give steps to `agents`.
-    `on_event` is called with events.
+    `memory_tools` offers `remember` and `search_memory` to the synthesizer, and `remember` to
+    agents. `on_event` is called with events.
     """
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -63,7 +73,8 @@ async def orchestrate(  # noqa: PLR0913 - a request, and all that answers it
         turn = await enter(session.turn(request, id=id, author=author, attachments=attachments))
         if (answer := turn.answer) is not None:
             return Answer(answer.content, message=answer)
-        answered = partial(run, limits=limits, agents=agents, on_event=on_event)
+        given: dict[str, Any] = {"agents": agents, "memory_tools": memory_tools}
+        answered = partial(run, limits=limits, on_event=on_event, **given)
         found = await answered(turn, request, tools, models)
         usage = found.usage._asdict() if found.usage else None
         message = await turn.finish(found.text, usage=usage, truncated=found.truncated)
@@ -78,6 +89,7 @@ async def run(
     *,
     limits: Limits | None = None,
     agents: Sequence[NamedAgent] = (),
+    memory_tools: bool = False,
     on_event: EventHandler = noop,
 ) -> Answer:
     """Find the answer to the request of a turn that has begun; the caller stores it."""
@@ -87,7 +99,9 @@ async def run(
     named = {each.name: _counted(each, spent) for each in agents}
     if len(named) < len(agents):
         raise InvalidInput("two agents have the same name; each agent needs a name of its own")
-    work = _Work(turn, request, known, counted, limits or Limits(), named, on_event)
+    own = MEMORY_TOOLS if memory_tools else {}
+    own = {name: own[name] for name in own if name not in known}  # a tool of the program wins
+    work = _Work(turn, request, known, counted, limits or Limits(), named, own, on_event)
     return (await work.answer())._replace(usage=spent.usage)
 
 
@@ -104,6 +118,7 @@ class _Work(NamedTuple):
     models: Models
     limits: Limits
     agents: Mapping[str, NamedAgent]
+    memory_tools: Mapping[str, Runnable]
     on_event: EventHandler
 
     async def answer(self) -> Answer:
@@ -112,8 +127,8 @@ class _Work(NamedTuple):
         results: list[Result] = []
         if plan:
             specialist = self.models.specialist
-            given = (self.tools, specialist, self.limits, self.on_event, self.agents)
-            results = await execute(plan, self.turn, *given)
+            given = (self.tools, specialist, self.limits, self.on_event)
+            results = await execute(plan, self.turn, *given, self.agents, self.memory_tools)
         reply = await self.said()
         return Answer(reply.content, route, plan, results, truncated=reply.truncated)
 
@@ -168,11 +183,27 @@ class _Work(NamedTuple):
         return decided
 
     async def said(self) -> Reply:
-        """Return the model's answer to the conversation with its steps and results."""
+        """Return the model's answer to the conversation with its steps and results.
+
+        It may call the memory's own tools before; they are recorded in the turn.
+        """
+        own = self.memory_tools
+        use = ToolUse(self.turn, own, self.limits, self.used, own)
+        return await until_answered(use, self.asked, self.limits.rounds if own else 0)
+
+    async def asked(self, may_call: bool) -> Reply:
+        """Return what the synthesizer says to the conversation as it is now."""
+        tools = [each.tool for each in self.memory_tools.values()] if may_call else []
         context = await self.turn.context(CHAT)
-        pieces = self.models.synthesizer.stream(context.messages, system=_orders(context.system))
-        seconds = self.limits.stage_seconds
-        return await streamed(pieces, stage="synthesizer", seconds=seconds, on_event=self.on_event)
+        told, orders = context.messages, _orders(context.system)
+        pieces = self.models.synthesizer.stream(told, system=orders, tools=tools)
+        seconds, on_event = self.limits.stage_seconds, self.on_event
+        reply = await streamed(pieces, stage="synthesizer", seconds=seconds, on_event=on_event)
+        return with_distinct_calls(reply)
+
+    def used(self, name: str, given: Mapping[str, JSON], cached: bool, failed: str) -> None:
+        """Report that the synthesizer used a tool."""
+        self.on_event(Used(Subtask("", self.request), name, given, cached, failed))
 
 
 def _assigned(plan: Plan, agents: Mapping[str, NamedAgent]) -> tuple[Plan, str]:

@@ -4,16 +4,20 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.ids import distinct_calls
 from keepthread.errors import InvalidInput, ModelRefused, ToolError, ToolUnavailable
+from keepthread.memory.facts.model_tools import TOOLS
 from keepthread.memory.tool_calls import run_tool
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator.models import NO_TEXT
-from keepthread.orchestrator.types import EventHandler, Limits, Runnable, Subtask, Used
+from keepthread.orchestrator.types import EventHandler, Limits, Runnable, Subtask, Used, noop
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Message, Reply, Tool, ToolCall
+
+MEMORY_TOOLS: Final = {tool.name: Runnable(tool, noop) for tool in TOOLS}
+"""`remember` and `search_memory`, to offer to a model; the memory runs them itself."""
 
 
 class ToolUse(NamedTuple):
@@ -60,7 +64,7 @@ class ToolUse(NamedTuple):
                 raise
 
         try:
-            if name in self.memory_tools:
+            if name in self.memory_tools and tool is self.tools.get(name):
                 await self.turn.memory_tool(name, given, call_id=id)
                 ran = True
             else:
@@ -96,28 +100,42 @@ class Specialist(NamedTuple):
     model: ChatModel
     limits: Limits
     on_event: EventHandler
+    memory_tools: Collection[str] = ()
+    """Those of the tools that are the memory's own."""
 
     async def work(self, finish: Callable[..., Awaitable[Message]]) -> Message:
         """Let the model call tools until it answers; finish with that answer and return it."""
-        use = ToolUse(self.child, self.tools, self.limits, self._used)
-        reply = await self._asked(tools=self.limits.rounds > 0)
-        for left in range(self.limits.rounds - 1, -1, -1):
-            if not reply.tool_calls:
-                break
-            await use.run(reply)
-            reply = await self._asked(tools=left > 0)
-        if not reply.content.strip():
-            raise ModelRefused(NO_TEXT)
+        use = ToolUse(self.child, self.tools, self.limits, self._used, self.memory_tools)
+        reply = await until_answered(use, self._asked, self.limits.rounds)
         return await finish(reply.content, truncated=reply.truncated)
 
     def _used(self, name: str, given: Mapping[str, JSON], cached: bool, failed: str) -> None:
         self.on_event(Used(self.subtask, name, given, cached, failed))
 
-    async def _asked(self, *, tools: bool) -> Reply:
+    async def _asked(self, may_call: bool) -> Reply:
         context = await self.child.context(budget=self.limits.prompt_tokens)
-        offered = [each.tool for each in self.tools.values()] if tools else []
+        offered = [each.tool for each in self.tools.values()] if may_call else []
         reply = await self.model.complete(context.messages, system=context.system, tools=offered)
         return with_distinct_calls(reply)
+
+
+async def until_answered(
+    use: ToolUse, ask: Callable[[bool], Awaitable[Reply]], rounds: int
+) -> Reply:
+    """Ask a model, and run the tools that it calls, until it answers or no round is left.
+
+    `ask` is given whether it may call tools. Calls after the last round are not run.
+    """
+    reply = await ask(rounds > 0)
+    for left in range(rounds - 1, -1, -1):
+        if not reply.tool_calls:
+            break
+        await use.run(reply)
+        reply = await ask(left > 0)
+    if not reply.content.strip():
+        raise ModelRefused(NO_TEXT)
+    # The provider's own items must not repeat calls that were not run.
+    return reply._replace(tool_calls=(), native=None) if reply.tool_calls else reply
 
 
 def with_distinct_calls(reply: Reply) -> Reply:

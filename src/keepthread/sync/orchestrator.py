@@ -27,11 +27,18 @@ class Orchestrator(Wrapper[AsyncOrchestrator]):
         system_prompt: str | None = None,
         limits: Limits | None = None,
         agents: Sequence[NamedAgent] = (),
+        memory_tools: bool = False,
     ) -> None:
         """Take the parts; the caller opens and closes the memory."""
         loop, wrapped = memory._loop, memory._wrapped  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - hidden from users only
         parts = AsyncOrchestrator(
-            wrapped, models, tools, system_prompt=system_prompt, limits=limits, agents=agents
+            wrapped,
+            models,
+            tools,
+            system_prompt=system_prompt,
+            limits=limits,
+            agents=agents,
+            memory_tools=memory_tools,
         )
         super().__init__(loop, parts)
         self.memory = memory
@@ -39,6 +46,7 @@ class Orchestrator(Wrapper[AsyncOrchestrator]):
         self.tools = tools
         self.limits = limits
         self.agents = agents
+        self.memory_tools = memory_tools
         self.system_prompt = system_prompt
 
     def process(
@@ -58,6 +66,7 @@ class Orchestrator(Wrapper[AsyncOrchestrator]):
             system_prompt=self.system_prompt,
             limits=self.limits,
             agents=self.agents,
+            memory_tools=self.memory_tools,
         )
         told = call.notify_caller(on_event)
         return call.run(orchestrator.process, message, user_id, id=id, on_event=told)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 from keepthread.context.quoting import sanitize
 from keepthread.context.sources import Shown
 from keepthread.context.trust import lowest, origin_of
-from keepthread.errors import InvalidInput, Stale
+from keepthread.errors import InvalidInput, Stale, Unsupported
 from keepthread.memory.facts.grounding import grounded
 from keepthread.memory.facts.provenance import (
     NOTED,
@@ -124,7 +124,7 @@ class MemoryTools:
         try:
             given = _arguments(arguments, tool)
             return await (self._remember if name == REMEMBER else self._find)(given)
-        except InvalidInput as error:
+        except (InvalidInput, Unsupported) as error:
             return f"error: {sanitize(str(error))}"
 
     async def _remember(self, given: Mapping[str, Any]) -> str:
