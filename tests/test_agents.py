@@ -23,6 +23,7 @@ from keepthread.orchestrator import (
     Orchestrator,
     Planned,
     Runnable,
+    ToolsRefused,
     Used,
     orchestrate,
 )
@@ -467,6 +468,26 @@ async def test_an_agent_notes_facts_for_itself_and_an_ordinary_specialist_none()
         assert used["a"] == ""
         assert used["b"].startswith("there is no such tool here")
         assert used["c"].startswith("there is no such tool here")
+
+
+async def test_a_service_that_takes_no_tools_is_asked_without_them() -> None:
+    refusal = ModelRefused("this model does not support tools")
+    plan = json.dumps({"steps": [{"id": "a", "task": "Look.", "agent": "plain"}]})
+    models = Models(
+        router=ScriptedModel([PLAN]),
+        planner=ScriptedModel([plan]),
+        specialist=ScriptedModel([refusal, "Seen."]),
+        synthesizer=ScriptedModel([refusal, "It is fine."]),
+    )
+    events: list[Event] = []
+    answer = await orchestrate(
+        *("Go.", None, (), models),
+        agents=[NamedAgent(name="plain")],
+        memory_tools=True,
+        on_event=events.append,
+    )
+    assert (answer.text, [result.text for result in answer.results]) == ("It is fine.", ["Seen."])
+    assert [event.reason for event in events if isinstance(event, ToolsRefused)] == [str(refusal)]
 
 
 # --- on Discord ---

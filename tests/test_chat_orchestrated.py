@@ -17,10 +17,12 @@ from keepthread.orchestrator import (
     Subtask,
     Used,
 )
+from keepthread.testing.script import Received, Say
 from keepthread.testing.server import ScriptedServer
+from keepthread.types import ToolCall
 from tests.chatting import home
 from tests.test_docs import ROOT
-from tests.weather import mind
+from tests.weather import mind, results_in, stage_of
 
 
 def with_weather(folder: Path) -> Path:
@@ -122,3 +124,39 @@ def test_a_plan_that_could_not_be_made_is_told() -> None:
     steps.take(Planned(None, "twice wrote nonsense"))
     told = ["answered by a plan", "no plan could be made: twice wrote nonsense"]
     assert steps.lines() == told
+
+
+def remembering(asked: Received) -> str | Say:
+    """Note what is to be remembered, after a word about it."""
+    if stage_of(asked) == "router":
+        return '{"kind": "direct", "why": "It is to be remembered."}'
+    if "Remember" not in asked.text or results_in(asked):
+        return "Noted, as you said."
+    arguments = json.dumps({"text": "I'm vegetarian."})
+    call = ToolCall(id="1", name="remember", arguments=arguments)
+    return Say("One moment.", tool_calls=[call])
+
+
+async def test_something_to_remember_is_known_in_the_next_session(tmp_path: Path) -> None:
+    with ScriptedServer(otherwise=remembering) as server:
+        place = home(tmp_path, server)
+        with place.chat("--orchestrate") as chat:
+            shown = chat.say("Remember that I'm vegetarian.")
+            assert shown.index("One moment.") < shown.index("· remember") < shown.index("Noted,")
+            assert "I'm vegetarian." in chat.say("/facts")
+            chat.leave()
+        said = await place.said()
+        assert said[-1] == "Noted, as you said."
+        assert "One moment." in said
+        synthesizer = [each for each in server.requests if stage_of(each) == "synthesizer"]
+        assert [tool["function"]["name"] for tool in synthesizer[0].body["tools"]] == [
+            "remember",
+            "search_memory",
+        ]
+        done = place.run("chat", "--orchestrate", "-p", "What do I eat?")
+        assert done.stdout == b"Noted, as you said.\n"
+        assert "I'm vegetarian." in server.requests[-1].context
+        off = {"KEEPTHREAD_MEMORY_TOOLS": "false"}
+        assert place.run("chat", "--orchestrate", "-p", "What?", **off).returncode == 0
+        assert "tools" not in server.requests[-1].body
+    assert server.refused == []

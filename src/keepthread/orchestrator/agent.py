@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Final
+from functools import partial
 
-from keepthread.errors import InvalidInput, ModelRefused
-from keepthread.memory.facts.model_tools import TOOLS
+from keepthread.errors import InvalidInput
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
 from keepthread.memory.turn import Turn
 from keepthread.models.request import stream_with_tools
-from keepthread.orchestrator.models import NO_TEXT, Counted, Spent, streamed
+from keepthread.orchestrator.models import Counted, Spent, streamed
 from keepthread.orchestrator.pipeline import orchestrate
-from keepthread.orchestrator.specialist import ToolUse, with_distinct_calls
+from keepthread.orchestrator.specialist import (
+    MEMORY_TOOLS,
+    ToolUse,
+    until_answered,
+    with_distinct_calls,
+)
 from keepthread.orchestrator.types import (
     Answer,
     AnswerPiece,
@@ -29,9 +33,6 @@ from keepthread.orchestrator.types import (
 )
 from keepthread.protocols import ChatModel
 from keepthread.types import JSON, Attachment, Message, Reply, Usage
-
-MEMORY_TOOLS: Final = {tool.name: Runnable(tool, noop) for tool in TOOLS}
-"""`remember` and `search_memory`, to offer to a model; the memory runs them itself."""
 
 
 class Agent:
@@ -127,22 +128,15 @@ class Agent:
             on_event(Used(task, name, given, cached, failed))
 
         use = ToolUse(turn, self.tools, self.limits, used, self._own)
-        left = self.limits.rounds
-        reply = await self._asked(turn, model, on_event, offered=left > 0)
-        while reply.tool_calls and left:
-            left -= 1
-            await use.run(reply)
-            reply = await self._asked(turn, model, on_event, offered=left > 0)
-        if not reply.content.strip():
-            raise ModelRefused(NO_TEXT)
-        # Calls after the last round are not run, so the provider's own items must not repeat them.
-        return reply._replace(tool_calls=(), native=None) if reply.tool_calls else reply
+        asked = partial(self._asked, turn, model, on_event)
+        return await until_answered(use, asked, self.limits.rounds)
 
     async def _asked(
-        self, turn: Turn, model: ChatModel, on_event: EventHandler, *, offered: bool
+        self, turn: Turn, model: ChatModel, on_event: EventHandler, may_call: bool
     ) -> Reply:
         context = await turn.context(self.view)
-        tools = [each.tool for each in self.tools.values()] if offered and not self._refused else []
+        may_call = may_call and not self._refused
+        tools = [each.tool for each in self.tools.values()] if may_call else []
 
         def refused(reason: str) -> None:
             self._refused = True

@@ -11,6 +11,7 @@ from keepthread.errors import InvalidInput, ModelRefused
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
 from keepthread.memory.turn import Turn
+from keepthread.models.request import stream_with_tools
 from keepthread.orchestrator.executor import execute
 from keepthread.orchestrator.models import Counted, Spent, deadline, streamed
 from keepthread.orchestrator.planner import as_plan, plan
@@ -35,6 +36,7 @@ from keepthread.orchestrator.types import (
     Routed,
     Runnable,
     Subtask,
+    ToolsRefused,
     Used,
     noop,
 )
@@ -196,10 +198,16 @@ class _Work(NamedTuple):
         tools = [each.tool for each in self.memory_tools.values()] if may_call else []
         context = await self.turn.context(CHAT)
         told, orders = context.messages, _orders(context.system)
-        pieces = self.models.synthesizer.stream(told, system=orders, tools=tools)
+        pieces = stream_with_tools(
+            self.models.synthesizer, told, tools, system=orders, on_refused=self.refused
+        )
         seconds, on_event = self.limits.stage_seconds, self.on_event
         reply = await streamed(pieces, stage="synthesizer", seconds=seconds, on_event=on_event)
         return with_distinct_calls(reply)
+
+    def refused(self, reason: str) -> None:
+        """Report that the synthesizer's service takes no tools."""
+        self.on_event(ToolsRefused(reason))
 
     def used(self, name: str, given: Mapping[str, JSON], cached: bool, failed: str) -> None:
         """Report that the synthesizer used a tool."""

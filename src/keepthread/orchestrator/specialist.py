@@ -4,13 +4,15 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.ids import distinct_calls
-from keepthread.errors import InvalidInput, ModelRefused, ToolError, ToolUnavailable
+from keepthread.errors import InvalidInput, ModelError, ModelRefused, ToolError, ToolUnavailable
 from keepthread.memory.facts.model_tools import TOOLS
 from keepthread.memory.tool_calls import run_tool
 from keepthread.memory.turn import Turn
+from keepthread.models.failures import may_refuse_tools
 from keepthread.orchestrator.models import NO_TEXT
 from keepthread.orchestrator.types import EventHandler, Limits, Runnable, Subtask, Used, noop
 from keepthread.protocols import ChatModel
@@ -115,8 +117,20 @@ class Specialist(NamedTuple):
     async def _asked(self, may_call: bool) -> Reply:
         context = await self.child.context(budget=self.limits.prompt_tokens)
         offered = [each.tool for each in self.tools.values()] if may_call else []
-        reply = await self.model.complete(context.messages, system=context.system, tools=offered)
+        asked = partial(self.model.complete, context.messages, system=context.system)
+        try:
+            reply = await asked(tools=offered)
+        except ModelError as error:
+            # A service that takes no tools can do a step that needs none.
+            if not offered or not self._needs_none or not may_refuse_tools(error):
+                raise
+            reply = await asked()
         return with_distinct_calls(reply)
+
+    @property
+    def _needs_none(self) -> bool:
+        """Return whether it is offered the memory's own tools alone."""
+        return all(name in self.memory_tools for name in self.tools)
 
 
 async def until_answered(

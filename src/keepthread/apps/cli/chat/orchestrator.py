@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from keepthread.apps.cli.chat.steps import Steps
+from keepthread.apps.cli.chat.steps import Steps, used_line
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.chat.tool_calls import Ask, ToolGate
 from keepthread.apps.cli.settings.fields import tools_of
@@ -25,12 +25,16 @@ from keepthread.orchestrator import (
     Models,
     NamedAgent,
     Runnable,
+    ToolsRefused,
     Used,
     run,
 )
 from keepthread.orchestrator.mcp import Server, Servers, State
 from keepthread.protocols import ChatModel
 from keepthread.types import Reply
+
+if TYPE_CHECKING:
+    from keepthread.apps.cli.chat.plain import ToolDisplay
 
 _LARGEST: Final = 1 << 20
 """Bytes of an agent's system prompt in a file."""
@@ -108,11 +112,22 @@ class Tools:
 class ChatOrchestrator:
     """Answers by a route, a plan and its steps."""
 
-    def __init__(self, talk: Talk, tools: Tools, agents: Sequence[NamedAgent] = ()) -> None:
-        """Answer in a talk from now on."""
+    def __init__(
+        self,
+        talk: Talk,
+        tools: Tools,
+        agents: Sequence[NamedAgent] = (),
+        *,
+        memory_tools: bool = False,
+    ) -> None:
+        """Answer in a talk from now on; `memory_tools` offers `remember` and `search_memory`."""
         self._talk = talk
         self.tools = tools
         self.agents = agents
+        self._memory_tools = memory_tools
+        self._refused: set[str] = set()
+        """The models whose service takes no tools."""
+        self.display: ToolDisplay | None = None
         self.show: Callable[[Sequence[str]], object] = lambda _: None
         """Shows the progress, in lines."""
         self.steps = Steps()
@@ -135,6 +150,7 @@ class ChatOrchestrator:
                 tools,
                 models,
                 agents=self.agents,
+                memory_tools=self._offers,
                 limits=_LIMITS,
                 on_event=noted,
             )
@@ -158,9 +174,27 @@ class ChatOrchestrator:
         await self.tools.close()
         await close_models(self.agents)
 
+    @property
+    def _offers(self) -> bool:
+        """Return whether the memory's own tools are offered; not where notes would be lost."""
+        persistence = self._talk.persistence
+        kept = persistence.kept and not persistence.away
+        return self._memory_tools and kept and self._talk.model.name not in self._refused
+
     async def _note(self, event: Event) -> None:
-        self.steps.take(event, await self._left(event))
-        self.show(self.steps.lines())
+        if isinstance(event, ToolsRefused):
+            name = self._talk.model.name
+            self._refused.add(name)
+            said = f"{name} takes no tools, and was asked without them: {event.reason}"
+            self._talk.persistence.tell(said)
+        elif isinstance(event, Used) and not event.subtask.id:  # by the model that answers
+            if self._talk.last:
+                self._talk.last.text = ""  # what was said before the call is recorded with it
+            if self.display:
+                await self.display.called(f"· {used_line(event)}")
+        else:
+            self.steps.take(event, await self._left(event))
+            self.show(self.steps.lines())
 
     async def _left(self, event: Event) -> str:
         """Return for how many turns a cached result remains valid."""

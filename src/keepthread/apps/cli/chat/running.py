@@ -37,8 +37,8 @@ async def run(
     drawing = Parts(
         lambda: Plain(_nothing) if call.json else drawing_of(environ, markdown=markdown)
     )
-    if answering.tools:
-        answering.tools.display = OneShotDisplay(call, drawing)
+    if shown := answering.tools or answering.orchestrator:
+        shown.display = OneShotDisplay(call, drawing)
     try:
         with show_warnings(call.warn), signals.during(opening.cancel):
             await opening
@@ -70,8 +70,8 @@ async def _at_terminal(
         orchestrator=answering.orchestrator,
         tools=answering.tools,
     )
-    if answering.tools:
-        answering.tools.display = person
+    if shown := answering.tools or answering.orchestrator:
+        shown.display = person
     opening = asyncio.create_task(begin(call, talk, wanted, person.tell))
     try:
         with show_warnings(person.tell):
@@ -121,7 +121,7 @@ def _answering(
         tell(f"there are no tools: {error}")
         servers = None
     if orchestrated and servers:
-        answers = ChatOrchestrator(talk, servers, agents)
+        answers = ChatOrchestrator(talk, servers, agents, memory_tools=offers)
         return _Answering(orchestrator=answers, servers=servers)
     return _Answering(tools=ChatTools(talk, memory=offers, servers=servers), servers=servers)
 

@@ -15,8 +15,7 @@ from keepthread.errors import InvalidInput, KeepthreadError, ToolError
 from keepthread.memory.tool_calls import INTERRUPTED
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator import Limits, Runnable, Subtask, Used
-from keepthread.orchestrator.agent import MEMORY_TOOLS
-from keepthread.orchestrator.specialist import ToolUse, with_distinct_calls
+from keepthread.orchestrator.specialist import MEMORY_TOOLS, ToolUse, with_distinct_calls
 from keepthread.types import JSON, Message, Reply
 
 Ask: TypeAlias = Callable[[str], Awaitable[Permission]]

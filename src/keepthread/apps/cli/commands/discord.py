@@ -34,6 +34,7 @@ from keepthread.orchestrator import (
     Limits,
     Models,
     NamedAgent,
+    Planned,
     Runnable,
     ToolsRefused,
     orchestrate,
@@ -99,9 +100,24 @@ async def _said(turn: Turn, agent: Agent, on_event: EventHandler) -> Message | N
 
 
 def orchestrating(
-    models: Models, tools: Sequence[Runnable] = (), agents: Sequence[NamedAgent] = ()
+    models: Models,
+    tools: Sequence[Runnable] = (),
+    agents: Sequence[NamedAgent] = (),
+    *,
+    memory_tools: bool = False,
+    tell: Callable[[str], object] = noop,
 ) -> AnswerFunction:
-    """Return what routes, plans and carries out a request."""
+    """Return what routes, plans and carries out a request, with `memory_tools` as in a chat."""
+    takes_tools = True
+
+    def on_event(event: Event) -> None:
+        nonlocal takes_tools
+        if isinstance(event, ToolsRefused):
+            takes_tools = False
+            name = models.synthesizer.name
+            tell(f"{name} takes no tools, and was asked without them: {event.reason}")
+        elif isinstance(event, Planned) and event.plan and event.problem:
+            tell(event.problem)
 
     async def answer(asked: DiscordQuestion) -> str:
         answered = await orchestrate(
@@ -113,6 +129,8 @@ def orchestrating(
             author=asked.author,
             attachments=asked.attachments,
             agents=agents,
+            memory_tools=memory_tools and takes_tools,
+            on_event=on_event,
         )
         return answered.text
 
@@ -146,13 +164,14 @@ async def run(
         Servers(found.servers, on_event=call.warn) as servers,
     ):
         tools = _guarded(servers, settings.discord, call.warn)
+        offers = settings.memory.tools and settings.memory.enabled
         talks = Talks(
             memory,
-            orchestrating(Models.all(model), tools, agents)
+            orchestrating(Models.all(model), tools, agents, memory_tools=offers, tell=call.warn)
             if planned
             else chatting(
                 model,
-                memory_tools=settings.memory.tools and settings.memory.enabled,
+                memory_tools=offers,
                 limits=Limits(stage_seconds=settings.model.max_seconds),
                 tell=call.warn,
             ),
