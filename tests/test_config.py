@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Hybrid, Memory, Recall, View, Window
+from keepthread.apps.cli.chat.orchestrator import agents_of
 from keepthread.apps.cli.commands import config as services
 from keepthread.apps.cli.settings.load import PROJECT_FILE, Config, project_file, read_config
 from keepthread.apps.cli.settings.settings import (
@@ -531,6 +532,12 @@ def test_config_shows_each_value_and_where_it_comes_from(
     one = keepthread("config", "memory.strategy").stdout.splitlines()
     assert [line.split() for line in one[1:]] == [rows["memory.strategy"].split()]
     assert len(keepthread("config", "model.price").stdout.splitlines()) == 4
+    assert "No agent is named" in keepthread("config", "agents").stderr
+    monkeypatch.setenv("KEEPTHREAD_AGENTS_SKY_DESCRIPTION", "Clouds")
+    monkeypatch.setenv("KEEPTHREAD_AGENTS_SKY_TOOLS", "weather,storms")
+    agent = keepthread("config", "agents").stdout
+    assert re.search(r"agents.sky.tools +weather, storms +KEEPTHREAD_AGENTS_SKY_TOOLS", agent)
+    assert re.search(r"agents.sky.shared_facts +none +default", agent)
     (answer,) = ask("config", "memory.strategy")
     source = str(folder / PROJECT_FILE)
     assert answer == {"memory.strategy": {"value": "recall", "from": source}}
@@ -540,6 +547,24 @@ def test_config_shows_each_value_and_where_it_comes_from(
 
 
 # --- what becomes of settings ---
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [(None, "No such file"), (b"\xff", "it is not UTF-8"), (b"x" * 1_100_000, "larger than 1 MB")],
+)
+def test_an_agents_prompt_that_cannot_be_read_is_named(
+    tmp_path: Path, written: bytes | None, reason: str
+) -> None:
+    file = tmp_path / "sky.md"
+    if written is not None:
+        file.write_bytes(written)
+    agent = AgentSettings(description="Clouds", system_file=str(file))
+    with pytest.raises(InvalidInput, match=rf"agents\.sky\.system_file is .*{reason}"):
+        agents_of(Settings(agents={"sky": agent}), {})
+    file.write_text("You are the sky.")
+    (named,) = agents_of(Settings(agents={"sky": agent}), {})
+    assert (named.system_prompt, named.model, named.tools) == ("You are the sky.", None, ())
 
 
 def test_a_model_is_made_of_settings_and_says_what_is_missing() -> None:

@@ -18,6 +18,8 @@ from keepthread.errors import InvalidInput
 from keepthread.testing.server import ScriptedServer
 from tests.discord_server import TOKEN, DiscordServer
 from tests.preloaded import KEEPTHREAD
+from tests.test_brief_chat import planning
+from tests.weather import stage_of
 
 
 def environment(folder: Path, settings: str = "", **more: str) -> dict[str, str]:
@@ -67,11 +69,13 @@ def test_what_is_no_number_is_no_guild(tmp_path: Path, guilds: str) -> None:
 
 
 @asynccontextmanager
-async def running(env: Mapping[str, str], server: DiscordServer) -> AsyncGenerator[list[str]]:
+async def running(
+    env: Mapping[str, str], server: DiscordServer, *options: str
+) -> AsyncGenerator[list[str]]:
     """Run the program until the block is left, and read what it says."""
     before = server.gateway.identified
     program = await asyncio.create_subprocess_exec(
-        KEEPTHREAD, "discord", env=env, stderr=subprocess.PIPE
+        KEEPTHREAD, "discord", *options, env=env, stderr=subprocess.PIPE
     )
     assert program.stderr is not None
     said: list[str] = []
@@ -137,3 +141,30 @@ async def test_it_says_who_it_is_and_after_a_restart_it_knows_what_was_said(
     assert before == talk
     assert newest == f"Ana ({people[0].id}): question 10"
     assert "channel on Discord" in model.requests[-1].system
+
+
+async def test_orchestrated_it_gives_steps_to_the_agents_of_the_settings(tmp_path: Path) -> None:
+    agent = "agents: {sky: {description: Clouds, system: You are the sky., model: small-sky}}\n"
+    with ScriptedServer(otherwise=planning("sky")) as model:
+        async with DiscordServer() as server:
+            world = server.world
+            guild, _ = world.guild("Harbour"), world.guild("Elsewhere")
+            channel, ana = world.channel(guild, "general"), world.user("ana", "Ana")
+            env = environment(
+                tmp_path,
+                f"{agent}model: {{name: parrot}}\n",
+                DISCORD_TOKEN=TOKEN,
+                KEEPTHREAD_DISCORD_BASE_URL=server.url,
+                KEEPTHREAD_DISCORD_GUILDS=str(guild),
+                KEEPTHREAD_MODEL_BASE_URL=model.openai,
+                KEEPTHREAD_STORE=f"sqlite:///{tmp_path}/memory.db",
+            )
+            async with running(env, server, "--orchestrate"):
+                await server.say(channel, ana, f"{world.me.mention} the weather in Tokyo?")
+                await server.until(lambda: len(server.posted(channel)) == 1)
+        asked = next(each for each in model.requests if stage_of(each) == "specialist")
+        assert asked.system.startswith("You are the sky.\n\n")
+        assert asked.body["model"] == "small-sky"
+        assert [tool["function"]["name"] for tool in asked.body["tools"]] == ["remember"]
+        last = model.requests[-1]
+        assert (stage_of(last), len(last.body["tools"])) == ("synthesizer", 2)
