@@ -8,8 +8,10 @@ import json
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import NamedTuple
 
+from smoke_chat import chat_with_tools
 from smoke_server import NAME, Server, served
 
 from keepthread import Memory, Message
@@ -161,6 +163,7 @@ async def main(python: str) -> int:
         for model in (chat, messages):
             await talk(model, server, f"sqlite:///{folder}/memory.db", check)
             await limits(model, check)
+        await asyncio.to_thread(chat_with_tools, server.url, Path(folder), check)
         await outage(chat, server, check)
         await chat.close()
         await messages.close()

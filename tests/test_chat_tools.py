@@ -2,7 +2,9 @@
 
 import json
 import re
+import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,20 @@ def calling(name: str, id: str = "call_1", **arguments: Any) -> ToolCall:
     return ToolCall(id=id, name=name, arguments=json.dumps(arguments))
 
 
-def with_tools(folder: Path, **rules: Any) -> Path:
+def with_tools(
+    folder: Path,
+    *,
+    module: str = "weather",
+    allow: Sequence[str] = ("weather", "forecast", "fail"),
+    **rules: Any,
+) -> Path:
     """Name a server of tools in the settings of a home; return where it notes what it is asked."""
     journal = folder / "journal"
     server = {
         "command": sys.executable,
-        "args": ["-m", "tests.mcp_servers.weather", str(journal)],
+        "args": ["-m", f"tests.mcp_servers.{module}", str(journal)],
         "env": {"PYTHONPATH": str(ROOT)},
-        "allow": ["weather", "forecast", "fail"],
+        "allow": list(allow),
         "tools": rules,
     }
     config = folder / "config" / "keepthread"
@@ -173,3 +181,47 @@ def test_a_service_that_refuses_tools_is_asked_once_more_without(tmp_path: Path)
         assert "takes no tools" not in chat.say("Two?")
         chat.leave()
     assert ["tools" in each.body for each in server.requests] == [True, False, False]
+
+
+def test_ctrl_c_ends_a_call_and_the_next_question_is_answered(tmp_path: Path) -> None:
+    journal = with_tools(tmp_path, module="slow", allow=["dream"])
+    call = calling("dream", seconds=600)
+    with (
+        ScriptedServer([Say("Let me see.", tool_calls=[call]), "Later, then."]) as server,
+        home(tmp_path, server, KEEPTHREAD_CHAT_ALLOWED_TOOLS="sky/dream").chat() as chat,
+    ):
+        chat.send("How long?")
+        chat.sees("dream is running")
+        chat.key("ctrl-c")
+        chat.asked()
+        chat.sees("stopped before anything arrived")
+        assert "Later, then." in chat.say("Never mind.")
+        shown = chat.say("/history --tools")
+        assert shown.count("Let me see.") == 1
+        assert "(interrupted before there was a result)" in shown
+        chat.leave()
+    assert server.refused == [], "each call has its result"
+    assert "dream cancelled" in journal.read_text()
+
+
+async def test_a_call_that_was_carried_out_is_not_carried_out_again_after_an_outage(
+    tmp_path: Path,
+) -> None:
+    journal = with_tools(tmp_path)
+    with ScriptedServer(otherwise=weatherman) as server:
+        place = home(tmp_path, server)
+        with place.chat("--session", "s") as chat:
+            chat.send("How warm is it?")
+            chat.sees_at_cursor("[n]o")
+            limits = resource.prlimit(chat.terminal.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(chat.terminal.pid, resource.RLIMIT_FSIZE, (100, limits[1]))
+            choose(chat, "y")
+            chat.sees("memory is away")
+            chat.sees("It is so: 19 °C in Lima")
+            resource.prlimit(chat.terminal.pid, resource.RLIMIT_FSIZE, limits)
+            assert "Saved" in chat.say("/save")
+            chat.leave()
+        said = await place.said("s")
+    assert said.count("How warm is it?") == 1
+    assert said[-1] == "It is so: 19 °C in Lima"
+    assert journal.read_text().count("weather Lima") == 1

@@ -56,9 +56,9 @@ class OneShotDisplay:
         self._call = call
         self._drawing = drawing
 
-    def working(self, lines: Sequence[str]) -> None:
+    async def working(self, lines: Sequence[str]) -> None:
         """Show what is being done, where that can be shown."""
-        self._drawing.status(lines)
+        await self._drawing.working(lines)
 
     async def called(self, line: str) -> None:
         """Show a call in one line."""

@@ -36,7 +36,7 @@ class Drawing(Protocol):
 class ToolDisplay(Protocol):
     """Shows which tools are called, and asks the person; in between, the answer is drawn."""
 
-    def working(self, lines: Sequence[str]) -> None:
+    async def working(self, lines: Sequence[str]) -> None:
         """Show what is being done now."""
         ...
 
@@ -86,6 +86,7 @@ class Parts:
         """Take what makes a drawing for each part."""
         self._make = make
         self._part = make()
+        self._begun = False
 
     async def __aenter__(self) -> Self:
         await self._part.__aenter__()
@@ -100,7 +101,15 @@ class Parts:
 
     def add(self, piece: str) -> None:
         """Take what arrived."""
+        self._begun = True
         self._part.add(piece)
+
+    async def working(self, lines: Sequence[str]) -> None:
+        """Show what is being done, after the text that arrived so far."""
+        if self._begun:
+            async with self.between():
+                pass
+        self.status(lines)
 
     @asynccontextmanager
     async def between(self) -> AsyncGenerator[None]:
@@ -109,7 +118,7 @@ class Parts:
         try:
             yield
         finally:
-            self._part = self._make()
+            self._part, self._begun = self._make(), False
             await self._part.__aenter__()
 
 

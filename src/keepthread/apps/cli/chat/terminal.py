@@ -207,9 +207,9 @@ class Terminal:
 
     # --- tools ---
 
-    def working(self, lines: Sequence[str]) -> None:
+    async def working(self, lines: Sequence[str]) -> None:
         """Show what is being done now."""
-        self._drawing.status(lines)
+        await self._drawing.working(lines)
 
     async def called(self, line: str) -> None:
         """Show a call that ended, in one line."""

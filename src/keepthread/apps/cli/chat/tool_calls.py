@@ -55,7 +55,9 @@ async def run_calls(
         await asyncio.shield(recording)
         recorded()
         if display:
-            display.working([f"{sanitize(call.name)} is running" for call in reply.tool_calls])
+            await display.working(
+                [f"{sanitize(call.name)} is running" for call in reply.tool_calls]
+            )
         await use.call(reply)
     except asyncio.CancelledError:
         await ended(recording)

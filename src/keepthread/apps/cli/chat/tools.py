@@ -100,7 +100,7 @@ class ChatTools:
             return ()
         starting = self.display if not self.servers.started else None
         if starting:
-            starting.working(["tools are being started"])
+            await starting.working(["tools are being started"])
         self.servers.gate.begin(self._talk.last)
         try:
             return await self.servers.ready()
@@ -110,7 +110,7 @@ class ChatTools:
             return ()
         finally:
             if starting:
-                starting.working([])
+                await starting.working([])
 
     async def _run(self, turn: Turn, reply: Reply, runnable: "Sequence[Runnable]") -> None:
         # Only here: most answers call nothing.
