@@ -1,6 +1,7 @@
 """A bot on Discord: discord.py itself, against a server here that speaks like Discord's."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,16 +10,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from keepthread import Memory
+from keepthread.apps.cli.chat.tool_calls import ToolGate
 from keepthread.apps.cli.commands.discord import chatting, orchestrating
 from keepthread.apps.discord.bot import DiscordBot, Pace
 from keepthread.apps.discord.commands import MOST_FACTS, BotCommands
 from keepthread.apps.discord.conversations import BUSY, FAILED, NO_MEMORY, NO_MODEL, POSTED, Talks
 from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, DiscordUser, Heard, Rules
-from keepthread.errors import InvalidInput, ModelBusy, ModelCut, ModelDenied, Unavailable
+from keepthread.errors import InvalidInput, ModelBusy, ModelCut, ModelDenied, ToolError, Unavailable
 from keepthread.models.tokens import Estimator
-from keepthread.orchestrator import Models
+from keepthread.orchestrator import Models, Runnable
 from keepthread.testing.model import ScriptedModel
-from keepthread.types import Attachment, Message, Reply, Scope
+from keepthread.types import Attachment, Message, Reply, Scope, Tool, ToolCall
 from tests.discord_server import TOKEN, DiscordServer
 from tests.discord_world import Channel, User
 
@@ -818,3 +820,50 @@ async def test_a_fact_that_a_model_noted_waits_until_its_person_confirms_it(stag
         assert told == "Confirmed: I use it from now on."
         assert "not used yet" not in await server.told(stage.channel, stage.ana, "facts")
         assert "nothing about you" in await server.told(stage.channel, stage.bea, "facts")
+
+
+async def test_232_the_bot_remembers_by_being_asked_and_searches_this_channel_alone(
+    stage: Stage,
+) -> None:
+    def calling(name: str, **arguments: str) -> Reply:
+        return Reply(tool_calls=(ToolCall(id="c1", name=name, arguments=json.dumps(arguments)),))
+
+    fact = calling("remember", text="The user is vegetarian.", value="vegetarian")
+    find = calling("search_memory", query="the harbour code")
+    model = ScriptedModel(["Noted that.", fact, "Yes.", find, "No idea.", "Hm."])
+    other = stage.server.world.channel(stage.guild, "other")
+    async with stage.bot(chatting(model, memory_tools=True)):
+        await stage.ask("the harbour code is 1234")
+        await stage.ask("Remember that I'm vegetarian.")
+        assert (await stage.answers(2))[1] == "Yes."
+        await stage.ask("what is the harbour code?", place=other)
+        assert await stage.answers(1, other) == ["No idea."]
+        result = model.calls[-1].messages[-1]
+        assert result.role == "tool"
+        assert "1234" not in result.content
+        assert "vegetarian" in known_to(model), "it follows the person"
+        await stage.ask("and me?", who=stage.bea)
+        await stage.answers(3)
+        assert "The user is vegetarian." not in known_to(model)
+    assert [tool.name for tool in model.calls[0].tools] == ["remember", "search_memory"]
+
+
+async def test_119_a_tool_with_side_effects_runs_on_discord_only_if_the_settings_allow_it() -> None:
+    ran: list[str] = []
+
+    async def alerting() -> str:
+        ran.append("alert")
+        return "done"
+
+    alert = Runnable(Tool("alert"), alerting, side_effects=True)
+    look = Runnable(Tool("look"), alerting)
+    gate = ToolGate([], setting="discord.allowed_tools", tell=print)
+    assert gate.guard(look, ("sky", "look")) is look
+    with pytest.raises(ToolError, match=r"discord\.allowed_tools: sky/alert"):
+        await gate.guard(alert, ("sky", "alert")).run()
+    assert ran == []
+    gate = ToolGate([("sky", "alert")], setting="discord.allowed_tools", tell=print)
+    assert await gate.guard(alert, ("sky", "alert")).run() == "done"
+    with pytest.raises(ToolError):
+        await gate.guard(alert, ("other", "alert")).run()
+    assert ran == ["alert"]
