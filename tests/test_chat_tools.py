@@ -1,19 +1,28 @@
 """Tools in a plain chat: asked before they change something, shown, recorded, and refused."""
 
 import json
+import os
 import re
 import resource
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepthread.apps.cli.settings.fields import TOOLS, ToolName, tools_of, tools_text
+from keepthread.apps.cli.settings.load import allow_tool
+from keepthread.errors import InvalidInput
 from keepthread.testing.script import Received
 from keepthread.testing.server import Gate, Say, ScriptedServer
 from keepthread.types import ToolCall
 from tests.chatting import Chat, home
 from tests.test_docs import ROOT
-from tests.weather import results_in
+from tests.weather import mind, results_in
 
 
 def calling(name: str, id: str = "call_1", **arguments: Any) -> ToolCall:
@@ -225,3 +234,90 @@ async def test_a_call_that_was_carried_out_is_not_carried_out_again_after_an_out
     assert said.count("How warm is it?") == 1
     assert said[-1] == "It is so: 19 °C in Lima"
     assert journal.read_text().count("weather Lima") == 1
+
+
+def test_a_plan_asks_before_a_tool_with_side_effects_too(tmp_path: Path) -> None:
+    journal = with_tools(tmp_path, allow=["weather"])
+    with (
+        ScriptedServer(otherwise=mind) as server,
+        home(tmp_path, server).chat("--orchestrate") as chat,
+    ):
+        chat.send("How is the weather in Tokyo?")
+        chat.sees('weather of sky wants to run with {"city": "Tokyo"}')
+        choose(chat, "y")
+        assert "wants to run" not in chat.say("How is the weather in Oslo?")
+        chat.leave()
+    assert "weather Tokyo" in journal.read_text()
+    assert "weather Oslo" in journal.read_text()
+
+
+def test_a_chat_without_calls_loads_nothing_that_runs_tools(tmp_path: Path) -> None:
+    with ScriptedServer(["Yes."]) as server:
+        place = home(tmp_path, server)
+        env = {**os.environ, **{k: v for k, v in place.env.items() if v is not None}}
+        code = "from keepthread.apps.cli import main; import sys; main(); print(*sys.modules)"
+        found = subprocess.run(
+            [sys.executable, "-c", code, "chat", "-p", "Well?"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+        )
+    answer, modules = found.stdout.splitlines()
+    assert answer == "Yes."
+    assert "keepthread.apps.cli.chat.tools" in modules.split()
+    assert not {"mcp", "keepthread.orchestrator", "rich"} & set(modules.split())
+    assert len(server.requests) == 1
+
+
+def test_a_broken_mcp_json_is_shown_and_the_chat_continues(tmp_path: Path) -> None:
+    with_tools(tmp_path)
+    (tmp_path / "config" / "keepthread" / "mcp.json").write_text("{")
+    with ScriptedServer(["Yes."]) as server:
+        done = home(tmp_path, server).run("chat", "-p", "Well?")
+    assert done.stdout == b"Yes.\n"
+    assert b"there are no tools: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", 'chat:\n  allowed_tools: "sky/a"\n'),
+        ("memory: {keep_why: 3}\n", 'memory: {keep_why: 3}\n\nchat:\n  allowed_tools: "sky/a"\n'),
+        ("chat: {markdown: true}", 'chat: {allowed_tools: "sky/a", markdown: true}'),
+        ("chat: # mine\n", 'chat:\n  allowed_tools: "sky/a" # mine\n'),
+        ("chat:\n    allowed_tools: x/y # z", 'chat:\n    allowed_tools: "x/y, sky/a" # z'),
+        ("chat:\n  allowed_tools:\n", 'chat:\n  allowed_tools: "sky/a"\n'),
+    ],
+)
+def test_always_changes_one_value_of_the_settings_and_no_other_letter(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(before)
+    for _ in range(2):
+        allow_tool(file, ("sky", "a"))
+        assert file.read_text() == after
+
+
+def test_a_settings_file_that_cannot_be_changed_stays_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    for text in ("{memory: {keep_why: 2}}", "memory:\n  keep_why: 2\n...\n"):
+        file.write_text(text)
+        with pytest.raises(InvalidInput, match="by hand"):
+            allow_tool(file, ("sky", "a"))
+        assert file.read_text() == text
+
+
+@given(st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), min_size=1, unique=True))
+def test_names_of_tools_in_a_setting_are_those_that_were_allowed(names: list[ToolName]) -> None:
+    text = tools_text(names)
+    assert tools_of(text) == names
+    assert TOOLS.fits(text)
+
+
+@pytest.mark.parametrize("wrong", ["", "a", "a/", "/b", "a/b/c", "a/b c", 5, ["a/b"]])
+def test_other_texts_name_no_tools(wrong: object) -> None:
+    assert not TOOLS.fits(wrong)
