@@ -100,6 +100,7 @@ def planned_chat(folder: Path) -> str:
         "args": ["-m", "tests.mcp_servers.sky", str(folder / "journal")],
         "env": {"PYTHONPATH": str(ROOT)},
         "allow": ["weather"],
+        "tools": {"weather": {"side_effects": False}},
     }
     config = folder / "config" / "keepthread"
     config.mkdir(parents=True)
