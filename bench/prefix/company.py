@@ -19,7 +19,7 @@ WINDOW, HYBRID = "window", "hybrid"
 _STRATEGIES = {WINDOW: Window(), HYBRID: Hybrid()}
 _BESIDE = Bar(-2, at_least=True)
 """Points of unchanged prefix that a hybrid context may have fewer than a window alone."""
-_USED = Bar(80, at_least=True)
+_USED = {4096: Bar(80, at_least=True), 32_768: Bar(60, at_least=True)}
 SETTING = (
     (
         f"In company: {PINS} early messages pinned, notes of 100 tokens in all, remembered results"
@@ -70,7 +70,7 @@ def _rows(budget: int, kind: Kind, window: Shares, hybrid: Shares) -> Iterator[R
     yield row("the tail, hybrid", hybrid.tail, "% of the prompts")
     yield row("unchanged in the tail, hybrid", hybrid.unchanged_tail, "% of the tails")
     if hybrid.used is not None:
-        yield row("budget used, hybrid", hybrid.used, "%", _USED)
+        yield row("budget used, hybrid", hybrid.used, "%", _USED[budget])
 
 
 def _others(budget: int, kind: Kind, pairs: Sequence[Sequence[Shares]]) -> Iterator[Row]:
