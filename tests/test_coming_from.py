@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import keepthread
 from keepthread import Memory, Session, Turn, sync
+from keepthread.apps.cli.settings.settings import MemorySettings
 from keepthread.memory.facts.facts import Facts
 from keepthread.orchestrator import Orchestrator
 
@@ -57,7 +59,7 @@ OBJECTS = {
 }
 GIVEN = {"session": {"info"}, "memory": {"store", "counter"}, "turn": {"user", "answer"}}
 """Attributes that an object has, but not its class."""
-SETTINGS = {"enabled", "storage_path", "max_history_tokens", "auto_prune_days", "strategy", "url"}
+SETTINGS = {each.name for each in fields(MemorySettings)}
 
 
 def page(note: str) -> str:

@@ -1,4 +1,4 @@
-"""Tools in a plain chat: asked before they change something, shown, recorded, and refused."""
+"""The design notes, statements 119 and 232: tools in a chat, asked for, shown, and refused."""
 
 import json
 import os
