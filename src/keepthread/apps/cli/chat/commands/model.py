@@ -67,7 +67,7 @@ async def tools(chat: Chat, _: str) -> None:
 def _kept(cache_turns: int, side_effects: bool) -> str:
     if cache_turns and not side_effects:
         return f"remembered for {cache_turns} turns"
-    return "has side_effects" if side_effects else "run each time"
+    return "has side effects" if side_effects else "run each time"
 
 
 def _orchestrator(chat: Chat) -> "ChatOrchestrator":
