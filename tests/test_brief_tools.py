@@ -129,7 +129,7 @@ def test_119_a_refusal_is_told_to_the_model_and_a_servers_hint_is_not_believed(
         assert "the user did not allow this call" in " ".join(results_in(server.requests[1]))
         assert "19 °C in Lima" in " ".join(results_in(server.requests[2]))
         assert chat.seen.count("wants to run") == 1, "no once is no for this question"
-        assert "has side_effects" in chat.say("/tools")
+        assert "has side effects" in chat.say("/tools")
         chat.leave()
     assert "forecast" not in journal.read_text()
     assert len(server.requests) == 4
