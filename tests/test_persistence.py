@@ -19,6 +19,7 @@ from keepthread.apps.cli.chat.offline_files import OfflineFiles
 from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
 from keepthread.apps.cli.chat.persistence import Persistence
 from keepthread.apps.cli.chat.talk import Answering, Talk, new_session_id
+from keepthread.apps.cli.chat.tool_calls import ToolGate
 from keepthread.context.context import Context
 from keepthread.errors import ModelCut, ModelUnavailable, StorageFull, Unavailable
 from keepthread.memory.memory import Opening
@@ -430,6 +431,9 @@ class Looking:
     """The tools of a chat: one that finds 42."""
 
     started = True
+
+    def __init__(self) -> None:
+        self.gate = ToolGate((), setting="chat.allowed_tools", tell=print)
 
     async def ready(self) -> list[Runnable]:
         async def look() -> str:

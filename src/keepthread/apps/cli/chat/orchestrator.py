@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +29,6 @@ from keepthread.orchestrator import (
     run,
 )
 from keepthread.orchestrator.mcp import Server, Servers, State
-from keepthread.protocols import ChatModel
 from keepthread.types import Reply
 
 if TYPE_CHECKING:
@@ -212,17 +210,14 @@ class ChatOrchestrator:
 
 def agents_of(settings: Settings, environ: Mapping[str, str]) -> list[NamedAgent]:
     """Return the agents of the settings; those that name the same model share it."""
-
-    @cache
-    def model(name: str) -> ChatModel:
-        return model_of(settings.model, environ, name=name)
-
+    named = {agent.model for agent in settings.agents.values()}
+    models = {name: model_of(settings.model, environ, name=name) for name in named if name}
     return [
         NamedAgent(
             name=name,
             description=agent.description,
             system_prompt=_prompt(name, agent),
-            model=None if agent.model is None else model(agent.model),
+            model=models.get(agent.model or ""),
             tools=agent.tools,
             facts=agent.facts,
             shared_facts=agent.shared_facts,
