@@ -343,11 +343,11 @@ async def test_a_server_that_is_not_there_is_unavailable(bench: Bench) -> None:
 
 async def test_a_server_without_a_sign_of_life_is_given_up(bench: Bench) -> None:
     model, _, paused = bench.connect(
-        Say("Sunny.", first_after=30), Say("It is sunny.", hold=Gate()), timeout=1
+        Say("Sunny.", first_after=30), Say("It is sunny.", hold=Gate()), timeout=3
     )
-    with pytest.raises(ModelUnavailable, match=r"no sign of life for 1 seconds"):
+    with pytest.raises(ModelUnavailable, match=r"no sign of life for 3 seconds"):
         await model.complete(ASKED)
-    with pytest.raises(ModelCut, match=r"no sign of life for 1 seconds") as raised:
+    with pytest.raises(ModelCut, match=r"no sign of life for 3 seconds") as raised:
         await model.complete(ASKED)
     assert raised.value.partial == "It"
     assert not paused
