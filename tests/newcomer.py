@@ -114,10 +114,7 @@ def planned_chat(folder: Path) -> str:
         for words in PLANNED:
             chat.say(words)
         chat.leave()
-        seen = chat.seen.replace(str(folder), "~").rstrip()
-        # A slow machine shows the prompt before the store is open.
-        seen = seen.replace("memory is being opened", "a new session", 1)
-        return f"$ keepthread chat --orchestrate\n{seen}"
+        return f"$ keepthread chat --orchestrate\n{chat.seen}".replace(str(folder), "~").rstrip()
 
 
 def _home(folder: Path) -> Path:
