@@ -325,6 +325,17 @@ async def test_system_messages_take_a_tenth_the_oldest_first_and_the_rest_is_exp
         assert sum(c.messages for c in lacking) == 32 - len(shown)  # as many as are kept
 
 
+async def test_system_messages_that_were_cleared_make_room_for_new_ones() -> None:
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        session = await memory.session("s")
+        for number in range(32):
+            await session.append(Message(role="system", content=f"Rule {number}."))
+        await session.clear()
+        await session.append(Message(role="system", content="Answer in French."))
+        await session.append(*(Message(role="user", content="word " * 400) for _ in range(30)))
+        assert (await session.context()).to_anthropic()["system"] == "Answer in French."
+
+
 async def test_a_system_message_whose_record_was_lost_is_kept_by_the_next_context() -> None:
     async with Memory.open("ram://", counter=Estimator()) as memory:
         session = await memory.session("s")

@@ -12,8 +12,23 @@ from tests.newcomer import COOLER, FirstChat, first_chat, planned_chat
 
 MOST_SECONDS = 120
 MOST_COMMANDS = 5
-VERSION = re.compile(r"^(keepthread) \d\S+ (.*·) [^·\n]+(?= · /help$)", re.MULTILINE)
-"""The first line of a chat: its version, and whether the store was open when it was drawn."""
+VERSION = re.compile(r"^(keepthread) \d\S+", re.MULTILINE)
+SESSION = re.compile(r"(?<=· )[^·\n]+(?= · /help$)", re.MULTILINE)
+"""What the first line of a chat says of its session."""
+
+
+def opened(seen: str, told: str) -> str:
+    """Return a transcript as if each store had been open when the first line was drawn.
+
+    A slow machine draws it before: then the line says so, and is compared no further.
+    """
+    sessions = iter(SESSION.findall(told))
+
+    def session(found: re.Match[str]) -> str:
+        expected = next(sessions, "")
+        return expected if found[0] == "memory is being opened" else found[0]
+
+    return SESSION.sub(session, seen)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +47,9 @@ def test_a_newcomer_asks_a_follow_up_within_two_minutes_and_five_commands(seen: 
 @pytest.mark.timeout(2 * MOST_SECONDS)
 def test_the_docs_show_what_a_newcomer_sees(seen: FirstChat) -> None:
     (shown,) = PLACE.findall(PAGE.read_text())
-    told, real = (VERSION.sub(r"\1 \2", text) for text in (shown, written(seen.transcript)))
+    told, real = (
+        VERSION.sub(r"\1", text) for text in (shown, opened(written(seen.transcript), shown))
+    )
     assert told == real, "run scripts/transcript"
 
 
@@ -49,7 +66,9 @@ def test_the_docs_show_a_chat_with_a_plan_that_is_cleared(tmp_path: Path) -> Non
     assert "Starting over" in cleared
     assert "°C" not in oslo  # and knows it no more
     (shown,) = PLACE.findall(PLANNED_PAGE.read_text())
-    told, real = (VARIES.sub("#", VERSION.sub(r"\1 \2", text)) for text in (shown, written(seen)))
+    told, real = (
+        VARIES.sub("#", VERSION.sub(r"\1", text)) for text in (shown, opened(written(seen), shown))
+    )
     assert told == real, "run scripts/transcript"
 
 

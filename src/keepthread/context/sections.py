@@ -169,7 +169,7 @@ class Shares(NamedTuple):
 
 
 def _as_needed(share: Share, material: Material) -> Share:
-    """Return a share that claims no more than its messages take, if it shows the same each time."""
+    """Return a share; system messages claim no more than they take, as they seldom change."""
     if share.name != "system":
         return share
     needed = sum([message.tokens for message in material.system_messages])

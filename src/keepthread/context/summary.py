@@ -23,7 +23,7 @@ _SOURCES: Final[Mapping[Origin, str]] = {
 """Added to the title of a summary of such text, because its lines may not name the origin."""
 _SIZES: Final = ((160, 240), (100, 140), (60, 80))
 """Bytes of question and answer in the line of a turn; smaller ones if not all fit."""
-_LEAST_LINES: Final = 8  # the share of the room that lines of the newest turns keep is 1 by this
+_LEAST_LINES: Final = 8  # lines of the newest turns keep an eighth of the room
 _LEAST_BYTES: Final = 60  # of a summary that are worth a quotation
 
 

@@ -161,11 +161,12 @@ class WindowLayout:
                 start = self._placed(left, step, count, most)
         if not self._shows_anything(start):  # a step would leave out even the newest: slide instead
             start = self._placed(left, 0, count, most)
-        if verbatim and step and self._first_of_newest(verbatim, len(self.units)) < start:
+        first = self._first_of_newest(verbatim, len(self.units)) if verbatim and step else start
+        if first < start:
             since = self._since
             slid = self._placed(left, 0, count, most)
             if slid < start:
-                start = max(slid, self._first_of_newest(verbatim, len(self.units)))
+                start = max(slid, first)
             else:
                 self._since = since
         last = self._last_that_can_be_shown()

@@ -45,7 +45,7 @@ def known_of(
 ) -> list[KnownFact]:
     """Return the same from records that were read; quarantined facts are left out.
 
-    `agents` are those whose own facts are included; the empty name stands for the owner's facts.
+    `agents` are those whose own facts are included; the empty name means the owner's facts.
     """
     noted = [fact for fact in all_noted(records) if fact.agent in agents]
     facts = resolve(noted, time.time() if now is None else now)

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from keepthread.apps.cli.settings.settings import ModelSettings
 
 
+def without_tools(model: str, reason: str) -> str:
+    """Return the notice that a model's service takes no tools."""
+    return f"{model} takes no tools, and was asked without them: {reason}"
+
+
 Log = Annotated[
     str | None,
     typer.Option("--log", metavar="FILE", help="Log each context to a file: ids and sizes."),

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from keepthread.apps.cli.chat.notices import one_shot_hint, pruned
-from keepthread.apps.cli.chat.plain import Drawing, Parts, Permission
+from keepthread.apps.cli.chat.plain import Drawing, Parts
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered, Talk
 from keepthread.apps.cli.invocation import Call
@@ -64,11 +64,6 @@ class OneShotDisplay:
         """Show a call in one line."""
         async with self._drawing.between():
             self._call.announce(line)
-
-    async def permits(self, call: str) -> Permission:
-        """Refuse: the settings alone can allow it."""
-        del call
-        return "no"
 
 
 async def answer_once(

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from keepthread.apps.cli.chat.notices import without_tools
 from keepthread.apps.cli.chat.steps import Steps, used_line
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.chat.tool_calls import Ask, ToolGate
@@ -175,16 +176,14 @@ class ChatOrchestrator:
     @property
     def _offers(self) -> bool:
         """Return whether the memory's own tools are offered; not where notes would be lost."""
-        persistence = self._talk.persistence
-        kept = persistence.kept and not persistence.away
-        return self._memory_tools and kept and self._talk.model.name not in self._refused
+        refused = self._talk.model.name in self._refused
+        return self._memory_tools and self._talk.persistence.stores_now and not refused
 
     async def _note(self, event: Event) -> None:
         if isinstance(event, ToolsRefused):
             name = self._talk.model.name
             self._refused.add(name)
-            said = f"{name} takes no tools, and was asked without them: {event.reason}"
-            self._talk.persistence.tell(said)
+            self._talk.persistence.tell(without_tools(name, event.reason))
         elif isinstance(event, Used) and not event.subtask.id:  # by the model that answers
             if self._talk.last:
                 self._talk.last.text = ""  # what was said before the call is recorded with it

@@ -50,6 +50,11 @@ class Persistence:
         """Whether messages survive the end of this process."""
 
     @property
+    def stores_now(self) -> bool:
+        """Return whether the store itself keeps what is noted now."""
+        return self.kept and not self.away
+
+    @property
     def memory(self) -> Memory:
         """Return the memory that keeps the chat now."""
         assert self._memory is not None, "it was not begun"

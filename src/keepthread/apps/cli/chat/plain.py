@@ -34,7 +34,7 @@ class Drawing(Protocol):
 
 
 class ToolDisplay(Protocol):
-    """Shows which tools are called, and asks the person; in between, the answer is drawn."""
+    """Shows which tools are called; in between, the answer is drawn."""
 
     async def working(self, lines: Sequence[str]) -> None:
         """Show what is being done now."""
@@ -42,10 +42,6 @@ class ToolDisplay(Protocol):
 
     async def called(self, line: str) -> None:
         """Show a call that ended, in one line."""
-        ...
-
-    async def permits(self, call: str) -> Permission:
-        """Ask whether a tool may be called; not asked where nobody could answer."""
         ...
 
 

@@ -118,7 +118,7 @@ def _answering(
     except InvalidInput as error:
         if orchestrated:
             raise
-        tell(f"there are no tools: {error}")
+        tell(f"no tools of mcp.json can be used: {error}")
         servers = None
     if orchestrated and servers:
         answers = ChatOrchestrator(talk, servers, agents, memory_tools=offers)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
+from keepthread.apps.cli.chat.notices import without_tools
 from keepthread.apps.cli.chat.talk import VIEW, Talk
 from keepthread.context.context import Context
 from keepthread.errors import KeepthreadError
@@ -44,7 +45,7 @@ class ChatTools:
     def memory_tools(self) -> Sequence[Tool]:
         """Return the memory's own tools, unless what they note would be lost."""
         persistence = self._talk.persistence
-        if not self._memory or persistence.away or not persistence.kept:
+        if not self._memory or not persistence.stores_now:
             return ()
         from keepthread.memory.facts.model_tools import TOOLS  # noqa: PLC0415 - after the prompt
 
@@ -82,9 +83,7 @@ class ChatTools:
 
         def refused(reason: str) -> None:
             self._refused.add(model.name)
-            self._talk.persistence.tell(
-                f"{model.name} takes no tools, and was asked without them: {reason}"
-            )
+            self._talk.persistence.tell(without_tools(model.name, reason))
 
         return stream_with_tools(
             model,

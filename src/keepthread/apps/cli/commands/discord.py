@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
-from keepthread.apps.cli.chat.notices import Debug, Log, logged, pruned
+from keepthread.apps.cli.chat.notices import Debug, Log, logged, pruned, without_tools
 from keepthread.apps.cli.chat.orchestrator import agents_of, close_models
 from keepthread.apps.cli.chat.signals import Signals
 from keepthread.apps.cli.chat.startup import chat_counter
@@ -69,7 +69,7 @@ def chatting(
         nonlocal takes_tools
         if isinstance(event, ToolsRefused):
             takes_tools = False
-            tell(f"{model.name} takes no tools, and was asked without them: {event.reason}")
+            tell(without_tools(model.name, event.reason))
 
     async def answer(asked: DiscordQuestion) -> str:
         opened = asked.session.turn(
@@ -114,8 +114,7 @@ def orchestrating(
         nonlocal takes_tools
         if isinstance(event, ToolsRefused):
             takes_tools = False
-            name = models.synthesizer.name
-            tell(f"{name} takes no tools, and was asked without them: {event.reason}")
+            tell(without_tools(models.synthesizer.name, event.reason))
         elif isinstance(event, Planned) and event.plan and event.problem:
             tell(event.problem)
 
