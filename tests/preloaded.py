@@ -26,13 +26,18 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
+from keepthread.errors import Unavailable
+from keepthread.models.tokens import Estimator, Tiktoken
+
 KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("keepthread.apps.cli", "keepthread.memory", "keepthread.models", "keepthread.stores")
 MODULES = (
     *("openai.resources.chat", "openai.types.chat", "anthropic.resources.messages"),
     *("prompt_toolkit.shortcuts", "prompt_toolkit.application", "prompt_toolkit.key_binding"),
+    *("prompt_toolkit.patch_stdout", "prompt_toolkit.input.vt100", "prompt_toolkit.output.vt100"),
     *("rich.console", "rich.markdown", "rich.live", "rich.table", "tiktoken", "sqlite3"),
+    *("anyio._backends._asyncio", "platformdirs.unix"),
 )
 LARGEST = 1 << 17
 
@@ -46,8 +51,12 @@ class Ended(NamedTuple):
 
 def may_start(program: Sequence[str], env: Mapping[str, str]) -> bool:
     """Return whether a program is our command, and its environment concerns no interpreter."""
-    reads = ("PYTHON", "LC_", "LANG", "OPENAI_LOG")
-    special = any(os.environ.get(name) != env[name] for name in env if name.startswith(reads))
+    reads = ("PYTHON", "LC_", "LANG", "OPENAI_LOG", "TIKTOKEN")
+    special = any(
+        os.environ.get(name) != env.get(name)
+        for name in {*env, *os.environ}
+        if name.startswith(reads)
+    )
     cold = os.environ.get("KEEPTHREAD_TEST_COLD")
     return program[0] == str(KEEPTHREAD) and not special and not cold
 
@@ -165,6 +174,9 @@ def _load() -> None:
     for name in MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    Estimator()
+    with contextlib.suppress(Unavailable):
+        Tiktoken()  # takes most of a second of CPU; tiktoken keeps the vocabulary
     gc.collect()
     gc.freeze()
 
