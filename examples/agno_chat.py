@@ -16,30 +16,15 @@ from agno.agent import Agent
 from agno.models.message import Message as AgnoMessage
 from agno.models.openai import OpenAIChat
 
-from keepthread import Memory, Message, Session, ToolCall
+from keepthread import Memory, Session, from_openai_chat
 
 MODEL = os.environ.get("MODEL", "gpt-5-mini")
+FIELDS = {"role", "content", "tool_calls", "tool_call_id"}  # what Agno shares with OpenAI
 
 
 def weather(city: str) -> str:
     """Tell the weather of a city."""
     return f"{city}: {14 + len(city) % 7 * 3} degrees"  # stands in for a weather service
-
-
-def stored(message: AgnoMessage) -> Message:
-    """Return a message of Agno as one of ours."""
-    text = message.get_content_string()
-    if message.role == "tool":
-        return Message(role="tool", content=text, tool_call_id=message.tool_call_id)
-    calls = [
-        ToolCall(
-            id=call["id"],
-            name=call["function"]["name"],
-            arguments=call["function"]["arguments"],
-        )
-        for call in message.tool_calls or ()
-    ]
-    return Message(role="assistant", content=text, tool_calls=calls)
 
 
 async def answer(agent: Agent, session: Session, question: str) -> str:
@@ -48,7 +33,7 @@ async def answer(agent: Agent, session: Session, question: str) -> str:
         seen: list[Any] = (await turn.context(budget=4000)).to_openai_chat()["messages"]
         result = await agent.arun([AgnoMessage(**message) for message in seen])
         added = (result.messages or [])[len(seen) :]
-        *steps, last = map(stored, added)
+        *steps, last = from_openai_chat([message.model_dump(include=FIELDS) for message in added])
         await turn.append(*steps)
         return (await turn.finish(last)).content  # and the answer last
 

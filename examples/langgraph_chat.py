@@ -8,7 +8,6 @@ A graph is given what the model should see, and what it says is stored. It needs
 """
 
 import asyncio
-import json
 import os
 import sys
 from typing import Any
@@ -20,7 +19,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from openai import AsyncOpenAI
 
-from keepthread import Memory, Message, Session, ToolCall
+from keepthread import Memory, Session, from_openai_chat
 
 MODEL = os.environ.get("MODEL", "gpt-5-mini")
 
@@ -47,22 +46,13 @@ def graph_of(client: AsyncOpenAI) -> Any:
     return graph.add_conditional_edges("model", tools_condition).compile()
 
 
-def stored(message: Any) -> Message:
-    """Return a message of LangChain as one of ours."""
-    text = str(message.text)
-    if message.type == "tool":
-        return Message(role="tool", content=text, tool_call_id=message.tool_call_id)
-    calls = [(call["id"], call["name"], json.dumps(call["args"])) for call in message.tool_calls]
-    wishes = [ToolCall(id=id, name=name, arguments=given) for id, name, given in calls]
-    return Message(role="assistant", content=text, tool_calls=wishes)
-
-
 async def answer(graph: Any, session: Session, question: str) -> str:
     """Run the graph on what it should see, and store what it adds."""
     async with session.turn(question) as turn:  # the question is stored first
         seen = (await turn.context(budget=4000)).to_openai_chat()["messages"]
         result = await graph.ainvoke({"messages": seen})
-        *steps, last = map(stored, result["messages"][len(seen) :])
+        added: Any = convert_to_openai_messages(result["messages"][len(seen) :])
+        *steps, last = from_openai_chat(added)
         await turn.append(*steps)
         return (await turn.finish(last)).content  # and the answer last
 

@@ -10,13 +10,12 @@ The agent is given what it should see, and what it adds is stored. It needs no s
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
 
-from keepthread import Memory, Message, Session, ToolCall
+from keepthread import Memory, Session, from_openai_responses
 
 MODEL = os.environ.get("MODEL", "gpt-5-mini")
 
@@ -27,19 +26,6 @@ def weather(city: str) -> str:
     return f"{city}: {14 + len(city) % 7 * 3} degrees"  # stands in for a weather service
 
 
-def stored(item: Mapping[str, Any]) -> Message:
-    """Return an item of the Responses API as a message; of an answer, its text."""
-    match item.get("type"):
-        case "function_call":
-            call = ToolCall(id=item["call_id"], name=item["name"], arguments=item["arguments"])
-            return Message(role="assistant", tool_calls=[call])
-        case "function_call_output":
-            return Message(role="tool", content=item["output"], tool_call_id=item["call_id"])
-        case _:
-            parts = (part.get("text", "") for part in item["content"])
-            return Message(role="assistant", content="".join(parts))
-
-
 async def answer(agent: Agent, session: Session, question: str) -> str:
     """Run the agent on what it should see, and store what it adds."""
     async with session.turn(question) as turn:  # the question is stored first
@@ -47,7 +33,7 @@ async def answer(agent: Agent, session: Session, question: str) -> str:
         informed = agent.clone(instructions=seen.get("instructions"))
         result = await Runner.run(informed, seen["input"])
         added: list[Any] = result.to_input_list()[len(seen["input"]) :]
-        *steps, last = map(stored, added)
+        *steps, last = from_openai_responses(added)
         await turn.append(*steps)
         return (await turn.finish(last)).content  # and the answer last
 

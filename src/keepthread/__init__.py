@@ -17,6 +17,9 @@ if typing.TYPE_CHECKING:
     )
     from keepthread.context.views import View
     from keepthread.context.why import Why
+    from keepthread.context.wires.anthropic import from_anthropic
+    from keepthread.context.wires.openai_chat import from_openai_chat
+    from keepthread.context.wires.openai_responses import from_openai_responses
     from keepthread.errors import KeepthreadError
     from keepthread.memory.facts.extraction import Extraction
     from keepthread.memory.facts.types import Fact
@@ -96,6 +99,9 @@ __all__ = [
     "WindowRules",
     "difference",
     "fit",
+    "from_anthropic",
+    "from_openai_chat",
+    "from_openai_responses",
 ]
 
 __version__ = "0.1.0"
@@ -107,6 +113,9 @@ _NAMES: typing.Final = {
     "context.strategies": "Hybrid Recall Summarized Window WindowPlan WindowRules",
     "context.views": "View",
     "context.why": "Why",
+    "context.wires.anthropic": "from_anthropic",
+    "context.wires.openai_chat": "from_openai_chat",
+    "context.wires.openai_responses": "from_openai_responses",
     "errors": "KeepthreadError",
     "memory.facts.extraction": "Extraction",
     "memory.facts.types": "Fact",
