@@ -130,8 +130,11 @@ class Person:
         self._number = 0
         self._scene: Scene | None = None
         self.server = ScriptedServer(otherwise=self._mind)
-        prune = {"KEEPTHREAD_MEMORY_AUTO_PRUNE_DAYS": "30"}
-        self._home = home(folder, self.server, **prune)
+        settings = {
+            "KEEPTHREAD_MEMORY_AUTO_PRUNE_DAYS": "30",
+            "KEEPTHREAD_CHAT_ALLOWED_TOOLS": "flooding/look",
+        }
+        self._home = home(folder, self.server, **settings)
         self._store = self._home.store
         self._store.parent.mkdir(parents=True)
         asyncio.run(

@@ -37,7 +37,7 @@ class FirstChat(NamedTuple):
 def call(*command: str | Path, cwd: Path) -> str:
     """Run a command that must succeed, and return what it said."""
     done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=110, check=False
+        command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -141,7 +141,7 @@ class _Shell:
     def install(self) -> None:
         """Install the program."""
         self._type("pip install 'keepthread[chat]'")
-        self._back(100)
+        self._back(300)
         self._terminal.wait_for("Successfully installed")
 
     def configure(self, address: str) -> None:
