@@ -1,13 +1,16 @@
 """P6: a turn is whole for the reader, however it ends and whoever takes turns beside it.
 
-Four ways to break it. Processes are killed inside turns with tools; afterwards every user message
+Five ways to break it. Processes are killed inside turns with tools; afterwards every user message
 that was acknowledged is there, no context has an open call, and the next turn works. Four processes
 take interleaved turns in one session; every message belongs to its own turn. Ten processes
 deliver the same request at once; one answer is stored, and all of them are told that one. Tasks are
-cancelled inside turns, once and twice; afterwards every stored call has a stored result.
+cancelled inside turns, once and twice; afterwards every stored call has a stored result. A turn is
+begun by one process, continued by a second and finished by two at once; it has one answer, which
+says what the second was shown.
 """
 
 import asyncio
+import json
 import mmap
 import os
 import random
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from keepthread import Context, Memory, Message, Session, ToolCall, Turn, sync
+from keepthread.context.sources import WRITTEN_FROM, shown_by
 from keepthread.errors import KeepthreadError
 from keepthread.memory.tool_calls import INTERRUPTED
 from keepthread.models.tokens import Estimator
@@ -323,7 +327,11 @@ class Life:
         answered = {m.turn for m in log if m.content.endswith(" is answered")}
         asked = [m for m in log if m.role == "user" and m.turn not in answered]
         for user in rng.sample(asked, min(1, len(asked))):
-            async with session.turn(user.content, id=user.id) as turn:
+            by_id = rng.random() < 0.5  # of the message, or by delivering it again
+            again = (
+                session.resume_turn(user.id) if by_id else session.turn(user.content, id=user.id)
+            )
+            async with again as turn:
                 answer = await turn.finish(f"{turn_of(user)} is answered")
             if (turn.user, answer.turn) != (user, user.turn):
                 self._break(f"{user.content!r}, delivered again, did not go on")
@@ -583,6 +591,77 @@ async def cancel_all(folder: Path, size: int, rng: random.Random) -> tuple[int, 
     return cancelled, markers, [f"cancelled: {line}" for line in broken]
 
 
+# --- (e) turns that one process begins and others finish ---
+
+
+def begin(folder: Path, names: Sequence[str], seed: int) -> None:
+    """Begin turns, look, call two tools, and leave."""
+    rng = random.Random(seed)
+    with sync.Memory.open(address(folder), counter=Estimator()) as memory:
+        session = memory.session("handed on")
+        for name in names:
+            with session.turn(f"{name} asks", id=name) as turn:
+                turn.context(budget=rng.choice(BUDGETS))
+                turn.append(calls(name, 0, 2))
+
+
+def go_on(folder: Path, names: Sequence[str], seed: int) -> None:
+    """Answer the calls of turns, look, note what was shown, and leave."""
+    rng = random.Random(seed)
+    with (
+        sync.Memory.open(address(folder), counter=Estimator()) as memory,
+        (folder / "shown").open("w") as shown,
+    ):
+        session = memory.session("handed on")
+        for name in names:
+            with session.resume_turn(name) as turn:
+                said = f"{name} 0 found 0"
+                turn.tool("look", {}, lambda said=said: said, call_id=call_id(name, 0, 0))
+                turn.append(result(name, 0, 1))
+                context = turn.context(budget=rng.choice(BUDGETS))
+                own = [list(each) for each in shown_by(context.selection, session.id).own]
+                shown.write(f"{name}\t{json.dumps(own)}\n")
+
+
+def end(folder: Path, number: int, names: Sequence[str]) -> None:
+    """Finish turns without looking again, and note which answer each has."""
+    with (
+        sync.Memory.open(address(folder), counter=Estimator()) as memory,
+        (folder / f"ended-{number}").open("w") as told,
+    ):
+        session = memory.session("handed on")
+        for name in names:
+            with session.resume_turn(name) as turn:
+                answer = turn.finish(f"{name} is answered", usage={"input": number})
+                told.write(f"{name}\t{answer.seq}\t{json.dumps(answer.meta.get(WRITTEN_FROM))}\n")
+
+
+def hand_on(folder: Path, size: int, rng: random.Random) -> tuple[int, list[str]]:
+    """Hand turns from process to process; return how many, and what is wrong."""
+    names = [f"handed.{n}" for n in range(size)]
+    shuffled = rng.sample(names, size)
+    broken = run_all(begin, [(folder, names, rng.getrandbits(32))])
+    broken += run_all(go_on, [(folder, shuffled, rng.getrandbits(32))])
+    broken += run_all(end, [(folder, number, names) for number in range(2)])
+    shown = dict(line.split("\t") for line in (folder / "shown").read_text().splitlines())
+    told = [(folder / f"ended-{number}").read_text() for number in range(2)]
+    if told[0] != told[1]:
+        broken.append("the two that finished turns were told different answers")
+    for line in told[0].splitlines():
+        name, _, sources = line.split("\t")
+        if sources != shown.get(name):
+            broken.append(f"{name} is said to be written from {sources}, not {shown.get(name)}")
+    with sync.Memory.open(address(folder), counter=Estimator()) as memory:
+        session = memory.session("handed on")
+        log = session.messages(limit=1_000_000)
+        broken += [fault for budget in BUDGETS for fault in faults(session.context(budget=budget))]
+    broken += [*left_open(log), *numbered_wrongly(log)]
+    answered = sum(message.content.endswith(" is answered") for message in log)
+    if answered != size:
+        broken.append(f"{answered} of {size} turns have an answer")
+    return size, [f"handed on: {line}" for line in broken]
+
+
 def run_all(target: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> list[str]:
     """Run processes at once; say which ended badly or not at all."""
     fresh = fresh_processes()
@@ -600,7 +679,7 @@ def run_all(target: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -
     return broken
 
 
-# --- all four ---
+# --- all five ---
 
 
 def run(size: int, seed: int, progress: Progress) -> Outcome:
@@ -619,6 +698,9 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         cancels = max(2 * BATCH, size * CANCELS_PER_KILL)
         cancelled, closed, broken = asyncio.run(cancel_all(Path(folder), cancels, rng))
         tally.broken += broken
+    with tempfile.TemporaryDirectory() as folder:
+        handed, broken = hand_on(Path(folder), max(8, size), rng)
+        tally.broken += broken
     figures = {
         "kills": tally.kills,
         "inside a turn": tally.inside,
@@ -633,6 +715,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "answers they were told": told,
         "turns cancelled": cancelled,
         "calls that cancelling left open, closed with a marker": closed,
+        "turns that three processes shared": handed,
         "violations": len(tally.broken),
     }
     return Outcome(figures=figures, broken=tuple(tally.broken))

@@ -439,6 +439,29 @@ async def test_a_pinned_message_is_in_every_context_until_it_is_unpinned(session
     assert "no nuts" not in (await session.context(budget=400)).text
 
 
+async def test_pins_are_listed_in_the_order_of_the_log(session: Session) -> None:
+    assert await session.pins() == []
+    one, two, three = await session.append(user("one"), user("two"), user("three"))
+    for each in (three, one, two):
+        await session.pin(each.id)
+    await session.unpin(two.id)
+    assert [message.content for message in await session.pins()] == ["one", "three"]
+
+
+async def test_hidden_ranges_are_listed_with_their_reasons(session: Session) -> None:
+    assert await session.hidden() == []
+    stored = await session.append(*(user(str(n)) for n in range(5)))
+    await session.rewind(3)
+    await session.append(user("on"), user("and on"))
+    await session.rewind(6)
+    ranges = [(each.first, each.last, each.reason) for each in await session.hidden()]
+    assert ranges == [(4, 5, "rewound"), (7, 7, "rewound")]
+    assert (await session.hidden())[0].tokens == sum(m.tokens for m in stored[3:])
+    await session.clear()
+    (whole,) = await session.hidden()
+    assert (whole.first, whole.last, whole.reason) == (1, 7, "cleared")
+
+
 async def test_only_a_message_that_is_there_can_be_pinned(session: Session) -> None:
     with pytest.raises(MessageNotFound, match="no message 'x' to pin"):
         await session.pin("x")

@@ -146,6 +146,15 @@ async def test_what_is_due_is_compacted_at_once_in_compactions_that_join(store: 
     assert await session.compact() == 0
 
 
+async def test_compactions_are_listed_newest_first(store: Store) -> None:
+    session = await on(store).session("s")
+    assert await session.compactions() == []
+    await talk(session, 1, 11)
+    await session.compact()
+    assert await session.compactions() == list(reversed(await compactions(session)))
+    assert [each.last for each in await session.compactions(limit=2)] == [16, 12]
+
+
 async def test_a_question_without_an_answer_is_not_closed(store: Store) -> None:
     session = await on(store).session("s")
     await talk(session, 1, 4)

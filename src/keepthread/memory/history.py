@@ -10,15 +10,24 @@ from keepthread.context.hidden import CLEARED, REWOUND, HiddenRanges
 from keepthread.context.tool_results import TOOL, CacheEntry
 from keepthread.context.trust import is_note, trust_in
 from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
-from keepthread.memory.material import position_key
+from keepthread.memory.material import position_key, summary_of
 from keepthread.memory.tool_cache import made_after
 from keepthread.memory.tool_calls import TOOL_SOURCE
 from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.stores.front import begin_again
-from keepthread.stores.kinds import LEASE, MARKS, PIN, SYSTEM
+from keepthread.stores.kinds import FOLD, LEASE, MARKS, PIN, SYSTEM
 from keepthread.stores.records import forgotten_session
 from keepthread.stores.validation import check_count, check_id
-from keepthread.types import ForkPoint, Hidden, Message, Scope, SessionInfo, SessionKey, Span
+from keepthread.types import (
+    ForkPoint,
+    Hidden,
+    Message,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Span,
+    Summary,
+)
 
 _PAGE: Final = 20
 _LARGE_PAGE: Final = 100
@@ -135,6 +144,27 @@ async def pin(store: Store, session: SessionKey, id: str) -> None:
         raise MessageNotFound(f"there is no message {id!r} to pin")
     span = Span(session=session, first=found[0].seq, last=found[0].seq)
     await store.put(Scope(session=session), PIN, id, None, made_of=[span])
+
+
+async def pinned(store: Store, session: SessionKey) -> list[Message]:
+    """Return the pinned messages, oldest first."""
+    records = await store.scan(Scope(session=session), PIN)
+    if not records:
+        return []
+    found = await store.find(session, ids=[record.key for record in records])
+    return sorted([m for m in found if m.state == "live"], key=lambda message: message.seq)
+
+
+async def hidden(store: Store, session: SessionKey) -> list[Hidden]:
+    """Return the ranges that contexts skip, oldest first."""
+    marks, _, _ = await _read_marks(store, session)
+    return list(marks.hidden)
+
+
+async def compactions(store: Store, session: SessionKey, limit: int) -> list[Summary]:
+    """Return the newest summaries that are stored, newest first."""
+    found = await store.scan(Scope(session=session), FOLD, limit=limit)
+    return [summary_of(record) for record in reversed(found)]
 
 
 async def unpin(store: Store, session: SessionKey, id: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from keepthread.context.context import Context
-from keepthread.errors import MessageNotFound, Stale
+from keepthread.errors import InvalidInput, MessageNotFound, Stale
 from keepthread.memory import history as branching
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of, newest_summary
@@ -24,12 +24,14 @@ from keepthread.types import (
     JSON,
     Attachment,
     CachedTool,
+    Hidden,
     Message,
     ProactiveTool,
     Role,
     Scope,
     SessionInfo,
     SessionKey,
+    Summary,
 )
 
 
@@ -160,6 +162,21 @@ class Session:
             role="user", content=text, id=id or "", author=author, attachments=attachments
         )
         return Turn(self._conversation, message)
+
+    def resume_turn(self, id: str) -> Turn:
+        """Continue a turn that was begun elsewhere: `async with session.resume_turn(id) as turn`.
+
+        `id` is that of its user message; `MessageNotFound` is raised if there is none. The turn
+        knows its open tool calls, and `finish` says what the answer was written from, if the
+        process that took the last context left the turn, rather than being killed. Several
+        processes may resume a turn: it has one answer.
+        """
+        if self.info.kind == "delegate":
+            raise InvalidInput(
+                "a delegated task is resumed by delegating it again, from the turn it belongs to"
+            )
+        message = Message(role="user", id=check_id(id, "a message id"))
+        return Turn(self._conversation, message, resumes=True)
 
     async def add_note(
         self,
@@ -323,6 +340,26 @@ class Session:
     async def unpin(self, id: str) -> bool:
         """Unpin a message; return whether it was pinned."""
         return await branching.unpin(self._store, self.key, id)
+
+    async def pins(self) -> list[Message]:
+        """Return the pinned messages, oldest first."""
+        return await branching.pinned(self._store, self.key)
+
+    async def hidden(self) -> list[Hidden]:
+        """Return the ranges of messages that contexts skip, oldest first, each with the reason.
+
+        The reason is `cleared` or `rewound`.
+        """
+        return await branching.hidden(self._store, self.key)
+
+    async def compactions(self, limit: int = 10) -> list[Summary]:
+        """Return the newest summaries of the session, newest first.
+
+        Each covers everything visible up to its position. Most of the older ones are dropped in
+        time; the log keeps the messages.
+        """
+        count = check_count(limit, "limit")
+        return await branching.compactions(self._store, self.key, count)
 
     async def update(
         self,

@@ -12,8 +12,8 @@ from typing import Final, Self, cast
 from keepthread.context.blocks import calls_of, is_answer
 from keepthread.context.context import Context
 from keepthread.context.ids import derived_id
-from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, Shown, shown_by
-from keepthread.context.trust import LOWEST_ORIGIN, lowest, origin_of
+from keepthread.context.sources import Shown, shown_by
+from keepthread.context.trust import lowest, origin_of
 from keepthread.errors import (
     Conflict,
     InvalidInput,
@@ -36,7 +36,7 @@ from keepthread.memory.tool_calls import (
     tool_request,
 )
 from keepthread.memory.tracing import TOOL_NAME
-from keepthread.stores.codec import encode
+from keepthread.memory.turn_state import complete, leave, resumed, with_sources
 from keepthread.stores.kinds import FINISHED
 from keepthread.stores.rows import AwaitedTurn
 from keepthread.stores.validation import check_count, show
@@ -50,9 +50,14 @@ class Turn:
     """One turn: a user message and the messages of model and tools until it is finished."""
 
     def __init__(
-        self, conversation: Conversation, message: Message, task: DelegatedTask | None = None
+        self,
+        conversation: Conversation,
+        message: Message,
+        task: DelegatedTask | None = None,
+        *,
+        resumes: bool = False,
     ) -> None:
-        """Take the user message; it is stored when the turn is entered."""
+        """Take the user message; entering the turn stores it, or finds it if it `resumes`."""
         self._conversation = conversation
         self._task = task
         self._children: set[str] = set()
@@ -60,6 +65,7 @@ class Turn:
         self._unsure: list[Message] = []
         self._appending = asyncio.Lock()  # tools of one turn may run side by side
         self._may_be_known = bool(message.id)
+        self._resumes = resumes
         self._shown: Shown | None = None
         """The messages of the last context; a model writes from them and from later ones."""
         self._heard: Origin = "operator"
@@ -76,6 +82,11 @@ class Turn:
 
     async def __aenter__(self) -> Self:
         """Store the user message, or find what was stored under its id."""
+        if self._resumes:
+            state = await resumed(self._conversation, self.user.id)
+            self.user, self._calls, self._heard, self._shown = state
+            self.answer, _ = await self._finished()
+            return self
         if self._task:
             self._conversation, self.user, is_new = await self._task.begin()
             self._may_be_known = not is_new
@@ -94,6 +105,9 @@ class Turn:
         if error is not None and (last := self._closing()):
             closing = self._store(last, {message.id for message in last if message.role == "tool"})
             await _at_last(closing, error, "open tool calls could not be closed")
+        if self.answer is None and self._shown and not self._task and self.user.state == "live":
+            leaving = leave(self._conversation, self.user, self._shown, self._heard)
+            await _at_last(leaving, error, "the turn's last context could not be recorded")
         if self._task:
             report = self._report_to_parent(self._task, error)
             await _at_last(report, error, "the result could not be recorded in the delegating turn")
@@ -259,7 +273,8 @@ class Turn:
             if message.tool_calls:
                 raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
             message = replace(message, id=id or message.id or self._answer_id())
-            message = self._with_sources(message)
+            if self._shown:
+                message = with_sources(message, self._shown, self._heard)
             if truncated and self._task:  # the parent must know, also if it resumes the turn
                 message = replace(message, meta={**message.meta, CUT: True})
             with suppress(Unavailable):
@@ -270,6 +285,8 @@ class Turn:
             else:
                 note: dict[str, JSON] = {"usage": dict(usage or {}), "truncated": truncated}
                 self.answer = await self._agreed_or_queued(message, note)
+                if self._resumes:
+                    await complete(self._conversation, self.user)
             if self.answer.state != "queued" and not self._task:  # a child needs no maintenance
                 self._conversation.maintenance.after(self._conversation.key, self.number)
         if self._task:
@@ -330,24 +347,6 @@ class Turn:
             if not found:
                 raise MessageNotFound("the user message was not stored; `memory.outbox` says why")
             (self.user,) = found
-
-    def _with_sources(self, answer: Message) -> Message:
-        """Return an answer whose meta says what it was written from, unless set or unknown."""
-        if self._shown is None:
-            return answer
-        meta: dict[str, JSON] = {WRITTEN_FROM: [list(each) for each in self._shown.own]}
-        if self._shown.recalled:
-            recalled = self._shown.recalled.items()
-            ranges = {id: [list(each) for each in found] for id, found in recalled}
-            meta[RECALLED_FROM] = cast(JSON, ranges)
-        # Only keepthread sets an answer's trust: its meta may come from elsewhere.
-        trust = lowest((self._shown.trust, self._heard), "assistant")
-        try:
-            said = replace(answer, meta={**meta, **answer.meta, LOWEST_ORIGIN: trust})
-            encode(said, said.id)
-        except (InvalidInput, TypeError):  # too large with these fields: store it without them
-            return answer
-        return said
 
     async def memory_tool(
         self, name: str, args: Mapping[str, JSON], *, call_id: str | None = None

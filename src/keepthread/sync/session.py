@@ -152,6 +152,10 @@ class Session(Wrapper[AsyncSession]):
         turn = self._wrapped.turn(text, id=id, author=author, attachments=attachments)
         return Turn(self._loop, turn)
 
+    def resume_turn(self, id: str) -> Turn:
+        """Continue a turn: `with session.resume_turn(id) as turn`; see `keepthread.Session`."""
+        return Turn(self._loop, self._wrapped.resume_turn(id))
+
     def add_note(
         self,
         key: str,
@@ -211,5 +215,8 @@ class Session(Wrapper[AsyncSession]):
 
     pin = blocking(AsyncSession.pin)
     unpin = blocking(AsyncSession.unpin)
+    pins = blocking(AsyncSession.pins)
+    hidden = blocking(AsyncSession.hidden)
+    compactions = blocking(AsyncSession.compactions)
     update = blocking(AsyncSession.update)
     refresh = blocking(AsyncSession.refresh)
