@@ -150,5 +150,7 @@ def _answered(items: Sequence[Item], provider: str) -> list[Message]:
             known &= isinstance(item["content"], str)
         else:
             known = False
+    if known and calls and texts and not texts[-1]:
+        texts.append("")  # an empty text is a message of its own: beside calls it is not sent
     native = None if known else Native("openai-responses", [dict(item) for item in items], provider)
     return spoken(texts, calls, native)
