@@ -1,10 +1,11 @@
-"""Write into the reference what the program says of itself: commands, options and settings.
+"""Write into the reference what the program says of itself: commands, settings, public types.
 
-A page has places for it, between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. What stands
-around them is written by hand and stays. With --check nothing is written; the exit status is 1 if a
-page says something else than the program.
+A page has places for it, between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. The text around
+them is written by hand and stays. `schemas.json` is written whole. With --check nothing is written;
+the exit status is 1 if a page says something else than the program.
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from keepthread.apps.cli.app import app
 from keepthread.apps.cli.chat.commands import COMMANDS
 from keepthread.apps.cli.settings.fields import ValueKind
 from keepthread.apps.cli.settings.settings import KEYS, NAMED, Settings, variable_of
+from keepthread.schema import all_schemas
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 BLOCK = re.compile(r"^<!-- begin: (.+) -->\n(.*?)^<!-- end: \1 -->\n", re.MULTILINE | re.DOTALL)
@@ -152,13 +154,57 @@ def _default(field: Field[Any]) -> str:
     return f"`{str(field.default).lower()}`"
 
 
+# --- types ---
+
+
+def public_types() -> dict[str, str]:
+    """Return the fields of every public type."""
+    described: dict[str, Any] = all_schemas()["$defs"]
+    parts: list[str] = []
+    for name, schema in described.items():
+        rows = [
+            (f"`{field}`", _kind(each), each.get("description", ""))
+            for field, each in schema["properties"].items()
+        ]
+        parts.append(f"## {name}\n\n{schema['description']}")
+        parts.append(_table(("field", "JSON", "meaning"), rows))
+    return {"types": "\n\n".join(parts)}
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """Return a schema in words."""
+    if ref := schema.get("$ref"):
+        name = ref.rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if options := schema.get("enum"):
+        return " or ".join(f"`{each}`" for each in options)
+    if options := schema.get("anyOf"):
+        return " or ".join(map(_kind, options))
+    if rows := schema.get("prefixItems"):
+        return f"[{', '.join(map(_kind, rows))}]"
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}"
+    if schema.get("type") == "object":
+        return f"object of {_kind(schema['additionalProperties'])}"
+    if "pattern" in schema:
+        return "hexadecimal string"
+    return schema.get("type", "any JSON")
+
+
+def schemas() -> str:
+    """Return the JSON Schemas of all public types as a file."""
+    return json.dumps(all_schemas(), indent=2, ensure_ascii=False) + "\n"
+
+
 # --- pages ---
 
 PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "command.md": commands,
     "chat.md": slash_commands,
     "settings.md": settings,
+    "types.md": public_types,
 }
+FILES: Mapping[str, Callable[[], str]] = {"schemas.json": schemas}
 
 
 def renewed(name: str, page: str) -> str:
@@ -193,9 +239,10 @@ def main(arguments: Sequence[str], folder: Path = FOLDER) -> int:
         print("usage: scripts/reference [--check]", file=sys.stderr)
         return 2
     stale = 0
-    for name in PAGES:
-        page = (folder / name).read_text()
-        if (new := renewed(name, page)) == page:
+    for name in (*PAGES, *FILES):
+        path = folder / name
+        page = path.read_text() if path.exists() or name in PAGES else ""
+        if (new := FILES[name]() if name in FILES else renewed(name, page)) == page:
             continue
         stale += 1
         if arguments:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keepthread import errors
-from scripts.reference import FOLDER, PAGES, main, renewed
+from scripts.reference import FILES, FOLDER, PAGES, main, renewed
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -50,7 +50,7 @@ def test_a_page_says_of_commands_options_and_settings_what_the_program_says(name
 def test_what_is_stale_is_told_and_renewed_around_what_is_written_by_hand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pages = {name: (FOLDER / name).read_text() for name in PAGES}
+    pages = {name: (FOLDER / name).read_text() for name in (*PAGES, *FILES)}
     for name, page in pages.items():
         (tmp_path / name).write_text(page)
     assert main(["--check"], tmp_path) == 0

@@ -14,6 +14,7 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.memory.memory import Memory
+from keepthread.schema import to_json
 from keepthread.stores.private_files import private_file
 from keepthread.stores.validation import check_id
 
@@ -214,7 +215,7 @@ class _Run(NamedTuple):
     def _show(self, found: "Sequence[Fact]") -> None:
         for fact in found:
             if self.call.json:
-                self.call.write(_plain(fact))
+                self.call.write(to_json(fact))
             else:
                 _draw(fact)
         waiting = sum(fact.state == "quarantined" for fact in found)
@@ -272,10 +273,6 @@ def _day(seconds: float) -> str:
         return f"{datetime.fromtimestamp(seconds, tz=UTC).astimezone():%Y-%m-%d}"
     except (OverflowError, OSError, ValueError):
         return "?"
-
-
-def _plain(fact: "Fact") -> dict[str, Any]:
-    return fact._asdict() | {"messages": [source._asdict() for source in fact.messages]}
 
 
 def _document(name: str) -> tuple[str, Any]:

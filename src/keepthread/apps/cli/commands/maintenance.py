@@ -18,6 +18,7 @@ from keepthread.memory.options import Options
 from keepthread.memory.summaries import Compaction
 from keepthread.models.summarizers import ByModel
 from keepthread.protocols import Progress
+from keepthread.schema import to_json
 from keepthread.stores.front import every_session
 from keepthread.types import SessionInfo
 
@@ -68,8 +69,7 @@ async def verify(call: Call) -> int:
         with call.progress("Verifying", "messages") as progress:
             found = await memory.verify(progress=progress)
     if call.json:
-        damages = [damage._asdict() for damage in found.damages]
-        call.write({"sound": found.sound, **found._asdict(), "damages": damages})
+        call.write(to_json(found))
     else:
         call.screen.verification(found)
     return 0 if found.sound else 1
