@@ -255,6 +255,47 @@ async def test_the_same_from_the_same_message_is_one_fact_in_forks_too(
     assert await facts.list(all=True) == [], "it hangs on the copy as well"
 
 
+async def test_what_a_model_notes_without_messages_waits_for_the_owner(memory: Memory) -> None:
+    facts = memory.facts(OWNER)
+    fact = await facts.remember("Likes tea.", by="model", source="mcp:desk")
+    assert (fact.state, fact.by, fact.source) == ("quarantined", "model", "mcp:desk")
+    assert await facts.remember("Likes tea.", by="model", source="mcp:phone") == fact
+    own = await facts.remember("Likes tea.")  # the owner says the same
+    assert (own.state, own.by, own.source) == ("live", "owner", "")
+    other = await facts.remember("Has a cat.", by="model", source="mcp:desk")
+    assert (await facts.confirm(other.key)).state == "live"
+
+
+async def test_a_model_cannot_raise_the_trust_of_a_message(memory: Memory) -> None:
+    session = await memory.session("s", owner=OWNER)
+    (said,) = await session.append(Message(role="user", content="I like tea."))
+    facts = memory.facts(OWNER)
+    fact = await facts.remember("Likes tea.", session="s", messages=[said], by="model")
+    assert (fact.trust, fact.state) == ("tool", "quarantined")
+    with pytest.raises(InvalidInput, match="by must be 'owner' or 'model', not 'me'"):
+        await facts.remember("Likes tea.", by="me")  # pyright: ignore[reportArgumentType]
+
+
+async def test_facts_are_forgotten_by_where_they_came_from(memory: Memory) -> None:
+    for owner in (OWNER, "bea"):
+        facts = memory.facts(owner)
+        await facts.remember("Likes tea.", by="model", source="mcp:desk")
+        await facts.remember("Has a cat.", by="model", source="mcp:phone")
+        await facts.remember("Lives in Oslo.")
+    planned = await memory.forget(source="mcp:desk", owner=OWNER, dry_run=True)
+    assert planned.records == {"fact": 1}
+    assert len(await memory.facts(OWNER).list()) == 3
+    assert (await memory.forget(source="mcp:desk", owner=OWNER)).records == {"fact": 1}
+    left = {owner: {f.text for f in await memory.facts(owner).list()} for owner in (OWNER, "bea")}
+    assert left == {
+        OWNER: {"Has a cat.", "Lives in Oslo."},
+        "bea": {"Likes tea.", "Has a cat.", "Lives in Oslo."},
+    }
+    assert (await memory.forget(source="mcp:desk", until=1.0)).records == {}
+    assert (await memory.forget(source="mcp:desk")).records == {"fact": 1}
+    assert not (await memory.forget(source="mcp:desk")).any
+
+
 async def test_the_owners_word_needs_no_message_and_is_not_noted_twice(memory: Memory) -> None:
     facts = memory.facts(OWNER)
     first = await facts.remember("Is allergic to nuts.")

@@ -1,9 +1,10 @@
 """Facts about one owner, as programs use them: remember, list, correct, confirm, forget."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from keepthread.context.trust import lowest
 from keepthread.errors import InvalidInput, Stale
 from keepthread.memory.facts import documents, markdown
 from keepthread.memory.facts.extraction import Extractor, costs
@@ -11,11 +12,13 @@ from keepthread.memory.facts.profile import bearing
 from keepthread.memory.facts.records import checked
 from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.facts.resolution import in_order, resolve, said, slot_of
-from keepthread.memory.facts.types import Extracted, Fact, Found, Loaded, Noted, Wording
-from keepthread.stores.validation import check_count, check_text, check_time, seconds_of
-from keepthread.types import JSON, Message
+from keepthread.memory.facts.types import OWNER, Extracted, Fact, Found, Loaded, Noted, Wording
+from keepthread.stores.validation import check_count, check_text, check_time, seconds_of, show
+from keepthread.types import JSON, Message, Origin
 
 _CURRENT: Final = ("live", "quarantined")
+_MOST: Final[Mapping[str, Origin]] = {OWNER: "operator", "model": "tool"}
+"""The highest trust of a fact by who noted it."""
 _TICK: Final = 0.001
 _NO_MODEL: Final = "no model extracts facts here; open the memory with extraction=Extraction(model)"
 _FORGOTTEN: Final = (
@@ -59,16 +62,20 @@ class Facts:
         since: float | datetime | None = None,
         until: float | datetime | None = None,
         agent: str = "",
+        by: Literal["owner", "model"] = "owner",
+        source: str = "",
     ) -> Fact:
         """Note a fact and return it; one that is already noted is returned unchanged.
 
-        Without messages it is the owner's own word. With `messages`, given by their ids, it has the
-        lowest trust among them, and is quarantined if that is a tool's, the web's or an import's.
-        Facts of one subject (empty: the owner) and attribute replace each other, unless `many`
-        values are possible. `since` and `until` say when it is true, in seconds since 1970: it does
-        not hold before its `since`, and with an `until` in the past it ends only its own value.
-        A fact with an `agent` is shown to the agent of that name alone, when it works for this
-        owner: see `Turn.delegate`.
+        Without messages it is the owner's own word, unless it was noted `by="model"`: then it is
+        quarantined until the owner confirms it. `source` says where it came from, such as
+        `mcp:CLIENT`, and `memory.forget(source=…)` erases all facts from there. With `messages`,
+        given by their ids, it has the lowest trust among them, and is quarantined if that is a
+        tool's, the web's or an import's. Facts of one subject (empty: the owner) and attribute
+        replace each other, unless `many` values are possible. `since` and `until` say when it is
+        true, in seconds since 1970: it does not hold before its `since`, and with an `until` in the
+        past it ends only its own value. A fact with an `agent` is shown to the agent of that name
+        alone, when it works for this owner: see `Turn.delegate`.
         """
         fact = Noted(
             key="",
@@ -81,7 +88,12 @@ class Facts:
             since=seconds_of(since, "since"),
             until=seconds_of(until, "until"),
             agent=agent,
+            source=source,
         )
+        if by not in (OWNER, "model"):
+            raise InvalidInput(f"by must be 'owner' or 'model', not {show(by)}")
+        if by == "model":
+            fact = fact._replace(by=by, origin="tool", trust="tool")
         if session is None:
             if messages:
                 raise InvalidInput("name the session that the messages are in: session=ID")
@@ -89,8 +101,9 @@ class Facts:
         while True:
             read = await self._repository.read(session, [_id(message) for message in messages])
             origin, trust = await self._repository.trust(read, subject)
+            fact = fact._replace(origin=origin, trust=lowest((trust,), _MOST[by]))
             try:
-                key, _ = await self._repository.add(fact._replace(origin=origin, trust=trust), read)
+                key, _ = await self._repository.add(fact, read)
             except Stale:
                 continue  # something was erased: maybe one of these messages
             if not key:
@@ -98,7 +111,7 @@ class Facts:
             return await self._known(key)
 
     async def _write(self, fact: Noted) -> Fact:
-        """Note the owner's own word, unless it already holds."""
+        """Note what no message states, unless it already holds or waits."""
         fact = checked(fact, self.owner)
         noted = await self._repository.noted()
         timed = fact.since is not None or fact.until is not None
@@ -108,7 +121,9 @@ class Facts:
                 fact.text,
                 fact.value,
             )
-            if alike and not timed and known.state == "live" and known.trust != "assistant":
+            certain = known.state == "live" and known.trust != "assistant"
+            repeated = fact.by == "model" and known.state in _CURRENT
+            if alike and not timed and (certain or repeated):
                 return known
         key, _ = await self._repository.add(fact._replace(at=_moment(fact, noted, fact.at)))
         return await self._known(key)

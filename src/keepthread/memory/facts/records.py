@@ -77,8 +77,9 @@ def checked(fact: Noted, owner: str) -> Noted:
     for name in ("since", "until"):
         if getattr(fact, name) is not None:
             check_time(getattr(fact, name), name)
-    if fact.agent != "":
-        check_id(fact.agent, "agent")
+    for name in ("agent", "source"):
+        if getattr(fact, name) != "":
+            check_id(getattr(fact, name), name)
     return fact._replace(
         text=text, subject=subject_of(fact.subject, owner), attribute=attribute, value=value
     )
@@ -111,8 +112,9 @@ def value_of(fact: Noted) -> JSON:
     """Return the stored value of a fact."""
     value: dict[str, Any] = fact._asdict()
     del value["key"]
-    if not fact.agent:
-        del value["agent"]
+    for name in ("agent", "source"):  # most facts have neither
+        if not value[name]:
+            del value[name]
     value["messages"] = [list(source) for source in fact.messages]
     value["place"] = None if fact.place is None else list(fact.place)
     value["wordings"] = [list(wording) for wording in fact.wordings]
@@ -172,6 +174,7 @@ def _noted(key: str, value: dict[str, Any]) -> Noted:
         offset=check_count(value.get("offset", 0), "offset"),
         end_added=value.get("end_added") is True,
         agent=check_text(value.get("agent", ""), "agent"),
+        source=check_text(value.get("source", ""), "source"),
     )
 
 

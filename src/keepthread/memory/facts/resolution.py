@@ -206,4 +206,5 @@ def _fact(noted: Noted, state: FactState) -> Fact:
         by=noted.by,
         confirmed=noted.confirmed_at is not None,
         agent=noted.agent,
+        source=noted.source,
     )

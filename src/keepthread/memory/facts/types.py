@@ -63,6 +63,8 @@ class Noted(NamedTuple):
     """Whether its end was added by an edit: then what it replaced stays replaced."""
     agent: str = ""
     """The agent that alone is shown it, for this owner; empty for a fact of the owner."""
+    source: str = ""
+    """Where it came from, if no message states it, such as `mcp:CLIENT`."""
 
 
 class Fact(NamedTuple):
@@ -103,6 +105,8 @@ class Fact(NamedTuple):
     confirmed: bool
     agent: str = ""
     """The agent that alone is shown it, for this owner; empty for a fact of the owner."""
+    source: str = ""
+    """Where it came from, if no message states it, such as `mcp:CLIENT`."""
 
 
 Found: TypeAlias = list[Fact]

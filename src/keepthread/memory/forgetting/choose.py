@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from keepthread.errors import MessageNotFound, SessionGone, SessionNotFound
+from keepthread.memory.facts.records import all_noted
 from keepthread.memory.forgetting.follow import Sessions, messages_at
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery
 from keepthread.memory.forgetting.probes import Probes
@@ -13,7 +15,8 @@ from keepthread.memory.forgetting.repeats import Detail, details_of, repeated_by
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.chunks import parts_of
 from keepthread.recall.positions import VIEW
-from keepthread.types import Message, SessionInfo, SessionKey
+from keepthread.stores.kinds import FACT
+from keepthread.types import Message, Scope, SessionInfo, SessionKey
 
 _PAGE: Final = 500
 
@@ -31,9 +34,21 @@ async def choose(store: Store, sessions: Sessions, query: ForgetQuery) -> Erasur
             plan.add_whole(info.key, info.messages, "chosen")
         else:
             await _choose_some(store, plan, info, query)
+    if query.can_match_facts:
+        await _choose_facts(store, plan, query)
     if query.message is not None and not plan:
         raise MessageNotFound(f"session {query.session!r} has no message {query.message!r}")
     return plan
+
+
+async def _choose_facts(store: Store, plan: ErasurePlan, query: ForgetQuery) -> None:
+    """Choose the facts that came from a source and not from messages."""
+    owners = [query.owner] if query.owner is not None else await store.owners()
+    for owner in owners:
+        for fact in all_noted(await store.scan(Scope(owner=owner), FACT)):
+            after = query.since is None or fact.at >= query.since
+            if fact.source == query.source and after and fact.at < (query.until or inf):
+                plan.facts.add((owner, fact.key))
 
 
 async def _choose_some(

@@ -14,7 +14,7 @@ from keepthread.memory.forgetting.plan import ErasurePlan, Intent
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.repeats import Living, details_of
 from keepthread.protocols import Progress, Store
-from keepthread.stores.kinds import FORGET, LEASE, MARKS, WHY
+from keepthread.stores.kinds import FACT, FORGET, LEASE, MARKS, WHY
 from keepthread.types import Record, Residue, Scope, SessionInfo, SessionKey
 
 _CONCURRENCY: Final = 8  # scopes read at a time, so that a server is not idle between two answers
@@ -53,7 +53,7 @@ class DerivedRecords:
         self.residues.clear()
         scopes = [self._of_session(info) for info in self._sessions.values()]
         for owner in await self._store.owners():
-            goes = _everything if owner == self._plan.owner else self._is_made
+            goes = _everything if owner == self._plan.owner else self._is_made_or_fact
             scopes.append(_ScopeRecords(Scope(owner=owner), owner, goes))
         scopes.append(_ScopeRecords(Scope(), "the tenant", self._is_made))
         for start in range(0, len(scopes), _CONCURRENCY):
@@ -72,6 +72,10 @@ class DerivedRecords:
 
     def _is_made(self, record: Record) -> bool:
         return record.kind != FORGET and self._plan.touches(record.made_of)
+
+    def _is_made_or_fact(self, record: Record) -> bool:
+        chosen = record.kind == FACT and (record.scope.owner, record.key) in self._plan.facts
+        return chosen or self._is_made(record)
 
     def _is_made_or_why(self, record: Record) -> bool:
         return record.kind == WHY or self._is_made(record)

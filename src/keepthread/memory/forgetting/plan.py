@@ -33,13 +33,15 @@ class ErasurePlan:
         """Copies of whole sessions, and of which; they may have the same title or prompt."""
         self.owner: str | None = None
         """The owner whose own records are dropped as well."""
+        self.facts: set[tuple[str, str]] = set()
+        """Facts to drop that no message states, by owner and key."""
         self._why: dict[SessionKey, dict[int, Reason]] = {}
         self._fresh: dict[SessionKey, list[int]] = {}
         self._sorted: dict[SessionKey, list[int]] = {}
 
     def __bool__(self) -> bool:
         """Return whether there is anything to do."""
-        return bool(self._why or self.whole or self.owner)
+        return bool(self._why or self.whole or self.owner or self.facts)
 
     @property
     def sessions(self) -> list[SessionKey]:
@@ -104,6 +106,8 @@ class ErasurePlan:
         """Yield the plan in small parts."""
         if self.owner is not None:
             yield {"owner": self.owner}
+        for owner, key in sorted(self.facts):
+            yield {"fact": key, "of": owner}
         for session, reason in self.whole.items():
             yield {"whole": session, "as": reason}
         for session, why in self._why.items():
@@ -115,7 +119,9 @@ class ErasurePlan:
         """Add a part that `entries` returned."""
         if isinstance(entry, Mapping):
             part = cast(Mapping[str, Any], entry)
-            if "owner" in part:
+            if "fact" in part:
+                self.facts.add((part["of"], part["fact"]))
+            elif "owner" in part:
                 self.owner = part["owner"]
             else:
                 self.whole[SessionKey(part["whole"])] = part["as"]
@@ -164,6 +170,12 @@ class ForgetQuery(NamedTuple):
         """Return whether it selects whole sessions, with their titles and prompts."""
         others = (self.message, self.author, self.source, self.since, self.until)
         return all(value is None for value in others)
+
+    @property
+    def can_match_facts(self) -> bool:
+        """Return whether it selects facts by where they came from."""
+        others = (self.session, self.message, self.author)
+        return self.source is not None and all(value is None for value in others)
 
     def matches_session(self, session: SessionInfo) -> bool:
         """Return whether messages of a session can match."""
