@@ -603,6 +603,7 @@ def begin(folder: Path, names: Sequence[str], seed: int) -> None:
             with session.turn(f"{name} asks", id=name) as turn:
                 turn.context(budget=rng.choice(BUDGETS))
                 turn.append(calls(name, 0, 2))
+                turn.suspend()
 
 
 def go_on(folder: Path, names: Sequence[str], seed: int) -> None:
@@ -621,6 +622,7 @@ def go_on(folder: Path, names: Sequence[str], seed: int) -> None:
                 context = turn.context(budget=rng.choice(BUDGETS))
                 own = [list(each) for each in shown_by(context.selection, session.id).own]
                 shown.write(f"{name}\t{json.dumps(own)}\n")
+                turn.suspend()
 
 
 def end(folder: Path, number: int, names: Sequence[str]) -> None:

@@ -68,6 +68,8 @@ WITHOUT_TEXT = {
     "models/embedders/http.py:_opener",
     "orchestrator/prompts/__init__.py:prompt",
     "recall/bm25.py:_rises",
+    "schema.py:_descriptions",
+    "schema.py:_hints",
     "stores/postgres/log.py:_array",
     "stores/redis/keys.py:index_of",
     "stores/redis/keys.py:session_place",

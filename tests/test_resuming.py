@@ -59,6 +59,7 @@ async def begun(session: Session, *, looks: bool = True) -> None:
         await turn.append(CALLS)
         if looks:
             await turn.context(budget=1000)
+        await turn.suspend()
 
 
 async def test_another_program_answers_the_calls_and_finishes_the_turn(again: Again) -> None:
@@ -91,6 +92,7 @@ async def test_a_result_that_came_before_lowers_the_trust_of_the_answer(again: A
     for id in ("m1", "m2"):
         async with (await again()).turn("Oslo?", id=id) as turn:
             await turn.context(budget=1000)
+            await turn.suspend()
     killed = (await again()).resume_turn("m1")
     await killed.__aenter__()
     await killed.tool("weather", {}, lambda: "9 °C")
@@ -101,12 +103,21 @@ async def test_a_result_that_came_before_lowers_the_trust_of_the_answer(again: A
     assert [answer.meta["lowest_origin"] for answer in answers] == ["tool", "assistant"]
 
 
-async def test_what_is_stored_of_a_turn_that_was_left_has_no_text(again: Again) -> None:
+async def test_what_is_stored_of_a_suspended_turn_has_no_text(again: Again) -> None:
     session = await again()
     await begun(session)
     (record,) = await session._store.scan(Scope(session=session.key), SHOWN)
     said = json.dumps(record.value)
     assert not any(word in said for word in ("Oslo", "Hello", "Hi", "brief"))
+
+
+async def test_a_turn_that_was_not_suspended_can_be_finished_too(again: Again) -> None:
+    session = await again()
+    async with session.turn("Oslo?", id="m1") as turn:
+        await turn.context(budget=1000)
+    assert await session._store.scan(Scope(session=session.key), SHOWN) == []
+    async with session.resume_turn("m1") as turn:
+        assert "written_from" not in (await turn.finish("I do not know.")).meta
 
 
 async def test_a_turn_without_a_context_leaves_nothing_and_can_be_finished(again: Again) -> None:
@@ -137,6 +148,7 @@ async def test_a_turn_that_is_left_by_an_error_can_be_resumed(again: Again) -> N
     async def fail() -> None:
         async with session.turn("Oslo?", id="m1") as turn:
             await turn.context(budget=1000)
+            await turn.suspend()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -172,12 +184,15 @@ async def test_a_delegated_task_is_resumed_by_its_parent() -> None:
             inner = await memory.get_session(child._conversation.id)
             with pytest.raises(InvalidInput, match="delegating it again"):
                 inner.resume_turn(child.user.id)
+            with pytest.raises(InvalidInput, match="cannot be suspended"):
+                await child.suspend()
 
 
 def test_it_works_without_async(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chat.db"
     with sync.Memory.open(url) as memory, memory.session("s").turn("Oslo?", id="m1") as turn:
         turn.append(CALLS)
+        turn.suspend()
     with sync.Memory.open(url) as memory, memory.session("s").resume_turn("m1") as turn:
         assert turn.tool("weather", {}, lambda: "9 °C", call_id="c1") == "9 °C"
         turn.finish("9 °C.")

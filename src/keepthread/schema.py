@@ -105,7 +105,7 @@ def _names(kind: type) -> list[str]:
     """Return the names of a type's fields; empty if it is not one of ours."""
     found: Any = kind
     names = [f.name for f in fields(found)] if is_dataclass(kind) else getattr(found, "_fields", ())
-    return [*names, *_ALSO.get(found, ())]
+    return [*_ALSO.get(found, ()), *names]
 
 
 # --- schemas ---

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from keepthread.context.blocks import is_answer
-from keepthread.errors import SessionGone, StoreClosed
+from keepthread.errors import KeepthreadError, SessionGone, StoreClosed
 from keepthread.event_loops import LOOK
 from keepthread.memory.summaries import Compactor
 from keepthread.memory.tool_cache import drop_ended
@@ -311,3 +311,14 @@ class Maintenance:
         if len(self.without_tools) >= _MOST_KNOWN:
             self.without_tools.clear()
         self.without_tools.add(session)
+
+
+async def at_last(work: Awaitable[object], error: BaseException | None, failing: str) -> None:
+    """Run work that must be done when a turn ends, without replacing the error that ended it."""
+    try:
+        # Also when the task is being cancelled: the next context must be valid.
+        await asyncio.shield(work)
+    except KeepthreadError as failure:
+        if error is None:
+            raise
+        error.add_note(f"{failing}: {failure}")

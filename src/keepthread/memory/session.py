@@ -167,9 +167,8 @@ class Session:
         """Continue a turn that was begun elsewhere: `async with session.resume_turn(id) as turn`.
 
         `id` is that of its user message; `MessageNotFound` is raised if there is none. The turn
-        knows its open tool calls, and `finish` says what the answer was written from, if the
-        process that took the last context left the turn, rather than being killed. Several
-        processes may resume a turn: it has one answer.
+        knows its open tool calls, and after `turn.suspend()` also what its last context showed.
+        Several processes may resume a turn: it has one answer.
         """
         if self.info.kind == "delegate":
             raise InvalidInput(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from keepthread.errors import (
 )
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.delegation import CUT, DelegatedTask, Task
+from keepthread.memory.runtime import at_last
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import (
     INTERRUPTED,
@@ -36,7 +37,7 @@ from keepthread.memory.tool_calls import (
     tool_request,
 )
 from keepthread.memory.tracing import TOOL_NAME
-from keepthread.memory.turn_state import complete, leave, resumed, with_sources
+from keepthread.memory.turn_state import complete, resumed, suspend, with_sources
 from keepthread.stores.kinds import FINISHED
 from keepthread.stores.rows import AwaitedTurn
 from keepthread.stores.validation import check_count, show
@@ -104,13 +105,10 @@ class Turn:
         """Close open tool calls if the turn is left by an exception."""
         if error is not None and (last := self._closing()):
             closing = self._store(last, {message.id for message in last if message.role == "tool"})
-            await _at_last(closing, error, "open tool calls could not be closed")
-        if self.answer is None and self._shown and not self._task and self.user.state == "live":
-            leaving = leave(self._conversation, self.user, self._shown, self._heard)
-            await _at_last(leaving, error, "the turn's last context could not be recorded")
+            await at_last(closing, error, "open tool calls could not be closed")
         if self._task:
             report = self._report_to_parent(self._task, error)
-            await _at_last(report, error, "the result could not be recorded in the delegating turn")
+            await at_last(report, error, "the result could not be recorded in the delegating turn")
 
     async def append(self, *messages: Message) -> list[Message]:
         """Store messages of the model and its tools in this turn, and return them as stored.
@@ -292,6 +290,18 @@ class Turn:
         if self._task:
             await self._task.report_answer(self.answer)
         return self.answer
+
+    async def suspend(self) -> None:
+        """Prepare to leave the turn, so that another process can finish it: `session.resume_turn`.
+
+        Its answer then says what the last context of this process showed.
+        """
+        self._check_open()
+        if self._task:
+            raise InvalidInput("a delegated task cannot be suspended: delegate it again to resume")
+        if self._shown and self.answer is None:
+            await self._arrived()
+            await suspend(self._conversation, self.user, self._shown, self._heard)
 
     # --- inside ---
 
@@ -483,14 +493,3 @@ class Turn:
 
     def _noted_id(self, note: Record) -> str:
         return cast(dict[str, str], note.value)["id"]
-
-
-async def _at_last(work: Awaitable[object], error: BaseException | None, failing: str) -> None:
-    """Run work that must be done when a turn ends, without replacing the error that ended it."""
-    try:
-        # Also when the task is being cancelled: the next context must be valid.
-        await asyncio.shield(work)
-    except KeepthreadError as failure:
-        if error is None:
-            raise
-        error.add_note(f"{failing}: {failure}")

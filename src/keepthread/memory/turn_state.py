@@ -1,8 +1,8 @@
 """The state of a turn beside its messages: what its last context showed, and its open calls.
 
-An answer's meta says what it was written from. If a turn is left without an answer, another process
-may continue it: the log has the calls and results, and what the last context showed is stored, as
-positions and ids.
+An answer's meta says what it was written from. Another process may continue a turn that was left
+without an answer: the log has the calls and results, and what the last context showed is stored if
+the turn was suspended, as positions and ids.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,8 +69,8 @@ def with_sources(answer: Message, shown: Shown, heard: Origin) -> Message:
     return said
 
 
-async def leave(conversation: Conversation, user: Message, shown: Shown, heard: Origin) -> None:
-    """Store what the last context of a turn showed; the turn is left without an answer."""
+async def suspend(conversation: Conversation, user: Message, shown: Shown, heard: Origin) -> None:
+    """Store what the last context of a turn showed."""
     value: JSON = {
         "heard": heard,
         "trust": shown.trust,

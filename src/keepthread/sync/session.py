@@ -58,6 +58,7 @@ class Turn(Wrapper[AsyncTurn]):
     memory_tool = blocking(AsyncTurn.memory_tool)
     context = blocking(AsyncTurn.context)
     finish = blocking(AsyncTurn.finish)
+    suspend = blocking(AsyncTurn.suspend)
 
     def tool(
         self,
