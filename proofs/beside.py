@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _ASIDE: Final = NOON + 7_200
 WISHES: Final[Sequence[dict[str, Any]]] = (
-    {"session": "aside"},
+    {"session": "aside", "owner": "kim"},
     {"owner": "kim"},
-    {"author": "lee"},
-    {"since": _ASIDE, "until": _ASIDE + 60},
+    {"author": "lee", "owner": "kim"},
+    {"since": _ASIDE, "until": _ASIDE + 60, "owner": "kim"},
 )
 """What is forgotten while chats keep messages aside; each chat's messages match all of it."""
 
@@ -72,10 +72,10 @@ async def _one_aside(
             await bring_home(files, _opened, memory, _quiet)
         back = await titles(memory.store, markers)
         tally.expect(not back, f"{wish}: {back} is in a title")
-        kept = await memory.store.get_session("aside")
+        kept = await memory.store.get_session("aside", "kim")
         assert kept is not None
         states = {m.state for m in await memory.store.read(kept.key)}
-        shown = [info.id for info in await memory.list_sessions() if info.id == kept.id]
+        shown = [info.id for info in await memory.admin.list_sessions() if info.id == kept.id]
         tally.expect(not (shown and _is_whole(wish)), f"{wish}: the session is listed")
         tally.expect(states == {"erased"}, f"{wish}: messages kept aside are {states}")
     tally.expect(not files.left(), f"{wish}: a file is left")
@@ -121,5 +121,5 @@ async def _used_and_forgotten(memory: Memory, ground: Ground, rng: random.Random
         if ground.finds:
             await memory.search(marker.text, owner="pat")
     await memory.idle()
-    await memory.forget(session="process", answers=True, rewrite=True)
+    await memory.forget(session="process", owner="pat", answers=True, rewrite=True)
     return masked

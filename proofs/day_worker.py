@@ -376,7 +376,7 @@ async def run_keeper(worker: Worker) -> None:
         count = 0
         while not worker.stopped.is_set():
             count += 1
-            pruned = await worker.call(0, "prune", lambda: pruner.prune(1), may_fail=True)
+            pruned = await worker.call(0, "prune", lambda: pruner.admin.prune(1), may_fail=True)
             worker.journal.write("pruned", "0", count=pruned or 0)
             if count % 3 == 0:
                 await forget_one(worker, memory, rng, next(texts))
@@ -406,7 +406,7 @@ async def forget_one(worker: Worker, memory: Memory, rng: random.Random, message
 
 
 async def verify(worker: Worker, memory: Memory) -> None:
-    found = await worker.call(0, "verify", memory.verify, may_fail=True)
+    found = await worker.call(0, "verify", memory.admin.verify, may_fail=True)
     if found is not None:
         fields = {
             "messages": found.messages,

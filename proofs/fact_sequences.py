@@ -242,7 +242,7 @@ class Player:
         sources = sorted({s.source for s in self.shelf.statements.values() if s.source})
         if sources:
             session, id = sources[step.number % len(sources)]
-            await self.memory.forget(session=session, message=id)
+            await self.memory.forget(session=session, owner=self.owner, message=id)
             self._drop(lambda s: s.source == (session, id))
 
     def _drop(self, gone: Any) -> None:

@@ -15,7 +15,7 @@ from proofs.marked import settings
 BEGUN, MEANT, DONE = b"b", b"m", b"d"
 
 
-async def main(url: str, session: str) -> None:
+async def main(url: str, session: str, owner: str) -> None:
     finds = not url.startswith("redis")
     async with Memory.open(url, **settings(finds=finds)) as memory:
         put: Any = memory.store.put
@@ -28,9 +28,9 @@ async def main(url: str, session: str) -> None:
 
         memory.store.put = put_and_tell  # type: ignore[method-assign]
         os.write(1, BEGUN)
-        await memory.forget(session=session, answers=True, rewrite=True)
+        await memory.forget(session=session, owner=owner, answers=True, rewrite=True)
         os.write(1, DONE)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    asyncio.run(main(*sys.argv[1:]))

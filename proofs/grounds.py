@@ -37,7 +37,7 @@ class Ground(NamedTuple):
         """Read everything into the index of words and of vectors."""
         if self.finds:
             async with self.opened(embeds=True) as memory:
-                await memory.index()
+                await memory.admin.index()
 
     def found(self, markers: Sequence[Marker]) -> dict[Marker, list[str]]:
         """Return which markers are in a file."""

@@ -682,7 +682,7 @@ def _memory(
             recall="owner",
         ),
     )
-    memory._maintenance.needs_summaries = by_itself
+    memory._services.maintenance.needs_summaries = by_itself
     return memory
 
 

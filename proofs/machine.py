@@ -381,9 +381,9 @@ class Stores(RuleBasedStateMachine):
         }
         self.same(calls[what])
 
-    @step(id=names)
-    def get_session(self, id: str) -> None:
-        self.same(lambda s, _: s.get_session(id))
+    @step(id=names, owner=names)
+    def get_session(self, id: str, owner: str) -> None:
+        self.same(lambda s, _: s.get_session(id, owner))
 
     @step(keys=sessions)
     def describe(self, keys: Any) -> None:

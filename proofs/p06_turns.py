@@ -283,7 +283,7 @@ class Life:
                 for name in SESSIONS:
                     session = await memory.session(name)
                     await self._check_session(session, rng)
-                if not (await memory.verify()).sound:
+                if not (await memory.admin.verify()).sound:
                     self._break("verify finds damage")
         except KeepthreadError as error:
             self._break(repr(error))

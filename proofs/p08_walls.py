@@ -1,10 +1,11 @@
-"""P8: tenants are walls: nobody reads or changes what another has, whatever they know of it.
+"""P8: tenants and owners are walls: nobody reads or changes what another has.
 
 Some tenants look, others only have: sessions, messages, shelves, some under the same names. Whoever
 looks knows every key, id and position of the others, and calls each method of the store with them:
 the answer must be the one for a session that was never there. On PostgreSQL every statement also
 runs without its conditions, with another tenant's number, or with both, as do the functions behind
-it and the views for people; then row-level security alone holds.
+it and the views for people; then row-level security alone holds. `owner_walls` does the same for
+the owners of one tenant, with all that a program can call.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
@@ -28,10 +31,13 @@ from keepthread.recall.positions import VIEW, session_of
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.words import letters_of
+from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore
+from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.finding import VECTORS, embed, first_place, read_on, vector
 from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span, Unread
 from proofs import Outcome, Progress, Proof
+from proofs.owner_walls import WallTally, prove_owners
 from servers import postgres as postgres_servers
 from servers import redis as redis_servers
 
@@ -182,8 +188,8 @@ FIND: Final[Mapping[str, Look]] = {
 """What finders do, with a session and without one."""
 
 BY_NAME: Final[Mapping[str, Probe]] = {
-    "get_session": lambda s, k, b: s.get_session(f"session 0 {b.mark}"),
-    "get_session, a name that both have": lambda s, k, b: s.get_session("session 1"),
+    "get_session": lambda s, k, b: s.get_session(f"session 0 {b.mark}", b.owner),
+    "get_session, a name that both have": lambda s, k, b: s.get_session("session 1", "ana"),
     "list_sessions": lambda s, k, b: s.list_sessions(owner=b.owner, limit=100),
     "list_sessions, an owner that both have": lambda s, k, b: s.list_sessions(owner="ana"),
     "list_sessions of all": lambda s, k, b: s.list_sessions(limit=1000),
@@ -213,6 +219,7 @@ class Tally:
     foreign: int = 0
     changed: int = 0
     broken: list[str] = field(default_factory=list)
+    owners: WallTally = field(default_factory=WallTally)
 
     def look(self, answer: str, own: str, name: str) -> None:
         """Count whose texts are in an answer."""
@@ -292,7 +299,7 @@ AROUND: Final = {
 }
 """Statements that touch no tenant's row: of a connection, of a transaction, of the format."""
 SEEING: Final = (
-    *("session_by_id", "session_by_sid", "latest_sessions", "sessions_behind", "lock_session"),
+    *("session_by_id", "session_by_sid", "list_sessions", "sessions_behind", "lock_session"),
     *("tail", "gather", "read", "find", "newest", "counts", "count_messages", "messages_behind"),
     *("get", "scan", "owners", "records_behind", "append", "append_all", "next_epoch"),
     *("append_with_care", "unread", "places", "parts", "fetch", "vectors_at", "nearest"),
@@ -505,8 +512,8 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
         # Nothing is said of what was seen, so nothing but the wall keeps them from a row.
         "update_session": (*at, True, b"{}", 2e9, None, None, None),
         "delete_session": (*at, False, None),
-        "session_by_id": (tenant, session.encode()),
-        "latest_sessions": (tenant, None, 100),
+        "session_by_id": (tenant, session.replace("session 0", "ana").encode(), session.encode()),
+        "list_sessions": (tenant, None, 1e11, 0, False, 100),
         "sessions_behind": (tenant, 0, 100),
         "append": (*at, *one, None, None, 2e9),
         "append_with_care": (*at, *one, None, None, 2e9),
@@ -596,24 +603,52 @@ def weak_walls(db: Any) -> list[str]:
     return [line for (line,) in weak]
 
 
+async def prove_store(store: Store, size: int, seed: int, progress: Progress, to: Tally) -> None:
+    """Probe tenants by the methods of the store, and owners by all that a program can call."""
+    await prove_methods(store, size, seed, progress, to)
+    walls = await prove_owners(store.tenant("owners"), size, seed, progress)
+    to.owners = walls
+    to.broken += walls.broken
+
+
 async def prove_on_postgres(size: int, seed: int, progress: Progress, tally: Tally) -> int:
     with closing(postgres_servers.new_server()) as server:
         async with await PostgresStore.open(server.url()) as store:
-            await prove_methods(store, size, seed, progress, tally)
+            await prove_store(store, size, seed, progress, tally)
         return prove_statements(server, seed, tally)
 
 
 async def prove_on_redis(size: int, seed: int, progress: Progress, tally: Tally) -> int:
     with closing(redis_servers.new_server()) as server:
         async with await RedisStore.open(server.url) as store:
-            await prove_methods(store, size, seed, progress, tally)
+            await prove_store(store, size, seed, progress, tally)
     return 0
+
+
+async def prove_on_sqlite(size: int, seed: int, progress: Progress, tally: Tally) -> int:
+    with TemporaryDirectory() as folder:
+        async with await SQLiteStore.open(Path(folder) / "walls.db") as store:
+            await prove_store(store, size, seed, progress, tally)
+    return 0
+
+
+async def prove_on_ram(size: int, seed: int, progress: Progress, tally: Tally) -> int:
+    async with RamStore() as store:
+        await prove_store(store, size, seed, progress, tally)
+    return 0
+
+
+BACKENDS: Final = {
+    "postgres": prove_on_postgres,
+    "redis": prove_on_redis,
+    "sqlite": prove_on_sqlite,
+    "ram": prove_on_ram,
+}
 
 
 def run(size: int, seed: int, progress: Progress, *, backend: str = "postgres") -> Outcome:
     tally = Tally()
-    prove = prove_on_redis if backend == "redis" else prove_on_postgres
-    bent = asyncio.run(prove(size, seed, progress, tally))
+    bent = asyncio.run(BACKENDS[backend](size, seed, progress, tally))
     if not tally.own:
         tally.broken.append("nobody saw even what is their own: the test is blind")
     figures: dict[str, int | float | str] = {
@@ -625,19 +660,23 @@ def run(size: int, seed: int, progress: Progress, *, backend: str = "postgres") 
         "answers with something of one's own": tally.own,
         "foreign rows read": tally.foreign,
         "foreign rows changed": tally.changed,
+        "probes of owners": tally.owners.probes.total(),
+        "operations of owners": len(tally.owners.probes),
+        "operations of owners that answered": sum(map(bool, tally.owners.succeeded.values())),
+        "things of other owners changed": tally.owners.changed,
     }
-    if backend == "redis":
+    if backend != "postgres":
         figures = {name: value for name, value in figures.items() if "statements" not in name}
     return Outcome(figures=figures, broken=tuple(tally.broken))
 
 
 PROOF: Final = Proof(
     name="P8",
-    promise="tenants are walls",
+    promise="tenants and owners are walls",
     unit="probes",
     small=60,
     closing=1_000,
     long=20_000,
     run=run,
-    on={"postgres": run, "redis": partial(run, backend="redis")},
+    on={backend: partial(run, backend=backend) for backend in BACKENDS},
 )

@@ -112,13 +112,13 @@ async def everything(ground: Ground, tally: Tally, rng: random.Random) -> None:
 
 
 WISHES: Final[Sequence[dict[str, Any]]] = (
-    {"session": "whole"},
-    {"session": "one", "message": "the-one"},
+    {"session": "whole", "owner": "ana"},
+    {"session": "one", "owner": "ana", "message": "the-one"},
     {"author": "bob"},
-    {"source": WEB},
+    {"source": WEB, "owner": "ana"},
     {"since": NOON, "until": NOON + 60},
-    {"session": "queued"},
-    {"author": "sam"},
+    {"session": "queued", "owner": "ana"},
+    {"author": "sam", "owner": "ana"},
     {"since": NOON + 3600, "until": NOON + 3660},
     {"owner": "eve"},
 )
@@ -184,8 +184,9 @@ async def forget_checked(memory: Memory, wish: dict[str, Any], tally: Tally) -> 
     """Forget, and hold the receipt to what is gone."""
     before = await living(memory.store)
     places = await where(memory.store)
-    planned = await memory.forget(**wish, answers=True, dry_run=True)
-    told = await memory.forget(**wish, answers=True, rewrite=True)
+    forget = memory.forget if "owner" in wish else memory.admin.forget
+    planned = await forget(**wish, answers=True, dry_run=True)
+    told = await forget(**wish, answers=True, rewrite=True)
     lost = len(before) - len(await living(memory.store))
     tally.places |= places - await where(memory.store)
     said = told.messages + told.copies + told.derived + len(told.answers)
@@ -198,7 +199,7 @@ async def forget_checked(memory: Memory, wish: dict[str, Any], tally: Tally) -> 
     tally.expect(not told.found, f"{wish}: the receipt finds {told.found} pieces")
     left = await memory.store.scan(Scope(), FORGET)
     tally.expect(not left, f"{wish}: the intent is still there")
-    again = await memory.forget(**wish, dry_run=True) if "message" not in wish else planned
+    again = await forget(**wish, dry_run=True) if "message" not in wish else planned
     tally.expect("message" in wish or not again.messages, f"{wish}: asked again, more is found")
 
 
@@ -231,7 +232,7 @@ async def where(store: Store) -> set[int]:
 
 async def check_bystander(memory: Memory, ground: Ground, tally: Tally) -> None:
     """Hold what nobody asked to forget to being there still."""
-    session = await memory.get_session("bystander")
+    session = await memory.get_session("bystander", owner="mia")
     states = {message.state for message in await session.messages()}
     tally.expect(states == {"live"}, f"the bystander's messages are {states}")
     tally.expect(session.info.title == KEPT.text, "the bystander lost its title")
@@ -298,7 +299,7 @@ class Killing:
 
     def _kill(self, id: str, *, whole: bool) -> bool:
         """Let a process forget, kill it on its way, and tell whether it had ended."""
-        command = [sys.executable, "-m", "proofs.forgetter", self._ground.url, id]
+        command = [sys.executable, "-m", "proofs.forgetter", self._ground.url, id, id]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
             assert process.stdout
             early = not whole and self._rng.random() < EARLY
@@ -314,9 +315,9 @@ class Killing:
             return DONE in process.stdout.read()
 
     async def _states(self, memory: Memory, id: str) -> set[str]:
-        session = await memory.store.get_session(id)  # also if no other call finds it any more
+        session = await memory.store.get_session(id, id)  # also if no other call finds it any more
         assert session is not None
-        fork = await memory.get_session(f"{id}, forked")
+        fork = await memory.get_session(f"{id}, forked", owner=id)
         copies = (await fork.messages())[
             : fork.info.forked_from.seq if fork.info.forked_from else 0
         ]
@@ -349,7 +350,7 @@ async def _one_flight(
         session.compact(),
         session.fork(id=f"flight {number}, forked"),
         session.update(title=first.content, title_from=first.id),
-        memory.prune(1),
+        memory.admin.prune(1),
     ]
     if ground.finds:
         facts = memory.facts(session.owner)
@@ -359,7 +360,8 @@ async def _one_flight(
     whole = rng.random() < 0.5
     one = (await session.messages())[rng.randrange(4) * 2].id
     message = None if whole else one
-    await memory.forget(session=session.id, message=message, answers=True, rewrite=True)
+    chosen = {"session": session.id, "owner": session.owner, "message": message}
+    await memory.forget(**chosen, answers=True, rewrite=True)
     await asyncio.gather(*tasks, return_exceptions=True)
     with suppress(Exception):
         await session.compact()
@@ -419,7 +421,7 @@ async def _one_delivery(
         await facts.remember(markers[0].text, session=session.id, messages=["m0"])
     lines: list[bytes] = []
     await export(memory.store, lines.append, owner=session.owner)
-    await memory.forget(session=session.id, rewrite=True)
+    await memory.forget(session=session.id, owner=owner, rewrite=True)
     await way(memory, ground, session, said, lines)
     states = {message.state for message in await session.messages()}
     tally.expect(states == {"erased"}, f"delivery {number}: messages are {states}")
@@ -479,7 +481,7 @@ async def held_open(ground: Ground, tally: Tally, rng: random.Random) -> None:
     markers = await small_life(ground, rng, "held")
     with reading(ground.folders[0] / "chat.db"):
         async with ground.opened() as memory:
-            told = await memory.forget(session="held", answers=True)
+            told = await memory.forget(session="held", owner="held", answers=True)
         left = ground.found(markers)
     named = any("chat.db-wal" in residue.where for residue in told.residues)
     tally.expect(bool(left), "the reader held nothing: the test is blind")

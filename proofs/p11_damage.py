@@ -202,7 +202,7 @@ def _parts(keys: Keys) -> Iterator[tuple[Where, Part]]:
     for (tenant, id), key in keys.sessions.items():
         ids, owner, shelf = keys.ids[tenant, id], f"owner of {id}", Scope(session=key)
         parts: dict[str, Part] = {
-            "session": lambda s, id=id: s.get_session(id),
+            "session": lambda s, id=id, owner=owner: s.get_session(id, owner),
             "owned": lambda s, owner=owner: s.list_sessions(owner=owner),
             "read": lambda s, key=key: s.read(key, limit=1000),
             "tail": lambda s, key=key: s.tail(key),

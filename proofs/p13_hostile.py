@@ -175,7 +175,7 @@ async def _put_session(store: Store, rng: random.Random) -> Any:
             parent=_seldom(rng, _id),
         )
     )
-    found = await store.get_session(made.id)
+    found = await store.get_session(made.id, made.owner)
     await store.delete_session(made.key)
     return found == made, repr((made.id, made.owner, made.title, made.tags, made.meta, made.parent))
 

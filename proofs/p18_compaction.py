@@ -336,7 +336,7 @@ class Life:
         await self._look(session, log)
         if await session.messages(limit=1_000_000) != log:
             self._break("compaction changed the log")
-        if not (await memory.verify()).sound:
+        if not (await memory.admin.verify()).sound:
             self._break("verify finds damage")
 
     def _compare(self, log: Sequence[Message]) -> None:
@@ -465,7 +465,7 @@ async def _compare(folder: Path, rounds: int) -> list[str]:
                 broken.append(f"session {lap} has the compactions {numbers}")
             if session.info.turns - found[-1].turn > 4:
                 broken.append(f"session {lap} is compacted up to {found[-1].turn}")
-        if not (await memory.verify()).sound:
+        if not (await memory.admin.verify()).sound:
             broken.append("verify finds damage")
     return broken
 

@@ -173,9 +173,9 @@ class Trial:
             if "fact" in wish:
                 await memory.facts(self.scene.owner).forget(wish["fact"])
             elif "delete" in wish:
-                await memory.delete_session(wish["delete"])
+                await memory.delete_session(wish["delete"], owner=self.scene.owner)
             else:
-                await memory.forget(**wish, answers=True)
+                await memory.forget(**{"owner": self.scene.owner, **wish}, answers=True)
 
     async def look_again(self) -> None:
         """Look for the codeword wherever it may have gone."""

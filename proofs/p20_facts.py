@@ -415,7 +415,7 @@ class Conversation:
         await self.read(self.rng.choice(self.names))
 
     async def read(self, name: str) -> None:
-        if await self.memory.store.get_session(name) is None:
+        if await self.memory.store.get_session(name, OWNER) is None:
             return
         noted = self.truth.noted()
         known = {(s.said.slot, s.said.value) for s in noted if s.rank >= TAKEN}
@@ -490,7 +490,7 @@ class Conversation:
             statement = self.rng.choice(left)
             assert statement.source
             name, _, id = statement.source
-            await self.memory.forget(session=name, message=id)
+            await self.memory.forget(session=name, owner=OWNER, message=id)
             for each in self.truth.statements:
                 each.gone = each.gone or each.source == statement.source
             for each in self.truth.noted():  # what an answer was written from takes its fact along

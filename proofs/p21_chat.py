@@ -145,7 +145,7 @@ class Home:
                     self._broken(f"a chat did not go on: {sessions}")
                 session = await memory.get_session(SESSION)
                 self._compare(await session.messages(limit=1_000_000))
-                found = await memory.verify()
+                found = await memory.admin.verify()
         except KeepthreadError as error:
             self._broken(repr(error))
         else:

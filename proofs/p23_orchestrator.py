@@ -139,7 +139,7 @@ class Trial:
                 log = await session.messages(limit=1_000_000)
                 self.broken += [f"{name}: {fault}" for fault in wrong_in(log, mine, answers)]
                 await self._look(session)
-            if not (await memory.verify()).sound:
+            if not (await memory.admin.verify()).sound:
                 self.broken.append("verify finds damage")
 
     async def _look(self, session: Session) -> None:

@@ -261,7 +261,7 @@ async def judge(day: Day, url: str) -> Outcome:
             scope = memory.tenant(tenant) if tenant else memory
             for name in names:
                 logs[f"{tenant}/{name}"] = await read_all(scope, name)
-        verified = await memory.verify()
+        verified = await memory.admin.verify()
     verdict = check_logs(day.lines(), logs)
     if survey.messages or survey.set_aside or survey.dropped:
         verdict.fail("left in the outbox", str(survey)[:300])

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from keepthread import Memory
+from keepthread import Memory, SessionInfo
 from keepthread.models.tokens import Estimator
 from keepthread.testing.script import Gate
 from keepthread.testing.server import ScriptedServer
@@ -125,8 +125,8 @@ class Person:
         self._ledger = Ledger()
         self._mind = self._ledger.mind
         self._planted: set[Path] = set()
-        self._foreign: set[str] = set()
-        """Sessions that belong to another owner, so that their files cannot be delivered."""
+        self._unready: set[str] = set()
+        """Sessions that are not ready, so that their files cannot be delivered."""
         self._number = 0
         self._scene: Scene | None = None
         self.server = ScriptedServer(otherwise=self._mind)
@@ -180,7 +180,7 @@ class Person:
         """Return the command line, and the first message of an old session if there is one."""
         orchestrate = ["--orchestrate"] if scene.orchestrate else []
         known = sorted({row.session for row in rows_of(self._store) if row.kind == 0})
-        known = [id for id in known if id not in self._foreign]
+        known = [id for id in known if id not in self._unready]
         if scene.session == "aged":
             mark = self._mark()
             asyncio.run(self._aged(f"aged-{self._number}", mark))
@@ -272,7 +272,7 @@ class Person:
             await (await memory.session(id)).add_message("user", f"plain {mark}")
 
     async def _plant(self, options: list[str]) -> None:
-        """Make a file that cannot be delivered: garbage, or of a session with another owner."""
+        """Make a file that cannot be delivered: garbage, or of a session that is not ready."""
         for folder in self._folder.glob("state/keepthread/asides/*"):
             bad = folder / f"{self._number:032x}.db"
             bad.write_bytes(GARBAGE)
@@ -281,8 +281,8 @@ class Person:
         id = options[1] if options[0] == "--session" else ""
         if id in waiting and id not in {row.session for row in rows_of(self._store)}:
             async with Memory.open(f"sqlite:///{self._store}", counter=Estimator()) as memory:
-                await memory.session(id, owner="somebody else")
-            self._foreign.add(id)
+                await memory.store.put_session(SessionInfo(id=id, ready=False))
+            self._unready.add(id)
         with self._tally.lock:
             self._tally.planted += 1
 
@@ -302,7 +302,7 @@ class Person:
             sessions = {row.session for row in rows_of(path)}
             if path in self._planted and path.read_bytes() == GARBAGE:
                 continue
-            if not sessions & self._foreign:
+            if not sessions & self._unready:
                 self._broken(f"{path.name} was not delivered: {sorted(sessions)}")
         for path in self._planted:
             if not path.exists():

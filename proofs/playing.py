@@ -322,5 +322,7 @@ def _memory(store: Any, counter: Times) -> Memory:
     memory = Memory(
         store, Options(views=views, counter=counter, compaction=FOLDING, clock=ManualClock())
     )
-    memory._maintenance.needs_summaries = False  # a summary is made when the sequence says so
+    memory._services.maintenance.needs_summaries = (
+        False  # a summary is made when the sequence says so
+    )
     return memory

@@ -191,7 +191,8 @@ async def by_chatgpt(scene: Scene, session: Session) -> None:
     file = io.BytesIO(json.dumps([chat]).encode())
     arrived = await import_chats(scene.memory.store, file, owner=scene.owner)
     assert arrived.messages == len(turns), arrived
-    scene.main = await scene.memory.get_session(f"chatgpt:c{scene.number}")
+    arrived_in = f"chatgpt:c{scene.number}"
+    scene.main = await scene.memory.get_session(arrived_in, owner=scene.owner)
     scene.wish(session=scene.main.id)
 
 

@@ -133,8 +133,9 @@ async def _context(path: Path, strategy: Window) -> Trace:
 
 async def _forget(path: Path) -> Trace:
     async with Memory.open(f"sqlite:///{path}", counter=Letters()) as memory:
-        chosen = (await (await memory.get_session("demo")).messages())[1].id
-        return await traced("memory.forget", lambda: memory.forget(session="demo", message=chosen))
+        ana = memory.for_owner("ana")
+        chosen = (await (await ana.get_session("demo")).messages())[1].id
+        return await traced("memory.forget", lambda: ana.forget(session="demo", message=chosen))
 
 
 def main(arguments: list[str]) -> None:

@@ -130,7 +130,8 @@ async def test_agents_facts_are_those_of_the_person_who_asks() -> None:
         await memory.facts("ana").remember("Celsius.", agent="weather")
         await memory.facts("channel").remember("Kelvin.", agent="weather")
         for who, knows in (("ana", True), ("bea", False)):
-            async with channel.for_person(who).turn("How warm?", author=who) as turn:
+            joined = memory.for_owner(who).join(channel)
+            async with joined.turn("How warm?", author=who) as turn:
                 async with turn.delegate("Look.", agent="weather") as child:
                     text = (await child.context()).text
                     assert ("Celsius." in text, "Kelvin." in text) == (knows, False)
@@ -171,7 +172,7 @@ async def test_forgetting_the_message_or_the_owner_erases_agents_facts(tmp_path:
         await facts.remember("Celsius, please.", agent="weather")
         await memory.facts("bea").remember("Kelvin, please.", agent="weather")
         assert len(await facts.list()) == 2
-        await memory.forget(message=turn.user.id, session="s")
+        await memory.forget(message=turn.user.id, session="s", owner="ana")
         assert [fact.text for fact in await facts.list(all=True)] == ["Celsius, please."]
         await memory.forget(owner="ana")
         assert await facts.list(all=True) == []

@@ -198,7 +198,7 @@ def test_158_old_sessions_of_harombe_are_imported(
     assert keepthread("import", "memory.db", "--owner", "ana").returncode == 0
     with sync.Memory.open("sqlite:///chat.db", counter=Estimator()) as memory:
         (info,) = memory.list_sessions(owner="ana")
-        log = memory.get_session(info.id).messages()
+        log = memory.get_session(info.id, owner=info.owner).messages()
     assert (info.system_prompt, info.meta["user"]) == ("Be brief.", "ana")
     assert [message.role for message in log] == ["user", "assistant", "tool", "assistant"]
     assert log[1].tool_calls[0].name == "weather"
@@ -277,7 +277,7 @@ async def test_033_and_034_an_orchestrator_holds_the_parts_and_processes(tmp_pat
             assert await orchestrator.process("How about Tokyo?") == "It is 18 °C in Tokyo."
             other = await orchestrator.process("How about Oslo?", user_id="ana")
             assert other == "About what?", "another user has another conversation"
-            assert {info.id: info.owner for info in await memory.list_sessions()} == {
+            assert {info.id: info.owner for info in await memory.admin.list_sessions()} == {
                 "default": "default",
                 "ana": "ana",
             }
@@ -377,7 +377,9 @@ async def test_225_a_session_that_people_share_shows_the_facts_of_who_asks() -> 
         await memory.facts("ana").remember("Likes tea")
         await memory.facts("bea").remember("Likes coffee")
         for who, own, strange in (("ana", "tea", "coffee"), ("bea", "coffee", "tea")):
-            async with channel.for_person(who).turn("What do I like?", author=who) as turn:
+            async with (
+                memory.for_owner(who).join(channel).turn("What do I like?", author=who) as turn
+            ):
                 shown = "".join(m.content for m in (await turn.context()).messages)
                 await turn.finish("I know.")
             assert own in shown
@@ -385,6 +387,6 @@ async def test_225_a_session_that_people_share_shows_the_facts_of_who_asks() -> 
         assert "Likes" not in "".join(m.content for m in (await channel.context()).messages)
     with sync.Memory.open("ram://", counter=Estimator()) as blocking:
         blocking.facts("ana").remember("Likes tea")
-        session = blocking.session("channel").for_person("ana")
+        session = blocking.for_owner("ana").join(blocking.session("channel"))
         session.add_message("user", "What do I like?")
         assert "Likes tea" in "".join(m.content for m in session.context().messages)

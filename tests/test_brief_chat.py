@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keepthread import Memory
-from keepthread.memory.memory import DAY
+from keepthread.memory.admin import DAY
 from keepthread.orchestrator.prompts import prompt
 from keepthread.testing.script import Received, Say
 from keepthread.testing.server import ScriptedServer
@@ -50,11 +50,11 @@ async def test_131_pruning_is_due_once_a_day() -> None:
         for day in range(4):
             await (await memory.session(f"s{day}")).add_turn("user", "Hello.")
             now[0] += DAY
-        assert await memory.prune(2, daily=True) == 2
+        assert await memory.admin.prune(2, daily=True) == 2
         now[0] += DAY / 2
-        assert await memory.prune(2, daily=True) == 0
+        assert await memory.admin.prune(2, daily=True) == 0
         now[0] += DAY
-        assert await memory.prune(2, daily=True) == 2
+        assert await memory.admin.prune(2, daily=True) == 2
 
 
 def test_199_202_a_chat_logs_its_contexts(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.memory.memory import Opening
+from keepthread.memory.owner import OwnerMemory
 from keepthread.testing.contract import Letters
 from keepthread.testing.model import Line, ScriptedModel
 from keepthread.types import JSON, Reply, ToolCall, Usage
@@ -98,9 +99,13 @@ class Desk:
         enabled = config.settings.memory.enabled
         address = config.settings.address
         self.persistence = Persistence(
-            address, opened, offline_files if enabled else None, tell=self.person.say
+            address,
+            opened,
+            offline_files if enabled else None,
+            owner=OWNER,
+            tell=self.person.say,
         )
-        self.talk = Talk(self.persistence, self.model, owner=OWNER, id="first")
+        self.talk = Talk(self.persistence, self.model, id="first")
         self.chat = Chat(
             call=Call(flags={"memory.url": address}),
             config=config,
@@ -108,6 +113,10 @@ class Desk:
             person=self.person,
             environ={},
         )
+
+    def memory_of(self, owner: str) -> OwnerMemory:
+        """Return what the chat itself cannot reach: the memory of another owner."""
+        return self.persistence._whole.for_owner(owner)
 
     async def ask(self, *questions: str) -> None:
         for question in questions:
@@ -224,7 +233,7 @@ async def test_where_nothing_was_said_it_says_so(tmp_path: Path, line: str) -> N
             await it.do(line)
         assert "none yet" in await it.do("/status")
         assert (
-            await it.persistence.memory.store.get_session("first") is None
+            await it.persistence.store.get_session("first", OWNER) is None
         )  # looking makes nothing
 
 
@@ -251,7 +260,7 @@ async def test_sessions_are_listed_and_resumed_by_number_or_id(tmp_path: Path) -
         await it.ask("How is Jakarta?")
         it.talk.move("second")
         await it.ask("How is Tokyo?")
-        await it.persistence.memory.session("secret", owner="bea")
+        await it.memory_of("bea").session("secret")
         shown = await it.do("/sessions")
         assert "secret" not in shown
         assert [line.split()[:3] for line in shown.splitlines()[1:]] == [
@@ -284,10 +293,10 @@ async def test_a_session_that_was_resumed_is_not_pruned(tmp_path: Path) -> None:
     await aged(tmp_path, "old", "older", "oldest")
     it = Desk(tmp_path, [], {})
     it.talk.move("old")
-    await begin(it.chat.call, it.talk, SessionChoice(resume="old"), it.person.say)
+    await begin(it.talk, SessionChoice(resume="old"), it.person.say)
     await it.do("/resume older")
     async with Memory.open(f"sqlite:///{it.store}") as another_program:
-        assert await another_program.prune(30) == 1
+        assert await another_program.admin.prune(30) == 1
     assert await it.log("old") == ["precious words of old"]
     assert await it.log("older") == ["precious words of older"]
     await it.persistence.close()
@@ -315,7 +324,7 @@ async def test_however_slowly_a_store_opens_a_chat_does_not_prune_its_own_sessio
     terminal = Terminal({"TERM": "dumb"}, Signals())
     wanted = SessionChoice(resume="first")
     terminal._chat = it.chat
-    terminal._opening = asyncio.create_task(begin(it.chat.call, it.talk, wanted, it.person.say))
+    terminal._opening = asyncio.create_task(begin(it.talk, wanted, it.person.say))
     behind = asyncio.create_task(terminal._behind())
     gate.set()
     await behind
@@ -328,7 +337,7 @@ async def test_a_session_that_another_program_deleted_begins_again(tmp_path: Pat
     async with desk(tmp_path, "Sunny.", "Rainy.", "Yes.") as it:
         await it.ask("How is Jakarta?")
         async with Memory.open(f"sqlite:///{it.store}") as another_program:
-            await another_program.delete_session("first")
+            await another_program.delete_session("first", owner=OWNER)
         await it.ask("How is Tokyo?")
         assert "session first was deleted elsewhere; it begins again" in it.person.seen()
         assert await it.log() == ["How is Tokyo?", "Rainy."]
@@ -340,7 +349,7 @@ async def test_a_session_that_another_program_forgot_begins_again(tmp_path: Path
     async with desk(tmp_path, "Sunny.", "Rainy.", "Yes.") as it:
         await it.ask("How is Jakarta?")
         async with Memory.open(f"sqlite:///{it.store}") as another_program:
-            await another_program.forget(session="first")
+            await another_program.forget(session="first", owner=OWNER)
         assert "first" not in await it.do("/sessions")
         await it.ask("How is Tokyo?")
         assert "session first was deleted elsewhere; it begins again" in it.person.seen()
@@ -376,7 +385,7 @@ async def test_delete_asks_removes_a_session_and_keeps_facts(tmp_path: Path) -> 
 async def test_an_unknown_id_names_near_ones_of_the_same_owner(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.") as it:
         await it.ask("Jakarta?")
-        await it.persistence.memory.session("firsts", owner="bea")
+        await it.memory_of("bea").session("firsts")
         for line in ("/resume frist", "/load firsts"):
             with pytest.raises(SessionNotFound, match=r"there is first$"):
                 await it.do(line)
@@ -388,7 +397,7 @@ async def test_an_unknown_id_names_near_ones_of_the_same_owner(tmp_path: Path) -
 async def test_a_session_whose_id_is_a_number_is_meant_by_it(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.") as it:
         await it.ask("Jakarta?")
-        await it.persistence.memory.session("2", owner=OWNER)
+        await it.persistence.memory.session("2")
         await it.do("/sessions")
         assert it.chat.listed == ["2", "first"]
         await it.do("/resume 2")
@@ -420,7 +429,7 @@ async def test_save_waits_for_what_follows_an_answer_and_says_where_it_is(tmp_pa
         assert "2 messages of session first" in shown
         assert str(it.store) in shown
         end = asyncio.Event()
-        it.persistence.memory._runtime.background.soon("work", end.wait)
+        it.persistence._whole._runtime.background.soon("work", end.wait)
         saving = asyncio.ensure_future(it.do("/save"))
         assert not (await asyncio.wait({saving}, timeout=0.2))[0]
         end.set()
@@ -589,7 +598,7 @@ async def test_without_accounts_why_tells_of_the_next_context(tmp_path: Path) ->
 async def test_search_finds_in_all_sessions_of_the_owner(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny in Jakarta.", "Rainy.") as it:
         await it.ask("How is Jakarta?")
-        other = await it.persistence.memory.session("theirs", owner="bea")
+        other = await it.memory_of("bea").session("theirs")
         await other.append(Message(role="user", content="Jakarta is mine"))
         it.talk.move("second")
         await it.ask("How is Tokyo?")
@@ -604,7 +613,7 @@ async def test_facts_are_noted_listed_and_known_to_other_sessions(tmp_path: Path
     async with desk(tmp_path, "Hello.") as it:
         assert "/remember TEXT" in await it.do("/facts")
         assert "Lives in Oslo." in await it.do("/remember Lives in Oslo.")
-        (fact,) = await it.persistence.memory.facts(OWNER).list()
+        (fact,) = await it.persistence.memory.facts.list()
         assert fact.text == "Lives in Oslo."
         shown = await it.do("/facts")
         assert fact.key[-8:] in shown
@@ -620,7 +629,7 @@ async def test_a_fact_that_waits_says_how_to_let_it_out(tmp_path: Path) -> None:
         await it.ask("Jakarta?")
         session = await it.chat.session()
         (told,) = await session.append(Message(role="tool", tool_call_id="1", content="A boat."))
-        facts = it.persistence.memory.facts(OWNER)
+        facts = it.persistence.memory.facts
         await facts.remember("Has a boat.", session="first", messages=[told])
         assert "1 waiting for you: /facts confirm N" in await it.do("/facts")
         assert "Confirmed: Has a boat." in await it.do("/facts confirm 1")
@@ -631,7 +640,7 @@ async def test_a_number_of_a_waiting_fact_never_comes_to_mean_another(tmp_path: 
     async with desk(tmp_path, "Sunny.") as it:
         await it.ask("Jakarta?")
         session = await it.chat.session()
-        facts = it.persistence.memory.facts(OWNER)
+        facts = it.persistence.memory.facts
         news: list[str] = []
         for text in ("Has a boat.", "Has a car."):
             (told,) = await session.append(Message(role="tool", tool_call_id="1", content=text))
@@ -690,7 +699,7 @@ async def test_cost_tells_what_summaries_took(tmp_path: Path) -> None:
     answers = ["Sunny. " * 200] * 12
     async with desk(tmp_path, *answers, *["In short: sunny."] * 20, summarizer__by="model") as it:
         await it.ask(*(f"How is town {number}?" for number in range(12)))
-        await it.persistence.memory.idle()
+        await it.persistence.idle()
         assert (await (await it.chat.session()).status()).costs.calls
         assert "its summaries" in await it.do("/cost")
 
@@ -843,7 +852,7 @@ async def test_what_another_program_keeps_from_being_erased_is_told(tmp_path: Pa
 
 async def test_what_another_chat_said_in_between_is_not_forgotten_with_it(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
-        session = await it.persistence.memory.session("first", owner=OWNER)
+        session = await it.persistence.memory.session("first")
         async with session.turn("Jakarta?") as theirs, session.turn("Tokyo?") as ours:
             await ours.finish("Rainy.")
             await theirs.finish("Sunny.")
@@ -934,7 +943,7 @@ async def test_nothing_stored_reaches_the_screen_raw(
     monkeypatch.chdir(tmp_path)
     async with desk(tmp_path, NASTY, NASTY, NASTY, model__base_url="http://localhost:1/v1") as it:
         await it.ask(f"Jakarta {NASTY}", f"Tokyo {NASTY}")
-        await it.persistence.memory.facts(OWNER).remember(f"Has {NASTY}")
+        await it.persistence.memory.facts.remember(f"Has {NASTY}")
         await (await it.chat.session()).update(title=NASTY)
         for line in (
             *("/sessions", "/resume first", f"/rename {NASTY}", "/history", "/search Jakarta"),

@@ -48,8 +48,8 @@ async def imported(store: Store, value: Any, **options: Any) -> Arrived:
     return await import_chats(store, io.BytesIO(data), **options)
 
 
-async def said(store: Store, id: str) -> list[Message]:
-    session = await store.get_session(id)
+async def said(store: Store, id: str, owner: str = "default") -> list[Message]:
+    session = await store.get_session(id, owner)
     assert session is not None, id
     assert session.ready
     return await store.read(session.key)
@@ -98,7 +98,7 @@ async def test_imported_twice_is_imported_once(
         before = await everything(memory.store)
         second = await imported(memory.store, sample(program), branches=True)
         assert await everything(memory.store) == before
-        assert (await memory.verify()).sound
+        assert (await memory.admin.verify()).sound
     assert (first.known, second.known) == (0, first.sessions)
     assert first.refused == second.refused == 0
     assert first.forks == {"chatgpt": 3, "claude": 1}[program]
@@ -109,11 +109,11 @@ async def test_the_current_branch_of_chatgpt_is_a_session_and_others_are_forks_o
     store = RamStore()
     done = await imported(store, sample("chatgpt"), owner="ana")
     assert (done.sessions, done.forks) == (3, 0)
-    session = await store.get_session(LISBON)
+    session = await store.get_session(LISBON, "ana")
     assert session is not None
     assert (session.owner, session.title) == ("ana", "Packing for Lisbon")
     assert (session.created_at, session.updated_at) == (1760486697.607954, 1760486849.607954)
-    main = await said(store, LISBON)
+    main = await said(store, LISBON, "ana")
     assert [(m.role, m.turn) for m in main] == [
         ("user", 1),
         ("assistant", 1),
@@ -245,7 +245,9 @@ async def test_another_owners_session_is_not_taken_over() -> None:
     store = RamStore()
     await imported(store, [chat("a", "one")], owner="ana")
     done = await imported(store, [chat("a", "one")], owner="bea")
-    assert (done.sessions, done.refused) == (0, 1)
+    assert (done.sessions, done.known, done.refused) == (1, 0, 0)
+    for owner in ("ana", "bea"):  # each has one of that id
+        assert [m.content for m in await said(store, "chatgpt:a", owner)] == ["one"]
 
 
 def keepthread(*arguments: str | Path) -> list[str]:

@@ -57,10 +57,12 @@ from tests.spent import ENGINES, cpu_of_program, least_ratio
 
 CODE = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
 NASTY = "evil \x1b[31mred\x1b]0;owned\x07 \u202e\x9b2J\x7f\ud800"
+ANA = ("--owner", "ana")
+BEA = ("--owner", "bea")
 COMMANDS = (
     ["sessions"],
-    ["show", "a"],
-    ["why", "a"],
+    ["show", "a", *ANA],
+    ["why", "a", *ANA],
     ["export", "-o", "out.jsonl"],
     ["import", "out.jsonl"],
     ["copy", "sqlite:///chat.db", "sqlite:///other.db"],
@@ -244,12 +246,12 @@ def test_json_says_what_there_is(folder: Path) -> None:
     assert b["title"] == NASTY
     assert [s["id"] for s in ask("sessions", "--owner", "ana")] == ["a"]
     assert len(ask("sessions", "--limit", "1")) == 1
-    assert [m["seq"] for m in ask("show", "a", "--after", "7", "--limit", "2")] == [8, 9]
-    (why,) = ask("why", "a", "--view", "router")
+    assert [m["seq"] for m in ask("show", "a", *ANA, "--after", "7", "--limit", "2")] == [8, 9]
+    (why,) = ask("why", "a", *ANA, "--view", "router")
     assert why["budget"] == 500
     assert why["tokens"] <= 500
     assert why["sections"]["system"] > 0
-    assert ask("why", "a", "--budget", "300")[0]["budget"] == 300
+    assert ask("why", "a", *ANA, "--budget", "300")[0]["budget"] == 300
     assert ask("recount")[0]["counted"] == 124
     assert ask("recount")[0]["counted"] == 0
     assert ask("prune", "--days", "1", "--yes") == [{"pruned": 0, "left": 2}]
@@ -259,21 +261,37 @@ def test_json_says_what_there_is(folder: Path) -> None:
 
 def test_tenants_are_walls(folder: Path) -> None:
     assert ask("sessions", "--tenant", "other") == []
-    assert keepthread("show", "a", "--tenant", "other").returncode == 2
+    assert keepthread("show", "a", *ANA, "--tenant", "other").returncode == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
-        (["show", "aa"], "SessionNotFound", "there is no session 'aa'; there is a"),
+        (
+            ["show", "aa", *ANA],
+            "SessionNotFound",
+            "there is no session 'aa'; there is a",
+        ),
         (["why", "xyz"], "SessionNotFound", "keepthread sessions"),
         (["export", "nope"], "SessionNotFound", "no session 'nope'"),
-        (["why", "a", "--view", "nope"], "InvalidInput", "chat, planner, router"),
-        (["why", "a", "--budget", "3"], "BudgetTooSmall", "the budget is 3"),
-        (["why", "a", "1"], "InvalidInput", "open the memory with keep_why=20"),
-        (["why", "a", "--diff", "2"], "InvalidInput", "open the memory with keep_why=20"),
-        (["why", "a", "1", "--view", "chat"], "InvalidInput", "leave out either them or N"),
-        (["why", "a", "--strategy", "best"], "InvalidInput", "window, summarized, hybrid, recall"),
+        (["why", "a", *ANA, "--view", "nope"], "InvalidInput", "chat, planner, router"),
+        (["why", "a", *ANA, "--budget", "3"], "BudgetTooSmall", "the budget is 3"),
+        (["why", "a", *ANA, "1"], "InvalidInput", "open the memory with keep_why=20"),
+        (
+            ["why", "a", *ANA, "--diff", "2"],
+            "InvalidInput",
+            "open the memory with keep_why=20",
+        ),
+        (
+            ["why", "a", *ANA, "1", "--view", "chat"],
+            "InvalidInput",
+            "leave out either them or N",
+        ),
+        (
+            ["why", "a", *ANA, "--strategy", "best"],
+            "InvalidInput",
+            "window, summarized, hybrid, recall",
+        ),
         (["sessions", "--store", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
@@ -295,7 +313,11 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["prune", "--days", "0"], "InvalidInput", "2 of 2 sessions; say --yes"),
         (["prune"], "Usage", "Missing option '--days'"),
         (["compact"], "InvalidInput", "name the sessions to compact, or say --all"),
-        (["compact", "aa"], "SessionNotFound", "there is no session 'aa'; there is a"),
+        (["show", "a"], "SessionNotFound", "no session 'a' of default; ana has one: --owner ana"),
+        (["forget", "--session", "b", *ANA], "SessionNotFound", "of ana; bea has one: --owner bea"),
+        (["delete", "b"], "SessionNotFound", "of default; bea has one: --owner bea"),
+        (["search", "x", "--session", "b"], "SessionNotFound", "bea has one: --owner bea"),
+        (["compact", "aa", *ANA], "SessionNotFound", "there is no session 'aa'; there is a"),
         (["bogus"], "Usage", "No such command 'bogus'"),
         (["show"], "Usage", "Missing argument"),
     ],
@@ -342,7 +364,7 @@ def test_damage_is_found_named_and_told_by_the_exit_status(folder: Path) -> None
     assert result.returncode == 1
     assert re.search(r"1 damaged .*\n.*\na +7 +the row is not what was written", result.stdout)
     assert ask("verify")[0]["damages"][0]["seq"] == 7
-    assert "damaged" in keepthread("show", "a").stdout
+    assert "damaged" in keepthread("show", "a", *ANA).stdout
     exported = keepthread("export", "-o", "out.jsonl")
     assert exported.returncode == 1
     assert "message 7 of session 'a'" in exported.stderr
@@ -358,13 +380,13 @@ def test_a_reader_that_goes_away_is_no_trouble(folder: Path) -> None:
 def test_recounting_sets_hidden_tokens_right_and_hides_no_damage(folder: Path) -> None:
     async def hide() -> None:
         async with await SQLiteStore.open("chat.db") as store:
-            session = await Memory(store, Options(counter=Letters())).get_session("a")
+            session = await Memory(store, Options(counter=Letters())).get_session("a", owner="ana")
             await session.rewind(100)
             await session.add_message("user", "Once more?")
 
     async def visible() -> tuple[int, int]:
         async with await SQLiteStore.open("chat.db") as store:
-            session = await Memory(store, Options(counter=Letters())).get_session("a")
+            session = await Memory(store, Options(counter=Letters())).get_session("a", owner="ana")
             status = await session.status()
             shown = [m for m in await session.messages(limit=500) if not 100 < m.seq <= 120]
             return status.visible_tokens, sum(message.tokens for message in shown)
@@ -453,7 +475,12 @@ def test_every_command_answers_of_a_server_as_of_a_file(folder: Path, server: st
     keepthread("export", "-o", "out.jsonl")
     said = keepthread("import", "out.jsonl", *there).stderr
     assert re.search(r"Imported 2 sessions, 125 messages, 1 records into \S+://[\d.:,]+/…\n", said)
-    for command in (["sessions"], ["show", "a"], ["show", "b"], ["why", "a", "--view", "router"]):
+    for command in (
+        ["sessions"],
+        ["show", "a", *ANA],
+        ["show", "b", *BEA],
+        ["why", "a", *ANA, "--view", "router"],
+    ):
         assert ask(*command, *there) == ask(*command)
     keepthread("export", "-o", "again.jsonl", *there)
     assert (folder / "again.jsonl").read_bytes() == (folder / "out.jsonl").read_bytes()
@@ -480,7 +507,7 @@ def test_of_eight_that_migrate_at_once_one_does_it(folder: Path, postgres: Postg
     again = keepthread("migrate", "--store", url, "--partitions", "9").stderr
     assert f"has format {FORMAT}: there was nothing to do" in again
     assert "they stay as they are" in again
-    assert "has format 5: there was nothing to do" in keepthread("migrate").stderr
+    assert "has format 6: there was nothing to do" in keepthread("migrate").stderr
     assert "needs no format" in keepthread("migrate", "--store", "redis://nowhere").stderr
 
 
@@ -551,7 +578,13 @@ def test_a_person_sees_sessions_in_a_table(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["sessions"], ["show", "b"], ["export"], ["why", "b"], ["show", NASTY[:5] + "\x1b[1m"]],
+    [
+        ["sessions"],
+        ["show", "b", *BEA],
+        ["export"],
+        ["why", "b", *BEA],
+        ["show", NASTY[:5] + "\x1b[1m"],
+    ],
 )
 def test_stored_text_never_reaches_the_terminal_raw(folder: Path, command: list[str]) -> None:
     if command[-1].startswith("evil"):
@@ -577,7 +610,7 @@ def test_nothing_that_a_store_holds_is_drawn_raw() -> None:
     screen.sessions([info])
     screen.sessions([info], current="other")
     screen.transcript(info, [message])
-    screen.hits([Hit(bad, message, 1.0, bad, bad)])
+    screen.hits([Hit(bad, bad, message, 1.0, bad, bad)])
     screen.why(bad, why)
     screen.context(bad, why)
     screen.rows([[bad, bad]], "one", "two")
@@ -601,7 +634,7 @@ async def test_the_text_of_an_error_in_a_chat_is_not_shown_raw(
 
 
 def test_text_cannot_forge_a_line_of_the_transcript(folder: Path) -> None:
-    screen = plain(in_terminal("show", "b"))
+    screen = plain(in_terminal("show", "b", *BEA))
     assert re.search(r"^1  user", screen, re.MULTILINE)
     assert re.search(r"^   lines \[bold\]no markup\[/\] :smile:", screen, re.MULTILINE)
     assert re.search(r"^3  tool .*erased", screen, re.MULTILINE)
@@ -611,18 +644,18 @@ def test_text_cannot_forge_a_line_of_the_transcript(folder: Path) -> None:
 
 
 def test_a_long_transcript_says_how_to_go_on(folder: Path) -> None:
-    assert "117 more: --after 3" in plain(in_terminal("show", "a", "--limit", "3"))
+    assert "117 more: --after 3" in plain(in_terminal("show", "a", *ANA, "--limit", "3"))
 
 
 def test_why_draws_the_budget_in_colour_and_says_so_without(folder: Path) -> None:
-    screen = in_terminal("why", "a", "--budget", "900", "--strategy", "window")
+    screen = in_terminal("why", "a", *ANA, "--budget", "900", "--strategy", "window")
     bar = next(line for line in screen.splitlines() if "█" in line)
     assert {"\x1b[35m", "\x1b[33m", "\x1b[32m", "\x1b[36m"} <= set(re.findall(r"\x1b\[\d+m", bar))
     assert len(re.sub(r"[^█░]", "", bar)) == 76
     assert re.search(r"■\s*system\s\d+.*■\s*pins\s\d+.*■\s*window\s\d+.*unused\s\d+", plain(screen))
     assert re.search(r"window +\d+ +\d+-\d+ +\d+ +among the newest that fit", plain(screen))
     assert re.search(r"older than the window", plain(screen))
-    piped = keepthread("why", "a", "--budget", "900", "--strategy", "window").stdout
+    piped = keepthread("why", "a", *ANA, "--budget", "900", "--strategy", "window").stdout
     assert re.search(r"^S+P+w+N+o+·+$", piped, re.MULTILINE)
     assert "S system" in piped
     assert "\x1b" not in piped
@@ -812,7 +845,7 @@ def test_an_estimate_is_named_as_such(folder: Path, monkeypatch: pytest.MonkeyPa
     counter = ask("doctor")[0]["findings"][-2]
     assert counter["found"] == "~o200k, an estimate"
     assert "pip install 'keepthread[tokens]'" in counter["advice"]
-    assert "warning: counting by estimate" in keepthread("why", "a").stderr
+    assert "warning: counting by estimate" in keepthread("why", "a", *ANA).stderr
     assert "counting by estimate" in json.loads(keepthread("recount", "--json").stderr)["warning"]
 
 

@@ -234,8 +234,8 @@ async def stores() -> tuple[RamStore, RamStore]:
     return source, RamStore()
 
 
-async def there(store: Store, id: str = "s") -> SessionInfo:
-    found = await store.get_session(id)
+async def there(store: Store, owner: str = "ana") -> SessionInfo:
+    found = await store.get_session("s", owner)
     assert found is not None
     return found
 
@@ -292,7 +292,6 @@ async def test_an_erasure_since_is_carried_over(stores: tuple[RamStore, RamStore
 @pytest.mark.parametrize(
     "taken",
     [
-        SessionInfo(id="s", owner="bea", created_at=1.0),
         SessionInfo(id="s", owner="ana", created_at=2.0),
         SessionInfo(id="s", owner="ana", created_at=1.0),
     ],
@@ -308,6 +307,22 @@ async def test_another_conversation_under_an_id_is_refused_and_nothing_is_change
     with pytest.raises(SessionExists, match="session 's' already exists at the target"):
         await copy(source, target)
     assert await picture(target) == before
+
+
+async def test_another_owners_session_of_that_id_is_no_obstacle(
+    stores: tuple[RamStore, RamStore],
+) -> None:
+    source, target = stores
+    await source.append(await new_session(source, "s", owner="cem"), [user("of cem")])
+    hers = await new_session(target, "s", owner="bea", created_at=1.0)
+    await target.append(hers, [user("another", id="1"), user("talk", id="2")])
+    for _ in range(2):
+        done = await copy(source, target)
+        assert (done.sessions, done.differences) == (2, [])
+        assert len(await target.scan_sessions()) == 3
+    for owner, count in (("ana", 4), ("bea", 2), ("cem", 1)):
+        assert (await there(target, owner)).messages == count
+    assert [m.content for m in await target.read(hers)] == ["another", "talk"]
 
 
 async def test_a_session_that_went_on_at_the_target_is_refused(
@@ -513,7 +528,9 @@ async def test_a_tampered_target_is_found(
     for statement, what in (
         ("UPDATE messages SET content = x'00' WHERE seq = 2", "1 messages differ, the first at 2"),
         ("UPDATE records SET value = '2' WHERE kind = 'pin'", "are damaged at the target"),
-        ("UPDATE sessions SET owner = 'eve'", "its record at the target is damaged"),
+        ("UPDATE sessions SET created_at = 2.0", "its record at the target is damaged"),
+        # The session is then copied again, and the fact is still made from the old one.
+        ("UPDATE sessions SET owner = 'eve'", "1 records of owner 'ana' differ"),
     ):
         with sqlite3.connect(path) as db:
             db.execute(statement)
@@ -544,7 +561,7 @@ async def test_damage_at_the_source_stays_damage_and_is_named(tmp_path: Path) ->
                 "the record of session 'other': owner, title and more",
                 "the records of session 's', left out",
             ]
-    assert [m.state for m in await target.read((await there(target)).key)] == [
+    assert [m.state for m in await target.read((await there(target, "default")).key)] == [
         "live",
         "damaged",
         "live",
@@ -562,7 +579,8 @@ async def test_what_was_damaged_after_it_was_copied_is_whole_at_the_target(tmp_p
     async with opened(url) as source:
         done = await copy(source, target, replace=True)
     assert [(d.session, d.seq) for d in done.differences] == [("s", 2)]
-    assert [m.content for m in await target.read((await there(target)).key)] == ["one", "two"]
+    copied = await target.read((await there(target, "default")).key)
+    assert [m.content for m in copied] == ["one", "two"]
 
 
 # --- the words ---

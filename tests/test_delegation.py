@@ -130,10 +130,10 @@ async def test_a_child_is_a_session_of_its_own_kind(memory: Memory, session: Ses
     assert (info.owner, info.parent, info.title) == ("ana", "main", "scout")
     assert info.system_prompt == "P"
     assert info.meta == {"facts": True, "agent": "scout", "parent_turn": 1}
-    assert [s.id for s in await memory.list_sessions()] == ["main"]
-    log = await (await memory.get_session(info.id)).messages()
+    assert [s.id for s in await memory.list_sessions(owner="ana")] == ["main"]
+    log = await (await memory.get_session(info.id, owner="ana")).messages()
     assert [(m.role, m.content) for m in log] == [("user", "Look"), ("assistant", "done")]
-    assert (await memory.verify()).sound
+    assert (await memory.admin.verify()).sound
 
 
 # --- what returns ---
@@ -268,7 +268,7 @@ async def test_a_failure_is_recorded_and_passes(
         check_wires(await turn.context())
     assert await results(session) == [text]
     (info,) = await children(memory)
-    assert await results(await memory.get_session(info.id)) == [INTERRUPTED]
+    assert await results(await memory.get_session(info.id, owner="ana")) == [INTERRUPTED]
     assert (await session.messages())[-1].meta == {"session": info.id, "failed": True}
 
 
@@ -466,8 +466,8 @@ async def test_anothers_session_is_not_taken_for_a_child(memory: Memory, session
     async with session.turn("hello", id="q") as turn, turn.delegate("Look") as child:
         await child.finish("done")
     (info,) = await children(memory)
-    await memory.delete_session(info.id)
-    await memory.create_session(info.id)
+    await memory.delete_session(info.id, owner="ana")
+    await memory.create_session(info.id, owner="ana")
     async with session.turn("hello", id="q") as turn:
         with pytest.raises(SessionExists):
             await turn.delegate("Look").__aenter__()

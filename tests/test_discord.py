@@ -63,7 +63,8 @@ class Stage(NamedTuple):
         return self.server.posted(channel)
 
     async def log(self, place: Channel | None = None) -> list[Message]:
-        session = await self.memory.get_session(f"discord:{(place or self.channel).id}")
+        id = f"discord:{(place or self.channel).id}"
+        session = await self.memory.for_owner(id).get_session(id)
         return await session.messages(limit=1000)
 
     @asynccontextmanager
@@ -171,7 +172,7 @@ async def test_mentions_replies_threads_and_direct_messages_are_answered_and_not
         assert server.posted(elsewhere) == []
         assert mine["message_reference"]["message_id"] == first["id"]
         assert mine["allowed_mentions"] == {"parse": []}
-    sessions = {info.id: info for info in await stage.memory.list_sessions()}
+    sessions = {info.id: info for info in await stage.memory.admin.list_sessions()}
     places = (stage.channel, direct, thread)
     assert sessions.keys() == {f"discord:{place.id}" for place in places}
     assert {info.owner for info in sessions.values()} == sessions.keys()
@@ -229,7 +230,7 @@ async def test_each_person_has_a_session_if_that_is_wanted(stage: Stage) -> None
         await stage.ask("who am I?", who=stage.bea)
         await stage.answers(2)
     assert [message.content for message in model.calls[1].messages] == ["who am I?"]
-    ids = {info.id for info in await stage.memory.list_sessions()}
+    ids = {info.id for info in await stage.memory.admin.list_sessions()}
     assert ids == {f"discord:{stage.channel.id}:{who.id}" for who in (stage.ana, stage.bea)}
 
 
@@ -277,7 +278,8 @@ async def test_an_answer_may_follow_an_apology(stage: Stage) -> None:
         await stage.ask("one")
         assert await stage.answers(1) == [BUSY]
     # As if it had been ended between the apology and its record.
-    session = await stage.memory.get_session(f"discord:{stage.channel.id}")
+    id = f"discord:{stage.channel.id}"
+    session = await stage.memory.for_owner(id).get_session(id)
     for record in await stage.memory.store.scan(Scope(session=session.key), POSTED):
         await stage.memory.store.drop(record.scope, POSTED, record.key)
     async with stage.bot(chatting(parrot())):  # which looks back, and finds it
@@ -311,7 +313,8 @@ async def test_an_answer_is_posted_once_wherever_a_bot_was_ended(stage: Stage) -
         await stage.ask("two")
         await stage.answers(2)
     # As if it had been ended between posting and knowing of it.
-    session = await stage.memory.get_session(f"discord:{stage.channel.id}")
+    id = f"discord:{stage.channel.id}"
+    session = await stage.memory.for_owner(id).get_session(id)
     (record,) = await stage.memory.store.scan(Scope(session=session.key), POSTED)
     await stage.memory.store.drop(record.scope, POSTED, record.key)
     server.hiccups = 1  # and what Discord says to the next post is lost on its way
@@ -567,7 +570,7 @@ async def test_a_person_is_forgotten_under_every_name_and_nobody_else(stage: Sta
     logs = [*await stage.log(), *await stage.log(other)]
     words = [message.content for message in logs if message.role == "user" and message.content]
     assert words == ["and I am Bea", "who am I?"]
-    assert await stage.memory.search("my number", roles=["user"]) == []
+    assert await stage.memory.admin.search("my number", roles=["user"]) == []
 
 
 async def test_a_message_with_the_number_of_the_wish_itself_is_forgotten(stage: Stage) -> None:
@@ -576,7 +579,8 @@ async def test_a_message_with_the_number_of_the_wish_itself_is_forgotten(stage: 
     assert await talks.forget(SOMEONE, 5) == (1, 0)
     for number in (4, 5, 6):
         await talks.keep(SAID._replace(id=number, text=f"again 555-010{number}"))
-    session = await stage.memory.get_session(f"discord:{SAID.channel}")
+    id = f"discord:{SAID.channel}"
+    session = await stage.memory.for_owner(id).get_session(id)
     live = [m.content for m in await session.messages() if m.state == "live"]
     assert live == ["again 555-0106"]
 

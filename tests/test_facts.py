@@ -230,7 +230,7 @@ async def test_a_fact_is_kept_with_its_messages_and_who_said_it(
     fact = await facts.remember(
         "Lives in Oslo.", attribute="city", value="Oslo", session="trip", messages=[message]
     )
-    assert [tuple(source) for source in fact.messages] == [("trip", 1, message.id)]
+    assert [tuple(source) for source in fact.messages] == [("trip", 1, message.id, "")]
     assert (fact.origin, fact.trust, fact.state) == ("user", "user", "live")
     assert fact.since == message.created_at
     (record,) = await memory.store.scan(Scope(owner=OWNER), FACT)
@@ -250,8 +250,8 @@ async def test_the_same_from_the_same_message_is_one_fact_in_forks_too(
     copied = await facts.remember("Lives in Oslo.", session="other", **city)
     assert first == again == copied
     assert len(await facts.list(all=True)) == 1
-    await memory.delete_session("trip")
-    await memory.forget(session="other", message=message.id)
+    await memory.delete_session("trip", owner=OWNER)
+    await memory.forget(session="other", owner=OWNER, message=message.id)
     assert await facts.list(all=True) == [], "it hangs on the copy as well"
 
 
@@ -291,9 +291,10 @@ async def test_facts_are_forgotten_by_where_they_came_from(memory: Memory) -> No
         OWNER: {"Has a cat.", "Lives in Oslo."},
         "bea": {"Likes tea.", "Has a cat.", "Lives in Oslo."},
     }
-    assert (await memory.forget(source="mcp:desk", until=1.0)).records == {}
-    assert (await memory.forget(source="mcp:desk")).records == {"fact": 1}
-    assert not (await memory.forget(source="mcp:desk")).any
+    assert not (await memory.forget(source="mcp:desk")).any, "it is another owner's"
+    assert (await memory.admin.forget(source="mcp:desk", until=1.0)).records == {}
+    assert (await memory.admin.forget(source="mcp:desk")).records == {"fact": 1}
+    assert not (await memory.admin.forget(source="mcp:desk")).any
 
 
 async def test_the_owners_word_needs_no_message_and_is_not_noted_twice(memory: Memory) -> None:
@@ -361,7 +362,7 @@ async def test_postgresql_knows_facts_as_well(postgres: PostgresServer, clock: M
             await facts.remember(f"Lives in {city}.", **given)
         assert await live(facts) == ["Lives in Rome."]
         assert "Lives in Rome." in (await session.context()).text
-        await memory.forget(session="trip", message=message.id)
+        await memory.forget(session="trip", owner=OWNER, message=message.id)
         assert await live(facts) == ["Lives in Oslo."]
 
 

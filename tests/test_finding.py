@@ -121,11 +121,12 @@ steps = st.one_of(
 async def take(store: Store, clock: ManualClock, step: Any) -> None:
     """Take one step; what cannot be done is left."""
     what, *rest = step
-    session = await store.get_session(rest[0]) if what in ("erase", "delete", "turn") else None
-    if what == "say":
+    owner, session = "", None
+    if what in ("say", "erase", "delete", "turn"):
         owner = OWNERS[NAMES.index(rest[0]) % 2]
-        known = await store.get_session(rest[0])
-        key = known.key if known else await talk(store, id=rest[0], owner=owner)
+        session = await store.get_session(rest[0], owner)
+    if what == "say":
+        key = session.key if session else await talk(store, id=rest[0], owner=owner)
         said = [(user if n % 2 else assistant)(text) for n, text in enumerate(rest[1])]
         await store.append(key, said)
     elif what == "read":
@@ -207,7 +208,7 @@ async def test_nothing_is_left_of_sessions_that_were_deleted(
     await read_on(store)
     await embed(store)
     for id in ("a", "b"):
-        session = await store.get_session(id)
+        session = await store.get_session(id, f"owner-{id}")
         assert session is not None
         await store.delete_session(session.key)
     for table in ("scopes", "pieces", "segments", "watermarks", "vectors"):

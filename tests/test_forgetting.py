@@ -120,16 +120,18 @@ async def shared_channel(memory: Memory) -> Session:
 @pytest.mark.parametrize(
     ("query", "gone"),
     [
-        ({"session": "shared", "message": "it"}, {"named"}),
+        ({"session": "shared", "owner": "ana", "message": "it"}, {"named"}),
         ({"author": "bob"}, {"bob's"}),
         ({"author": "ana"}, {"mine", "named", "other"}),
         ({"author": "ana", "owner": "bea"}, set[str]()),
         ({"source": "web:https://x.org"}, {"a page"}),
-        ({"source": "tool:look", "session": "shared"}, {"found"}),
+        ({"source": "tool:look", "session": "shared", "owner": "ana"}, {"found"}),
+        ({"source": "tool:look", "owner": "ana"}, {"found"}),
+        ({"author": "bea", "owner": "bea", "since": NOON}, {"hers"}),
         ({"since": NOON + 60, "until": NOON + 180}, {"bob's", "a page"}),
         ({"since": NOON + 60, "author": "ana"}, {"named", "other"}),
         ({"owner": "bea"}, {"hers"}),
-        ({"session": "shared"}, {"mine", "bob's", "a page", "found", "named"}),
+        ({"session": "shared", "owner": "ana"}, {"mine", "bob's", "a page", "found", "named"}),
         ({"owner": "ana"}, {"mine", "bob's", "a page", "found", "named", "other"}),
     ],
 )
@@ -144,9 +146,10 @@ async def test_what_all_selectors_agree_on_goes_and_nothing_else(
     sessions = [shared, other, hers]
     before = {text for session in sessions for text in await texts(session)}
 
-    planned = await memory.forget(**query, dry_run=True)
+    forget = memory.forget if "owner" in query else memory.admin.forget
+    planned = await forget(**query, dry_run=True)
     assert {text for session in sessions for text in await texts(session)} == before
-    told = await memory.forget(**query)
+    told = await forget(**query)
 
     left = {text for session in sessions for text in await texts(session)}
     assert left - {None} == before - gone
@@ -156,12 +159,31 @@ async def test_what_all_selectors_agree_on_goes_and_nothing_else(
     assert told.asked == query
 
 
+@pytest.mark.parametrize("query", [{"author": "ana"}, {"source": "tool:look"}, {"since": NOON}])
+async def test_without_an_owner_only_the_default_owners_messages_are_forgotten(
+    memory: Memory, query: dict[str, Any]
+) -> None:
+    shared = await shared_channel(memory)
+    before = await texts(shared)
+    own = await memory.session("shared")
+    await own.append(
+        Message(role="user", content="own", author="ana", source="tool:look", created_at=NOON)
+    )
+    told = await memory.forget(**query)
+    assert (told.messages, told.asked) == (1, {**query, "owner": "default"})
+    assert (await texts(shared), await texts(own)) == (before, [None])
+
+
 async def test_it_must_be_said_what_to_forget(memory: Memory) -> None:
     await shared_channel(memory)
     with pytest.raises(InvalidInput, match="say what to forget"):
         await memory.forget()
     with pytest.raises(InvalidInput, match="name the session"):
         await memory.forget(message="it")
+    with pytest.raises(InvalidInput, match="say what to forget"):
+        await memory.admin.forget()
+    with pytest.raises(InvalidInput, match="say what to forget"):
+        await memory.for_owner("ana").forget()
     with pytest.raises(InvalidInput, match="since"):
         await memory.forget(since=-1.0)
     with pytest.raises(TypeError):
@@ -169,9 +191,11 @@ async def test_it_must_be_said_what_to_forget(memory: Memory) -> None:
     with pytest.raises(SessionNotFound):
         await memory.forget(session="nowhere")
     with pytest.raises(SessionNotFound):
+        await memory.forget(session="shared")
+    with pytest.raises(SessionNotFound):
         await memory.forget(session="shared", owner="bea")
     with pytest.raises(MessageNotFound):
-        await memory.forget(session="shared", message="none")
+        await memory.forget(session="shared", owner="ana", message="none")
 
 
 # --- gone from sight ---
@@ -181,27 +205,27 @@ async def test_a_forgotten_session_exists_for_no_call(memory: Memory) -> None:
     session = await memory.session("s", owner="ana", title=SECRET)
     await session.append(Message(role="user", content=SECRET, id="it"))
     other = await memory.session("other", owner="ana")
-    assert (await memory.forget(session="s")).sessions == 1
+    assert (await memory.forget(session="s", owner="ana")).sessions == 1
 
-    assert [info.id for info in await memory.list_sessions()] == ["other"]
+    assert [info.id for info in await memory.admin.list_sessions()] == ["other"]
     assert [info.id for info in await memory.list_sessions(owner="ana")] == ["other"]
     for call in (
-        memory.get_session("s"),
-        memory.delete_session("s"),
-        memory.search("secret", session="s"),
+        memory.get_session("s", owner="ana"),
+        memory.delete_session("s", owner="ana"),
+        memory.search("secret", owner="ana", session="s"),
         memory.facts("ana").remember("Likes tea", session="s", messages=["it"]),
-        export(memory.store, lambda _: None, sessions=["s"]),
+        export(memory.store, lambda _: None, sessions=["s"], owner="ana"),
     ):
         with pytest.raises(SessionNotFound):
             await call
     lines: list[bytes] = []
     await export(memory.store, lines.append)
     assert not any(b'"id": "s"' in line or b'"id":"s"' in line for line in lines)
-    assert (await memory.verify()).sound
-    again = await memory.forget(session="s")
+    assert (await memory.admin.verify()).sound
+    again = await memory.forget(session="s", owner="ana")
     assert (again.sessions, again.messages, again.any) == (0, 0, False)
     assert (await memory.forget(owner="ana")).sessions == 1
-    assert await memory.list_sessions() == []
+    assert await memory.admin.list_sessions() == []
     with pytest.raises(SessionGone):
         await other.append(Message(role="user", content="late"))
 
@@ -209,7 +233,7 @@ async def test_a_forgotten_session_exists_for_no_call(memory: Memory) -> None:
 async def test_a_late_writer_does_not_bring_a_forgotten_session_back(memory: Memory) -> None:
     session = await memory.session("s", owner="ana")
     async with session.turn("My number is 1", id="it") as turn:
-        await memory.forget(session="s")
+        await memory.forget(session="s", owner="ana")
         with pytest.raises(SessionGone, match="forgotten"):
             await turn.finish("It is 1")  # written from what is forgotten
     with pytest.raises(SessionGone, match="forgotten"):
@@ -220,7 +244,7 @@ async def test_a_late_writer_does_not_bring_a_forgotten_session_back(memory: Mem
         await session.update(title="late")
     (known,) = await session.append(Message(role="user", content="My number is 1", id="it"))
     assert known.state == "erased"
-    assert await memory.list_sessions() == []
+    assert await memory.admin.list_sessions() == []
     assert [m.state for m in await memory.store.read(session.key)] == ["erased"]
 
 
@@ -256,7 +280,7 @@ async def test_a_session_begins_again_under_the_id_of_a_forgotten_one(
     session = await memory.session("s", owner="ana", title=SECRET, system_prompt=SECRET)
     said = Message(role="user", content=SECRET, id="it")
     await session.append(said)
-    await memory.forget(session="s")
+    await memory.forget(session="s", owner="ana")
 
     again = await memory.session("s", owner=owner, system_prompt="Be brief.")
     assert (again.info.title, again.info.system_prompt, again.owner) == ("", "Be brief.", owner)
@@ -266,9 +290,9 @@ async def test_a_session_begins_again_under_the_id_of_a_forgotten_one(
     if owner == "ana":  # tombstones stay: a late delivery is still known
         (known,) = await again.append(said)
         assert known.state == "erased"
-    told = await memory.forget(session="s")
+    told = await memory.forget(session="s", owner=owner)
     assert (told.sessions, told.messages) == (1, 1)
-    assert await memory.list_sessions() == []
+    assert await memory.admin.list_sessions() == []
 
 
 async def test_a_fork_may_take_the_id_of_a_forgotten_session(memory: Memory) -> None:
@@ -306,7 +330,7 @@ async def test_prune_removes_tombstones_and_does_not_count_them(memory: Memory) 
     await memory.session("other")
     await memory.forget(session="s")
     seen: list[tuple[int, int]] = []
-    assert await memory.prune(0, progress=lambda *counts: seen.append(counts)) == 1
+    assert await memory.admin.prune(0, progress=lambda *counts: seen.append(counts)) == 1
     assert seen[-1] == (1, 1)
     assert await memory.store.scan_sessions() == []
 
@@ -351,7 +375,7 @@ async def test_copies_in_forks_go_from_wherever_one_begins(memory: Memory, at: s
     await stranger.append(Message(role="user", content=SECRET, id="it"))
     begun = {"the original": "s", "the fork": "f", "a fork of it": "g"}[at]
 
-    told = await memory.forget(session=begun, message="it")
+    told = await memory.forget(session=begun, owner="ana", message="it")
 
     for each in (session, fork, second):
         assert (await texts(each))[0] is None
@@ -372,7 +396,7 @@ async def test_a_forgotten_session_keeps_its_id_and_tombstones_and_nothing_else(
     await session.add_note("screen", SECRET)
     fork = await session.fork(id="f")
 
-    told = await memory.forget(session="s")
+    told = await memory.forget(session="s", owner="ana")
 
     info = await session.refresh()
     assert (info.title, list(info.tags), info.system_prompt, info.meta) == ("", [], None, {})
@@ -397,7 +421,7 @@ async def test_a_subagent_goes_with_what_it_was_sent_for_and_its_report_with_it(
     first = (await session.messages())[0]
     children = [i for i in await memory.store.scan_sessions() if i.kind == "delegate"]
 
-    told = await memory.forget(session="s", message=first.id)
+    told = await memory.forget(session="s", owner="ana", message=first.id)
 
     assert await texts(session) == [None, None, None, "Said 0", "Ask 1", "", "Answer 1", "Said 1"]
     assert told.delegates == 1
@@ -405,7 +429,8 @@ async def test_a_subagent_goes_with_what_it_was_sent_for_and_its_report_with_it(
     assert [{m.state for m in log} for log in logs] == [{"erased"}, {"live"}]
 
     kept = children[1]
-    await memory.forget(session=kept.id)  # the other way: its own words are in the report
+    # The other way: its own words are in the report.
+    await memory.forget(session=kept.id, owner="ana")
     assert await texts(session) == [None, None, None, "Said 0", "Ask 1", None, None, "Said 1"]
 
 
@@ -431,7 +456,7 @@ async def test_what_was_made_of_it_goes_from_every_shelf(memory: Memory) -> None
             await store.put(scope, "made", str(last), SECRET, made_of=[span])
         await store.put(scope, "free", "it", "made of nothing")
 
-    told = await memory.forget(author="bob")
+    told = await memory.forget(author="bob", owner="ana")
 
     for scope in shelves:
         assert [(r.kind, r.key) for r in await store.scan(scope)] == [("free", "it"), ("made", "1")]
@@ -450,7 +475,7 @@ async def test_facts_go_with_their_messages_and_their_predecessors_hold_again(
             )
         await memory.facts("ana").remember("Likes tea", attribute="drink", value="tea")
 
-        told = await memory.forget(session="s", message="two")
+        told = await memory.forget(session="s", owner="ana", message="two")
 
         known = [fact.value for fact in await memory.facts("ana").list()]
         assert sorted(known) == ["Oslo", "tea"]
@@ -472,11 +497,11 @@ async def test_answers_written_from_it_are_named_and_erased_on_request(memory: M
         await turn.finish("It was asked without a context")
     first = (await session.messages())[0].id
 
-    told = await memory.forget(session="s", message=first, dry_run=True)
+    told = await memory.forget(session="s", owner="ana", message=first, dry_run=True)
     assert [tuple(answer) for answer in told.answers] == [("s", 2), ("s", 4), ("s", 6)]
     assert "answers" in str(told)
 
-    told = await memory.forget(session="s", message=first, answers=True)
+    told = await memory.forget(session="s", owner="ana", message=first, answers=True)
     assert [answer.seq for answer in told.answers] == [2, 4, 6]
     assert await texts(session) == [
         *(None, None, "And now?", None, "So?", None, "Unrelated"),
@@ -494,7 +519,7 @@ async def test_an_answer_given_again_after_a_rewind_goes_with_its_question(memor
     await session.append(Message(role="assistant", content="It is 1"))
     await session.clear()
     first = (await session.messages())[0].id
-    report = await memory.forget(session="s", message=first, answers=True)
+    report = await memory.forget(session="s", owner="ana", message=first, answers=True)
     assert [answer.seq for answer in report.answers] == [2, 5]
 
 
@@ -504,9 +529,9 @@ async def test_answers_in_other_sessions_that_recalled_it_are_known(memory: Memo
     recalled = {"recalled_from": {"shared": [[2, 3]]}}
     await other.append(Message(role="user", content="Hm"))
     await other.append(Message(role="assistant", content="It was bob's", meta=recalled))
-    await memory.forget(session=session.id, message="it", answers=True)
+    await memory.forget(session=session.id, owner="ana", message="it", answers=True)
     assert await texts(other) == ["Hm", "It was bob's"]
-    told = await memory.forget(author="bob", answers=True)
+    told = await memory.forget(author="bob", owner="ana", answers=True)
     assert ("other", 2) in told.answers
     assert await texts(other) == ["Hm", None]
 
@@ -517,8 +542,8 @@ async def test_a_fork_that_is_being_made_must_be_made_again(memory: Memory) -> N
     half = SessionInfo(id="half", owner="ana", kind="fork", ready=False, forked_from=point)
     made = await memory.store.put_session(half)
     page = (await session.messages())[:2]  # read before, and loaded behind
-    await memory.forget(session="shared")
-    assert await memory.store.get_session("half") is None
+    await memory.forget(session="shared", owner="ana")
+    assert await memory.store.get_session("half", "ana") is None
     with pytest.raises(SessionGone):
         await memory.store.load(made.key, page)
 
@@ -562,9 +587,9 @@ async def test_a_fork_that_was_finished_in_the_meantime_loses_its_copies_alone()
         await fork.append(Message(role="user", content="new in the fork"))
 
     store.meanwhile = finish
-    told = await memory.forget(author="bob")
+    told = await memory.forget(author="bob", owner="ana")
     assert (told.messages, told.copies) == (1, 1)
-    fork = await memory.get_session("fork")
+    fork = await memory.get_session("fork", owner="ana")
     assert await texts(fork) == ["mine", None, "a page", "found", "named", "new in the fork"]
     assert await texts(session) == ["mine", None, "a page", "found", "named"]
 
@@ -597,9 +622,9 @@ async def test_a_fork_that_is_made_while_messages_are_erased_loses_its_copies_to
     session = await shared_channel(memory)
     await session.update(title="bob's", title_from=(await session.messages())[1].id)
     store.before_erase = lambda: session.fork(id="fork")
-    told = await memory.forget(author="bob")
+    told = await memory.forget(author="bob", owner="ana")
     assert (told.messages, told.copies, told.titles) == (1, 1, 2)
-    fork = await memory.get_session("fork")
+    fork = await memory.get_session("fork", owner="ana")
     assert await texts(fork) == ["mine", None, "a page", "found", "named"]
     assert fork.info.title == ""
 
@@ -643,7 +668,7 @@ async def test_what_was_begun_is_completed_by_whoever_opens_next(
     async with await on_file(tmp_path / "a.db") as memory:
         here = memory if tenant == "default" else memory.tenant(tenant)
         for id in (session.id, fork.id):
-            found = await here.get_session(id)
+            found = await here.get_session(id, owner="ana")
             assert await texts(found) == ["mine", None, None, "found", "named"]
         assert await here.store.scan(Scope(), FORGET) == []
 
@@ -692,7 +717,7 @@ async def test_an_import_brings_nothing_back(tmp_path: Path) -> None:
         await memory.store.put(Scope(owner="ana"), "made", "of nothing", "free")
         lines: list[bytes] = []
         await export(memory.store, lines.append)
-        await memory.forget(author="bob")
+        await memory.forget(author="bob", owner="ana")
         await import_lines(memory.store, lines)
         assert (await texts(session))[1] is None
         assert [r.key for r in await memory.store.scan(Scope(owner="ana"))] == ["of nothing"]
@@ -887,7 +912,7 @@ async def test_what_a_outbox_set_aside_goes_as_well(
     assert found_in(tmp_path, SECRET)
     store = await OutboxStore.open(outbox, there, target="t", durability="process")
     async with Memory(store, Options(counter=Letters())) as memory:
-        told = await memory.forget(**query)
+        told = await memory.forget(**query, owner="ana")
         assert told.queued == queued
         assert len((await store.outbox.survey()).set_aside) == 1 - queued
         if queued:
@@ -901,9 +926,9 @@ async def test_postgres_says_what_it_keeps_unless_it_rewrites(postgres: Postgres
     async with Memory.open(url, counter=Letters()) as memory:
         session = await memory.session("s", owner="ana", title=SECRET)
         await session.append(Message(role="user", content=SECRET, id="it"))
-        told = await memory.forget(session="s", message="it")
+        told = await memory.forget(session="s", owner="ana", message="it")
         assert any("rewrite=True" in residue.until for residue in told.residues)
-        told = await memory.forget(session="s", rewrite=True)
+        told = await memory.forget(session="s", owner="ana", rewrite=True)
         assert any("rewritten" in what for what in told.cleaned)
         assert not any("tables" in residue.where for residue in told.residues)
         assert (told.searched, told.found) == ((), 0)
@@ -1045,12 +1070,12 @@ async def test_a_receipt_reads_well_and_is_json(tmp_path: Path) -> None:
         async with session.turn(SECRET) as turn:
             await turn.finish("Noted")
         await session.fork(id="f")
-        await memory.index()
-        told = await memory.forget(session="s")
+        await memory.index(owner="ana")
+        told = await memory.forget(session="s", owner="ana")
     assert json.loads(json.dumps(told.to_json()))["messages"] == 2
     told = replace(told, at=NOON)
     assert str(told).splitlines() == [
-        "Forgotten on 2026-09-21 at 14:13:20 UTC: session 's'",
+        "Forgotten on 2026-09-21 at 14:13:20 UTC: session 's', owner 'ana'",
         "  2 messages",
         "  2 copies in forks",
         "  1 session as a whole",
@@ -1107,8 +1132,9 @@ def test_the_command_shows_asks_and_forgets(
     assert "is not a date" in capsys.readouterr().err
     assert command("forget", "--since", "2026-09-21T14:14", "--author", "bob", "--yes") == 0
     assert capsys.readouterr().out.startswith("Forgotten on ")
-    assert command("--json", "forget", "--session", "shared", "--yes") == 0
+    hers = ("--session", "shared", "--owner", "ana")
+    assert command("--json", "forget", *hers, "--yes") == 0
     assert json.loads(capsys.readouterr().out)["messages"] == 4
-    for gone in (["show", "shared"], ["forget", "--session", "shared", "--yes"]):
+    for gone in (["show", "shared", "--owner", "ana"], ["forget", *hers, "--yes"]):
         assert command(*gone) == 2
         assert "there is no session 'shared'; `keepthread sessions`" in capsys.readouterr().err

@@ -20,8 +20,8 @@ async def contents(store: Store) -> list[Any]:
     found: list[Any] = []
     for tenant in ("default", "other"):
         behind = store.tenant(tenant)
-        for id in ("discord:42", "child"):
-            session = await behind.get_session(id)
+        for id, owner in (("discord:42", "ana"), ("discord:42", "default"), ("child", "agent:x")):
+            session = await behind.get_session(id, owner)
             if session is not None:
                 found.append(_apart(session))
                 found += await behind.read(session.key)

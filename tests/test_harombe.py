@@ -77,7 +77,7 @@ async def test_a_session_arrives_with_all_that_the_schema_holds(tmp_path: Path) 
     done = await taken(store, path, owner="ana", progress=lambda n, of: counts.append((n, of)))
     assert (done.sessions, done.messages, done.problems) == (1, 4, [])
     assert counts == [(4, 4)]
-    session = await store.get_session(f"harombe:{ID}")
+    session = await store.get_session(f"harombe:{ID}", "ana")
     assert session is not None
     assert (session.owner, session.title, session.tags) == ("ana", "Weather", ("work", "trip"))
     assert session.system_prompt == "Be brief."

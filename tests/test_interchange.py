@@ -51,8 +51,9 @@ SIZE = int(os.environ.get("KEEPTHREAD_ROUND_TRIP", "5000"))
 
 
 async def exported(store: Store, *sessions: str) -> bytes:
+    """Export ana's sessions of these ids, or everything."""
     out = io.BytesIO()
-    await export(store, out.write, sessions=sessions)
+    await export(store, out.write, sessions=sessions, owner="ana" if sessions else None)
     return out.getvalue()
 
 
@@ -77,13 +78,12 @@ async def full_store() -> RamStore:
     key = (await store.put_session(info)).key
     await store.append(key, [user("one", id="1"), FULL, user("gone"), Message(role="system")])
     await store.erase(key, [3])
-    stored = await store.get_session("s")
+    stored = await store.get_session("s", "ana")
     assert stored is not None
     await store.put_session(replace(stored, ready=True))
-    fork = await new_session(
-        store, "f", kind="fork", forked_from=ForkPoint(session="s", seq=1), ready=False
-    )
-    await new_session(store, "d", kind="delegate", parent="s")
+    point = ForkPoint(session="s", seq=1)
+    fork = await new_session(store, "f", owner="ana", kind="fork", forked_from=point, ready=False)
+    await new_session(store, "d", owner="ana", kind="delegate", parent="s")
     spans = [Span(session=fork, first=1, last=1), Span(session=key, first=1, last=2)]
     await store.put(Scope(session=key), "pin", "1", {"b": 1, "a": [0.1, "\ud800"]}, made_of=spans)
     await store.put(Scope(owner="ana"), "fact", "1", "likes tea", made_of=spans[1:])
@@ -106,13 +106,13 @@ async def test_messages_sessions_and_records_come_back_as_they_were() -> None:
     store, twin = await full_store(), RamStore()
     await imported(twin, await exported(store))
     for session in await store.scan_sessions():
-        copy = await twin.get_session(session.id)
+        copy = await twin.get_session(session.id, session.owner)
         assert copy is not None
         kept = {"key": session.key, "epoch": session.epoch, "fence": session.fence}
         assert copy.fence != session.fence
         assert replace(copy, **kept) == session
         assert await twin.read(copy.key) == await store.read(session.key)
-    s, f = await twin.get_session("s"), await twin.get_session("f")
+    s, f = await twin.get_session("s", "ana"), await twin.get_session("f", "ana")
     assert s is not None
     assert f is not None
     (pin,) = await twin.scan(Scope(session=s.key))
@@ -204,7 +204,11 @@ async def test_an_export_goes_on_where_a_session_is_deleted_meanwhile(after: int
 
 
 async def test_only_the_session_above_can_be_left_out_of_an_import() -> None:
-    for line in (b'{"deleted":{"session":"t"}}\n', b'{"deleted":null}\n'):
+    for line in (
+        b'{"deleted":{"session":"t"}}\n',
+        b'{"deleted":{"session":"s","owner":"bea"}}\n',
+        b'{"deleted":null}\n',
+    ):
         with pytest.raises(InvalidInput, match="only the session above can be deleted"):
             await imported(RamStore(), HEAD + line)
     with pytest.raises(InvalidInput, match="only the session above can be deleted"):
@@ -258,7 +262,7 @@ async def test_importing_again_changes_nothing_even_if_the_session_moved_on() ->
     data = await exported(await full_store())
     twin = RamStore()
     await imported(twin, data)
-    session = await twin.get_session("s")
+    session = await twin.get_session("s", "ana")
     assert session is not None
     await twin.append(session.key, [user("and on")])
     await twin.drop(Scope(session=session.key), "pin", "1")
@@ -272,7 +276,7 @@ async def test_importing_again_changes_nothing_even_if_the_session_moved_on() ->
 async def test_a_taken_id_is_an_error_that_names_it_unless_renamed() -> None:
     data = await exported(await full_store())
     for taken in (
-        SessionInfo(id="s", owner="bea"),
+        SessionInfo(id="s", owner="ana"),
         SessionInfo(id="s", owner="ana", created_at=10.25),
     ):
         twin = RamStore()
@@ -282,7 +286,8 @@ async def test_a_taken_id_is_an_error_that_names_it_unless_renamed() -> None:
             await imported(twin, data)
         await imported(twin, data, prefix="old/")
         assert [s.id for s in await twin.scan_sessions()] == ["s", "old/s", "old/f", "old/d"]
-        fork, delegate = await twin.get_session("old/f"), await twin.get_session("old/d")
+        fork = await twin.get_session("old/f", "ana")
+        delegate = await twin.get_session("old/d", "ana")
         assert fork is not None
         assert fork.forked_from == ForkPoint(session="old/s", seq=1)
         assert delegate is not None
@@ -292,7 +297,6 @@ async def test_a_taken_id_is_an_error_that_names_it_unless_renamed() -> None:
 @pytest.mark.parametrize(
     "stored",
     [
-        {"owner": "bea"},
         {"parent": "other"},
         {"parent": None},
         {"kind": "main"},
@@ -305,7 +309,7 @@ async def test_a_taken_id_is_an_error_that_names_it_unless_renamed() -> None:
 async def test_the_same_messages_under_the_same_id_of_another_session_are_not_taken_for_it(
     stored: dict[str, Any], ready: bool
 ) -> None:
-    """Only the records of the two sessions differ: whose they are, or where they come from."""
+    """Only the records of the two sessions differ: when or of what they were made."""
     given = SessionInfo(id="s", owner="ana", kind="delegate", parent="p", created_at=10.0)
     source, target = RamStore(), RamStore()
     for store, info in ((source, given), (target, replace(given, ready=ready, **stored))):
@@ -318,6 +322,70 @@ async def test_the_same_messages_under_the_same_id_of_another_session_are_not_ta
         await imported(target, data)
     assert await exported(target) == before
     assert (await imported(source, data)).known == 1
+
+
+async def test_sessions_of_two_owners_with_one_id_are_exported_and_imported_apart() -> None:
+    store, twin = RamStore(), RamStore()
+    for owner in ("ana", "bea", "default"):
+        key = await new_session(store, "s", owner=owner, created_at=10.0)
+        await store.append(key, [user(f"{owner}'s", id="1")])
+        span = Span(session=key, first=1, last=1)
+        await store.put(Scope(session=key), "pin", "1", owner, made_of=[span])
+        await store.put(Scope(owner="ana"), "fact", owner, owner, made_of=[span])
+    bea = await new_session(twin, "s", owner="bea", created_at=10.0, ready=False)
+    data = await exported(store)
+    assert await imported(twin, data) == Imported(sessions=3, messages=3, records=6)
+    keys = {info.owner: info.key for info in await twin.scan_sessions()}
+    assert keys["bea"] == bea
+    for owner, key in keys.items():
+        assert [message.content for message in await twin.read(key)] == [f"{owner}'s"]
+        (pin,) = await twin.scan(Scope(session=key))
+        fact = await twin.get(Scope(owner="ana"), "fact", owner)
+        assert fact is not None
+        assert pin.value == fact.value == owner
+        assert [span.session for each in (pin, fact) for span in each.made_of] == [key, key]
+    assert b"ana's" not in await exported_of(store, "bea")
+
+
+async def exported_of(store: Store, owner: str) -> bytes:
+    out = io.BytesIO()
+    await export(store, out.write, sessions=["s"], owner=owner)
+    return out.getvalue()
+
+
+async def test_another_owners_session_of_that_id_is_no_obstacle() -> None:
+    data = await exported(await full_store())
+    twin = RamStore()
+    key = await new_session(twin, "s", owner="bea")
+    await twin.append(key, [user("another", id="1")] * 4)
+    await imported(twin, data)
+    assert [(s.id, s.owner) for s in await twin.scan_sessions()] == [
+        *(("s", "bea"), ("s", "ana"), ("f", "ana"), ("d", "ana"))
+    ]
+    assert [m.content for m in await twin.read(key)] == ["another"]
+
+
+async def test_an_export_of_version_1_is_read() -> None:
+    """It named sessions by their ids alone, which were unique then."""
+    data = await exported(await full_store())
+    lines = [decode_line(line) for line in data.splitlines()]
+    lines[0]["version"] = 1
+    for line in lines:
+        if record := line.get("record"):
+            if "session" in record["scope"]:
+                del record["scope"]["owner"]
+            if made_of := record.get("made_of"):
+                record["made_of"] = [span[1:] for span in made_of]
+    twin = RamStore()
+    done = await imported(twin, b"".join(map(encode_line, lines)))
+    assert done == Imported(sessions=3, messages=4, records=3)
+    assert await exported(twin) == data
+    head, *_, end = map(encode_line, lines)
+    gone = b'{"session":{"id":"s","owner":"ana","messages":1}}\n{"deleted":{"session":"s"}}\n'
+    end = end.replace(b"3", b"0").replace(b"4", b"0")
+    twin = RamStore()
+    assert await imported(twin, head + gone + end) == Imported()
+    assert await twin.scan_sessions() == []
 
 
 async def test_an_import_broken_off_at_any_line_shows_nothing_and_goes_on() -> None:
@@ -336,14 +404,14 @@ async def test_an_import_broken_off_at_any_line_shows_nothing_and_goes_on() -> N
 
 
 async def test_a_newer_version_is_refused_by_name() -> None:
-    with pytest.raises(WrongFormat, match=r"version 2.*newer keepthread"):
-        await imported(RamStore(), b'{"format":"keepthread","version":2}\n')
+    with pytest.raises(WrongFormat, match=r"version 3.*newer keepthread"):
+        await imported(RamStore(), b'{"format":"keepthread","version":3}\n')
     for other in (b"{}\n", b'{"format":"chatgpt"}\n', b'{"format":"keepthread"}\n'):
         with pytest.raises(WrongFormat):
             await imported(RamStore(), other)
 
 
-HEAD = b'{"format":"keepthread","version":1}\n{"session":{"id":"s","messages":1}}\n'
+HEAD = b'{"format":"keepthread","version":2}\n{"session":{"id":"s","messages":1}}\n'
 
 
 @pytest.mark.parametrize(
@@ -362,6 +430,10 @@ HEAD = b'{"format":"keepthread","version":1}\n{"session":{"id":"s","messages":1}
         (b'{"message":{"id":"1","seq":2,"role":"user","state":"damaged"}}\n', "position 2"),
         (b'{"session":{"id":"t","messages":0}}\n', "line 3: session 's' should have 1 messages"),
         (b'{"record":{"scope":{"session":"t"},"kind":"k","key":"k","value":1}}\n', "session 't'"),
+        (
+            b'{"record":{"scope":{"session":"s","owner":"bea"},"kind":"k","key":"k","value":1}}\n',
+            "line 3: session 's' must come before its records",
+        ),
         (b'{"end":{"sessions":1}}\n', "line 3: session 's' should have"),
         (b" " * (MAX_LINE + 1), "line 2: a line has more than"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keepthread import Memory, Message, Session
-from keepthread.errors import ModelUnavailable, SessionNotFound
+from keepthread.errors import ModelUnavailable
 from keepthread.models import AnthropicModel, OpenAIModel
 from keepthread.models.tokens import Tiktoken
 from keepthread.orchestrator import (
@@ -112,9 +112,9 @@ async def test_an_orchestrator_answers_each_user_with_the_same_rules(house: Hous
     assert isinstance(events[0], Routed)
     session = await orchestrator.session("ana")
     assert (session.owner, session.info.system_prompt) == ("ana", "Be kind.")
-    await house.memory.session("bea", owner="somebody else")
-    with pytest.raises(SessionNotFound):
-        await orchestrator.process("Hello", "bea")
+    theirs = await house.memory.session("bea", owner="somebody else")
+    assert (await orchestrator.session("bea")).key != theirs.key
+    assert await theirs.messages() == []
     strict = Orchestrator(house.memory, house.models, tools, limits=Limits(stage_seconds=1e-9))
     with pytest.raises(ModelUnavailable, match="the router took longer"):
         await strict.process("How about Tokyo?", "ana")

@@ -164,15 +164,28 @@ def test_the_sessions_an_outbox_knows_are_bounded() -> None:
         known.add(SessionInfo(id=f"s{number}", key=SessionKey(f"k{number}")))
         known.note_written(SessionKey(f"k{number}"))
     assert len(known) == 3
-    assert [known.get(f"s{n}") is not None for n in range(10)] == [False] * 7 + [True] * 3
-    assert known.id_of(SessionKey("k0")) is None
+    kept = [known.get("default", f"s{n}") is not None for n in range(10)]
+    assert kept == [False] * 7 + [True] * 3
+    assert known.by_key(SessionKey("k0")) is None
     assert not known.is_written(SessionKey("k0"))
     assert known.is_written(SessionKey("k9"))
 
 
 def test_a_session_made_again_under_its_id_leaves_nothing_of_the_old_one() -> None:
     known = KnownSessions([SessionInfo(id="s", key=SessionKey("old"))])
-    known.add(SessionInfo(id="s", key=SessionKey("new")))
-    assert (known.id_of(SessionKey("old")), known.id_of(SessionKey("new"))) == (None, "s")
-    assert known.discard("s")
+    new = SessionInfo(id="s", key=SessionKey("new"))
+    known.add(new)
+    assert (known.by_key(SessionKey("old")), known.by_key(SessionKey("new"))) == (None, new)
+    assert known.discard("default", "s")
     assert len(known) == 0
+
+
+def test_an_outbox_knows_sessions_of_two_owners_with_one_id() -> None:
+    anas = SessionInfo(id="s", owner="ana", key=SessionKey("1"))
+    bobs = SessionInfo(id="s", owner="bob", key=SessionKey("2"))
+    known = KnownSessions([anas, bobs])
+    assert (known.get("ana", "s"), known.get("bob", "s")) == (anas, bobs)
+    assert known.get("default", "s") is None
+    assert not known.discard("default", "s")
+    assert known.discard("ana", "s")
+    assert (known.by_key(anas.key), known.by_key(bobs.key)) == (None, bobs)

@@ -26,7 +26,7 @@ from keepthread.memory.memory import Opening
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator import Runnable
 from keepthread.testing.model import ScriptedModel
-from keepthread.types import Reply, Tool, ToolCall, Usage
+from keepthread.types import Reply, SessionInfo, Tool, ToolCall, Usage
 
 _COMMAND = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
 SECRET = "the number is 555-0199, and nobody else has it"
@@ -473,9 +473,9 @@ async def test_a_plan_made_while_the_store_was_away_comes_home_with_all_of_its_s
         assert {message.state for message in await child.messages()} == {"erased"}
 
 
-async def belongs_to_another(place: Place, _: Path) -> None:
+async def is_still_being_filled(place: Place, _: Path) -> None:
     async with Memory.open(place.address) as memory:
-        await memory.session("bad", owner="somebody else")
+        await memory.store.put_session(SessionInfo(id="bad", ready=False))
 
 
 async def is_no_database(_: Place, path: Path) -> None:
@@ -499,7 +499,7 @@ async def has_a_request_of_a_later_version(_: Place, path: Path) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        belongs_to_another,
+        is_still_being_filled,
         is_no_database,
         has_a_damaged_message,
         has_an_unreadable_request,
@@ -535,7 +535,7 @@ async def test_a_session_of_a_kept_file_is_delivered_once_and_can_then_be_delete
     await say(Talk(persistence, ScriptedModel(["I see."]), id="good"), "the second")
     await persistence.close()
     place.open.away.clear()
-    await belongs_to_another(place, Path())
+    await is_still_being_filled(place, Path())
     for _ in range(2):
         persistence = place.persistence()
         await persistence.begin()
@@ -543,10 +543,41 @@ async def test_a_session_of_a_kept_file_is_delivered_once_and_can_then_be_delete
         if "good" in found:
             await persistence.memory.delete_session("good")
         await persistence.close()
-    assert found == {"bad"}
+    assert found == set()
     assert len(place.offline_files.left()) == 1
     assert place.holds("the first")
     assert not place.holds("the second")
+
+
+async def test_another_owners_session_of_the_same_id_does_not_stand_in_the_way(
+    place: Place,
+) -> None:
+    await (await left_aside(place, "the first", id="s")).close()
+    place.open.away.clear()
+    async with Memory.open(place.address) as memory:
+        theirs = await memory.for_owner("bea").session("s")
+        await theirs.append(Message(role="user", content="of bea"))
+    persistence = place.persistence()
+    await persistence.begin()
+    await persistence.close()
+    assert place.offline_files.left() == []
+    assert [content for _, content in await place.contents("s")] == ["the first", "I see."]
+    async with Memory.open(place.address) as memory:
+        theirs = await memory.for_owner("bea").get_session("s")
+        assert [message.content for message in await theirs.messages()] == ["of bea"]
+
+
+async def test_a_request_to_forget_is_about_one_owner(place: Place) -> None:
+    running = await left_aside(place, SECRET, id="s")
+    here = Persistence(place.address, Outage(), place.offline_files, owner="bea")
+    await here.begin()
+    await here.memory.session("s")
+    await here.before_forget(session="s")
+    await here.memory.forget(session="s")
+    await here.close()
+    place.open.away.clear()
+    await running.close()
+    assert [content for _, content in await place.contents("s")] == [SECRET, "I see."]
 
 
 async def test_the_steps_of_a_plan_stay_in_the_file_with_the_session_they_belong_to(
@@ -560,10 +591,10 @@ async def test_the_steps_of_a_plan_stay_in_the_file_with_the_session_they_belong
     await say(talk, "What is it?")
     await persistence.close()
     place.open.away.clear()
-    await belongs_to_another(place, Path())
+    await is_still_being_filled(place, Path())
     persistence = place.persistence()
     await persistence.begin()
-    assert {info.id for info in await persistence.memory.store.scan_sessions()} == {"bad"}
+    assert {info.id for info in await persistence.store.scan_sessions()} == {"bad"}
     await persistence.close()
     (path,) = place.offline_files.left()
     async with Memory.open(f"sqlite:///{path}") as memory:
@@ -575,7 +606,7 @@ async def test_the_steps_of_a_plan_stay_in_the_file_with_the_session_they_belong
 async def test_a_chat_that_its_store_refuses_goes_on_in_its_file(place: Place) -> None:
     persistence = await left_aside(place, "the first", id="bad")
     place.open.away.clear()
-    await belongs_to_another(place, Path())
+    await is_still_being_filled(place, Path())
     place.told.clear()
     await persistence.come_back()
     await persistence.come_back()
@@ -785,7 +816,7 @@ async def test_forget_reaches_what_a_chat_that_ended_kept_aside(
     assert not place.holds(SECRET)
     persistence = place.persistence()
     await persistence.begin()
-    store = persistence.memory.store
+    store = persistence.store
     kept = await store.get_session("s")
     assert kept is not None
     assert kept.forgotten == (wish[0] != "--since")  # then no call but the store's finds it

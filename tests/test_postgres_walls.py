@@ -416,7 +416,7 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
         "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [sid], [0]), 4),
         "drop": ((*at, b"", b"pin", b"1", None), 3),
         "recount_messages": ((*at, [7, 8], [1, 1], [b"", b""], [70, 80], [b"", b""]), 2),
-        "session_by_id": ((tenant, b"s7"), 3),
+        "session_by_id": ((tenant, b"default", b"s7"), 3),
         "unread": ((tenant, view, None, sid, 1 << 22), 3),
         "index_words": ((tenant, view, sid, 0, 2, 2, *([[]] * 11)), 4),
         "places": ((tenant, view, [word], [0], b"default", None, 9), 60),

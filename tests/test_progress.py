@@ -206,6 +206,6 @@ def test_the_library_tells_of_what_is_pruned_and_compacted_in_the_callers_thread
         told.clear()
         assert session.compact(progress=tell) == 0
         assert told == []
-        assert memory.prune(30, progress=tell) == SESSIONS
+        assert memory.admin.prune(30, progress=tell) == SESSIONS
         assert told == [(done, SESSIONS) for done in range(1, SESSIONS + 1)]
     assert threads == {threading.get_ident()}

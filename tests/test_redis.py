@@ -26,7 +26,7 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.protocols import Store
-from keepthread.stores.backend import Put
+from keepthread.stores.backend import Listing, Put
 from keepthread.stores.redis import RedisStore, Timeouts
 from keepthread.stores.redis.engine import LUA, RedisLink, Script, make_client
 from keepthread.stores.redis.keys import index_of, session_place
@@ -339,11 +339,11 @@ async def test_a_list_has_a_session_that_becomes_active_while_it_is_read(
     store: RedisStore,
 ) -> None:
     keys = [await new_session(store, f"s{n}", updated_at=1e9 + n) for n in range(150)]
-    pages = _by_activity(store.backend.link, index_of(TENANT).active, 100)
+    pages = _by_activity(store.backend.link, index_of(TENANT).active, Listing(150), 100)
     seen = await anext(pages)
     await store.append(keys[0], [user("I am back")])
-    seen += [key async for page in pages for key in page]
-    assert sorted(key.decode() for key in seen) == sorted(keys)
+    seen += [place async for page in pages for place in page]
+    assert sorted(place.key for place in seen) == sorted(keys)
 
 
 @pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])

@@ -55,7 +55,7 @@ async def test_the_newest_message_is_found_at_once(memory: Memory) -> None:
     session = await memory.session("trip", owner="ana")
     for n in range(3):
         await talk(session, f"We saw {n} herons today")
-        hits = await memory.search("heron")
+        hits = await memory.search("heron", owner="ana")
         assert len(hits) == n + 1
     (best, *_) = hits
     assert "herons" in best.snippet
@@ -69,13 +69,16 @@ async def test_filters_confine_a_search(memory: Memory) -> None:
     await talk(first, "Lisbon in spring", "Lisbon is warm", at=1 * DAY)
     await talk(second, "Lisbon in autumn", at=9 * DAY)
     await talk(third, "Lisbon for two", at=5 * DAY)
-    assert set(where(await memory.search("lisbon"))) == {("a", 1), ("a", 2), ("b", 1), ("c", 1)}
+    everywhere = await memory.admin.search("lisbon")
+    assert set(where(everywhere)) == {("a", 1), ("a", 2), ("b", 1), ("c", 1)}
+    assert {hit.session: hit.owner for hit in everywhere} == {"a": "ana", "b": "ana", "c": "bob"}
+    assert await memory.search("lisbon") == []
     assert set(where(await memory.search("lisbon", owner="ana"))) == {("a", 1), ("a", 2), ("b", 1)}
-    assert where(await memory.search("lisbon", session="b")) == [("b", 1)]
+    assert where(await memory.search("lisbon", owner="ana", session="b")) == [("b", 1)]
     assert where(await memory.search("lisbon", owner="ana", since=8 * DAY)) == [("b", 1)]
-    assert set(where(await memory.search("lisbon", until=5 * DAY))) == {("a", 1), ("a", 2)}
-    assert where(await memory.search("lisbon", roles=["assistant"])) == [("a", 2)]
-    assert len(await memory.search("lisbon", limit=1)) == 1
+    assert set(where(await memory.admin.search("lisbon", until=5 * DAY))) == {("a", 1), ("a", 2)}
+    assert where(await memory.admin.search("lisbon", roles=["assistant"])) == [("a", 2)]
+    assert len(await memory.admin.search("lisbon", limit=1)) == 1
     assert await memory.search("lisbon", owner="nobody") == []
 
 
@@ -89,6 +92,9 @@ async def test_what_is_no_filter_is_refused(memory: Memory) -> None:
         await search("x", colour="red")
     with pytest.raises(SessionNotFound):
         await memory.search("x", session="none")
+    await memory.session("hers", owner="ana")
+    with pytest.raises(SessionNotFound):
+        await memory.search("x", session="hers")
 
 
 async def test_a_copy_in_a_fork_is_no_second_hit(memory: Memory) -> None:
@@ -97,7 +103,7 @@ async def test_a_copy_in_a_fork_is_no_second_hit(memory: Memory) -> None:
     fork = await session.fork(id="other")
     await talk(fork, "And the ferry back?")
     assert len(await memory.search("ferry", owner="ana")) == 2
-    assert ("other", 1) in where(await memory.search("ferry", session="other"))
+    assert ("other", 1) in where(await memory.search("ferry", owner="ana", session="other"))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +265,8 @@ async def test_what_is_hidden_or_a_delegates_is_not_recalled(memory: Memory) -> 
     assert "The code word is" not in context.text
     assert "Find the swordfish" not in [m.content for m in context.messages if m.role == "user"]
     assert "recalled" not in seen.why.sections
-    assert ("old", 1) in where(await memory.search("swordfish"))  # by hand it is found
+    found = await memory.search("swordfish", owner="ana")
+    assert ("old", 1) in where(found)  # by hand it is found
 
 
 async def test_the_scope_may_be_the_session(memory: Memory) -> None:

@@ -159,12 +159,12 @@ async def test_tenants_see_nothing_of_each_other(memory: Memory) -> None:
     mine = await memory.session("s", owner="ana")
     await mine.add_message("user", "mine")
     other = memory.tenant("other")
-    assert await other.list_sessions() == []
+    assert await other.admin.list_sessions() == []
     with pytest.raises(SessionNotFound):
-        await other.get_session("s")
+        await other.get_session("s", owner="ana")
     theirs = await other.session("s", owner="bob")
     assert await theirs.messages() == []
-    assert (await memory.get_session("s")).owner == "ana"
+    assert (await memory.get_session("s", owner="ana")).key == mine.key
     await other.close()
     assert await texts(mine) == ["mine"]
 
@@ -189,28 +189,34 @@ async def test_a_session_is_made_once_and_found_afterwards(memory: Memory) -> No
     )
 
 
-async def test_without_an_owner_whoever_owns_it_is_right(memory: Memory) -> None:
+async def test_without_an_owner_only_the_default_owners_sessions_are_found(memory: Memory) -> None:
     assert (await memory.session("new")).owner == "default"
-    await memory.session("ana's", owner="ana")
-    assert (await memory.session("ana's")).owner == "ana"
-    assert (await memory.get_session("ana's")).owner == "ana"
+    anas = await memory.session("s", owner="ana")
+    with pytest.raises(SessionNotFound):
+        await memory.get_session("s")
+    own = await memory.session("s")
+    assert own.owner == "default"
+    assert own.key != anas.key
+    assert (await memory.get_session("s")).key == own.key
+    assert (await memory.get_session("s", owner="ana")).key == anas.key
 
 
 async def test_anothers_session_is_not_found(memory: Memory) -> None:
-    await memory.session("s", owner="ana")
-    attempts: list[Callable[..., Awaitable[object]]] = [
-        memory.session,
-        memory.get_session,
-        memory.delete_session,
-    ]
+    anas = await memory.session("s", owner="ana")
+    attempts: list[Callable[..., Awaitable[object]]] = [memory.get_session, memory.delete_session]
     for attempt in attempts:
         with pytest.raises(SessionNotFound, match="there is no session 's'"):
             await attempt("s", owner="bob")
-    assert (await memory.get_session("s", owner="ana")).id == "s"
+    assert (await memory.session("s", owner="bob")).key != anas.key
+    assert (await memory.get_session("s", owner="ana")).key == anas.key
 
 
 async def test_making_a_session_that_is_there_fails(memory: Memory) -> None:
     await memory.create_session("s")
+    with pytest.raises(SessionExists):
+        await memory.create_session("s")
+    other = await memory.create_session("s", owner="other")
+    assert (other.id, other.owner) == ("s", "other")
     with pytest.raises(SessionExists):
         await memory.create_session("s", owner="other")
 
@@ -229,10 +235,11 @@ async def test_sessions_are_listed_by_latest_activity(memory: Memory, clock: Man
     for id, owner in [("a", "ana"), ("b", "bob"), ("c", "ana")]:
         await memory.session(id, owner=owner)
         clock.advance(10)
-    await (await memory.session("a")).add_message("user", "hello")
-    assert [info.id for info in await memory.list_sessions()] == ["a", "c", "b"]
+    await (await memory.session("a", owner="ana")).add_message("user", "hello")
+    assert [info.id for info in await memory.admin.list_sessions()] == ["a", "c", "b"]
     assert [info.id for info in await memory.list_sessions(owner="ana")] == ["a", "c"]
-    assert [info.id for info in await memory.list_sessions(limit=1)] == ["a"]
+    assert [info.id for info in await memory.admin.list_sessions(limit=1)] == ["a"]
+    assert await memory.list_sessions() == []
 
 
 async def test_a_deleted_session_is_gone_and_its_id_free(memory: Memory, session: Session) -> None:
@@ -256,12 +263,12 @@ async def test_pruning_deletes_what_was_idle_for_so_many_days(
     await busy.add_message("user", "still here")
     clock.advance(11 * DAY)
     await memory.session("new")
-    assert await memory.prune() == 1
+    assert await memory.admin.prune() == 1
     assert [info.id for info in await memory.list_sessions()] == ["new", "busy"]
-    assert await memory.prune(days=11) == 0
-    assert await memory.prune(days=5) == 1
+    assert await memory.admin.prune(days=11) == 0
+    assert await memory.admin.prune(days=5) == 1
     with pytest.raises(InvalidInput, match="days"):
-        await memory.prune(days=-1)
+        await memory.admin.prune(days=-1)
 
 
 class Returning(RamStore):
@@ -279,7 +286,7 @@ async def test_pruning_spares_a_session_that_is_used_while_it_runs(clock: Manual
     for id in ("a", "b", "c"):
         await (await memory.session(id)).append(user("hello"))
     clock.advance(40 * DAY)
-    assert await memory.prune(30) == 2
+    assert await memory.admin.prune(30) == 2
     assert [info.id for info in await memory.list_sessions()] == ["c"]
     kept = await (await memory.get_session("c")).messages()
     assert [message.content for message in kept] == ["hello", "I am back!"]
@@ -312,7 +319,7 @@ async def test_an_update_changes_what_is_given(memory: Memory, session: Session)
 
 async def test_everything_is_verified(memory: Memory, session: Session) -> None:
     await session.append(user("a"), user("b"))
-    found = await memory.verify()
+    found = await memory.admin.verify()
     assert (found.sound, found.sessions, found.messages) == (True, 1, 2)
 
 

@@ -187,7 +187,7 @@ memory.close()
 found = texts()
 assert len(found) == len(set(found)) == 3 * 4 + 2 * 40, len(found)
 with opened() as memory:
-    assert memory.verify().sound
+    assert memory.admin.verify().sound
 """,
     )
 

@@ -57,6 +57,8 @@ IN_SQLITE: Final = (
     "test_the_list_is_by_owner_without_delegates_and_what_is_unready",
     "test_the_nearest_single_vectors_are_found_in_a_scope",
     "test_two_tenants_see_nothing_of_each_other",
+    "test_a_session_that_becomes_active_while_pages_are_read_is_not_missed",
+    "test_sessions_are_listed_page_by_page",
     "test_what_is_erased_before_it_is_read_is_passed_over",
     "test_what_was_never_read_is_unread_from_the_start",
 )

@@ -50,7 +50,7 @@ def on(store: Store, compaction: Compaction = SMALL, **options: Any) -> Memory:
     memory = Memory(
         store, Options(**{"views": VIEWS, "counter": Estimator(), **options}, compaction=compaction)
     )
-    memory._maintenance.needs_summaries = options.get("by_itself", False)
+    memory._services.maintenance.needs_summaries = options.get("by_itself", False)
     return memory
 
 
@@ -597,7 +597,7 @@ async def test_what_was_cleared_is_not_read_again(store: Store) -> None:
     await session.clear()
     await talk(session, 151, 160)
     reading = Reading(store)
-    folder: Any = memory._maintenance.compactor
+    folder: Any = memory._services.maintenance.compactor
     folder.store = reading
     assert await session.compact() > 0
     assert reading.first > 300

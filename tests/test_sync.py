@@ -166,8 +166,8 @@ def test_every_method_of_a_session_reaches_it(memory: Memory) -> None:
     memory.delete_session("y")
     with pytest.raises(SessionNotFound):
         memory.get_session("y")
-    assert memory.prune() == 0
-    assert memory.verify().sound
+    assert memory.admin.prune() == 0
+    assert memory.admin.verify().sound
 
 
 def test_a_tenant_shares_the_loop_and_closes_nothing(memory: Memory) -> None:
@@ -498,7 +498,7 @@ def test_leaving_a_turn_by_an_exception_closes_its_calls(
 def test_progress_is_reported_in_the_callers_thread(memory: Memory) -> None:
     memory.session("x").append(*(Message(role="user", content=str(n)) for n in range(50)))
     seen: list[tuple[str, int, int]] = []
-    found = memory.verify(
+    found = memory.admin.verify(
         progress=lambda done, of: seen.append((threading.current_thread().name, done, of))
     )
     assert found.messages == 50
@@ -514,9 +514,9 @@ def test_a_failing_callback_ends_the_call(memory: Memory, error: type[BaseExcept
         raise error("enough")
 
     with pytest.raises(error, match="enough"):
-        memory.verify(progress=fail)
+        memory.admin.verify(progress=fail)
     assert len(session.messages()) == 1
-    assert memory.verify().sound
+    assert memory.admin.verify().sound
 
 
 class Stuck(RamStore):
@@ -588,7 +588,7 @@ def test_a_call_that_is_interrupted_before_it_waits_is_given_up(
         with monkeypatch.context() as patch:
             patch.setattr(memory._loop, "post", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                memory.verify()
+                memory.admin.verify()
         assert store.cancelled.wait(30)
         assert memory.list_sessions() == []
 
@@ -622,7 +622,7 @@ def test_work_whose_caller_went_away_is_told_at_its_next_report() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        memory.verify(progress=interrupt)
+        memory.admin.verify(progress=interrupt)
     with pytest.raises(Unavailable, match="it does not close"):
         memory.close()
     assert "no longer waits" in str(store.refusal)

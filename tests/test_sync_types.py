@@ -31,18 +31,25 @@ from typing import assert_type
 from keepthread import Context, Message, Receipt, SessionInfo, Verification
 from keepthread.memory.facts.types import Fact
 from keepthread.orchestrator import Models
-from keepthread.sync import Facts, Memory, Orchestrator, Session, Turn
+from keepthread.sync import Admin, Facts, Memory, Orchestrator, OwnerMemory, Session, Turn
 from keepthread.testing.model import ScriptedModel
+from keepthread.types import Page
 
 with Memory.open("ram://", tenant="a", keep_why=2) as memory:
     assert_type(memory, Memory)
     assert_type(memory.tenant("b"), Memory)
     session = memory.session("s", owner="ana", tags=["x"])
     assert_type(session, Session)
-    assert_type(memory.get_session("s").fork(), Session)
-    assert_type(memory.list_sessions(limit=3), list[SessionInfo])
+    assert_type(memory.get_session("s", owner="ana").fork(), Session)
+    assert_type(memory.list_sessions(limit=3), Page[SessionInfo])
+    assert_type(memory.for_owner("ana"), OwnerMemory)
+    assert_type(memory.for_owner("ana").session("s"), Session)
+    assert_type(memory.for_owner("ana").join(session), Session)
+    assert_type(memory.for_owner("ana").facts, Facts)
+    assert_type(memory.admin, Admin)
+    assert_type(memory.admin.list_sessions(), Page[SessionInfo])
     assert_type(memory.forget(session="s", dry_run=True, progress=print), Receipt)
-    assert_type(memory.verify(), Verification)
+    assert_type(memory.admin.verify(), Verification)
     assert_type(memory.facts("ana"), Facts)
     assert_type(memory.facts("ana").get("key"), Fact | None)
     assert_type(memory.create_session(), Session)
@@ -69,12 +76,12 @@ session.pin()  # reportCallIssue
 memory.delete_session()  # reportCallIssue
 memory.session("s", color="red")  # reportCallIssue
 Memory.open("ram://", keep_why="2")  # reportArgumentType
-number: str = memory.prune()  # reportAssignmentType
+number: str = memory.admin.prune()  # reportAssignmentType
 Session.clear(memory)  # reportArgumentType
 
 async def wait() -> None:
     await session.status()  # reportGeneralTypeIssues
-    await memory.verify()  # reportGeneralTypeIssues
+    await memory.admin.verify()  # reportGeneralTypeIssues
 """
 
 

@@ -237,7 +237,9 @@ async def test_a_failure_that_cannot_be_recorded_is_raised_all_the_same(
             return getattr(memory.store, name)
 
     store = Full()
-    full = await Memory(cast(Store, store), Options(counter=memory.counter)).session("s")
+    full = await Memory(cast(Store, store), Options(counter=memory.counter)).session(
+        "s", owner="ana"
+    )
     async with full.turn("How is the weather?") as turn:
         store.full = True
         with pytest.raises(ValueError, match="no such city") as caught:
@@ -502,7 +504,9 @@ async def test_what_is_erased_while_it_is_being_remembered_leaves_nothing_on_the
             await memory.store.erase(key, [m.seq for m in stored if m.role == "tool"])
             return stored
 
-    quick = await Memory(cast(Store, Quick()), Options(counter=memory.counter)).session("s")
+    quick = await Memory(cast(Store, Quick()), Options(counter=memory.counter)).session(
+        "s", owner="ana"
+    )
     async with quick.turn("go") as turn:
         assert await turn.tool("weather", LIMA, weather, cache_turns=2) == "Lima: 1 °C"
     assert await records(memory, session) == []
@@ -524,7 +528,9 @@ async def test_what_is_erased_right_before_it_is_put_leaves_nothing_on_the_shelf
                 await memory.store.erase(session.key, live)
             return await memory.store.put(scope, kind, *rest, **options)
 
-    late = await Memory(cast(Store, Late()), Options(counter=memory.counter)).session("s")
+    late = await Memory(cast(Store, Late()), Options(counter=memory.counter)).session(
+        "s", owner="ana"
+    )
     async with late.turn("go") as turn:
         assert await turn.tool("weather", LIMA, weather, cache_turns=2) == "Lima: 1 °C"
     assert await records(memory, session) == []
@@ -547,7 +553,7 @@ async def test_a_session_deleted_meanwhile_says_so(
     memory: Memory, session: Session, weather: Weather
 ) -> None:
     async with session.turn("go") as turn:
-        await memory.delete_session("s")
+        await memory.delete_session("s", owner="ana")
         with pytest.raises(SessionGone):
             await turn.tool("weather", LIMA, weather, cache_turns=2)
     assert weather.runs == 0
@@ -715,7 +721,7 @@ async def test_when_the_one_who_runs_it_fails_the_next_runs_it(session: Session)
 
 async def other_process(memory: Memory, sleep: Any = asyncio.sleep, **time: Any) -> Session:
     """Return the session as another process has it: with locks and time of its own."""
-    session = await memory.session("s")
+    session = await memory.session("s", owner="ana")
     thread = session._conversation
     runtime = Runtime(sleep=sleep, **time)
     return Session(thread._replace(runtime=runtime), session.info)
@@ -813,7 +819,7 @@ async def test_a_delegate_uses_the_results_of_its_parent(
         await child.rewind(0)
         assert await child.cached_tools() == both[:1]
         assert await turn.tool("weather", other, weather, cache_turns=2) == "Quito: 3 °C"
-    await memory.delete_session("child")
+    await memory.delete_session("child", owner="ana")
     assert len(await session.cached_tools()) == 2
 
 
@@ -824,7 +830,7 @@ async def test_a_result_in_the_log_of_a_deleted_delegate_does_not_serve(
     child._conversation = child._conversation._replace(tools=session.key)
     await ask_weather(child, weather, cache_turns=5)
     assert len(await session.cached_tools()) == 1
-    await memory.delete_session("child")
+    await memory.delete_session("child", owner="ana")
     assert await session.cached_tools() == []
     assert await ask_weather(session, weather) == "Lima: 2 °C"
 

@@ -104,7 +104,7 @@ async def test_a_transcript_reads_back_as_data_and_once() -> None:
     data = await written(store, await talk(store, title="Weekend"))
     done = await read(twin, data)
     assert (done.sessions, done.messages, done.refused) == (1, 4, 0)
-    session = await twin.get_session("discord:42")
+    session = await twin.get_session("discord:42", "ana")
     assert session is not None
     assert (session.owner, session.title, session.created_at) == ("ana", "Weekend", AT)
     assert session.system_prompt is None
@@ -118,7 +118,8 @@ async def test_a_transcript_reads_back_as_data_and_once() -> None:
     again = await read(twin, data)
     assert (again.known, again.sessions) == (1, 1)
     assert await twin.read(session.key) == messages
-    context = await (await Memory(twin).get_session("discord:42")).context(budget=1000)
+    copied = await Memory(twin).get_session("discord:42", owner="ana")
+    context = await copied.context(budget=1000)
     said = context.to_openai_chat()["messages"]
     assert [m["role"] for m in said] == ["user", "assistant", "tool", "user"]
     assert said[-1]["content"].startswith("Assistant (import) said:\n> ")
@@ -131,9 +132,10 @@ async def test_a_taken_id_is_named_and_a_prefix_or_an_owner_can_be_given() -> No
     assert done.refused == 1
     assert "--as PREFIX" in done.problems[0].what
     assert (await read(store, data, prefix="old/", owner="bea")).refused == 0
-    session = await store.get_session("old/discord:42")
+    session = await store.get_session("old/discord:42", "bea")
     assert session is not None
     assert session.owner == "bea"
+    assert (await read(store, data, owner="bea")).refused == 0  # ana's has the id, bea's has not
 
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -289,18 +291,18 @@ async def test_a_session_is_seeded_with_the_last_messages_of_its_newest_transcri
     assert "newest" in found.read_text()
 
     assert await seed(twin, "discord:42", tmp_path, last=3, owner="ana") == 3
-    made = await twin.get_session("discord:42")
+    made = await twin.get_session("discord:42", "ana")
     assert made is not None
     assert made.owner == "ana"
     messages = await twin.read(made.key)
     assert [m.content for m in messages][1:] == ["# Sunny\n\n## User\n\n32 °C.\n", "newest"]
     assert {m.origin for m in messages} == {"import"}
-    assert await seed(twin, "discord:42", tmp_path) == 0
+    assert await seed(twin, "discord:42", tmp_path, owner="ana") == 0
     assert await twin.read(made.key) == messages
-    assert await seed(twin, "discord:43", tmp_path) == 0
-    assert await twin.get_session("discord:43") is None
-    with pytest.raises(SessionNotFound):
-        await seed(twin, "discord:42", tmp_path, owner="bea")
+    assert await seed(twin, "discord:43", tmp_path, owner="ana") == 0
+    assert await twin.get_session("discord:43", "ana") is None
+    await seed(twin, "discord:42", tmp_path, owner="bea")
+    assert await twin.read(made.key) == messages
 
 
 async def test_who_speaks_first_is_not_seeded_and_many_seeds_are_one(tmp_path: Path) -> None:
@@ -365,7 +367,8 @@ def test_the_command_writes_transcripts_by_owner_and_reads_them_by_their_content
     done = json.loads(keepthread("export", "--to", "out", "--owner", "ana", "--json"))
     assert (done["sessions"], done["messages"], done["damaged"]) == (1, 4, [])
     (path,) = Path("out").iterdir()
-    assert keepthread("export", "hers", "--format", "markdown") == path.read_text()
+    hers = ("export", "hers", "--owner", "ana", "--format", "markdown")
+    assert keepthread(*hers) == path.read_text()
     other = ("--store", "sqlite:///other.db", "--json")
     assert json.loads(keepthread("import", path, *other))["sessions"] == 1
     assert json.loads(keepthread("import", path, *other))["known"] == 1
@@ -391,7 +394,7 @@ def test_the_command_says_what_to_do_instead(
         (["export", "--format", "markdown"], "name one of them, or give --to FOLDER"),
         (["export", "--format", "pdf"], "--format must be jsonl or markdown"),
         (["export", "--to", "out", "-o", "x"], "leave out -o"),
-        (["export", "his", "--format", "markdown", "--owner", "ana"], "are of 'ana'"),
+        (["export", "his", "--format", "markdown", "--owner", "ana"], "'his' of ana; bob has"),
         (["import", "."], "--session SESSION"),
         (["import", "no.json", "--session", "x"], "name a folder"),
         (["import", "no.json", "--format", "pdf"], "jsonl, markdown, chatgpt, claude"),

@@ -134,7 +134,7 @@ async def test_a_page_that_was_read_earlier_makes_no_live_fact_and_takes_what_it
         ("Thanks for the cheap flights!", "user", "live"),
         ("The user banks at Evil.", "web", "quarantined"),
     ], context.text
-    await memory.forget(source=SOURCE, answers=True)
+    await memory.forget(owner="ana", source=SOURCE, answers=True)
     assert await facts_of(memory) == [("Thanks for the cheap flights!", "user", "live")]
 
 
@@ -145,12 +145,12 @@ async def test_an_answer_written_from_a_page_is_trusted_no_more_when_the_page_is
     async with session.turn("So where do I bank?") as turn:
         await turn.context()
         answer = await turn.finish("You bank at Evil.")
-    await memory.forget(source=SOURCE)
+    await memory.forget(owner="ana", source=SOURCE)
     async with session.turn("Thanks!") as turn:
         await turn.context()
         assert await turn.memory_tool("remember", BANK) == WAITS
     assert await facts_of(memory) == [("The user banks at Evil.", "web", "quarantined")]
-    await memory.forget(session="s", message=answer.id)
+    await memory.forget(session="s", owner="ana", message=answer.id)
     assert await facts_of(memory) == []
 
 
@@ -167,7 +167,7 @@ async def test_nothing_is_remembered_of_what_was_erased_after_it_was_shown(memor
     session = await in_the_window(memory)
     async with session.turn("Thanks!") as turn:
         await turn.context()
-        await memory.forget(source=SOURCE)
+        await memory.forget(owner="ana", source=SOURCE)
         assert (await turn.memory_tool("remember", BANK)).startswith("error: ")
     assert await facts_of(memory) == []
 
@@ -212,7 +212,7 @@ async def test_an_answer_extracted_a_turn_after_the_page_waits() -> None:
             await turn.finish("You bank at Evil.")
         assert await memory.facts("ana").extract() == 1
         assert await facts_of(memory) == [("You bank at Evil.", "web", "quarantined")]
-        await memory.forget(source=SOURCE)
+        await memory.forget(owner="ana", source=SOURCE)
         assert await facts_of(memory) == []
 
 

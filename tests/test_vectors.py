@@ -44,7 +44,7 @@ async def finder_of(store: Store) -> Searchable:
 
 
 async def talk(store: Store, id: str, *texts: str, owner: str = "ana") -> SessionKey:
-    session = await store.get_session(id)
+    session = await store.get_session(id, owner)
     session = session or await store.put_session(SessionInfo(id=id, owner=owner))
     await store.append(session.key, [user(text, author="Ana") for text in texts])
     return session.key

@@ -120,7 +120,7 @@ class Asking:
         spent = await _first(self._talk.ask(next(self._questions)))
         assert self._talk.last
         assert self._talk.last.answer
-        await self._talk.persistence.memory.idle()  # as a person's next question finds it
+        await self._talk.persistence.idle()  # as a person's next question finds it
         return spent
 
     async def _by_hand(self) -> tuple[Spent, Spent]:
@@ -133,7 +133,7 @@ class Asking:
             chosen = _now()
             reply = await self._talk.model.complete(context.messages, system=context.system)
             await turn.finish(reply.content)
-        await self._talk.persistence.memory.idle()
+        await self._talk.persistence.idle()
         return stored.less(begun), chosen.less(stored)
 
 

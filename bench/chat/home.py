@@ -14,7 +14,6 @@ from bench.search import Language
 from keepthread import Memory, Message
 from keepthread.apps.cli.chat.startup import SessionChoice, begin, talk_of
 from keepthread.apps.cli.chat.talk import Talk
-from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.load import read_config
 from keepthread.apps.cli.wiring import memory_arguments
 from keepthread.models.tokens import counter
@@ -97,9 +96,9 @@ class Home(NamedTuple):
     async def talk(self) -> Talk:
         """Return the chat that `keepthread chat -c` holds, begun, without its terminal."""
         told: list[str] = []
-        wanted, call = SessionChoice(latest=True), Call()
+        wanted = SessionChoice(latest=True)
         talk = talk_of(read_config(self.env, self.folder), wanted, self.env, told.append)
-        await begin(call, talk, wanted, told.append)
+        await begin(talk, wanted, told.append)
         assert not told, told
         return talk
 

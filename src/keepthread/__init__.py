@@ -21,12 +21,14 @@ if typing.TYPE_CHECKING:
     from keepthread.context.wires.openai_chat import from_openai_chat
     from keepthread.context.wires.openai_responses import from_openai_responses
     from keepthread.errors import KeepthreadError
+    from keepthread.memory.admin import Admin
     from keepthread.memory.facts.extraction import Extraction
     from keepthread.memory.facts.types import Fact
     from keepthread.memory.fit import fit
     from keepthread.memory.forgetting.receipt import Receipt
     from keepthread.memory.memory import Memory
     from keepthread.memory.options import Options
+    from keepthread.memory.owner import OwnerMemory
     from keepthread.memory.search.search import Hit
     from keepthread.memory.session import Session, Status
     from keepthread.memory.summaries import Compaction, Costs
@@ -53,6 +55,7 @@ if typing.TYPE_CHECKING:
     )
 
 __all__ = [
+    "Admin",
     "Attachment",
     "CachedTool",
     "Choice",
@@ -72,6 +75,7 @@ __all__ = [
     "Message",
     "Native",
     "Options",
+    "OwnerMemory",
     "PostgresStore",
     "ProactiveTool",
     "ProvidedNote",
@@ -117,12 +121,14 @@ _NAMES: typing.Final = {
     "context.wires.openai_chat": "from_openai_chat",
     "context.wires.openai_responses": "from_openai_responses",
     "errors": "KeepthreadError",
+    "memory.admin": "Admin",
     "memory.facts.extraction": "Extraction",
     "memory.facts.types": "Fact",
     "memory.fit": "fit",
     "memory.forgetting.receipt": "Receipt",
     "memory.memory": "Memory",
     "memory.options": "Options",
+    "memory.owner": "OwnerMemory",
     "memory.search.search": "Hit",
     "memory.session": "Session Status",
     "memory.summaries": "Compaction Costs",

@@ -1,9 +1,11 @@
 """The data types of keepthread: frozen, keyword-only, made of plain values."""
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from math import inf
-from typing import Literal, NamedTuple, NewType, TypeAlias
+from typing import Literal, NamedTuple, NewType, TypeAlias, TypeVar
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Origin: TypeAlias = Literal["operator", "user", "assistant", "tool", "web", "import"]
@@ -13,8 +15,19 @@ Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic"]
 Durability: TypeAlias = Literal["memory", "process", "power", "replicated"]
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
+T = TypeVar("T")
+
 SessionKey = NewType("SessionKey", str)
 """Identifies one session for good: a session created again under a deleted id has another key."""
+
+
+class Page(list[T]):
+    """A part of a longer list; `next` is the cursor to continue with, or None at the end."""
+
+    def __init__(self, items: Iterable[T] = (), *, cursor: str | None = None) -> None:
+        """Take the items and the cursor after the last of them."""
+        super().__init__(items)
+        self.next = cursor
 
 
 def _no_meta() -> Mapping[str, JSON]:
@@ -127,6 +140,16 @@ class SessionInfo:
     state: State = "live"
     """"damaged" if the stored session is not what was written: then rely on key and id only."""
 
+    @property
+    def version(self) -> str:
+        """Return a text that differs once title, tags, prompt or metadata were changed.
+
+        Appending messages does not change it, erasing messages does.
+        """
+        told = (self.title, self.title_seq, [*self.tags], self.system_prompt, self.epoch)
+        data = json.dumps([*told, self.meta], sort_keys=True)
+        return sha256(data.encode()).hexdigest()[:16]
+
 
 class Scope(NamedTuple):
     """Whom records belong to: a session, an owner, or the tenant if both are empty."""
@@ -196,8 +219,8 @@ class Selection(NamedTuple):
     system: str
     messages: Sequence[Message]
     choices: Sequence[Choice]
-    facts: Sequence[tuple[str, int]] = ()
-    """The session id and position of each message that the shown facts come from."""
+    facts: Sequence[tuple[str, str, int]] = ()
+    """Owner, session id and position of each message that the shown facts come from."""
 
 
 class Summary(NamedTuple):

@@ -28,8 +28,8 @@ class Shown(NamedTuple):
     """The last position that the summary covers; 0 without a summary."""
     recalled: Mapping[str, Sequence[Range]]
     """Positions of other sessions, by their ids."""
-    facts: Sequence[tuple[str, int]]
-    """The session id and position of each message that a fact comes from."""
+    facts: Sequence[tuple[str, str, int]]
+    """Owner, session id and position of each message that a fact comes from."""
 
 
 def shown_by(selection: Selection, session: str) -> Shown:

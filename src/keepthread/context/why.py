@@ -14,7 +14,7 @@ class WhyBuilder:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.choices: list[Choice] = []
-        self.facts: list[tuple[str, int]] = []
+        self.facts: list[tuple[str, str, int]] = []
         """The session and position of each message that a fact comes from which is shown."""
 
     def add_facts(self, facts: Sequence[KnownFact]) -> None:

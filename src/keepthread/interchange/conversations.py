@@ -166,14 +166,16 @@ class Arrivals:
     async def _find_or_make(self, info: SessionInfo) -> SessionInfo:
         with suppress(SessionExists):
             return await self._store.put_session(info)
-        stored = await self._store.get_session(info.id)
+        stored = await self._store.get_session(info.id, info.owner)
         if stored is None or not same_conversation(stored, info):
             raise taken(info.id)
         return stored
 
     async def _erased(self, fork: ForkPoint | None) -> set[int]:
         """Return the positions erased before a fork point: they must not come back in the fork."""
-        origin = await self._store.get_session(fork.session) if fork else None
+        origin = None
+        if fork:
+            origin = await self._store.get_session(fork.session, self._owner)
         if fork is None or origin is None or not origin.epoch:
             return set()
         found = await self._store.find(origin.key, seqs=range(1, fork.seq + 1))

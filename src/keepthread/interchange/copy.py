@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
 from keepthread.errors import Conflict, Damaged, SessionExists, SessionGone, Stale
-from keepthread.interchange.export import id_of
+from keepthread.interchange.export import name_of
 from keepthread.interchange.import_ import same_conversation
-from keepthread.interchange.schema import presentable
+from keepthread.interchange.schema import SessionName, presentable
 from keepthread.protocols import Progress, Store
 from keepthread.stores.codec import dumps
 from keepthread.stores.front import every_session
@@ -55,6 +55,7 @@ class Pair(NamedTuple):
     """A session in both stores."""
 
     id: str
+    owner: str
     source: SessionKey
     target: SessionKey
 
@@ -72,7 +73,7 @@ class Copying:
         self.keys: dict[SessionKey, SessionKey] = {}
         self.total = 0
         """Messages of the source, in the sessions that were read so far."""
-        self._there: dict[str, SessionKey] = {}
+        self._there: dict[SessionName, SessionKey] = {}
         self._passed = 0
         self._progress: Progress | None = None
 
@@ -81,9 +82,9 @@ class Copying:
         self._progress = progress
         await self._look()
         async for session in every_session(self.source):
-            id = id_of(session)
-            key = self._there.get(id) or await self._make(session)
-            self.pairs.append(Pair(id, session.key, key))
+            name = await name_of(self.source, session)
+            key = self._there.get(name) or await self._make(session, name)
+            self.pairs.append(Pair(name.id or "", name.owner or "", session.key, key))
             self.keys[session.key] = key
             self.total += session.messages
         await run_concurrently(self.pairs, self._fill)
@@ -102,11 +103,12 @@ class Copying:
 
     async def _find(self, session: SessionInfo) -> None:
         """Find a session at the target; refuse another conversation."""
-        id = id_of(session)
-        there = await self.target.get_session(id)
+        name = await name_of(self.source, session)
+        id = name.id or ""
+        there = await self.target.get_session(id, name.owner or "")
         if there is None:
             return
-        self._there[id] = there.key
+        self._there[name] = there.key
         if "damaged" not in (there.state, session.state) and not same_conversation(there, session):
             raise _taken(id)
         if there.messages > session.messages:
@@ -120,8 +122,8 @@ class Copying:
             if mine and theirs and not _may_be_one(mine[0], theirs[0]):
                 raise _taken(id)
 
-    async def _make(self, session: SessionInfo) -> SessionKey:
-        new = replace(session, id=id_of(session), key=SessionKey(""), ready=False, state="live")
+    async def _make(self, session: SessionInfo, name: SessionName) -> SessionKey:
+        new = replace(session, id=name.id, key=SessionKey(""), ready=False, state="live")
         return (await self.target.put_session(new)).key
 
     async def _fill(self, pair: Pair) -> None:
@@ -129,9 +131,9 @@ class Copying:
             while not await self._filled(pair):
                 pass
         except SessionGone:
-            if await self.source.get_session(pair.id) is not None:
+            if await self.source.get_session(pair.id, pair.owner) is not None:
                 raise
-            there = await self.target.get_session(pair.id)  # deleted during the copy
+            there = await self.target.get_session(pair.id, pair.owner)  # deleted during the copy
             if there and not there.ready:
                 with suppress(SessionGone, Stale):  # another process deleted or finished it
                     await self.target.delete_session(there.key, unready=True)
@@ -350,7 +352,7 @@ class Comparison:
         try:
             session = await self._source.describe(pair.source)
         except SessionGone:
-            if await self._target.get_session(pair.id):
+            if await self._target.get_session(pair.id, pair.owner):
                 self._note(
                     "it was deleted at the source in the meantime, and is at the target", pair.id
                 )

@@ -7,6 +7,7 @@ from typing import Any, Final
 from keepthread.errors import Damaged, KeepthreadError, SessionGone, SessionNotFound
 from keepthread.interchange import jsonl
 from keepthread.interchange import schema as nouns
+from keepthread.interchange.schema import SessionName
 from keepthread.protocols import Progress, Store
 from keepthread.stores.front import every_session
 from keepthread.stores.kinds import UNDER_WAY
@@ -14,6 +15,7 @@ from keepthread.stores.validation import check_id
 from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
 
 _PAGE: Final = 500
+_DEFAULT: Final = "default"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,14 +61,14 @@ class _Export:
         self.write = write
         self.owner = owner
         self.progress = progress
-        self.ids: dict[SessionKey, str] = {}
+        self.names: dict[SessionKey, SessionName] = {}
         self.total = 0
         self.done = Exported(damaged=[])
 
     async def run(self, names: Sequence[str]) -> Exported:
         chosen = [await self._named(name) for name in dict.fromkeys(names)]
         async for session in every_session(self.store):
-            self.ids[session.key] = id_of(session)
+            self.names[session.key] = await name_of(self.store, session)
             self.total += session.messages if self._is_meant(session) else 0
         if chosen:
             self.total = sum(session.messages for session in chosen)
@@ -82,8 +84,8 @@ class _Export:
         return done
 
     async def _named(self, name: str) -> SessionInfo:
-        session = await self.store.get_session(name)
-        if session is None or session.forgotten or self.owner not in (None, session.owner):
+        session = await self.store.get_session(name, self.owner or "default")
+        if session is None or session.forgotten:
             raise SessionNotFound(f"there is no session {name!r}")
         return session
 
@@ -92,7 +94,8 @@ class _Export:
             if self._is_meant(session):
                 await self._session(session)
             elif session.state == "damaged":
-                self.done.damaged.append(f"whose session {id_of(session)!r} is, so it is left out")
+                id = self.names[session.key].id
+                self.done.damaged.append(f"whose session {id!r} is, so it is left out")
         for owner in await self.store.owners():
             if self.owner in (None, owner):
                 await self._write_scope(Scope(owner=owner), {"owner": owner})
@@ -106,7 +109,9 @@ class _Export:
 
     async def _session(self, session: SessionInfo) -> None:
         # The records are read first: every message they name is then in the log that is read after.
-        id = self.ids.setdefault(session.key, id_of(session))
+        if session.key not in self.names:  # it was made since
+            self.names[session.key] = await name_of(self.store, session)
+        owner, id = self.names[session.key]
         try:
             records = await self._read_records(Scope(session=session.key), f"session {id!r}")
             session = await self.store.describe(session.key)
@@ -116,18 +121,19 @@ class _Export:
         if session.state == "damaged":
             self.done.damaged.append(f"the record of session {id!r}: owner, title and more")
         before = replace(self.done, damaged=self.done.damaged.copy())
-        self._write("session", nouns.session_to_json(replace(session, id=id)))
+        self._write("session", nouns.session_to_json(replace(session, id=id or "")))
         self.done.sessions += 1
         try:
-            await self._messages(session, id)
+            await self._messages(session)
         except SessionGone:
             # A part of it is already written: this line makes the import leave it out.
-            self._write("deleted", {"session": id})
+            self._write("deleted", {"session": id, "owner": owner})
             self.done = replace(before, deleted=before.deleted + 1)
             return
-        self._records(records, {"session": id})
+        self._records(records, {"session": id, "owner": owner})
 
-    async def _messages(self, session: SessionInfo, id: str) -> None:
+    async def _messages(self, session: SessionInfo) -> None:
+        id = self.names[session.key].id
         after = 0
         while after < session.messages:
             page = await self.store.read(
@@ -157,16 +163,25 @@ class _Export:
 
     def _records(self, records: Sequence[Record], scope: JSON) -> None:
         for record in records:
-            self._write("record", nouns.record_to_json(record, scope, self.ids))
+            self._write("record", nouns.record_to_json(record, scope, self.names))
         self.done.records += len(records)
 
     def _write(self, kind: str, value: dict[str, Any]) -> None:
         self.write(jsonl.encode_line({kind: value}))
 
 
-def id_of(session: SessionInfo) -> str:
-    """Return a session's id, or a replacement if damage made it unusable."""
+async def name_of(store: Store, session: SessionInfo) -> SessionName:
+    """Return the owner and the id by which a session leaves its store.
+
+    Of a damaged session the owner is unknown, and its id may be unusable or be another's: it gets
+    the default owner, and then an id from its key.
+    """
+    if session.state != "damaged":
+        return SessionName(session.owner, session.id)
     try:
-        return check_id(session.id, "id")
+        id = check_id(session.id, "id")
+        other = await store.get_session(id)
     except KeepthreadError:
-        return f"damaged:{session.key}"
+        return SessionName(_DEFAULT, f"damaged:{session.key}")
+    is_free = other is None or other.key == session.key
+    return SessionName(_DEFAULT, id if is_free else f"damaged:{session.key}")

@@ -24,7 +24,7 @@ from keepthread.interchange import schema as nouns
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import UNDER_WAY
 from keepthread.stores.validation import check_id, show
-from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span
+from keepthread.types import JSON, Message, Scope, SessionInfo, SessionKey, Span
 
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 1 << 20
@@ -50,7 +50,7 @@ class Imported:
 class _Filling:
     """A session that is being imported, with what was read of it so far."""
 
-    name: str
+    name: nouns.SessionName
     given: SessionInfo
     stored: SessionInfo
     before: Imported
@@ -109,7 +109,8 @@ class _Import:
         self.ended = False
         self.done = Imported()
         self.filled: list[_Filling] = []
-        self.keys: dict[str, SessionKey] = {}
+        self.keys: dict[nouns.SessionName, SessionKey] = {}
+        self.keys_by_id: dict[str, SessionKey] = {}  # for files of version 1
         self.known: set[SessionKey] = set()
         self.batch: list[Message] = []
         self.batch_bytes = 0
@@ -148,15 +149,16 @@ class _Import:
     async def _session(self, body: Any) -> None:
         self._check_whole()
         given = nouns.session_from_json(body)
-        if given.id in self.keys:
+        name = nouns.SessionName(given.owner, given.id)
+        if name in self.keys:
             raise InvalidInput(f"session {given.id!r} is in the file twice")
         before = replace(self.done)
         self.done.damaged += given.state == "damaged"
         self.done.sessions += 1
         renamed = self._renamed(given)
         stored = await self._find_or_make(renamed)
-        self.keys[given.id] = stored.key
-        self.filled.append(_Filling(given.id, renamed, stored, before))
+        self.keys[name] = self.keys_by_id[given.id] = stored.key
+        self.filled.append(_Filling(name, renamed, stored, before))
         if stored.ready or stored.forgotten:  # what was forgotten does not come back
             self.known.add(stored.key)
             self.done.known += 1
@@ -164,10 +166,11 @@ class _Import:
     async def _deleted(self, body: Any) -> None:
         """Leave out the session above: it was deleted during the export."""
         last = self.filled[-1] if self.filled else None
-        if last is None or body != {"session": last.name}:
+        if last is None or body not in _named(last.name):
             raise InvalidInput("only the session above can be deleted")
         self.filled.pop()
         del self.keys[last.name]
+        self.keys_by_id.pop(last.name.id or "", None)
         self.done = last.before
         if not last.stored.ready and not last.stored.forgotten:
             with suppress(SessionGone, Stale):  # another process deleted or finished it
@@ -188,7 +191,7 @@ class _Import:
                 replace(given, key=SessionKey(""), ready=False, state="live")
             )
         except SessionExists:
-            stored = await self.store.get_session(given.id)
+            stored = await self.store.get_session(given.id, given.owner)
         if stored is None or not same_conversation(stored, given):
             raise taken(given.id)
         if stored.ready and stored.messages < given.messages:
@@ -243,17 +246,25 @@ class _Import:
             raise InvalidInput(f"a record of the kind {value['kind']!r} cannot be imported")
         self.done.records += 1
         scope = Scope(owner=value["scope"].get("owner", ""))
-        if name := value["scope"].get("session"):
-            if name not in self.keys:
-                raise InvalidInput(f"session {name!r} must come before its records")
-            scope = Scope(session=self.keys[name])
+        if id := value["scope"].get("session"):
+            key = self._key(nouns.SessionName(value["scope"].get("owner"), id))
+            if key is None:
+                raise InvalidInput(f"session {id!r} must come before its records")
+            scope = Scope(session=key)
             if scope.session in self.known:  # it may have continued, and its records with it
                 return
         entry = _ImportRecord(self.line, scope, value)
-        unseen = any(span[0] not in self.keys for span in value["made_of"] if span[0] is not None)
+        named = [name for name, _, _ in value["made_of"] if name != nouns.NO_SESSION]
+        unseen = any(self._key(name) is None for name in named)
         (self.later if unseen else self.waiting).append(entry)
         if len(self.waiting) >= _RECORDS:
             await self._put_waiting()
+
+    def _key(self, name: nouns.SessionName) -> SessionKey | None:
+        """Return the key of a session that was read before."""
+        if name.owner is None:
+            return self.keys_by_id.get(name.id or "")
+        return self.keys.get(name)
 
     async def _put_waiting(self) -> None:
         waiting, self.waiting = self.waiting, []
@@ -262,9 +273,9 @@ class _Import:
     async def _put(self, entry: _ImportRecord) -> None:
         value = entry.value
         spans = [
-            Span(session=self.keys[id], first=first, last=last)
-            for id, first, last in value["made_of"]
-            if id in self.keys
+            Span(session=key, first=first, last=last)
+            for name, first, last in value["made_of"]
+            if (key := self._key(name))
         ]
         place = (entry.scope, value["kind"], value["key"])
         version = None if entry.scope.session else 0
@@ -324,6 +335,11 @@ def same_conversation(stored: SessionInfo, given: SessionInfo) -> bool:
         given.forked_from,
     )
     return alike and given.created_at in (0, stored.created_at)
+
+
+def _named(name: nouns.SessionName) -> tuple[JSON, JSON]:
+    """Return the ways in which a line may name a session; version 1 gave no owner."""
+    return {"session": name.id, "owner": name.owner}, {"session": name.id}
 
 
 def taken(id: str) -> SessionExists:

@@ -19,7 +19,7 @@ from keepthread.stores.validation import show
 from keepthread.types import JSON
 
 FORMAT: Final = "keepthread"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_LINE: Final = 16 << 20
 """Larger than any line of ours: a message has 1 MiB, and JSON may write a byte as six."""
 

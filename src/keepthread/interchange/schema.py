@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import InvalidInput, KeepthreadError
 from keepthread.stores.rows import draft_copy
@@ -27,6 +27,7 @@ _SESSION: Final = ("id", "owner", "title", "system_prompt", "meta", "kind", "par
 _SESSION_ONLY: Final = frozenset(
     (*_SESSION, "title_seq", "tags", "forked_from", "created_at", "updated_at", "state", "messages")
 )
+_SPAN: Final = 4
 _DAMAGED_TEXT: Final = MAX_BYTES // 4  # characters that always fit into a message
 
 
@@ -51,6 +52,7 @@ def session_from_json(value: Any) -> SessionInfo:
     """Return the session of a line; checks that every store makes are not repeated here."""
     value = _object(value, "the session", _SESSION_ONLY)
     check_id(value.get("id"), "a session id")
+    check_id(value.get("owner", "default"), "owner")
     check_count(value.get("messages"), "messages")
     check_count(value.get("title_seq", 0), "title_seq")
     if type(value.get("tags", [])) is not list:
@@ -157,9 +159,32 @@ def presentable(message: Message) -> Message:
 # --- records ---
 
 
-def record_to_json(record: Record, scope: JSON, ids: Mapping[SessionKey, str]) -> dict[str, JSON]:
-    """Return a record for an export; sessions are named by their ids, deleted ones by null."""
-    spans: Sequence[JSON] = [[ids.get(s.session), s.first, s.last] for s in record.made_of]
+class SessionName(NamedTuple):
+    """How an export names a session; files of version 1 give no owner."""
+
+    owner: str | None
+    id: str | None
+
+
+NO_SESSION: Final = SessionName(None, None)
+"""The name of a deleted session."""
+
+
+class NamedSpan(NamedTuple):
+    """A range of positions as an export names it."""
+
+    session: SessionName
+    first: int
+    last: int
+
+
+def record_to_json(
+    record: Record, scope: JSON, names: Mapping[SessionKey, SessionName]
+) -> dict[str, JSON]:
+    """Return a record for an export; sessions are named by owner and id, deleted ones by null."""
+    spans: Sequence[JSON] = [
+        [*names.get(s.session, NO_SESSION), s.first, s.last] for s in record.made_of
+    ]
     out: dict[str, JSON] = {"scope": scope, "kind": record.kind, "key": record.key}
     out["value"] = record.value
     return out | {"made_of": spans} if spans else out
@@ -173,20 +198,24 @@ def record_from_json(value: Any) -> dict[str, Any]:
     scope = _object(value["scope"], "scope", {"session", "owner"})
     for name, given in scope.items():
         check_id(given, name)
-    if len(scope) > 1:
-        raise InvalidInput("a scope is a session or an owner, not both")
     spans: object = value.setdefault("made_of", [])
     if not isinstance(spans, list):
         raise InvalidInput(f"made_of must be a list, not {show(spans)}")
-    for span in cast(list[object], spans):
-        if not isinstance(span, list) or len(cast(list[Any], span)) != 3:
-            raise InvalidInput("made_of must hold lists of session, first and last position")
-        id, first, last = cast(list[Any], span)
-        if id is not None:
-            check_id(id, "made_of")
-        check_count(first, "first")
-        check_count(last, "last")
+    value["made_of"] = [_span(span) for span in cast(list[object], spans)]
     return value
+
+
+def _span(value: object) -> NamedSpan:
+    parts = cast(list[Any], value) if isinstance(value, list) else []
+    if len(parts) == _SPAN - 1:  # version 1, in which ids were unique
+        parts = [None, *parts]
+    if len(parts) != _SPAN:
+        raise InvalidInput("made_of must hold lists of owner, session, first and last position")
+    owner, id, first, last = parts
+    for given in (owner, id):
+        if given is not None:
+            check_id(given, "made_of")
+    return NamedSpan(SessionName(owner, id), check_count(first, "first"), check_count(last, "last"))
 
 
 def _object(value: Any, what: str, known: Collection[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from keepthread.context.ids import derived_id
-from keepthread.errors import InvalidInput, KeepthreadError, SessionExists, SessionNotFound, Stale
+from keepthread.errors import InvalidInput, KeepthreadError, SessionExists, Stale
 from keepthread.interchange.conversations import Arrivals, Arrived, ImportedConversation, OpenCalls
 from keepthread.interchange.export import Exported
 from keepthread.interchange.markdown import (
@@ -124,7 +124,7 @@ async def seed(
     folder: Path,
     *,
     last: int = LAST,
-    owner: str | None = None,
+    owner: str = "default",
     counter: TokenCounter | None = None,
 ) -> int:
     """Begin a session with the last messages of its newest transcript in a folder.
@@ -133,9 +133,7 @@ async def seed(
     """
     check_id(session, "a session id")
     check_count(last, "last")
-    stored = await store.get_session(session)
-    if stored and owner not in (None, stored.owner):
-        raise SessionNotFound(f"there is no session {session!r}")
+    stored = await store.get_session(session, check_id(owner, "owner"))
     if stored and (stored.messages or not stored.ready):
         return 0
     found = await asyncio.to_thread(_newest, folder, session)
@@ -143,7 +141,7 @@ async def seed(
         return 0
     transcript, messages = found
     if stored is None:
-        info = SessionInfo(id=session, owner=owner or "default", title=transcript.title)
+        info = SessionInfo(id=session, owner=owner, title=transcript.title)
         try:
             stored = await store.put_session(info)
         except SessionExists:  # another caller made it in the meantime

@@ -173,7 +173,7 @@ class DelegatedTask:
         try:
             return await store.put_session(new), True
         except SessionExists:
-            found = await store.get_session(self._id)
+            found = await store.get_session(self._id, self._parent.owner)
             if found is None or found.kind != "delegate":
                 raise
             return found, False

@@ -259,7 +259,7 @@ async def _unready(
     try:
         return await store.put_session(new)
     except SessionExists:
-        begun = await store.get_session(id)
+        begun = await store.get_session(id, source.owner)
         if begun is None:
             raise SessionGone(f"session {id!r} was deleted while it was forked") from None
         if begun.forgotten:

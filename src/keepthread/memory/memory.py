@@ -1,9 +1,7 @@
 """Memory: the entry point. Open a store by its URL, and get sessions from it."""
 
-import logging
 import time
 from collections.abc import (
-    AsyncGenerator,
     Callable,
     Collection,
     Coroutine,
@@ -11,19 +9,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from keepthread.context.views import View
-from keepthread.errors import (
-    SessionExists,
-    SessionGone,
-    SessionNotFound,
-    Stale,
-)
+from keepthread.memory.admin import Admin
 from keepthread.memory.options import Options
-from keepthread.memory.search.search import Filters, Hit
+from keepthread.memory.owner import OwnerMemory
+from keepthread.memory.search.search import Hit
 from keepthread.memory.services import Services, Tenants
 from keepthread.memory.session import Session
 from keepthread.memory.summaries import Compaction
@@ -37,12 +30,10 @@ from keepthread.protocols import (
     Tracer,
 )
 from keepthread.stores.codec import new_id
-from keepthread.stores.front import begin_again
-from keepthread.stores.kinds import PRUNED
 from keepthread.stores.records import check_durability
 from keepthread.stores.url import store_at
-from keepthread.stores.validation import check_count, check_id, seconds_of
-from keepthread.types import JSON, Durability, Role, Scope, SessionInfo, SessionKey, Verification
+from keepthread.stores.validation import check_id
+from keepthread.types import JSON, Durability, Page, Role, SessionInfo
 
 if TYPE_CHECKING:
     # Facts and forgetting are loaded when they are first used, and so are stores with an outbox:
@@ -52,13 +43,7 @@ if TYPE_CHECKING:
     from keepthread.memory.forgetting.receipt import Receipt
     from keepthread.stores.outbox.store import Outbox
 
-DAY: Final = 86_400.0
-_PAGE: Final = 500
-_NOTED_LATE: Final = 1.0  # seconds
-
-_log: Final = logging.getLogger("keepthread")
-_WARNED: Final = 1000
-"""Sessions of which a memory remembers that it warned about them."""
+DEFAULT_OWNER: Final = "default"
 
 
 class Memory:
@@ -77,9 +62,7 @@ class Memory:
         self.compaction = services.compaction
         self.extraction = services.options.extraction
         self._services = services
-        self._warned: set[str] = set()
         self._runtime = services.runtime
-        self._maintenance = services.maintenance
         self._tenants = tenants
         self._is_first = is_first
 
@@ -196,185 +179,121 @@ class Memory:
         """Close it."""
         await self.close()
 
-    # --- sessions ---
+    # --- owners ---
+
+    def for_owner(self, name: str) -> OwnerMemory:
+        """Return the memory of one owner, through which nothing of another can be reached.
+
+        Pass it to whatever acts for that person. The methods of this class with an `owner`
+        argument are short for it: `memory.session(id, owner=name)` is
+        `memory.for_owner(name).session(id)`, and a missing owner is `default`.
+        """
+        return OwnerMemory(self._services, name)
+
+    @property
+    def admin(self) -> Admin:
+        """Return the calls over all owners of the tenant."""
+        return Admin(self._services)
 
     async def session(
         self,
         id: str,
         *,
-        owner: str | None = None,
+        owner: str = DEFAULT_OWNER,
         system_prompt: str | None = None,
         title: str | None = None,
         tags: Sequence[str] = (),
         meta: Mapping[str, JSON] | None = None,
     ) -> Session:
-        """Return the session of that id; create it if it does not exist.
+        """Return an owner's session of that id; create it if it does not exist.
 
-        With an owner, another owner's session is not found. All other arguments apply only to a new
-        session.
+        All other arguments apply only to a new session.
         """
-        found = await self._find(id, owner)
-        if found is not None:
-            ignored = system_prompt is not None and system_prompt != found.info.system_prompt
-            if ignored and self._warn_once(id):
-                _log.warning(
-                    "session %r exists already, so system_prompt is ignored;"
-                    " `session.update(system_prompt=…)` changes it",
-                    id,
-                )
-            return found
-        try:
-            return await self.create_session(
-                id, owner=owner, system_prompt=system_prompt, title=title, tags=tags, meta=meta
-            )
-        except SessionExists:  # another caller made it in the meantime
-            return await self.get_session(id, owner=owner)
+        return await self.for_owner(owner).session(
+            id, system_prompt=system_prompt, title=title, tags=tags, meta=meta
+        )
 
     async def create_session(
         self,
         id: str | None = None,
         *,
-        owner: str | None = None,
+        owner: str = DEFAULT_OWNER,
         system_prompt: str | None = None,
         title: str | None = None,
         tags: Sequence[str] = (),
         meta: Mapping[str, JSON] | None = None,
     ) -> Session:
-        """Create a session; raise `SessionExists` if the id is taken.
+        """Create a session; raise `SessionExists` if the owner has one with that id.
 
         Without an id, it gets a new one: `session.id`.
         """
-        info = SessionInfo(
-            id=self._services.options.ids() if id is None else id,
-            owner="default" if owner is None else owner,
-            system_prompt=system_prompt,
-            title=title or "",
-            tags=tags,
-            meta=meta or {},
+        return await self.for_owner(owner).create_session(
+            id, system_prompt=system_prompt, title=title, tags=tags, meta=meta
         )
-        try:
-            made = await self.store.put_session(info)
-        except SessionExists:
-            known = await self.store.get_session(info.id)
-            if known is None or not known.forgotten:
-                raise
-            if await self._services.forgetting().complete():  # else it would be closed again
-                known = await self.store.describe(known.key)
-            made = await begin_again(self.store, known, info)
-        return self._services.session(made)
 
-    async def get_session(self, id: str, *, owner: str | None = None) -> Session:
-        """Return the session of that id; raise `SessionNotFound` if it does not exist."""
-        found = await self._find(id, owner)
-        if found is None:
-            raise SessionNotFound(f"there is no session {id!r}")
-        return found
+    async def get_session(self, id: str, *, owner: str = DEFAULT_OWNER) -> Session:
+        """Return an owner's session; raise `SessionNotFound` if it does not exist."""
+        return await self.for_owner(owner).get_session(id)
 
     async def list_sessions(
-        self, *, owner: str | None = None, limit: int = 10
-    ) -> list[SessionInfo]:
-        """Return information about sessions, latest activity first, without delegated tasks."""
-        return await self.store.list_sessions(owner=owner, limit=limit)
+        self,
+        *,
+        owner: str = DEFAULT_OWNER,
+        limit: int = 10,
+        cursor: str | None = None,
+        tag: str | None = None,
+        title: str | None = None,
+    ) -> Page[SessionInfo]:
+        """Return information about an owner's sessions; see `OwnerMemory.list_sessions`.
 
-    async def delete_session(self, id: str, *, owner: str | None = None) -> None:
-        """Remove a session with its messages and its records; facts and forks stay.
+        `memory.admin.list_sessions()` returns those of all owners.
+        """
+        return await self.for_owner(owner).list_sessions(
+            limit=limit, cursor=cursor, tag=tag, title=title
+        )
+
+    async def delete_session(self, id: str, *, owner: str = DEFAULT_OWNER) -> None:
+        """Remove an owner's session with its messages and its records; facts and forks stay.
 
         `forget` also erases what was made from the messages, and their bytes.
         """
-        info = await self.store.get_session(id)  # also a fork that was never completed
-        if info is None or info.forgotten or owner not in (None, info.owner):
-            raise SessionNotFound(f"there is no session {id!r}")
-        await self.store.delete_session(info.key)
-
-    async def prune(
-        self, days: int = 30, *, daily: bool = False, progress: Progress | None = None
-    ) -> int:
-        """Delete sessions of all kinds without activity for `days` days; return how many.
-
-        `daily` does nothing if a program did it within a day. `progress` gets the number of deleted
-        sessions and the total.
-        """
-        if daily and not await self._is_due():
-            return 0
-        # Activity is noted up to a second late, so the last second before counts as activity;
-        # not with 0 days, which means every session.
-        late = _NOTED_LATE if check_count(days, "days") else 0.0
-        before = max(0.0, self._services.options.clock() - days * DAY - late)
-        total = 0
-        if progress:
-            async for page in self._idle(before):
-                total += sum(not info.forgotten for info in page)
-        pruned = 0
-        async for page in self._idle(before):
-            for info in page:
-                # Another process may have pruned it, or used it since the page was read.
-                with suppress(SessionGone, Stale):
-                    await self.store.delete_session(info.key, idle_since=before)
-                    pruned += not info.forgotten
-                    if progress:
-                        progress(pruned, max(total, pruned))
-        return pruned
-
-    async def _is_due(self) -> bool:
-        """Return whether nobody pruned within a day, and note that it is done now."""
-        now = self._services.options.clock()
-        record = await self.store.get(Scope(), PRUNED, PRUNED)
-        if record is not None and isinstance(at := record.value, int | float) and now - at < DAY:
-            return False
-        try:
-            version = record.version if record else 0
-            await self.store.put(Scope(), PRUNED, PRUNED, now, version=version)
-        except Stale:  # another program is about to
-            return False
-        return True
-
-    async def _idle(self, before: float) -> AsyncGenerator[list[SessionInfo]]:
-        """Yield, page by page, the sessions without activity since a time."""
-        after: SessionKey | None = None
-        while page := await self.store.scan_sessions(after=after, limit=_PAGE):
-            yield [s for s in page if s.state == "live" and s.updated_at < before]
-            after = page[-1].key
-
-    # --- finding ---
+        await self.for_owner(owner).delete_session(id)
 
     async def search(
         self,
         query: str,
         *,
-        owner: str | None = None,
+        owner: str = DEFAULT_OWNER,
         session: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
         roles: Collection[Role] | None = None,
         limit: int = 10,
+        cursor: str | None = None,
         progress: Progress | None = None,
-    ) -> list[Hit]:
-        """Return the messages most related to a question, the best first, each with the reason.
+    ) -> Page[Hit]:
+        """Return an owner's messages most related to a question; see `OwnerMemory.search`."""
+        return await self.for_owner(owner).search(
+            query,
+            session=session,
+            since=since,
+            until=until,
+            roles=roles,
+            limit=limit,
+            cursor=cursor,
+            progress=progress,
+        )
 
-        `since` and `until` are seconds since 1970, or datetimes with a time zone. The search covers
-        the whole log, including messages that contexts hide, but not delegated tasks. `progress`
-        reports the indexing of new messages.
-        """
-        began, ended = seconds_of(since, "since"), seconds_of(until, "until")
-        filters = Filters(owner, session, began, ended, roles)
-        return await self._services.searching.search(query, filters, limit=limit, progress=progress)
-
-    async def index(self, *, owner: str | None = None, progress: Progress | None = None) -> None:
-        """Index the messages written since the last time, by words and by vectors.
+    async def index(self, *, owner: str = DEFAULT_OWNER, progress: Progress | None = None) -> None:
+        """Index what an owner's sessions got since the last time, by words and by vectors.
 
         Searching does so automatically; with an embedder it may take long.
         """
-        await self._services.searching.catch_up(owner=owner, progress=progress)
+        await self.for_owner(owner).index(progress=progress)
 
-    # --- facts ---
-
-    def facts(self, owner: str = "default") -> "Facts":
+    def facts(self, owner: str = DEFAULT_OWNER) -> "Facts":
         """Return the facts about an owner, which hold beyond one session."""
-        from keepthread.memory.facts.facts import Facts  # noqa: PLC0415 - 20 ms, if used
-
-        return Facts(self._services.fact_repository(owner), self._maintenance.extractor)
-
-    # --- forgetting ---
+        return self._services.facts(owner)
 
     async def forget(  # noqa: PLR0913 - each names one way to choose
         self,
@@ -391,44 +310,22 @@ class Memory:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> "Receipt":
-        """Erase messages, their copies and everything that was made from them, permanently.
+        """Erase an owner's messages, their copies and everything made from them, permanently.
 
-        A message is erased if it matches every given argument; `since` and `until` are seconds
-        since 1970, or datetimes with a time zone. If only a session or an owner is given, all of it
-        is erased, including titles, prompts and the owner's facts; such a session then no longer
-        exists for any other call. `answers` also erases answers
-        known to have been written from the messages. `rewrite` lets a server rewrite its tables,
-        which locks them for a while. `dry_run` only reports what would be erased.
+        See `OwnerMemory.forget`. If only an owner is given, everything of that owner is erased.
+        `rewrite` lets a server rewrite its tables, which locks them for a while.
         """
-        from keepthread.memory.forgetting.plan import ForgetQuery  # noqa: PLC0415 - 14 ms, rare
-
-        began, ended = seconds_of(since, "since"), seconds_of(until, "until")
-        await self._services.settle()
-        query = ForgetQuery(session, message, owner, author, source, began, ended)
-        if vectors := self._services.searching.vectors:
-            await vectors.expect(self.store)
-        forgetting = self._services.forgetting(progress)
-        return await forgetting.forget(query, answers=answers, rewrite=rewrite, dry_run=dry_run)
-
-    async def verify(self, *, progress: Progress | None = None) -> Verification:
-        """Check everything that is stored."""
-        return await self.store.verify(progress=progress)
-
-    def _warn_once(self, id: str) -> bool:
-        """Return whether a session was not warned about yet; a server may ask for it each time."""
-        if id in self._warned or len(self._warned) >= _WARNED:
-            return False
-        self._warned.add(id)
-        return True
-
-    async def _find(self, id: str, owner: str | None) -> Session | None:
-        await self._services.settle()
-        info = await self.store.get_session(id)
-        if info is None or not info.ready:
-            return None
-        if owner is not None and info.owner != owner:
-            raise SessionNotFound(f"there is no session {id!r}")
-        return self._services.session(info)
+        given = (session, message, author, source, since, until)
+        if owner is None and any(value is not None for value in given):
+            owner = DEFAULT_OWNER
+        return await self._services.forget(
+            *given,
+            owner=owner,
+            answers=answers,
+            rewrite=rewrite,
+            dry_run=dry_run,
+            progress=progress,
+        )
 
 
 class Opening:

@@ -2,8 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
@@ -21,14 +22,17 @@ from keepthread.memory.why_log import ChoiceLog
 from keepthread.models.tokens import counter as best_counter
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import FORGET
+from keepthread.stores.validation import seconds_of
 from keepthread.types import Scope, SessionInfo
 
 if TYPE_CHECKING:
     # Facts and forgetting are loaded when they are first used, and so are stores with an outbox:
     # most programs need none of them to answer.
     from keepthread.memory.facts.extraction import Extractor
+    from keepthread.memory.facts.facts import Facts
     from keepthread.memory.facts.repository import FactRepository
     from keepthread.memory.forgetting.forget import Forgetting
+    from keepthread.memory.forgetting.receipt import Receipt
     from keepthread.stores.outbox.store import OutboxStore
 
 MAX_TENANTS: Final = 1_000
@@ -37,6 +41,8 @@ MAX_TENANTS: Final = 1_000
 T = TypeVar("T")
 
 _log: Final = logging.getLogger("keepthread")
+_WARNED: Final = 1000
+"""Sessions of which a memory remembers that it warned about them."""
 
 
 class Tenants(Generic[T]):
@@ -96,9 +102,17 @@ class Services:
             extractor=self._extractor(),
         )
         self._settled = False
+        self._warned: set[Hashable] = set()
 
-    def session(self, info: SessionInfo) -> Session:
-        """Return a stored session."""
+    def warn_once(self, about: Hashable) -> bool:
+        """Return whether nothing was said about it yet; a server may ask each time."""
+        if about in self._warned or len(self._warned) >= _WARNED:
+            return False
+        self._warned.add(about)
+        return True
+
+    def session(self, info: SessionInfo, person: str | None = None) -> Session:
+        """Return a stored session, as its owner or one of the people who share it sees it."""
         conversation = Conversation(
             store=self.store,
             id=info.id,
@@ -114,6 +128,7 @@ class Services:
             searching=lambda: self.searching,
             providers=self.options.providers or {},
             recall=self.options.recall,
+            person=person,
         )
         return Session(conversation, info)
 
@@ -144,6 +159,12 @@ class Services:
             self.store, owner, clock=self.options.clock, learned=self.no_facts.discard
         )
 
+    def facts(self, owner: str) -> "Facts":
+        """Return the facts about an owner."""
+        from keepthread.memory.facts.facts import Facts  # noqa: PLC0415 - 20 ms, if used
+
+        return Facts(self.fact_repository(owner), self.maintenance.extractor)
+
     def _extractor(self) -> "Extractor | None":
         if self.options.extraction is None:
             return None
@@ -159,8 +180,10 @@ class Services:
 
     # --- forgetting ---
 
-    def forgetting(self, progress: Progress | None = None) -> "Forgetting":
-        """Return the service that erases messages of this tenant."""
+    def forgetting(
+        self, progress: Progress | None = None, reader: str | None = None
+    ) -> "Forgetting":
+        """Return the service that erases messages of this tenant; see `Forgetting`."""
         from keepthread.memory.forgetting.forget import Forgetting  # noqa: PLC0415 - 14 ms, rare
 
         vectors = self.searching.vectors
@@ -172,7 +195,38 @@ class Services:
             outbox=cast("OutboxStore", self.store) if queued else None,
             views=[vectors.view] if vectors else [],
             progress=progress,
+            reader=reader,
         )
+
+    async def forget(  # noqa: PLR0913 - each names one way to choose
+        self,
+        session: str | None = None,
+        message: str | None = None,
+        author: str | None = None,
+        source: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        *,
+        owner: str | None = None,
+        answers: bool = False,
+        rewrite: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        reader: str | None = None,
+    ) -> "Receipt":
+        """Erase what matches; without an owner, the messages of all.
+
+        `reader` is the owner who gets the receipt, if that is not the program's operator.
+        """
+        from keepthread.memory.forgetting.plan import ForgetQuery  # noqa: PLC0415 - 14 ms, rare
+
+        began, ended = seconds_of(since, "since"), seconds_of(until, "until")
+        await self.settle()
+        query = ForgetQuery(session, message, owner, author, source, began, ended)
+        if vectors := self.searching.vectors:
+            await vectors.expect(self.store)
+        forgetting = self.forgetting(progress, reader)
+        return await forgetting.forget(query, answers=answers, rewrite=rewrite, dry_run=dry_run)
 
     async def settle(self) -> None:
         """Complete, once, a forgetting that a process began before it died."""

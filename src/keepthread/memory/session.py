@@ -19,6 +19,7 @@ from keepthread.memory.why_log import Explanation
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import COSTS, MARKS
 from keepthread.stores.records import forgotten_session
+from keepthread.stores.rows import check_positions
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
     JSON,
@@ -68,12 +69,21 @@ _PAGE: Final = 200
 class Messages:
     """The messages of a log: `async for message in …` reads pages, `await …` returns a list."""
 
-    def __init__(self, store: Store, session: SessionKey, after: int, limit: int | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        session: SessionKey,
+        after: int,
+        limit: int | None,
+        before: int | None = None,
+    ) -> None:
         """Take what `Session.messages` was called with; nothing is read yet."""
+        check_positions(after=after, before=before, limit=limit)
         self._store = store
         self._session = session
         self._after = after
         self._limit = limit
+        self._before = before
 
     def __await__(self) -> Generator[Any, None, list[Message]]:
         """Return them as a list."""
@@ -81,11 +91,13 @@ class Messages:
 
     async def __aiter__(self) -> AsyncGenerator[Message]:
         """Yield them, reading a page at a time."""
-        if self._limit is not None:
-            check_count(self._limit, "limit")
         # Messages that the body of the loop appends are left out: it would never end.
         end = (await self._store.describe(self._session)).messages
         after, left = self._after, self._limit
+        if self._before is not None:
+            end = min(end, self._before - 1)
+            if left is not None:  # a log has every position
+                after = max(after, end - left)
         while left is None or left > 0:
             size = _PAGE if left is None else min(left, _PAGE)
             page = await self._store.read(self._session, after=after, until=end, limit=size)
@@ -100,7 +112,11 @@ class Messages:
         """Return them as a list."""
         if self._limit is None:
             return [message async for message in self]
-        return await self._store.read(self._session, after=self._after, limit=self._limit)
+        if self._before is None:
+            return await self._store.read(self._session, after=self._after, limit=self._limit)
+        return await self._store.tail(
+            self._session, limit=self._limit, before=self._before, after=self._after
+        )
 
 
 class Session:
@@ -207,13 +223,17 @@ class Session:
 
     # --- reading ---
 
-    def messages(self, after: int = 0, limit: int | None = None) -> Messages:
-        """Return messages after a position, oldest first, hidden ones included.
+    def messages(
+        self, after: int = 0, limit: int | None = None, *, before: int | None = None
+    ) -> Messages:
+        """Return messages after a position, or before one, oldest first, hidden ones included.
 
         `async for message in session.messages()` reads them page by page; `await` returns a list.
-        Without a limit they are all that the log has when reading begins.
+        Without a limit they are all that the log has when reading begins. With `before`, a limit
+        means the newest of them, so that a page of history begins where the last one ended:
+        `before=page[0].seq`.
         """
-        return Messages(self._store, self.key, after, limit)
+        return Messages(self._store, self.key, after, limit, before)
 
     async def context(
         self,
@@ -323,15 +343,6 @@ class Session:
         made = await branching.fork(self._store, await self.refresh(), name, at)
         return Session(self._conversation._replace(id=made.id, key=made.key, tools=None), made)
 
-    def for_person(self, owner: str) -> "Session":
-        """Return this session for one of the people who share it: its contexts show their facts.
-
-        The facts are those of `memory.facts(owner)`, instead of the session owner's; `remember`,
-        if a model calls it, notes them there. Everything else stays shared.
-        """
-        person = check_id(owner, "owner")
-        return Session(self._conversation._replace(person=person), self.info)
-
     async def pin(self, id: str) -> None:
         """Keep a message in every context, by its id."""
         await branching.pin(self._store, self.key, id)
@@ -368,11 +379,14 @@ class Session:
         tags: Sequence[str] | None = None,
         system_prompt: str | None = None,
         meta: Mapping[str, JSON] | None = None,
+        version: str | None = None,
     ) -> SessionInfo:
         """Change the session's title, prompt or metadata; None leaves a field as it is.
 
-        Only the given fields are written, so concurrent changes of other fields stay. `title_from`
-        is the id of the message that a title was made from: the title is then erased with it.
+        Only the given fields are written, so concurrent changes of other fields stay. With the
+        `version` of the `SessionInfo` that the change is based on, it is refused with `Stale` if
+        any field was changed since. `title_from` is the id of the message that a title was made
+        from: the title is then erased with it.
         """
         given = {"title": title, "tags": tags, "system_prompt": system_prompt, "meta": meta}
         changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
@@ -382,9 +396,14 @@ class Session:
                 raise forgotten_session()
             if title is not None:
                 changes["title_seq"] = 0 if title_from is None else await self._live_seq(title_from)
-            # `Stale`: the same field was changed, or a message erased, since. The later call wins.
+            if version is not None and seen.version != version:
+                raise Stale(f"session {self.id!r} was changed since version {version}")
+            # `Stale`: the same field was changed, or a message erased, since. The later call wins,
+            # unless it names a version.
             with suppress(Stale):
-                self.info = await self._store.put_session(replace(seen, **changes), seen=seen)
+                self.info = await self._store.put_session(
+                    replace(seen, **changes), seen=seen, whole=version is not None
+                )
                 return self.info
 
     async def _live_seq(self, id: str) -> int:

@@ -97,7 +97,7 @@ def _read(record: Record, heard: Origin) -> tuple[Origin, Shown | None]:
             own=_ranges(value["own"]),
             summarized=value["summarized"],
             recalled={id: _ranges(found) for id, found in _items(value["recalled"])},
-            facts=[(id, seq) for id, seq in value["facts"]],
+            facts=[(owner, id, seq) for owner, id, seq in value["facts"]],
         )
         return lowest((value["heard"],), heard), shown
     except (KeyError, TypeError, ValueError):  # another program wrote something else

@@ -65,8 +65,8 @@ class KnownFact(NamedTuple):
     reason: str
     trust: Origin = "user"
     """The least trusted origin it comes from; the owner's once the owner has confirmed it."""
-    messages: Sequence[tuple[str, int]] = ()
-    """The session id and position of each message it comes from."""
+    messages: Sequence[tuple[str, str, int]] = ()
+    """Owner, session id and position of each message it comes from."""
 
 
 class Recollection(NamedTuple):

@@ -12,6 +12,7 @@ from keepthread.types import (
     Gathered,
     Message,
     MessageFilter,
+    Page,
     Part,
     Placed,
     Record,
@@ -65,21 +66,25 @@ class Store(Protocol):
     # --- sessions ---
 
     async def put_session(
-        self, session: SessionInfo, *, seen: SessionInfo | None = None
+        self, session: SessionInfo, *, seen: SessionInfo | None = None, whole: bool = False
     ) -> SessionInfo:
         """Create a session that has no key yet, or update one that has.
 
         An update replaces title, tags, system prompt, meta, `ready` and `forgotten`, nothing else.
-        A session that is forgotten is not ready. A taken id
-        raises `SessionExists`. The times of a new session are kept if given, and changes to a
-        session that is not ready do not count as activity. With `seen`, the session as the caller
-        read it, only the fields that differ from it are written; if another writer has changed
-        one of them since, or a message was erased since, `Stale` is raised and nothing is written.
+        A session that is forgotten is not ready. An id that the owner has already raises
+        `SessionExists`. The times of a new session are kept if given, and changes to a session that
+        is not ready do not count as activity. With `seen`, the session as the caller read it, only
+        the fields that differ from it are written; if another writer has changed one of them
+        since, or a message was erased since, `Stale` is raised and nothing is written. With
+        `whole` that is so if any of the fields was changed.
         """
         ...
 
-    async def get_session(self, id: str) -> SessionInfo | None:
-        """Return the session with that id, ready or not, or None."""
+    async def get_session(self, id: str, owner: str = "default") -> SessionInfo | None:
+        """Return an owner's session with that id, ready or not, or None.
+
+        Sessions of different owners may have the same id.
+        """
         ...
 
     async def describe(self, session: SessionKey) -> SessionInfo:
@@ -87,11 +92,21 @@ class Store(Protocol):
         ...
 
     async def list_sessions(
-        self, *, owner: str | None = None, limit: int = 10
-    ) -> list[SessionInfo]:
+        self,
+        *,
+        owner: str | None = None,
+        limit: int = 10,
+        cursor: str | None = None,
+        tag: str | None = None,
+        title: str | None = None,
+    ) -> Page[SessionInfo]:
         """Return ready sessions, latest activity first, without delegates.
 
-        The order may ignore appends of the last second.
+        The order may ignore appends of the last second. `cursor` is the `next` of an earlier page
+        with the same filters. `tag` is one of the tags; `title` is a part of the title, in any
+        case. With them, a page may be short although there is a `next`, so that one call never
+        reads a whole long list. Every session that exists throughout is returned: those that become
+        active while the pages are read come again, or for the first time, at the end.
         """
         ...
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.records import Condition, Keys
+from keepthread.stores.records import Condition, Keys, Update
 from keepthread.stores.rows import PreparedMessage
 from keepthread.types import (
     Cleaning,
@@ -45,6 +45,23 @@ class Tail(NamedTuple):
     min_messages: int
 
 
+class Position(NamedTuple):
+    """The place of a session in the list by activity; a later session of one time comes after."""
+
+    at: float
+    key: SessionKey
+
+
+class Listing(NamedTuple):
+    """A request for listed sessions: the latest before a position, or the earliest after one."""
+
+    limit: int
+    before: Position | None = None
+    """Latest activity first; None means from the first."""
+    after: Position | None = None
+    """If given, earliest activity first."""
+
+
 class Gather(NamedTuple):
     """A request for the material of a context."""
 
@@ -77,14 +94,12 @@ class Backend(Protocol):
     # --- sessions ---
 
     async def create_session(self, tenant: str, session: SessionInfo, /) -> SessionInfo: ...
-    async def update_session(
-        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float, /
-    ) -> SessionInfo: ...
-    async def get_session(self, tenant: str, id: str, /) -> SessionInfo | None: ...
+    async def update_session(self, tenant: str, update: Update, /) -> SessionInfo: ...
+    async def get_session(self, tenant: str, owner: str, id: str, /) -> SessionInfo | None: ...
     async def describe(self, tenant: str, session: SessionKey, /) -> SessionInfo: ...
     async def list_sessions(
-        self, tenant: str, owner: str | None, limit: int, /
-    ) -> list[SessionInfo]: ...
+        self, tenant: str, owner: str | None, wanted: Listing, /
+    ) -> list[tuple[Position, SessionInfo]]: ...
     async def scan_sessions(
         self, tenant: str, after: SessionKey | None, limit: int, /
     ) -> list[SessionInfo]: ...

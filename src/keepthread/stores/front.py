@@ -14,8 +14,10 @@ from keepthread.errors import SessionExists, SessionGone, Stale
 from keepthread.protocols import Progress, Searchable, Store, TokenCounter
 from keepthread.stores.backend import Append, Backend, Gather, Put, Tail
 from keepthread.stores.codec import new_id
+from keepthread.stores.listing import SessionListing
 from keepthread.stores.records import (
     CHANGEABLE,
+    Update,
     check_filter,
     check_keys,
     check_scope,
@@ -32,6 +34,7 @@ from keepthread.types import (
     Durability,
     Gathered,
     Message,
+    Page,
     Record,
     Scope,
     SessionInfo,
@@ -85,25 +88,36 @@ class Front(Generic[B]):
     # --- sessions ---
 
     async def put_session(
-        self, session: SessionInfo, *, seen: SessionInfo | None = None
+        self, session: SessionInfo, *, seen: SessionInfo | None = None, whole: bool = False
     ) -> SessionInfo:
         now = self._clock()
         session = check_session(session, now=now, ids=self._ids)
         if not session.key:
             return await self.backend.create_session(self._tenant, session)
-        return await self.backend.update_session(self._tenant, session, seen, now)
+        update = Update(session, seen, whole, now)
+        return await self.backend.update_session(self._tenant, update)
 
-    async def get_session(self, id: str) -> SessionInfo | None:
-        return await self.backend.get_session(self._tenant, check_id(id, "a session id"))
+    async def get_session(self, id: str, owner: str = "default") -> SessionInfo | None:
+        check_id(owner, "owner")
+        found = await self.backend.get_session(self._tenant, owner, check_id(id, "a session id"))
+        # Of a damaged session only key and id are known; it was found under this owner.
+        return replace(found, owner=owner) if found and found.state == "damaged" else found
 
     async def describe(self, session: SessionKey) -> SessionInfo:
         return await self.backend.describe(self._tenant, session)
 
     async def list_sessions(
-        self, *, owner: str | None = None, limit: int = 10
-    ) -> list[SessionInfo]:
+        self,
+        *,
+        owner: str | None = None,
+        limit: int = 10,
+        cursor: str | None = None,
+        tag: str | None = None,
+        title: str | None = None,
+    ) -> Page[SessionInfo]:
         check_filter(owner, "owner")
-        return await self.backend.list_sessions(self._tenant, owner, check_count(limit, "limit"))
+        listing = SessionListing(self.backend, self._tenant, owner, tag, title)
+        return await listing.page(check_count(limit, "limit"), cursor)
 
     async def scan_sessions(
         self, *, after: SessionKey | None = None, limit: int = 100

@@ -20,7 +20,7 @@ from keepthread.errors import (
     StoreClosed,
 )
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.backend import Append, Gather, Put, Tail
+from keepthread.stores.backend import Append, Gather, Listing, Position, Put, Tail
 from keepthread.stores.codec import PackedId, Row, decode, new_id, pack_id
 from keepthread.stores.front import Front
 from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
@@ -28,6 +28,7 @@ from keepthread.stores.records import (
     ALL_KEYS,
     Condition,
     Keys,
+    Update,
     check_epoch,
     check_version,
     decode_details,
@@ -39,7 +40,6 @@ from keepthread.stores.records import (
     refuses_messages,
     sid_of,
     touches,
-    with_changes,
 )
 from keepthread.stores.rows import (
     Head,
@@ -119,7 +119,7 @@ class RamBackend:
         """Start empty."""
         self.threads: dict[SessionKey, _Thread] = {}
         self.index = RamIndex()
-        self._keys: dict[tuple[str, str], SessionKey] = {}
+        self._keys: dict[tuple[str, str, str], SessionKey] = {}
         self._by_scope: dict[tuple[str, Scope], _Records] = {}
         self._numbers = itertools.count(1)
         self._closed = False
@@ -138,32 +138,30 @@ class RamBackend:
     async def create_session(self, tenant: str, session: SessionInfo) -> SessionInfo:
         self._check_open()
         details = encode_details(session)
-        if (tenant, session.id) in self._keys:
+        if (tenant, session.owner, session.id) in self._keys:
             raise SessionExists(f"session {session.id!r} already exists")
         place = next(self._numbers)
         key = SessionKey(str(place))
         info = replace(session, key=key, epoch=0, state="live")
         self.threads[key] = thread = _Thread(place, tenant, info, details)
-        self._keys[tenant, session.id] = key
+        self._keys[tenant, session.owner, session.id] = key
         return thread.described()
 
     @exclusive
-    async def update_session(
-        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float
-    ) -> SessionInfo:
-        thread = self._thread(tenant, session.key)
-        changed = with_changes(thread.described(), session, seen)
+    async def update_session(self, tenant: str, update: Update) -> SessionInfo:
+        thread = self._thread(tenant, update.key)
+        changed = update.of(thread.described())
         thread.details = encode_details(changed)
         if not changed.ready:
-            self.index.forget(session.key)
-        at = max(thread.info.updated_at, now if thread.info.ready else 0)
+            self.index.forget(update.key)
+        at = max(thread.info.updated_at, update.now if thread.info.ready else 0)
         thread.info = replace(thread.info, ready=changed.ready, updated_at=at)
         return thread.described()
 
     @exclusive
-    async def get_session(self, tenant: str, id: str) -> SessionInfo | None:
+    async def get_session(self, tenant: str, owner: str, id: str) -> SessionInfo | None:
         self._check_open()
-        key = self._keys.get((tenant, id))
+        key = self._keys.get((tenant, owner, id))
         return self.threads[key].described() if key else None
 
     @exclusive
@@ -171,14 +169,26 @@ class RamBackend:
         return self._thread(tenant, session).described()
 
     @exclusive
-    async def list_sessions(self, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
-        found = [
-            thread.described()
+    async def list_sessions(
+        self, tenant: str, owner: str | None, wanted: Listing
+    ) -> list[tuple[Position, SessionInfo]]:
+        before, after = (
+            place and (place.at, sid_of(place.key)) for place in (wanted.before, wanted.after)
+        )
+        places = {
+            (thread.info.updated_at, thread.place): thread
             for thread in self._threads(tenant)
             if is_listed(thread.info) and owner in (None, thread.info.owner)
+        }
+        chosen = [
+            place
+            for place in sorted(places, reverse=after is None)
+            if (before is None or place < before) and (after is None or place > after)
         ]
-        found.sort(key=lambda info: (info.updated_at, int(info.key)), reverse=True)
-        return found[:limit]
+        return [
+            (Position(at, SessionKey(str(sid))), places[at, sid].described())
+            for at, sid in chosen[: wanted.limit]
+        ]
 
     @exclusive
     async def scan_sessions(
@@ -193,7 +203,7 @@ class RamBackend:
         thread = self._thread(tenant, session)
         required.check(thread.info)
         del self.threads[session]
-        del self._keys[tenant, thread.info.id]
+        del self._keys[tenant, thread.info.owner, thread.info.id]
         self.index.forget(session)
         self._by_scope.pop((tenant, Scope(session=session)), None)
 

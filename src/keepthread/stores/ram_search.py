@@ -8,7 +8,7 @@ from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_SEQ, SEQ_BITS, seq_of, session_of
-from keepthread.stores.backend import Backend
+from keepthread.stores.backend import Backend, Listing
 from keepthread.stores.records import (
     ALL_KEYS,
     check_filter,
@@ -275,7 +275,8 @@ class RamFinder:
         """Return the indexed sessions of an owner or key, latest activity first."""
         check_filter(owner, "owner")
         if session is None:
-            return await self._backend.list_sessions(self._tenant, owner, MAX_COUNT)
+            listed = await self._backend.list_sessions(self._tenant, owner, Listing(MAX_COUNT))
+            return [info for _, info in listed]
         info = await self._backend.describe(self._tenant, session)
         return [info] if owner in (None, info.owner) and is_listed(info) else []
 

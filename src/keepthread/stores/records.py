@@ -66,28 +66,42 @@ CHANGEABLE: Final = ("title", "title_seq", "tags", "system_prompt", "meta", "rea
 """The fields of a session that an update may change."""
 
 
-def with_changes(
-    known: SessionInfo, given: SessionInfo, seen: SessionInfo | None = None
-) -> SessionInfo:
-    """Return a stored session with the changes of an update.
+class Update(NamedTuple):
+    """A change of a session, which the transaction that stores it applies to the stored one."""
 
-    With `seen`, only fields that differ from it change. If another writer changed one of them in
-    the meantime, or a message was erased since then, `Stale` is raised.
-    """
-    wanted = {name: getattr(given, name) for name in CHANGEABLE}
-    if seen is None:
-        return replace(known, **wanted)
-    check_epoch(known.epoch, seen.epoch)
-    changes = {name: v for name, v in wanted.items() if not _alike(v, getattr(seen, name))}
-    for name, value in changes.items():
-        now = getattr(known, name)
-        # A repeated attempt whose first answer was lost finds its own change.
-        if not _alike(now, getattr(seen, name)) and not _alike(now, value):
-            raise Stale(f"the session's {name} was changed in the meantime")
-    changed = replace(known, **changes)
-    if changed.ready and changed.forgotten:
-        raise Stale("the session was forgotten in the meantime")
-    return changed
+    given: SessionInfo
+    seen: SessionInfo | None
+    """The session as the caller read it; None replaces all fields."""
+    whole: bool
+    """Whether nothing of the session may have changed since it was read."""
+    now: float
+    """The time of this activity."""
+
+    @property
+    def key(self) -> SessionKey:
+        """Return the key of the session."""
+        return self.given.key
+
+    def of(self, known: SessionInfo) -> SessionInfo:
+        """Return the stored session with the change.
+
+        With `seen`, only fields that differ from it change. If another writer changed one of them
+        in the meantime, or with `whole` any field, or a message was erased, `Stale` is raised.
+        """
+        wanted = {name: getattr(self.given, name) for name in CHANGEABLE}
+        if self.seen is None:
+            return replace(known, **wanted)
+        check_epoch(known.epoch, self.seen.epoch)
+        changes = {n: v for n, v in wanted.items() if not _alike(v, getattr(self.seen, n))}
+        for name in CHANGEABLE if self.whole else changes:
+            now = getattr(known, name)
+            # A repeated attempt whose first answer was lost finds its own change.
+            if not _alike(now, getattr(self.seen, name)) and not _alike(now, wanted[name]):
+                raise Stale(f"the session's {name} was changed in the meantime")
+        changed = replace(known, **changes)
+        if changed.ready and changed.forgotten:
+            raise Stale("the session was forgotten in the meantime")
+        return changed
 
 
 def _alike(one: object, other: object) -> bool:

@@ -7,13 +7,22 @@ in a notebook. Any thread may call it.
 import importlib
 import typing
 
-from keepthread.sync.memory import Facts, Memory, Outbox
+from keepthread.sync.memory import Admin, Facts, Memory, Outbox, OwnerMemory
 from keepthread.sync.session import Session, Turn
 
 if typing.TYPE_CHECKING:
     from keepthread.sync.orchestrator import Orchestrator
 
-__all__ = ["Facts", "Memory", "Orchestrator", "Outbox", "Session", "Turn"]
+__all__ = [
+    "Admin",
+    "Facts",
+    "Memory",
+    "Orchestrator",
+    "Outbox",
+    "OwnerMemory",
+    "Session",
+    "Turn",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -5,10 +5,12 @@ from typing import Self
 
 from keepthread.context.views import View
 from keepthread.errors import StoreClosed
+from keepthread.memory.admin import Admin as AsyncAdmin
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.facts.facts import Facts as AsyncFacts
 from keepthread.memory.memory import Memory as AsyncMemory
 from keepthread.memory.options import Options
+from keepthread.memory.owner import OwnerMemory as AsyncOwnerMemory
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Store, TokenCounter
 from keepthread.stores.outbox.store import Outbox as AsyncOutbox
@@ -53,6 +55,53 @@ class Facts(Wrapper[AsyncFacts]):
 
     extract = blocking(AsyncFacts.extract)
     extracted = blocking(AsyncFacts.extracted)
+
+
+class OwnerMemory(Wrapper[AsyncOwnerMemory]):
+    """The sessions, messages and facts of one owner; get it from `Memory.for_owner`.
+
+    The methods are those of `keepthread.OwnerMemory`, without `await`.
+    """
+
+    @property
+    def owner(self) -> str:
+        """Return the owner's name."""
+        return self._wrapped.owner
+
+    session = blocking_wrapped(AsyncOwnerMemory.session, Session)
+    create_session = blocking_wrapped(AsyncOwnerMemory.create_session, Session)
+    get_session = blocking_wrapped(AsyncOwnerMemory.get_session, Session)
+    list_sessions = blocking(AsyncOwnerMemory.list_sessions)
+    delete_session = blocking(AsyncOwnerMemory.delete_session)
+
+    def join(self, session: Session) -> Session:
+        """See `keepthread.OwnerMemory.join`."""
+        wrapped = session._wrapped  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - hidden from users only
+        return Session(self._loop, self._wrapped.join(wrapped))
+
+    search = blocking(AsyncOwnerMemory.search)
+    index = blocking(AsyncOwnerMemory.index)
+
+    @property
+    def facts(self) -> Facts:
+        """Return the facts about the owner."""
+        return Facts(self._loop, self._wrapped.facts)
+
+    forget = blocking(AsyncOwnerMemory.forget)
+
+
+class Admin(Wrapper[AsyncAdmin]):
+    """Calls over all owners of a tenant; get it from `Memory.admin`.
+
+    The methods are those of `keepthread.Admin`, without `await`.
+    """
+
+    list_sessions = blocking(AsyncAdmin.list_sessions)
+    search = blocking(AsyncAdmin.search)
+    index = blocking(AsyncAdmin.index)
+    forget = blocking(AsyncAdmin.forget)
+    verify = blocking(AsyncAdmin.verify)
+    prune = blocking(AsyncAdmin.prune)
 
 
 class Memory(Wrapper[AsyncMemory]):
@@ -127,17 +176,22 @@ class Memory(Wrapper[AsyncMemory]):
         """Close it."""
         self.close()
 
-    # --- sessions ---
+    # --- owners ---
+
+    def for_owner(self, name: str) -> OwnerMemory:
+        """See `keepthread.Memory.for_owner`."""
+        return OwnerMemory(self._loop, self._wrapped.for_owner(name))
+
+    @property
+    def admin(self) -> Admin:
+        """Return the calls over all owners of the tenant."""
+        return Admin(self._loop, self._wrapped.admin)
 
     session = blocking_wrapped(AsyncMemory.session, Session)
     create_session = blocking_wrapped(AsyncMemory.create_session, Session)
     get_session = blocking_wrapped(AsyncMemory.get_session, Session)
     list_sessions = blocking(AsyncMemory.list_sessions)
     delete_session = blocking(AsyncMemory.delete_session)
-    prune = blocking(AsyncMemory.prune)
-
-    # --- search, facts, forgetting ---
-
     search = blocking(AsyncMemory.search)
     index = blocking(AsyncMemory.index)
 
@@ -146,10 +200,6 @@ class Memory(Wrapper[AsyncMemory]):
         return Facts(self._loop, self._wrapped.facts(owner))
 
     forget = blocking(AsyncMemory.forget)
-
-    # --- maintenance ---
-
-    verify = blocking(AsyncMemory.verify)
     idle = blocking(AsyncMemory.idle)
 
 

@@ -182,13 +182,15 @@ class Session(Wrapper[AsyncSession]):
 
     # --- reading ---
 
-    def messages(self, after: int = 0, limit: int | None = None) -> list[Message]:
-        """Return messages after a position as a list, oldest first, hidden ones included.
+    def messages(
+        self, after: int = 0, limit: int | None = None, *, before: int | None = None
+    ) -> list[Message]:
+        """Return messages after a position, or before one, oldest first, hidden ones included.
 
         Without a limit they are all of the log. A log that does not fit into memory is read in
-        parts: `messages(after=seq, limit=1000)`.
+        parts: `messages(after=seq, limit=1000)`. With `before`, a limit means the newest of them.
         """
-        return self._loop.run(self._wrapped.messages(after, limit).read)
+        return self._loop.run(self._wrapped.messages(after, limit, before=before).read)
 
     context = blocking(AsyncSession.context)
     explanations = blocking(AsyncSession.explanations)
@@ -209,10 +211,6 @@ class Session(Wrapper[AsyncSession]):
     def fork(self, at: int | None = None, *, id: str | None = None) -> "Session":
         """See `keepthread.Session.fork`."""
         return Session(self._loop, self._loop.run(self._wrapped.fork, at, id=id))
-
-    def for_person(self, owner: str) -> "Session":
-        """See `keepthread.Session.for_person`."""
-        return Session(self._loop, self._wrapped.for_person(owner))
 
     pin = blocking(AsyncSession.pin)
     unpin = blocking(AsyncSession.unpin)

@@ -163,7 +163,7 @@ class StoreContract:
         made = await store.put_session(put)
         assert made.key
         assert made.created_at == made.updated_at == self.clock.now
-        assert made == await store.get_session("discord:42")
+        assert made == await store.get_session("discord:42", "ana")
         expected = replace(
             put,
             tags=("a", "b"),
@@ -203,6 +203,108 @@ class StoreContract:
         assert await store.get_session("t") is None
 
     @on_store
+    async def test_owners_may_have_sessions_with_one_id(self, store: Store) -> None:
+        keys = {owner: await new_session(store, "s", owner=owner) for owner in ("ana", "bea")}
+        with refused(SessionExists):
+            await new_session(store, "s", owner="ana")
+        await store.append(keys["ana"], [user("hi")])
+        for owner, key in keys.items():
+            found = await store.get_session("s", owner)
+            assert found is not None
+            assert (found.key, found.owner, found.messages) == (key, owner, int(owner == "ana"))
+            assert [s.key for s in await store.list_sessions(owner=owner)] == [key]
+        assert await store.get_session("s") is None
+        await store.delete_session(keys["ana"])
+        assert await store.get_session("s", "ana") is None
+        assert await store.get_session("s", "bea") is not None
+        again = await new_session(store, "s", owner="ana")
+        assert again not in keys.values()
+        with refused(InvalidInput):
+            await store.get_session("s", "")
+
+    @on_store
+    async def test_sessions_are_listed_page_by_page(self, store: Store) -> None:
+        made = [await new_session(store, f"s{n}", owner="ana") for n in range(7)]
+        self.clock.advance(5)
+        made += [await new_session(store, f"t{n}", owner="ana") for n in range(4)]
+        await new_session(store, "other", owner="bea")
+        page = await store.list_sessions(owner="ana", limit=3)
+        found = [s.key for s in page]
+        while page.next:
+            page = await store.list_sessions(owner="ana", limit=3, cursor=page.next)
+            assert 0 < len(page) <= 3
+            found += [s.key for s in page]
+        assert found == made[::-1]
+        assert (await store.list_sessions(owner="ana", limit=11)).next is None
+        assert len(await store.list_sessions(limit=100)) == 12
+
+    @on_store
+    async def test_a_session_that_becomes_active_while_pages_are_read_is_not_missed(
+        self, store: Store
+    ) -> None:
+        made: list[SessionKey] = []
+        for n in range(6):
+            made.append(await new_session(store, f"s{n}"))
+            self.clock.advance(1)
+        page = await store.list_sessions(limit=2)
+        found = [s.key for s in page]
+        self.clock.advance(5)
+        await store.append(made[0], [user("hi")])  # from the end of the list to its front
+        await store.delete_session(made[1])
+        late = await new_session(store, "late")
+        while page.next:
+            page = await store.list_sessions(limit=2, cursor=page.next)
+            found += [s.key for s in page]
+        assert found == [*made[5:1:-1], made[0], late]
+
+    @on_store
+    async def test_sessions_are_filtered_by_tag_and_title(self, store: Store) -> None:
+        for n in range(30):
+            info = SessionInfo(id=f"s{n}", title=f"Trip {n}", tags=["odd" if n % 2 else "even"])
+            await store.put_session(info)
+        found: list[str] = []
+        page = await store.list_sessions(limit=4, tag="odd", title="trip 1")
+        while True:
+            found += [s.id for s in page]
+            if not page.next:
+                break
+            page = await store.list_sessions(limit=4, tag="odd", title="TRIP 1", cursor=page.next)
+        assert found == ["s19", "s17", "s15", "s13", "s11", "s1"]
+        assert not await store.list_sessions(tag="Odd")
+
+    @on_store
+    async def test_a_cursor_of_another_list_is_refused(self, store: Store) -> None:
+        for owner in ("ana", "bea"):
+            for n in range(3):
+                await new_session(store, f"s{n}", owner=owner)
+        cursor = (await store.list_sessions(owner="ana", limit=1)).next
+        assert cursor
+        for wrong in (
+            store.list_sessions(owner="bea", cursor=cursor),
+            store.list_sessions(cursor=cursor),
+            store.list_sessions(owner="ana", cursor=cursor, tag="x"),
+            store.list_sessions(owner="ana", cursor=cursor[:-3]),
+            store.list_sessions(owner="ana", cursor="nonsense"),
+            store.list_sessions(owner="ana", cursor=cast(Any, 7)),
+        ):
+            with refused(InvalidInput):
+                await wrong
+
+    @on_store
+    async def test_a_change_of_the_whole_is_refused_if_any_field_was_changed(
+        self, store: Store
+    ) -> None:
+        seen = await store.put_session(SessionInfo(id="s", title="T", tags=["a"]))
+        await store.append(seen.key, [user("hi")])  # which does not change the session
+        titled = replace(seen, title="U")
+        first = await store.put_session(titled, seen=seen, whole=True)
+        assert (first.title, first.version != seen.version) == ("U", True)
+        assert await store.put_session(titled, seen=seen, whole=True) == first  # once more
+        with refused(Stale):
+            await store.put_session(replace(seen, tags=("b",)), seen=seen, whole=True)
+        assert (await store.put_session(replace(seen, tags=("b",)), seen=seen)).tags == ("b",)
+
+    @on_store
     async def test_an_update_changes_what_it_may_and_no_more(self, store: Store) -> None:
         made = await store.put_session(SessionInfo(id="s", owner="ana", ready=False))
         await store.append(made.key, [user("hi", tokens=3)])
@@ -229,7 +331,7 @@ class StoreContract:
             0,
         )
         assert (changed.messages, changed.turns, changed.tokens) == (1, 1, 3)
-        assert changed == await store.get_session("s")
+        assert changed == await store.get_session("s", "ana")
 
     @on_store
     async def test_sessions_are_listed_by_latest_activity(self, store: Store) -> None:
@@ -254,7 +356,7 @@ class StoreContract:
         await new_session(store, "d", owner="ana", ready=False)
         assert [s.id for s in await store.list_sessions(owner="ana")] == ["a"]
         assert {s.id for s in await store.list_sessions()} == {"a", "b"}
-        assert (await store.get_session("d")) is not None
+        assert (await store.get_session("d", "ana")) is not None
 
     @on_store
     async def test_every_session_is_scanned_in_the_order_of_making(self, store: Store) -> None:
@@ -378,7 +480,7 @@ class StoreContract:
                 await store.put_session(replace(seen, forgotten=True), seen=seen)
             closed = await store.put_session(replace(seen, ready=False, forgotten=True), seen=seen)
             assert (closed.ready, closed.forgotten) == (False, True)
-            assert await store.get_session(id) == await store.describe(key) == closed
+            assert await store.get_session(id, "ana") == await store.describe(key) == closed
             assert await store.list_sessions() == await store.list_sessions(owner="ana") == []
             known = await store.append(key, given)  # delivered once more
             assert [message.state for message in known] == ["erased"] * len(given)

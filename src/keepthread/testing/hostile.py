@@ -152,7 +152,7 @@ async def _try_session(store: Store, make: Callable[[], SessionInfo]) -> str:
         unchanged = await _session_ids(store) == known and await _usable(store)
         return _refused(error) if unchanged else f"changed ({_refused(error)})"
     _spoil(given.meta, given.tags, stored.meta)
-    found = await store.get_session(stored.id)
+    found = await store.get_session(stored.id, stored.owner)
     exact = found is not None and _details(found) == _details(make())
     [said] = await store.append(stored.key, [Message(role="user", content="after")])
     exact = exact and await store.tail(stored.key) == [said]

@@ -3,13 +3,13 @@
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
 
 import typer
 
@@ -18,6 +18,7 @@ from keepthread.apps.cli.stores import is_server, opened, place_of
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.memory.memory import Memory
 from keepthread.memory.options import Options
+from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Progress, TokenCounter
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
     from keepthread.apps.cli.settings.load import Config
 
 _MOST_COMPARED: Final = 10_000
+_NAMED: Final = 5
+
+OwnerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Whose session it is; else the setting memory.owner."),
+]
+"""The option of commands that name a session by its id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +78,11 @@ class Call:
         """Return the tenant inside the store."""
         return str(self.flags.get("memory.tenant") or self.config.settings.memory.tenant)
 
+    @property
+    def owner(self) -> str:
+        """Return whose sessions and facts are meant if a command names no owner."""
+        return self.config.settings.memory.owner
+
     @asynccontextmanager
     async def memory(
         self,
@@ -97,29 +110,33 @@ class Call:
             assert isinstance(memory.store, SQLiteStore)
             yield memory.store
 
-    async def session(
-        self,
-        memory: Memory,
-        id: str,
-        *,
-        owner: str | None = None,
-        lists: str = "`keepthread sessions`",
-    ) -> Session:
-        """Return a session, of an owner if one is given, or name the nearest ids."""
+    @asynccontextmanager
+    async def open_session(
+        self, id: str, owner: str | None, *, options: Options | None = None
+    ) -> AsyncGenerator[Session]:
+        """Open the store for one session of an owner."""
+        async with self.memory(options=options) as memory:
+            yield await self.session(memory, id, owner)
+
+    async def session(self, memory: Memory, id: str, owner: str | None) -> Session:
+        """Return an owner's session, or name the nearest ids, or other owners with such an id.
+
+        Only for commands on one's own store: in a chat, other owners are not named.
+        """
+        owner = self.owner if owner is None else owner
         try:
-            return await memory.get_session(id, owner=owner)
+            return await memory.for_owner(owner).get_session(id)
         except SessionNotFound:
-            begun = await memory.store.get_session(id)
-            ids = [
-                session.id
-                async for session in every_session(memory.store)
-                if session.ready and owner in (None, session.owner)
-            ]
+            begun = await memory.store.get_session(id, owner)
+            ready = [each async for each in every_session(memory.store) if each.ready]
         if begun is not None and not begun.ready and not begun.forgotten:
             raise SessionNotFound(f"session {id!r} is still being filled, by an import or a fork")
-        near = get_close_matches(id, ids[-_MOST_COMPARED:], cutoff=0.4)
-        hint = f"there is {', '.join(near)}" if near else f"{lists} lists them"
-        raise SessionNotFound(f"there is no session {id!r}; {hint}")
+        # Of a damaged session the owner is unknown.
+        others = sorted(s.owner for s in ready if s.id == id and s.state == "live")
+        if others:
+            raise SessionNotFound(f"there is no session {id!r} of {owner}; {_who_has_one(others)}")
+        mine = (each.id for each in ready if each.owner == owner)
+        raise _not_found(id, mine, "`keepthread sessions`")
 
     # --- answering ---
 
@@ -158,3 +175,27 @@ class Call:
         if self.json or not sys.stderr.isatty():
             return nullcontext(None)
         return self.screen.progress(label, unit)
+
+
+async def find_session(
+    memory: OwnerMemory, id: str, *, lists: str = "`keepthread sessions`"
+) -> Session:
+    """Return a session of the owner, or name the nearest ids; `lists` is the command for all."""
+    try:
+        return await memory.get_session(id)
+    except SessionNotFound:
+        known = await memory.list_sessions(limit=_MOST_COMPARED)
+    raise _not_found(id, (each.id for each in known), lists)
+
+
+def _not_found(id: str, ids: Iterable[str], lists: str) -> SessionNotFound:
+    near = get_close_matches(id, [*ids][-_MOST_COMPARED:], cutoff=0.4)
+    hint = f"there is {', '.join(near)}" if near else f"{lists} lists them"
+    return SessionNotFound(f"there is no session {id!r}; {hint}")
+
+
+def _who_has_one(owners: Sequence[str]) -> str:
+    if len(owners) == 1:
+        return f"{owners[0]} has one: --owner {owners[0]}"
+    more = ", …" if len(owners) > _NAMED else ""
+    return f"{', '.join(owners[:_NAMED])}{more} have one: --owner NAME"

@@ -126,9 +126,12 @@ class Screen:
         """Show what was found, the best first, and what speaks for each."""
         if not hits:
             self._line("Nothing was found", "dim")
+        owners = {hit.owner for hit in hits}
         for number, hit in enumerate(hits):
             message = hit.message
-            head = Text.assemble((sanitize(hit.session), "bold"), (f" {message.seq:,}  ", "dim"))
+            head = Text.assemble((sanitize(hit.session), "bold"))
+            head.append(f" · {sanitize(hit.owner)} ·" if len(owners) > 1 else "")
+            head.append(f" {message.seq:,}  ", "dim")
             head.append(message.role, _ROLES[message.role])
             head.append(f" {sanitize(message.author)}" if message.author else "", "bold")
             head.append("  ").append(_when(message.created_at))

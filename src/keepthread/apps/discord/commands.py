@@ -3,7 +3,8 @@
 Who somebody is follows from the number that Discord's gateway gives, never from a text.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from keepthread.apps.discord.conversations import Talks
@@ -86,10 +87,9 @@ class BotCommands:
     async def _facts(self, heard: Heard) -> str:
         if refusal := self._refusal(heard):
             return refusal
-        try:
+        found: Sequence[Fact] = ()
+        with suppress(Unsupported):
             found = await self._talks.facts(heard.person).list()
-        except Unsupported:
-            found = []
         if not found:
             return f"I know nothing about you; {REMEMBER} notes a fact."
         lines = [_line(fact) for fact in found]

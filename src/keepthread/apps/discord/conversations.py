@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, cast
 
 from keepthread.apps.discord.people import People
 from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, DiscordUser, Heard
-from keepthread.errors import Conflict, KeepthreadError, ModelBusy, ModelError
+from keepthread.errors import Conflict, KeepthreadError, ModelBusy, ModelError, SessionNotFound
 from keepthread.memory.facts.facts import Facts
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
@@ -55,7 +55,7 @@ class Talks:
         self._answer = answer
         self._system = system
         self._by_person = by_person
-        self._people = People(memory)
+        self._people = People(memory.store)
         self._forgetting = asyncio.Lock()
 
     async def keep(self, heard: Heard) -> None:
@@ -78,15 +78,19 @@ class Talks:
         stored = await self._stored(session, heard)
         if stored is None:
             return None
-        own = session.for_person(heard.person.owner)
+        own = self._memory.for_owner(heard.person.owner).join(session)
         asked = DiscordQuestion(own, stored.content, stored.author, stored.id, stored.attachments)
         text = await self._answer(asked)
         return Post(text) if text.strip() else Post(NO_ANSWER, failed=True)
 
     async def is_posted(self, heard: Heard) -> bool:
         """Return whether a reply to a message was posted already."""
-        info = await self._memory.store.get_session(self._id(heard))
-        return info is not None and heard.id in await self._posted(info.key)
+        id = self._id(heard)
+        try:
+            session = await self._memory.for_owner(id).get_session(id)
+        except SessionNotFound:
+            return False
+        return heard.id in await self._posted(session.key)
 
     async def posted(self, heard: Heard) -> None:
         """Know that what was said to a message is posted, so that it is not posted again."""
@@ -114,7 +118,7 @@ class Talks:
 
     def facts(self, person: DiscordUser) -> Facts:
         """Return the facts about a person, which hold in every channel."""
-        return self._memory.facts(person.owner)
+        return self._memory.for_owner(person.owner).facts
 
     async def remember(self, heard: Heard, text: str) -> bool:
         """Note a person's fact about themselves; return False if they were forgotten since."""
@@ -128,9 +132,11 @@ class Talks:
         """Erase what a person wrote, in every session, and all facts about them."""
         async with self._forgetting, self._people.alone(person.id):
             authors = (await self._people.known(person.id)).authors
-            receipts = [await self._memory.forget(author=author) for author in authors]
+            # Channels have owners of their own, so what a person wrote is theirs, not the person's.
+            receipts = [await self._memory.admin.forget(author=author) for author in authors]
             if await self._memory.store.scan(Scope(owner=person.owner)):
-                receipts.append(await self._memory.forget(owner=person.owner))
+                own = self._memory.for_owner(person.owner)
+                receipts.append(await own.forget(everything=True))
             await self._people.forget(person.id, upto)
         facts = sum(receipt.records.get(FACT, 0) for receipt in receipts)
         return Erased(sum(receipt.messages for receipt in receipts), facts)
@@ -144,8 +150,8 @@ class Talks:
     async def _session(self, heard: Heard) -> Session:
         """Return a place's session. It has an owner of its own: nothing is recalled elsewhere."""
         id = self._id(heard)
-        return await self._memory.session(
-            id, owner=id, system_prompt=self._system or None, title=heard.title
+        return await self._memory.for_owner(id).session(
+            id, system_prompt=self._system or None, title=heard.title
         )
 
     async def _stored(self, session: Session, heard: Heard) -> Message | None:

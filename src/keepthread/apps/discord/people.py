@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from keepthread.apps.discord.types import DiscordUser
 from keepthread.errors import Stale
-from keepthread.memory.memory import Memory
+from keepthread.protocols import Store
 from keepthread.types import Record, Scope
 
 KIND: Final = "discord-person"
@@ -30,9 +30,9 @@ class PersonState(NamedTuple):
 class People:
     """Who wrote under which names, on the shelf of the tenant."""
 
-    def __init__(self, memory: Memory) -> None:
-        """Look at a memory."""
-        self._store = memory.store
+    def __init__(self, store: Store) -> None:
+        """Look into a store."""
+        self._store = store
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     def alone(self, id: int) -> AbstractAsyncContextManager[None]:

@@ -86,10 +86,13 @@ async def _restore(repository: FactRepository, fact: Noted) -> tuple[str, bool]:
     bare = fact._replace(place=None, confirmed_at=None, at=min(fact.at, repository.clock()))
     if not fact.messages:
         return await repository.add(bare._replace(origin="user", trust="user"))
-    ids = [source.id for source in fact.messages if source.session == fact.messages[0].session]
+    first = fact.messages[0]
+    ids = [each.id for each in fact.messages if each.session == first.session]
     while True:
         try:
-            read = await repository.read(fact.messages[0].session, ids)
+            if first.owner:
+                raise SessionNotFound("a session of somebody else is not read for a document")
+            read = await repository.read(first.session, ids)
             origin, trust = await repository.trust(read, fact.subject)
         except (MessageNotFound, SessionNotFound):
             return await repository.add(bare._replace(origin="import", trust="import"))

@@ -122,8 +122,8 @@ class Extractor:
         if session is None:
             sessions = await self.store.list_sessions(owner=owner, limit=_MOST_SESSIONS)
         else:
-            found = await self.store.get_session(session)
-            if found is None or not found.ready or found.owner != owner:
+            found = await self.store.get_session(session, owner)
+            if found is None or not found.ready:
                 raise SessionNotFound(f"{owner!r} has no session {session!r}")
             sessions = [found]
         noted = 0

@@ -11,10 +11,11 @@ from keepthread.memory.facts.extraction import Extractor, costs
 from keepthread.memory.facts.profile import bearing
 from keepthread.memory.facts.records import checked
 from keepthread.memory.facts.repository import FactRepository
-from keepthread.memory.facts.resolution import in_order, resolve, said, slot_of
+from keepthread.memory.facts.resolution import in_order, order_of, resolve, said, slot_of
 from keepthread.memory.facts.types import OWNER, Extracted, Fact, Found, Loaded, Noted, Wording
+from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.validation import check_count, check_text, check_time, seconds_of, show
-from keepthread.types import JSON, Message, Origin
+from keepthread.types import JSON, Message, Origin, Page
 
 _CURRENT: Final = ("live", "quarantined")
 _MOST: Final[Mapping[str, Origin]] = {OWNER: "operator", "model": "tool"}
@@ -130,15 +131,31 @@ class Facts:
 
     # --- looking ---
 
-    async def list(self, *, all: bool = False, at: float | datetime | None = None) -> Found:  # noqa: A002 - what people would say
+    async def list(
+        self,
+        *,
+        all: bool = False,  # noqa: A002 - what people would say
+        at: float | datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Fact]:
         """Return the facts that hold or wait to be confirmed, oldest first; with `all`, every fact.
 
         `at` asks for another time than now, in seconds since 1970: the facts that held then, or
-        will hold, as far as is known today.
+        will hold, as far as is known today. With a `limit` the page's `next` is the `cursor` of the
+        next one, or None.
         """
         time = seconds_of(at, "at")
         facts = await self._repository.facts(None if time is None else check_time(time, "at"))
-        return [fact for fact in facts if all or fact.state in _CURRENT]
+        current = [fact for fact in facts if all or fact.state in _CURRENT]
+        of = ("facts", self.owner, all, time)
+        if cursor is not None:
+            last = tuple(decode_cursor(of, cursor))
+            current = [fact for fact in current if order_of(fact) > last]
+        if limit is None or len(current) <= check_count(limit, "limit"):
+            return Page(current)
+        page = current[:limit]
+        return Page(page, cursor=encode_cursor(of, order_of(page[-1])) if page else None)
 
     async def get(self, key: str) -> Fact | None:
         """Return one fact, or None."""

@@ -47,6 +47,7 @@ def known_of(
 
     `agents` are those whose own facts are included; the empty name means the owner's facts.
     """
+    owner = records[0].scope.owner if records else ""
     noted = [fact for fact in all_noted(records) if fact.agent in agents]
     facts = resolve(noted, time.time() if now is None else now)
     live = [fact for fact in facts if fact.state == "live"]
@@ -54,16 +55,16 @@ def known_of(
     shown = {fact.key for fact, _ in chosen}
     rest = [fact for fact in live if fact.key not in shown]
     return [
-        *(_known(f, True, weight, _reason(f)) for f, weight in chosen),
+        *(_known(f, owner, True, weight, _reason(f)) for f, weight in chosen),
         *(
-            _known(f, False, score, f"a fact: {shared} of the question's words")
+            _known(f, owner, False, score, f"a fact: {shared} of the question's words")
             for f, score, shared in bearing(rest, query)[:BEARING]
         ),
     ]
 
 
-def _known(fact: Fact, always: bool, score: float, reason: str) -> KnownFact:
-    messages = [(source.session, source.seq) for source in fact.messages]
+def _known(fact: Fact, owner: str, always: bool, score: float, reason: str) -> KnownFact:
+    messages = [(each.owner or owner, each.session, each.seq) for each in fact.messages]
     return KnownFact(fact.key, fact.text, always, score, reason, fact.trust, messages)
 
 

@@ -79,11 +79,12 @@ async def spans_of(store: Store, session: SessionInfo, shown: Shown) -> "MadeOf"
     if shown.summarized:  # erasing a message drops the summaries that were made of it
         key = position_key(shown.summarized)
         lacking |= await store.get(Scope(session=session.key), FOLD, key) is None
-    ranges = {id: list(found) for id, found in shown.recalled.items()}
-    for id, seq in shown.facts:
-        ranges.setdefault(id, []).append((seq, seq))
-    for id, found in ranges.items():
-        info = session if id == session.id else await store.get_session(id)
+    ranges = {(session.owner, id): list(found) for id, found in shown.recalled.items()}
+    for owner, id, seq in shown.facts:
+        ranges.setdefault((owner, id), []).append((seq, seq))
+    for (owner, id), found in ranges.items():
+        is_own = (owner, id) == (session.owner, session.id)
+        info = session if is_own else await store.get_session(id, owner)
         if info is None or not info.ready:
             lacking = True
             continue
@@ -119,8 +120,8 @@ async def written_from(store: Store, session: SessionInfo, message: Message) -> 
     recalled = meta.get(RECALLED_FROM)
     if isinstance(recalled, Mapping):
         for id, ranges in cast(Mapping[str, Any], recalled).items():
-            info = await store.get_session(id)
-            spans += _spans(info, ranges) if info and info.owner == session.owner else []
+            info = await store.get_session(id, session.owner)
+            spans += _spans(info, ranges) if info else []
     return spans
 
 

@@ -115,7 +115,7 @@ def value_of(fact: Noted) -> JSON:
     for name in ("agent", "source"):  # most facts have neither
         if not value[name]:
             del value[name]
-    value["messages"] = [list(source) for source in fact.messages]
+    value["messages"] = [[*source[:3], *filter(None, source[3:])] for source in fact.messages]
     value["place"] = None if fact.place is None else list(fact.place)
     value["wordings"] = [list(wording) for wording in fact.wordings]
     return value
@@ -160,7 +160,8 @@ def _noted(key: str, value: dict[str, Any]) -> Noted:
         value=check_text(value["value"], "value"),
         many=value["many"] is True,
         messages=[
-            Source(*_place(source), check_text(source[2], "id")) for source in value["messages"]
+            Source(*_place(source), *(check_text(each, "a source") for each in source[2:]))
+            for source in value["messages"]
         ],
         place=None if place is None else _place(place),
         origin=TRUST[TRUST.index(value["origin"])],

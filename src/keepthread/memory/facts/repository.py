@@ -91,8 +91,8 @@ class FactRepository:
 
     async def read(self, session: str, ids: Sequence[str]) -> Read:
         """Return the messages that a fact comes from; each must exist."""
-        info = await self.store.get_session(session)
-        if info is None or not info.ready or info.owner != self.owner:
+        info = await self.store.get_session(session, self.owner)
+        if info is None or not info.ready:
             raise SessionNotFound(f"{self.owner!r} has no session {session!r}")
         if not ids:
             raise InvalidInput("name the messages that the fact comes from: messages=[ID, …]")
@@ -121,10 +121,11 @@ class FactRepository:
         messages = sorted(read.messages, key=lambda m: m.seq) if read else []
         if read and messages:
             last, id = messages[-1], read.session.id
+            owner = "" if read.session.owner == self.owner else read.session.owner
             fact = fact._replace(
                 at=last.created_at,
-                place=(id, last.seq),
-                messages=[Source(id, m.seq, m.id) for m in messages],
+                place=(f"{owner}\n{id}" if owner else id, last.seq),
+                messages=[Source(id, m.seq, m.id, owner) for m in messages],
                 offset=max(0, last_position(news_in(last), fact.value or fact.text)),
             )
         fact = checked(fact._replace(noted_at=self.clock()), self.owner)

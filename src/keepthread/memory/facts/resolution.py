@@ -66,7 +66,12 @@ def resolve(noted: Iterable[Noted], now: float, *, asked: float | None = None) -
     for fact in noted:
         slots[slot_of(fact)].append(fact)
     found = [fact for slot in slots.values() for fact in _resolved(slot, now, asked)]
-    return sorted(found, key=lambda f: (f.since, f.messages[-1].seq if f.messages else 0, f.key))
+    return sorted(found, key=order_of)
+
+
+def order_of(fact: Fact) -> tuple[float, int, str]:
+    """Return what facts are ordered by: when they became true, and where they were said."""
+    return fact.since, fact.messages[-1].seq if fact.messages else 0, fact.key
 
 
 def in_order(slot: Sequence[Noted]) -> list[Noted]:

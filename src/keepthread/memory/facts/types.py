@@ -19,6 +19,8 @@ class Source(NamedTuple):
     seq: int
     id: str
     """The message's id."""
+    owner: str = ""
+    """The session's owner, if the fact is of somebody else who took part in it."""
 
 
 class Wording(NamedTuple):

@@ -25,13 +25,14 @@ async def answers_to(
 ) -> dict[SessionKey, list[int]]:
     """Return the positions of answers that are not yet in the plan."""
     touched = [sessions[key] for key in plan.sessions if key in sessions]
-    owners = {info.owner for info in touched}
-    names = {info.id: info.key for info in touched}
+    names: dict[str, dict[str, SessionKey]] = {}  # by owner and id
+    for info in touched:
+        names.setdefault(info.owner, {})[info.id] = info.key
     found: dict[SessionKey, list[int]] = {}
     for info in sessions.values():
-        if info.owner in owners and info.key not in plan.whole:
+        if info.owner in names and info.key not in plan.whole:
             try:
-                seqs = await _Session(store, plan, names, info.key).answers()
+                seqs = await _Session(store, plan, names[info.owner], info.key).answers()
             except SessionGone:
                 continue
             if seqs:

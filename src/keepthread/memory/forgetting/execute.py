@@ -28,7 +28,8 @@ class DerivedRecords:
         self._store = store
         self._plan = plan
         self._sessions = sessions
-        self.residues: list[Residue] = []
+        self.residues: list[tuple[str, Residue]] = []
+        """With the owner whose records they are of."""
         """Scopes whose records cannot be read."""
 
     async def count(self) -> Counter[str]:
@@ -54,8 +55,8 @@ class DerivedRecords:
         scopes = [self._of_session(info) for info in self._sessions.values()]
         for owner in await self._store.owners():
             goes = _everything if owner == self._plan.owner else self._is_made_or_fact
-            scopes.append(_ScopeRecords(Scope(owner=owner), owner, goes))
-        scopes.append(_ScopeRecords(Scope(), "the tenant", self._is_made))
+            scopes.append(_ScopeRecords(Scope(owner=owner), owner, owner, goes))
+        scopes.append(_ScopeRecords(Scope(), "", "the tenant", self._is_made))
         for start in range(0, len(scopes), _CONCURRENCY):
             some = scopes[start : start + _CONCURRENCY]
             found = await asyncio.gather(*(self._scan(scoped) for scoped in some))
@@ -68,7 +69,7 @@ class DerivedRecords:
             goes = _all_but_marks
         else:
             goes = self._is_made_or_why if self._plan.positions(info.key) else self._is_made
-        return _ScopeRecords(Scope(session=info.key), info.id, goes)
+        return _ScopeRecords(Scope(session=info.key), info.owner, info.id, goes)
 
     def _is_made(self, record: Record) -> bool:
         return record.kind != FORGET and self._plan.touches(record.made_of)
@@ -87,14 +88,15 @@ class DerivedRecords:
             return []
         except Damaged:
             why = "a damaged record: which messages it was made from is unknown"
-            self.residues.append(
-                Residue(f"the records of {scoped.whose}", why, "it is dropped; `verify` names it")
-            )
+            where = f"the records of {scoped.whose}"
+            residue = Residue(where, why, "it is dropped; `verify` names it")
+            self.residues.append((scoped.owner, residue))
             return []
 
 
 class _ScopeRecords(NamedTuple):
     scope: Scope
+    owner: str
     whose: str
     goes: Callable[[Record], bool]
 
@@ -121,13 +123,15 @@ class Erasure:
         sessions: Sessions,
         views: Sequence[str],
         progress: Progress | None,
+        reader: str | None = None,
     ) -> None:
-        """Take the plan; nothing is changed yet."""
+        """Take the plan; nothing is changed yet. `reader` is the owner who gets the receipt."""
         self._store = store
         self._intent = intent
         self._plan = intent.plan
         self._sessions = sessions
         self._progress = progress
+        self._reader = reader
         self._counts = ErasureCounts(store, views)
         self._records: Counter[str] = Counter()
         self._residues: list[Residue] = []
@@ -175,7 +179,9 @@ class Erasure:
             self._sessions = await all_sessions(self._store)
             derived = DerivedRecords(self._store, plan, self._sessions)
             await derived.empty()
-            self._residues = derived.residues
+            self._residues = [
+                each for whose, each in derived.residues if self._reader in (None, whose)
+            ]
             answers = self._intent.answers
             self._add_late()
             await Propagation(self._store, plan, self._sessions, answers=answers).run()
@@ -263,7 +269,7 @@ class Erasure:
         touched = [*self._plan.sessions, *self._plan.halves]
         rewrite = self._intent.rewrite
         cleaning = await self._store.clean(sessions=touched, rewrite=rewrite, probes=probes)
-        living = Living(self._store, self._sessions, probes)
+        living = Living(self._store, self._sessions, probes, self._reader)
         if cleaning.found:
             await living.search()
             probes = [probe for probe in probes if probe not in living.held]
@@ -276,8 +282,9 @@ class Erasure:
         return replace(
             receipt,
             cleaned=tuple(cleaning.done),
-            probes=len(probes),
-            excluded=len(living.held),
+            # Pieces that others wrote too are left in their messages: nothing of the reader's.
+            probes=len(probes) + len(living.held - living.shown),
+            excluded=len(living.shown),
             searched=tuple(cleaning.searched),
             found=cleaning.found,
             repeated=sorted({*self._repeats(living), *living.places}),
@@ -286,7 +293,8 @@ class Erasure:
 
     def _repeats(self, living: Living) -> list[str]:
         """Return the places in sessions' records that still repeat forgotten text."""
-        kept = [detail for info in self._sessions.values() for detail in details_of(info)]
+        infos = [s for s in self._sessions.values() if self._reader in (None, s.owner)]
+        kept = [detail for info in infos for detail in details_of(info)]
         seen = self._counts.repeats
         return [detail.where for detail in kept if detail in seen or living.has(detail)]
 

@@ -89,12 +89,13 @@ class Propagation:
 
     async def _results(self, session: SessionKey, seqs: Sequence[int]) -> None:
         """Add a tool's result with its call, and a delegated task with its report."""
+        owner = self._sessions[session].owner
         async for page in messages_at(self._store, session, sorted(seqs)):
             for message in page:
                 if message.state == "live" and message.tool_calls:
                     self._plan.add(session, await self._results_of(session, message), "made")
                 if message.state == "live" and message.role == "tool":
-                    self._reported(message)
+                    self._reported(message, owner)
 
     async def _results_of(self, session: SessionKey, call: Message) -> list[int]:
         calls = {each.id for each in call.tool_calls}
@@ -103,11 +104,11 @@ class Propagation:
         found += [m for m in near if m.turn == call.turn and m.tool_call_id in calls]
         return [m.seq for m in found if m.role == "tool" and m.state == "live"]
 
-    def _reported(self, result: Message) -> None:
+    def _reported(self, result: Message, owner: str) -> None:
         named = result.meta.get("session")
         if isinstance(named, str):
             for child in self._sessions.values():
-                if child.id == named and child.kind == "delegate":
+                if (child.owner, child.id, child.kind) == (owner, named, "delegate"):
                     self._plan.add_whole(child.key, child.messages, "delegate")
 
     # --- copies ---
@@ -118,7 +119,7 @@ class Propagation:
             point = fork.forked_from
             if fork.ready or fork.forgotten or fork.kind != "fork":
                 continue
-            if point and point.session == mine.id:
+            if point and (fork.owner, point.session) == (mine.owner, mine.id):
                 self._plan.halves.add(fork.key)
         for twin in await self._twins(mine):
             if session in self._plan.whole and twin.key not in self._plan.whole:
@@ -158,10 +159,11 @@ class Propagation:
     async def _delegates(self) -> None:
         """Add delegated tasks with the messages they were made from, and reports with answers."""
         touched = set(self._plan.sessions)
-        ids = {self._sessions[key].id for key in touched if key in self._sessions}
+        near = [self._sessions[key] for key in touched if key in self._sessions]
+        parents = {(info.owner, info.id) for info in near}
         for child in self._sessions.values():
-            near = child.key in touched or child.parent in ids
-            link = await self._link(child) if near and child.kind == "delegate" else None
+            is_near = child.key in touched or (child.owner, child.parent) in parents
+            link = await self._link(child) if is_near and child.kind == "delegate" else None
             if link is None:
                 continue
             reports = await self._reports(link)

@@ -32,14 +32,19 @@ class Forgetting:
         outbox: "OutboxStore | None" = None,
         views: Sequence[str] = (),
         progress: Progress | None = None,
+        reader: str | None = None,
     ) -> None:
-        """Take the store, the same store with its outbox if any, and the views of vectors."""
+        """Take the store, the same store with its outbox if any, and the views of vectors.
+
+        `reader` is the owner who gets the receipt: it then names nothing of another owner.
+        """
         self._store = store
         self._clock = clock
         self._ids = ids
         self._outbox = outbox
         self._views = views
         self._progress = progress
+        self._reader = reader
 
     async def forget(
         self, query: ForgetQuery, *, answers: bool, rewrite: bool, dry_run: bool
@@ -52,7 +57,7 @@ class Forgetting:
         plan = await choose(self._store, sessions, query)
         await Propagation(self._store, plan, sessions, answers=answers).run()
         intent = Intent(self._ids(), query, plan, answers, rewrite)
-        erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
+        erasure = Erasure(self._store, intent, sessions, self._views, self._progress, self._reader)
         await erasure.preview()
         known = await self._answers(plan, sessions, erased=answers)
         receipt = replace(_blank(query, self._clock()), answers=known, answers_erased=answers)
@@ -96,7 +101,10 @@ class Forgetting:
         else:
             seqs = await answers_to(self._store, sessions, plan)
         return [
-            AffectedAnswer(sessions[key].id, seq) for key, found in seqs.items() for seq in found
+            AffectedAnswer(sessions[key].id, seq)
+            for key, found in seqs.items()
+            for seq in found
+            if self._reader in (None, sessions[key].owner)
         ]
 
     async def _empty_outbox(self, query: ForgetQuery, plan: ErasurePlan) -> int:

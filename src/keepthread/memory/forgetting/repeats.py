@@ -60,34 +60,42 @@ def _quotes(text: str, said: Iterable[str]) -> bool:
 
 
 class Living:
-    """Searches everything that a tenant stores for probes."""
+    """Searches everything that a tenant stores for probes.
 
-    def __init__(self, store: Store, sessions: Sessions, probes: Sequence[bytes]) -> None:
-        """Take the store and the probes."""
+    An owner who reads the receipt learns of places of their own, and nothing of the text of others.
+    """
+
+    def __init__(
+        self, store: Store, sessions: Sessions, probes: Sequence[bytes], reader: str | None
+    ) -> None:
+        """Take the store and the probes; without a reader, every place is shown."""
         self._store = store
         self._sessions = sessions
         self._probes = probes
+        self._reader = reader
+        self.shown: set[bytes] = set()
+        """The probes that were found where the reader may look."""
         self.held: set[bytes] = set()
-        """The probes that were found."""
+        """The probes that were found anywhere."""
         self.places: dict[str, None] = {}
         """Where they were found, without text."""
 
     async def search(self) -> None:
         """Read all records and messages."""
-        scopes = {Scope(): "the tenant"}
-        scopes |= {Scope(owner=owner): owner for owner in await self._store.owners()}
+        scopes = {Scope(): ("", "the tenant")}
+        scopes |= {Scope(owner=owner): (owner, owner) for owner in await self._store.owners()}
         for info in self._sessions.values():
             for detail in details_of(info):
-                self._note(self._in(detail), detail.where)
-            scopes[Scope(session=info.key)] = f"session {info.id!r}"
+                self._note(self._in(detail), info.owner, detail.where)
+            scopes[Scope(session=info.key)] = info.owner, f"session {info.id!r}"
             with suppress(SessionGone):
                 await self._search_log(info)
-        for scope, whose in scopes.items():
+        for scope, (owner, whose) in scopes.items():
             with suppress(SessionGone, Damaged):
                 for record in await self._store.scan(scope):
                     data = dumps(record.value, "the value")
                     found = {probe for probe in self._probes if probe in data}
-                    self._note(found, f"a record of kind {record.kind!r} of {whose}")
+                    self._note(found, owner, f"a record of kind {record.kind!r} of {whose}")
 
     def has(self, detail: Detail) -> bool:
         """Return whether a session's record has a probe, without reading the store."""
@@ -102,12 +110,13 @@ class Living:
         while page := await self._store.read(info.key, after=after, limit=_PAGE):
             for message in page:
                 found = held_by(message, self._probes)
-                self._note(found, f"session {info.id!r} at {message.seq}")
+                self._note(found, info.owner, f"session {info.id!r} at {message.seq}")
             after = page[-1].seq
 
-    def _note(self, found: set[bytes], where: str) -> None:
-        if found:
-            self.held |= found
+    def _note(self, found: set[bytes], owner: str, where: str) -> None:
+        self.held |= found
+        if found and self._reader in (None, owner):
+            self.shown |= found
             self.places[where] = None
 
 

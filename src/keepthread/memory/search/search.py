@@ -8,7 +8,7 @@ uses what is indexed, says so in its notes, and the rest is indexed in the backg
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from keepthread.context.hidden import HiddenRanges
 from keepthread.errors import (
@@ -31,12 +31,14 @@ from keepthread.recall.query import Query, query_of
 from keepthread.recall.rank import Ranked
 from keepthread.recall.snippet import snippet
 from keepthread.recall.weights import DEFAULT, Weights
+from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.kinds import MARKS
 from keepthread.stores.validation import check_count, check_text, show
 from keepthread.types import (
     Hidden,
     Message,
     MessageFilter,
+    Page,
     Placed,
     Record,
     Role,
@@ -62,6 +64,7 @@ class Hit(NamedTuple):
 
     session: str
     """The session's id."""
+    owner: str
     message: Message
     score: float
     snippet: str
@@ -176,14 +179,17 @@ class Searching:
         filters: Filters,
         *,
         limit: int,
+        cursor: str | None = None,
         progress: Progress | None = None,
         asker: Asker | None = None,
-    ) -> list[Hit]:
+    ) -> Page[Hit]:
         """Return the messages most related to a question, the best first.
 
-        With an `asker`, hidden messages and those of its own turn are left out.
+        With an `asker`, hidden messages and those of its own turn are left out. The pages are parts
+        of one ranking of the best few hundred; it is made again for each of them.
         """
         filters.check()
+        of = (*filters[:4], sorted(filters.roles or ()), query)
         check_count(limit, "limit")
         check_text(query, "a query")
         finder = await self.finder()
@@ -205,17 +211,26 @@ class Searching:
             most=max(CANDIDATES, limit),
             neighbours=False,
         )
-        hits: dict[tuple[str, bytes], Hit] = {}  # copies in forks count as one hit
+        start = 0 if cursor is None else _index_after(ranking.ranked, decode_cursor(of, cursor))
+        seen: set[tuple[str, bytes]] = set()  # copies in forks count as one hit
+        hits: list[tuple[int, int, Hit]] = []  # with its place, and its index in the ranking
+        passed = 0
         for page in _paged(ranking.ranked, 2 * limit):
             found = _by_message(await self._placed(finder, page, asker))
             for each in page:
+                passed += 1
                 placed = found.get(each.place >> MESSAGE)
-                if placed and (only is None or only.admits(placed.message)):
-                    key = (placed.message.id, placed.message.digest)
-                    hits.setdefault(key, _hit(placed, each, asked))
-            if len(hits) >= limit:
+                if placed is None or not (only is None or only.admits(placed.message)):
+                    continue
+                key = (placed.message.id, placed.message.digest)
+                if key not in seen and passed > start:
+                    hits.append((each.place, passed - 1, _hit(placed, each, asked)))
+                seen.add(key)
+            if len(hits) > limit:
                 break
-        return list(hits.values())[:limit]
+        shown = hits[:limit]
+        after = shown[-1][:2] if shown and len(hits) > limit else None
+        return Page((hit for *_, hit in shown), cursor=after and encode_cursor(of, after))
 
     async def _placed(
         self, finder: Searchable, page: Sequence[Ranked], asker: Asker | None
@@ -232,8 +247,8 @@ class Searching:
     async def _key(self, filters: Filters) -> SessionKey | None:
         if filters.session is None:
             return None
-        info = await self.store.get_session(filters.session)
-        if info is None or not info.ready or filters.owner not in (None, info.owner):
+        info = await self.store.get_session(filters.session, filters.owner or "default")
+        if info is None or not info.ready:
             raise SessionNotFound(f"there is no session {filters.session!r}")
         return info.key
 
@@ -383,7 +398,20 @@ def _by_message(placed: Sequence[Placed]) -> dict[int, Placed]:
 def _hit(placed: Placed, ranked: Ranked, asked: Query) -> Hit:
     pieces, part = pieces_of(placed.message), part_of(ranked.place)
     text = pieces[part] if part < len(pieces) else placed.message.content
-    return Hit(placed.id, placed.message, ranked.score, snippet(text, asked.words), ranked.reason)
+    return Hit(
+        placed.id,
+        placed.owner,
+        placed.message,
+        ranked.score,
+        snippet(text, asked.words),
+        ranked.reason,
+    )
+
+
+def _index_after(ranked: Sequence[Ranked], last: Sequence[Any]) -> int:
+    """Return where to continue: after the last hit, or where it was before it was erased."""
+    place, index = last
+    return next((n for n, each in enumerate(ranked, start=1) if each.place == place), index)
 
 
 def _paged(ranked: Sequence[Ranked], size: int) -> Iterator[Sequence[Ranked]]:

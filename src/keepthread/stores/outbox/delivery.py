@@ -29,7 +29,7 @@ from keepthread.errors import (
 )
 from keepthread.event_loops import LoopEnded, run_in
 from keepthread.protocols import Progress
-from keepthread.stores.backend import Append, Backend
+from keepthread.stores.backend import Append, Backend, Listing
 from keepthread.stores.codec import new_id
 from keepthread.stores.outbox.file import OutboxFile
 from keepthread.stores.outbox.types import Batch, Dropped, Settled
@@ -344,7 +344,7 @@ class Delivery:
             if self.target is None:
                 self.target = (await self._open()).backend
             else:
-                await self.target.list_sessions(self._tenant, None, 1)
+                await self.target.list_sessions(self._tenant, None, Listing(1))
         except KeepthreadError as error:
             self._away = str(error)
             raise

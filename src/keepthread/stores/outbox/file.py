@@ -191,9 +191,9 @@ class OutboxFile:
         """Store a session."""
         await self._engine.write(lambda db: _remember(db, session))
 
-    async def forget(self, id: str) -> None:
+    async def forget(self, owner: str, id: str) -> None:
         """Remove a deleted session."""
-        await self._engine.write(lambda db: _execute(db, sql.FORGET_SESSION, (id,)))
+        await self._engine.write(lambda db: _execute(db, sql.FORGET_SESSION, (owner, id)))
 
     async def survey(self) -> Survey:
         """Return the state of the file."""
@@ -288,7 +288,7 @@ def _sessions(db: sqlite3.Connection) -> list[SessionInfo]:
 
 
 def _remember(db: sqlite3.Connection, session: SessionInfo) -> None:
-    db.execute(sql.FORGET_SESSION, (session.id,))
+    db.execute(sql.FORGET_SESSION, (session.owner, session.id))
     db.execute(sql.REMEMBER_SESSION, (session.id, session.key, session.owner, session.kind))
     db.execute(sql.FORGET_OLD_SESSIONS, (MAX_SESSIONS,))
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The format this keepthread reads and writes; every edit of the tables raises it."""
 
 TABLES: Final = """
@@ -12,10 +12,11 @@ CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 -- Sessions that were seen, so that they can be opened while the store is away. No text of theirs.
 CREATE TABLE sessions (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id     TEXT NOT NULL UNIQUE,
+    id     TEXT NOT NULL,
     key    TEXT NOT NULL,
     owner  TEXT NOT NULL,
-    kind   TEXT NOT NULL
+    kind   TEXT NOT NULL,
+    UNIQUE (owner, id)
 );
 
 -- One row an append, in the order they were acknowledged.
@@ -59,7 +60,7 @@ ABOUT: Final = "SELECT name, value FROM about"
 NAME: Final = "INSERT INTO about (name, value) VALUES (?, ?)"
 
 SESSIONS: Final = "SELECT id, key, owner, kind FROM sessions ORDER BY number"
-FORGET_SESSION: Final = "DELETE FROM sessions WHERE id = ?"
+FORGET_SESSION: Final = "DELETE FROM sessions WHERE owner = ? AND id = ?"
 REMEMBER_SESSION: Final = "INSERT INTO sessions (id, key, owner, kind) VALUES (?, ?, ?, ?)"
 FORGET_OLD_SESSIONS: Final = (
     "DELETE FROM sessions WHERE number <= (SELECT max(number) FROM sessions) - ?"

@@ -16,7 +16,7 @@ from keepthread.stores.front import Front
 from keepthread.stores.outbox.delivery import Delivery, DeliveryLoop, OpenTarget, turn_of
 from keepthread.stores.outbox.file import OutboxFile, Selects
 from keepthread.stores.outbox.types import Batch, KnownSessions, Survey
-from keepthread.stores.records import Condition, strength
+from keepthread.stores.records import Condition, Update, strength
 from keepthread.stores.rows import AwaitedTurn, PreparedMessage, as_stored
 from keepthread.stores.sqlite.file import Connect, connect
 from keepthread.stores.validation import check_id
@@ -138,23 +138,21 @@ class OutboxBackend:
         async with self.target() as target:
             return await self._remember(await target.create_session(tenant, session))
 
-    async def update_session(
-        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float
-    ) -> SessionInfo:
+    async def update_session(self, tenant: str, update: Update) -> SessionInfo:
         async with self.target() as target:
-            return await self._remember(await target.update_session(tenant, session, seen, now))
+            return await self._remember(await target.update_session(tenant, update))
 
-    async def get_session(self, tenant: str, id: str) -> SessionInfo | None:
-        """Return the session with that id; from the outbox while the target is unavailable."""
+    async def get_session(self, tenant: str, owner: str, id: str) -> SessionInfo | None:
+        """Return an owner's session; from the outbox while the target is unavailable."""
         try:
             async with self.target() as target:
-                found = await target.get_session(tenant, id)
+                found = await target.get_session(tenant, owner, id)
         except Unavailable:
-            if known := self._known.get(id):
+            if known := self._known.get(owner, id):
                 return known
             raise
         if found is None:
-            await self._forget(id)
+            await self._forget(owner, id)
             return None
         return await self._remember(found)
 
@@ -170,10 +168,10 @@ class OutboxBackend:
                 self._known.note_written(session.key)
         return session
 
-    async def _forget(self, id: str) -> None:
-        if self._known.discard(id):
+    async def _forget(self, owner: str, id: str) -> None:
+        if self._known.discard(owner, id):
             with suppress(Unavailable):
-                await self.file.forget(id)
+                await self.file.forget(owner, id)
 
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
         """Remove a session; its queued messages are dropped, and reported.
@@ -182,8 +180,8 @@ class OutboxBackend:
         """
         async with self.target(session if required else None) as target:
             await target.delete_session(tenant, session, required)
-        if id := self._known.id_of(session):
-            await self._forget(id)
+        if known := self._known.by_key(session):
+            await self._forget(known.owner, known.id)
 
     # --- the log ---
 
@@ -211,7 +209,8 @@ class OutboxBackend:
             turn, opened_by = None, turn.opened_by
         elif turn == 0:
             raise InvalidInput("turn 0 was never opened")
-        name = self._known.id_of(session) or session
+        known = self._known.by_key(session)
+        name = known.id if known else session
         await delivery.add(Batch(0, session, name, turn, opened_by, ()), new.drafts)
         return [_queued(each) for each in new.drafts]
 

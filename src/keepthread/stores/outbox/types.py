@@ -82,22 +82,23 @@ class KnownSessions:
         """Start with the sessions in the file; each is written again when it is next seen."""
         self._limit = limit
         self._lock = threading.Lock()
-        self._by_id: dict[str, SessionInfo] = {}
-        self._ids: dict[SessionKey, str] = {}
+        self._sessions: dict[tuple[str, str], SessionInfo] = {}
+        """By owner and id."""
+        self._by_key: dict[SessionKey, SessionInfo] = {}
         self._written: set[SessionKey] = set()
         for session in sessions:
             self.add(session)
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._sessions)
 
-    def get(self, id: str) -> SessionInfo | None:
+    def get(self, owner: str, id: str) -> SessionInfo | None:
         """Return a known session."""
-        return self._by_id.get(id)
+        return self._sessions.get((owner, id))
 
-    def id_of(self, key: SessionKey) -> str | None:
-        """Return the id of the session with this key."""
-        return self._ids.get(key)
+    def by_key(self, key: SessionKey) -> SessionInfo | None:
+        """Return the known session with this key."""
+        return self._by_key.get(key)
 
     def is_written(self, key: SessionKey) -> bool:
         """Return whether this process has written the session to the file."""
@@ -106,27 +107,27 @@ class KnownSessions:
     def add(self, session: SessionInfo) -> None:
         """Add a session, or replace the one with its id; the oldest one above the limit goes."""
         with self._lock:
-            self._discard(session.id)
-            self._by_id[session.id] = session
-            self._ids[session.key] = session.id
-            while len(self._by_id) > self._limit:
-                self._discard(next(iter(self._by_id)))
+            self._discard(session.owner, session.id)
+            self._sessions[session.owner, session.id] = session
+            self._by_key[session.key] = session
+            while len(self._sessions) > self._limit:
+                self._discard(*next(iter(self._sessions)))
 
     def note_written(self, key: SessionKey) -> None:
         """Record that a session is in the file."""
         with self._lock:
-            if key in self._ids:
+            if key in self._by_key:
                 self._written.add(key)
 
-    def discard(self, id: str) -> bool:
+    def discard(self, owner: str, id: str) -> bool:
         """Remove a session; return whether it was known."""
         with self._lock:
-            return self._discard(id)
+            return self._discard(owner, id)
 
-    def _discard(self, id: str) -> bool:
-        session = self._by_id.pop(id, None)
+    def _discard(self, owner: str, id: str) -> bool:
+        session = self._sessions.pop((owner, id), None)
         if session is None:
             return False
-        self._ids.pop(session.key, None)
+        self._by_key.pop(session.key, None)
         self._written.discard(session.key)
         return True

@@ -1,19 +1,22 @@
 """Sessions in PostgreSQL: each function is one call of one SQL function."""
 
 from functools import lru_cache
+from math import inf
 from typing import Any, cast
 
 from keepthread.errors import SessionExists, SessionGone, Stale
+from keepthread.stores.backend import Listing, Position
 from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.records import (
     KINDS,
     NOT_DELETED,
     Condition,
+    Update,
     damaged_session,
     decode_details,
     encode_details,
-    with_changes,
+    sid_of,
 )
 from keepthread.text_caches import register_cache
 from keepthread.types import SessionInfo, SessionKey
@@ -31,22 +34,16 @@ async def create(engine: PgEngine, tenant: int, session: SessionInfo) -> Session
     return await by_sid(engine, tenant, sid)
 
 
-async def update(
-    engine: PgEngine,
-    tenant: int,
-    sid: int,
-    session: SessionInfo,
-    seen: SessionInfo | None,
-    now: float,
-) -> SessionInfo:
+async def update(engine: PgEngine, tenant: int, update: Update) -> SessionInfo:
     """Replace title, tags, system prompt, meta and readiness."""
+    sid = sid_of(update.key)
     while True:
         row = await _row(engine, tenant, sid)
         known = _decode(row)
         if known.state == "damaged":
             raise damaged_session(known.id)
-        changed = with_changes(known, session, seen)
-        values = (tenant, sid, changed.ready, encode_details(changed), now)
+        changed = update.of(known)
+        values = (tenant, sid, changed.ready, encode_details(changed), update.now)
         read = (known.epoch, known.ready, row[8])
         ((outcome,),) = await engine.call(SQL["update_session"], (*values, *read))
         if outcome == "gone":
@@ -57,9 +54,9 @@ async def update(
             return await by_sid(engine, tenant, sid)
 
 
-async def by_id(engine: PgEngine, tenant: int, id: str) -> SessionInfo | None:
-    """Return the session with an id, or None."""
-    rows = await engine.call(SQL["session_by_id"], (tenant, id.encode()))
+async def by_id(engine: PgEngine, tenant: int, owner: str, id: str) -> SessionInfo | None:
+    """Return an owner's session with an id, or None."""
+    rows = await engine.call(SQL["session_by_id"], (tenant, owner.encode(), id.encode()))
     return _decode(rows[0]) if rows else None
 
 
@@ -75,12 +72,16 @@ async def _row(engine: PgEngine, tenant: int, sid: int) -> tuple[Any, ...]:
     return rows[0]
 
 
-async def latest(engine: PgEngine, tenant: int, owner: str | None, limit: int) -> list[SessionInfo]:
-    """Return sessions, latest activity first."""
+async def listed(
+    engine: PgEngine, tenant: int, owner: str | None, wanted: Listing
+) -> list[tuple[Position, SessionInfo]]:
+    """Return sessions by activity."""
     name = None if owner is None else owner.encode()
-    return [
-        _decode(row) for row in await engine.call(SQL["latest_sessions"], (tenant, name, limit))
-    ]
+    place = wanted.after or wanted.before
+    bound = (place.at, sid_of(place.key)) if place else (inf, 0)
+    values = (tenant, name, *bound, wanted.after is not None, wanted.limit)
+    rows = await engine.call(SQL["list_sessions"], values)
+    return [(Position(row[7], SessionKey(str(row[0]))), _decode(row)) for row in rows]
 
 
 async def behind(engine: PgEngine, tenant: int, after: int, limit: int) -> list[SessionInfo]:

@@ -15,13 +15,13 @@ SELECT keepthread.update_session(%s::integer, %s, %s, %s, %s, %s, %s, %s)
 SELECT keepthread.delete_session(%s::integer, %s, %s, %s)
 
 -- name: session_by_id
-SELECT * FROM keepthread.session_by_id(%s::integer, %s)
+SELECT * FROM keepthread.session_by_id(%s::integer, %s, %s)
 
 -- name: session_by_sid
 SELECT * FROM keepthread.session_by_sid(%s::integer, %s)
 
--- name: latest_sessions
-SELECT * FROM keepthread.latest_sessions(%s::integer, %s, %s)
+-- name: list_sessions
+SELECT * FROM keepthread.list_sessions(%s::integer, %s, %s, %s, %s, %s)
 
 -- name: sessions_behind
 SELECT * FROM keepthread.sessions_behind(%s::integer, %s, %s)

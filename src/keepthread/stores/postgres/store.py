@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from keepthread.errors import SessionGone
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.backend import Append, Gather, Put, Tail
+from keepthread.stores.backend import Append, Gather, Listing, Position, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.postgres import log, maintenance, records, sessions
@@ -16,7 +16,7 @@ from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.search import PostgresFinder
 from keepthread.stores.postgres.server import PgServer
 from keepthread.stores.postgres.verify import PostgresInspection
-from keepthread.stores.records import Condition, Keys, sid_of
+from keepthread.stores.records import Condition, Keys, Update, sid_of
 from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.validation import check_id
 from keepthread.types import (
@@ -63,22 +63,20 @@ class PostgresBackend:
     async def create_session(self, tenant: str, session: SessionInfo) -> SessionInfo:
         return await sessions.create(self.engine, await self.number(tenant, make=True), session)
 
-    async def update_session(
-        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float
-    ) -> SessionInfo:
-        sid = sid_of(session.key)
-        number = await self.number(tenant)
-        return await sessions.update(self.engine, number, sid, session, seen, now)
+    async def update_session(self, tenant: str, update: Update) -> SessionInfo:
+        return await sessions.update(self.engine, await self.number(tenant), update)
 
-    async def get_session(self, tenant: str, id: str) -> SessionInfo | None:
-        return await sessions.by_id(self.engine, await self.number(tenant), id)
+    async def get_session(self, tenant: str, owner: str, id: str) -> SessionInfo | None:
+        return await sessions.by_id(self.engine, await self.number(tenant), owner, id)
 
     async def describe(self, tenant: str, session: SessionKey) -> SessionInfo:
         sid = sid_of(session)
         return await sessions.by_sid(self.engine, await self.number(tenant), sid)
 
-    async def list_sessions(self, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
-        return await sessions.latest(self.engine, await self.number(tenant), owner, limit)
+    async def list_sessions(
+        self, tenant: str, owner: str | None, wanted: Listing
+    ) -> list[tuple[Position, SessionInfo]]:
+        return await sessions.listed(self.engine, await self.number(tenant), owner, wanted)
 
     async def scan_sessions(
         self, tenant: str, after: SessionKey | None, limit: int

@@ -76,9 +76,9 @@ def owner_tag(owner: str) -> str:
     return _tag(owner)
 
 
-def tag_of(id: str) -> str:
-    """Return the tag of a session's id in its key."""
-    return _tag("session", id)
+def tag_of(owner: str, id: str) -> str:
+    """Return the tag of an owner's session id in its key."""
+    return _tag("session", owner, id)
 
 
 @lru_cache(maxsize=10_000)
@@ -95,9 +95,9 @@ def session_tag(tenant: str, tag: str) -> str:
     return _tag("session", tenant, tag)
 
 
-def session_name(tenant: str, id: str) -> str:
-    """Return the key of the hash of a session with this id, whether or not it exists."""
-    return _keys(session_tag(tenant, tag_of(id)))[0]
+def session_name(tenant: str, owner: str, id: str) -> str:
+    """Return the key of the hash of an owner's session, whether or not it exists."""
+    return _keys(session_tag(tenant, tag_of(owner, id)))[0]
 
 
 @lru_cache(maxsize=1000)

@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import Damaged, SessionGone, Stale
+from keepthread.stores.backend import Listing, Position
 from keepthread.stores.codec import decode
 from keepthread.stores.records import (
     KINDS,
     NOT_DELETED,
     Condition,
+    Update,
     damaged_session,
     decode_details,
     encode_details,
     is_listed,
-    with_changes,
 )
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import (
@@ -195,21 +196,14 @@ async def create(link: RedisLink, place: Place, tenant: str, info: SessionInfo, 
     return bool(await link.run(LUA["create"], place.keys, (place.life, place.mark, *values)))
 
 
-async def update(
-    link: RedisLink,
-    place: Place,
-    tenant: str,
-    given: SessionInfo,
-    seen: SessionInfo | None,
-    now: float,
-) -> SessionInfo:
+async def update(link: RedisLink, place: Place, tenant: str, update: Update) -> SessionInfo:
     """Replace title, tags, system prompt, meta and readiness."""
     while True:
         state = await read_state(link, place)
         known = await describe_state(link, place, state)
         ttl = undamaged(place, state.record).ttl
-        record = pack_record(place, tenant, with_changes(known, given, seen), ttl)
-        active = pack_active(place, now) if known.ready else b""
+        record = pack_record(place, tenant, update.of(known), ttl)
+        active = pack_active(place, update.now) if known.ready else b""
         args = (place.life, place.mark, state.revision, state.next_revision, record, active)
         if alive(await link.run(LUA["update"], place.keys, args)):
             return await describe(link, place)
@@ -229,12 +223,12 @@ async def delete(link: RedisLink, place: Place, required: Condition) -> None:
         raise Stale(NOT_DELETED[reason])
 
 
-async def by_id(link: RedisLink, tenant: str, id: str) -> SessionInfo | None:
-    """Return the session with an id, or None."""
-    state = state_of(await link.ask("HGETALL", session_name(tenant, id)))
+async def by_id(link: RedisLink, tenant: str, owner: str, id: str) -> SessionInfo | None:
+    """Return an owner's session with an id, or None."""
+    state = state_of(await link.ask("HGETALL", session_name(tenant, owner, id)))
     if not state.life:
         return None
-    key = SessionKey(f"{state.life.decode('ascii', 'replace')}-{tag_of(id)}")
+    key = SessionKey(f"{state.life.decode('ascii', 'replace')}-{tag_of(owner, id)}")
     try:
         return await describe_state(link, session_place(tenant, key), state)
     except SessionGone:
@@ -284,7 +278,7 @@ async def register(link: RedisLink, tenant: str, info: SessionInfo, ttl: int) ->
     """Announce a session before it is created, and return its key."""
     index = index_of(tenant)
     keys = (index.last, index.sessions, index.active, index.active_of(info.owner), index.ends)
-    about = (tag_of(info.id), int(is_listed(info)), repr(info.updated_at))
+    about = (tag_of(info.owner, info.id), int(is_listed(info)), repr(info.updated_at))
     key: bytes = await link.run(LUA["register"], keys, (*about, ttl, GRACE, owner_tag(info.owner)))
     return SessionKey(key.decode())
 
@@ -305,47 +299,69 @@ async def withdraw(link: RedisLink, tenant: str, key: SessionKey, owner: str) ->
     await link.run(LUA["clear"], keys, (-GRACE, key))
 
 
-async def latest(link: RedisLink, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
-    """Return listed sessions, latest activity first."""
+async def listed(
+    link: RedisLink, tenant: str, owner: str | None, wanted: Listing
+) -> list[tuple[Position, SessionInfo]]:
+    """Return listed sessions by activity, as the index knows it."""
     index = index_of(tenant)
     name = index.active if owner is None else index.active_of(owner)
-    found: list[SessionInfo] = []
+    found: list[tuple[Position, SessionInfo]] = []
     gone = 0
-    if limit:
-        async for keys in _by_activity(link, name, min(_PAGE, max(10, limit))):
-            infos = await _there(link, tenant, keys, name)
-            gone += len(keys) - len(infos)
-            found += [s for s in infos if s.state == "damaged" or is_listed(s)]
-            if len(found) >= limit:
+    if wanted.limit:
+        async for places in _by_activity(link, name, wanted, min(_PAGE, max(10, wanted.limit))):
+            infos = await _there(link, tenant, [place.key.encode() for place in places], name)
+            gone += len(places) - len(infos)
+            there = {info.key: info for info in infos if info.state == "damaged" or is_listed(info)}
+            found += [(place, there[place.key]) for place in places if place.key in there]
+            if len(found) >= wanted.limit:
                 break
     if gone:
         await sweep(link, tenant, most=_SWEPT_BY_A_LIST)
-    found.sort(key=lambda info: (info.updated_at, info.key), reverse=True)
-    return found[:limit]
+    found.sort(key=lambda each: each[0], reverse=wanted.after is None)
+    return found[: wanted.limit]
 
 
-async def _by_activity(link: RedisLink, name: str, page: int) -> AsyncIterator[list[bytes]]:
-    """Yield the entries of a sorted set, latest activity first, each of them once.
+async def _by_activity(
+    link: RedisLink, name: str, wanted: Listing, page: int
+) -> AsyncIterator[list[Position]]:
+    """Yield the entries of a sorted set beyond a position, each of them once.
 
     They are read by score. Ranks shift whenever an entry is cleared away or becomes active, and a
     page of ranks passes over as many others.
     """
-    seen: set[bytes] = set()
-    top, last, tied = b"", b"+inf", 0
+    bound = wanted.after or wanted.before
+    command, end = ("ZRANGEBYSCORE", b"+inf") if wanted.after else ("ZREVRANGEBYSCORE", b"-inf")
+    start = repr(bound.at).encode() if bound else b"+inf"
+    seen: set[Position] = set()
+    top, last, tied = b"", start, 0
     while True:
-        bounds = (last, b"-inf", b"WITHSCORES", b"LIMIT", 0, page + tied)
-        rows: list[bytes] = await link.ask("ZREVRANGEBYSCORE", name, *bounds)
+        limits = (last, end, b"WITHSCORES", b"LIMIT", 0, page + tied)
+        rows: list[bytes] = await link.ask(command, name, *limits)
         keys, scores = rows[::2], rows[1::2]
-        new = [key for key in keys if key not in seen]
+        new = [place for place in map(_position, scores, keys) if place not in seen]
         if not new:
             break
         top, last = top or scores[0], scores[-1]
         tied = scores.count(last)
         seen.update(new)
-        yield new
-    if top:  # sessions active since the first page have moved to the front
-        newer: list[bytes] = await link.ask("ZREVRANGEBYSCORE", name, b"+inf", b"(" + top)
-        yield [key for key in newer if key not in seen]
+        yield [place for place in new if _is_beyond(place, wanted)]
+    if top and bound is None:  # sessions active since the first page have moved to the front
+        newer: list[bytes] = await link.ask(
+            "ZREVRANGEBYSCORE", name, b"+inf", b"(" + top, b"WITHSCORES"
+        )
+        known = {place.key for place in seen}
+        places = map(_position, newer[1::2], newer[::2])
+        yield [place for place in places if place.key not in known]
+
+
+def _position(score: bytes, key: bytes) -> Position:
+    return Position(float(score), SessionKey(key.decode()))
+
+
+def _is_beyond(place: Position, wanted: Listing) -> bool:
+    if wanted.after:
+        return place > wanted.after
+    return wanted.before is None or place < wanted.before
 
 
 async def sweep(link: RedisLink, tenant: str, *, most: int) -> None:

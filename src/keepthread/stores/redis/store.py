@@ -9,10 +9,10 @@ from typing import Final, Self
 
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.backend import Append, Gather, Put, RecentActivity, Tail
+from keepthread.stores.backend import Append, Gather, Listing, Position, Put, RecentActivity, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
-from keepthread.stores.records import Condition, Keys, encode_details, with_changes
+from keepthread.stores.records import Condition, Keys, Update, encode_details
 from keepthread.stores.redis import log, maintenance, sessions
 from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, RedisLink, Timeouts, make_client
 from keepthread.stores.redis.keys import Place, scope_place, session_place
@@ -63,27 +63,27 @@ class RedisBackend:
         await self._withdraw(tenant, key, session.owner)
         raise SessionExists(f"session {session.id!r} already exists")
 
-    async def update_session(
-        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float
-    ) -> SessionInfo:
-        place = session_place(tenant, session.key)
+    async def update_session(self, tenant: str, update: Update) -> SessionInfo:
+        place = session_place(tenant, update.key)
         known = await sessions.describe(self.link, place)
-        if known.state == "live" and with_changes(known, session, seen).ready:
-            at = max(known.updated_at, now) if known.ready else known.updated_at
+        if known.state == "live" and update.of(known).ready:
+            at = max(known.updated_at, update.now) if known.ready else known.updated_at
             await sessions.tell(self.link, tenant, replace(known, ready=True, updated_at=at))
-        changed = await sessions.update(self.link, place, tenant, session, seen, now)
+        changed = await sessions.update(self.link, place, tenant, update)
         if not changed.ready:
             await sessions.tell(self.link, tenant, changed)
         return changed
 
-    async def get_session(self, tenant: str, id: str) -> SessionInfo | None:
-        return await sessions.by_id(self.link, tenant, id)
+    async def get_session(self, tenant: str, owner: str, id: str) -> SessionInfo | None:
+        return await sessions.by_id(self.link, tenant, owner, id)
 
     async def describe(self, tenant: str, session: SessionKey) -> SessionInfo:
         return await sessions.describe(self.link, session_place(tenant, session))
 
-    async def list_sessions(self, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
-        return await sessions.latest(self.link, tenant, owner, limit)
+    async def list_sessions(
+        self, tenant: str, owner: str | None, wanted: Listing
+    ) -> list[tuple[Position, SessionInfo]]:
+        return await sessions.listed(self.link, tenant, owner, wanted)
 
     async def scan_sessions(
         self, tenant: str, after: SessionKey | None, limit: int

@@ -18,7 +18,7 @@ CREATE TABLE sessions (
     guard        INTEGER NOT NULL,
     active_at    REAL    NOT NULL,
     active_guard INTEGER NOT NULL,
-    UNIQUE (tenant, id)
+    UNIQUE (tenant, owner, id)
 );
 
 CREATE INDEX sessions_by_activity ON sessions (tenant, active_at) WHERE ready AND kind <> 2;
@@ -152,6 +152,7 @@ SELECT CASE WHEN typeof(m.id) = 'blob' THEN lower(hex(m.id)) ELSE m.id END AS id
        m.turn,
        m.tokens,
        json_extract(m.json, '$.author') AS author,
+       s.owner,
        s.tenant
 FROM (
     SELECT *, CASE WHEN json_valid(CAST(extra AS TEXT)) THEN CAST(extra AS TEXT) END AS json

@@ -3,19 +3,21 @@
 import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
+from math import inf
 from typing import Any, cast
 
 from keepthread.errors import SessionExists, SessionGone
 from keepthread.recall.positions import MOST_SEQ
-from keepthread.stores.backend import Gather, Tail
+from keepthread.stores.backend import Gather, Listing, Position, Tail
 from keepthread.stores.codec import value_check
 from keepthread.stores.records import (
     KINDS,
     Condition,
+    Update,
     damaged_session,
     decode_details,
     encode_details,
-    with_changes,
+    sid_of,
 )
 from keepthread.stores.sqlite import index, watermarks
 from keepthread.stores.sqlite import vectors as embeddings
@@ -42,30 +44,24 @@ def create(db: sqlite3.Connection, tenant: str, session: SessionInfo) -> Session
     return by_sid(db, tenant, sid)
 
 
-def update(
-    db: sqlite3.Connection,
-    tenant: str,
-    sid: int,
-    session: SessionInfo,
-    seen: SessionInfo | None,
-    now: float,
-) -> SessionInfo:
+def update(db: sqlite3.Connection, tenant: str, update: Update) -> SessionInfo:
     """Replace title, tags, system prompt, meta and readiness."""
+    sid = sid_of(update.key)
     known = _undamaged(by_sid(db, tenant, sid))
-    changed = with_changes(known, session, seen)
+    changed = update.of(known)
     details = encode_details(changed)
     if known.ready and not changed.ready:
         _forget_views(db, known)
     db.execute(SQL["update_session"], (changed.ready, details, sid))
     _seal(db, sid)
     if known.ready:
-        touch(db, sid, now)
+        touch(db, sid, update.now)
     return by_sid(db, tenant, sid)
 
 
-def by_id(db: sqlite3.Connection, tenant: str, id: str) -> SessionInfo | None:
-    """Return the session with an id, or None."""
-    row = db.execute(SQL["session_by_id"], (tenant, id)).fetchone()
+def by_id(db: sqlite3.Connection, tenant: str, owner: str, id: str) -> SessionInfo | None:
+    """Return an owner's session with an id, or None."""
+    row = db.execute(SQL["session_by_id"], (tenant, owner, id)).fetchone()
     return row and _decode(db, row)
 
 
@@ -123,13 +119,17 @@ def gather(db: sqlite3.Connection, tenant: str, sid: int, wanted: Gather) -> Gat
         db.execute("COMMIT")
 
 
-def latest(db: sqlite3.Connection, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
-    """Return sessions, latest activity first."""
-    if owner is None:
-        rows = db.execute(SQL["sessions_by_activity"], (tenant, limit)).fetchall()
-    else:
-        rows = db.execute(SQL["sessions_by_owner"], (tenant, owner, limit)).fetchall()
-    return [_decode(db, row) for row in rows]
+def listed(
+    db: sqlite3.Connection, tenant: str, owner: str | None, wanted: Listing
+) -> list[tuple[Position, SessionInfo]]:
+    """Return sessions by activity."""
+    name = "earliest_sessions" if wanted.after else "latest_sessions"
+    whose = (tenant,) if owner is None else (tenant, owner)
+    place = wanted.after or wanted.before
+    bound = (place.at, sid_of(place.key)) if place else (inf, 0)
+    statement = SQL[name if owner is None else f"{name}_of_owner"]
+    rows = db.execute(statement, (*whose, *bound, wanted.limit)).fetchall()
+    return [(Position(row[10], SessionKey(str(row[0]))), _decode(db, row)) for row in rows]
 
 
 def scan(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[SessionInfo]:

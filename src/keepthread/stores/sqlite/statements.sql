@@ -20,20 +20,30 @@ UPDATE sessions SET guard = ? WHERE sid = ?
 UPDATE sessions SET active_at = ?, active_guard = ? WHERE sid = ? AND active_at < ?
 
 -- name: session_by_id
-SELECT * FROM sessions WHERE tenant = ? AND id = ?
+SELECT * FROM sessions WHERE tenant = ? AND owner = ? AND id = ?
 
 -- name: session_by_sid
 SELECT * FROM sessions WHERE sid = ? AND tenant = ?
 
--- name: sessions_by_activity
+-- name: latest_sessions
 SELECT * FROM sessions
-WHERE tenant = ? AND ready AND kind <> 2
+WHERE tenant = ? AND ready AND kind <> 2 AND (active_at, sid) < (?, ?)
 ORDER BY active_at DESC, sid DESC LIMIT ?
 
--- name: sessions_by_owner
+-- name: latest_sessions_of_owner
 SELECT * FROM sessions
-WHERE tenant = ? AND owner = ? AND ready AND kind <> 2
+WHERE tenant = ? AND owner = ? AND ready AND kind <> 2 AND (active_at, sid) < (?, ?)
 ORDER BY active_at DESC, sid DESC LIMIT ?
+
+-- name: earliest_sessions
+SELECT * FROM sessions
+WHERE tenant = ? AND ready AND kind <> 2 AND (active_at, sid) > (?, ?)
+ORDER BY active_at, sid LIMIT ?
+
+-- name: earliest_sessions_of_owner
+SELECT * FROM sessions
+WHERE tenant = ? AND owner = ? AND ready AND kind <> 2 AND (active_at, sid) > (?, ?)
+ORDER BY active_at, sid LIMIT ?
 
 -- name: sessions_behind
 SELECT * FROM sessions NOT INDEXED WHERE tenant = ? AND sid > ? ORDER BY sid LIMIT ?

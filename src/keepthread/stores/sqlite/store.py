@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, StorageFull
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.backend import Append, Gather, Put, RecentActivity, Tail
+from keepthread.stores.backend import Append, Gather, Listing, Position, Put, RecentActivity, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
-from keepthread.stores.records import Condition, Keys, sid_of
+from keepthread.stores.records import Condition, Keys, Update, sid_of
 from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.sqlite import log, maintenance, records, sessions
 from keepthread.stores.sqlite.engine import Engine
@@ -69,23 +69,20 @@ class SQLiteBackend:
     async def create_session(self, tenant: str, session: SessionInfo) -> SessionInfo:
         return await self.engine.write(lambda db: sessions.create(db, tenant, session))
 
-    async def update_session(
-        self, tenant: str, session: SessionInfo, seen: SessionInfo | None, now: float
-    ) -> SessionInfo:
-        sid = sid_of(session.key)
-        return await self.engine.write(
-            lambda db: sessions.update(db, tenant, sid, session, seen, now)
-        )
+    async def update_session(self, tenant: str, update: Update) -> SessionInfo:
+        return await self.engine.write(lambda db: sessions.update(db, tenant, update))
 
-    async def get_session(self, tenant: str, id: str) -> SessionInfo | None:
-        return await self.engine.read(lambda db: sessions.by_id(db, tenant, id))
+    async def get_session(self, tenant: str, owner: str, id: str) -> SessionInfo | None:
+        return await self.engine.read(lambda db: sessions.by_id(db, tenant, owner, id))
 
     async def describe(self, tenant: str, session: SessionKey) -> SessionInfo:
         sid = sid_of(session)
         return await self.engine.read(lambda db: sessions.by_sid(db, tenant, sid))
 
-    async def list_sessions(self, tenant: str, owner: str | None, limit: int) -> list[SessionInfo]:
-        return await self.engine.read(lambda db: sessions.latest(db, tenant, owner, limit))
+    async def list_sessions(
+        self, tenant: str, owner: str | None, wanted: Listing
+    ) -> list[tuple[Position, SessionInfo]]:
+        return await self.engine.read(lambda db: sessions.listed(db, tenant, owner, wanted))
 
     async def scan_sessions(
         self, tenant: str, after: SessionKey | None, limit: int

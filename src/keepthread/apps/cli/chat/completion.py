@@ -59,8 +59,7 @@ class Completing(Completer):
         if not await self._opened():
             return []
         try:
-            memory = talk.persistence.memory
-            found = await memory.list_sessions(owner=talk.owner, limit=_SESSIONS)
+            found = await talk.persistence.memory.list_sessions(limit=_SESSIONS)
         except AWAY:
             return []
         return [(session.id, session.title) for session in found]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from time import time
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
 from keepthread.context.blocks import is_answer
@@ -28,10 +28,14 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.memory.memory import Memory, Opening
+from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
 from keepthread.stores.kinds import DELEGATED
 from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import JSON, Message, Scope, SessionInfo, SessionKey, Span
+
+if TYPE_CHECKING:
+    from keepthread.memory.forgetting.receipt import Receipt
 
 T = TypeVar("T")
 
@@ -41,6 +45,7 @@ Tell: TypeAlias = Callable[[str], object]
 
 _STORE_AWAY: Final = (Unavailable, StoreClosed, OSError)
 _PAGE: Final = 500
+_OF_AN_OWNER: Final = ("owner", "session", "message")
 
 
 class Delivered(NamedTuple):
@@ -48,7 +53,7 @@ class Delivered(NamedTuple):
 
     messages: int = 0
     """How many messages were new to the store."""
-    sessions: Sequence[str] = ()
+    sessions: Sequence[SessionInfo] = ()
     """The sessions that the store now has completely."""
     failed: str = ""
     """Why others were not delivered; empty if all were."""
@@ -68,9 +73,8 @@ async def bring_home(
 ) -> list[Path]:
     """Deliver the files of chats that ended, and return those that stay.
 
-    A file stays if a running chat owns it or it cannot be delivered. With `forget`, which is what
-    `Memory.forget` takes, the process that delivers it later is asked to forget the messages so
-    far.
+    A file stays if a running chat owns it or it cannot be delivered. With `forget`, the process
+    that delivers it later is asked to forget the messages so far; see `forget_as_asked`.
     """
     stayed: list[Path] = []
     request: dict[str, Any] | None = None
@@ -118,9 +122,9 @@ async def deliver_file(offline_file: OfflineFile, opened: Open, store: Memory) -
         done = await deliver(memory, store, offline_file)
         if done.failed:
             # Else a session that is deleted from the store would be delivered again.
-            for id in done.sessions:
+            for info in done.sessions:
                 with suppress(KeepthreadError):
-                    await memory.delete_session(id)
+                    await memory.for_owner(info.owner).delete_session(info.id)
     return done
 
 
@@ -138,8 +142,8 @@ async def deliver(
     except _Undeliverable as error:
         return Delivered(failed=str(error))
     count = 0
-    whole: list[str] = []
-    stay: set[str] = set()
+    whole: list[SessionInfo] = []
+    stay: set[str] = set()  # ids alone: whose a damaged session is, is unknown
     failed: list[str] = []
     for info in sessions:
         if info.parent in stay:  # what it belongs to is not in the store
@@ -148,7 +152,7 @@ async def deliver(
         try:
             async for messages in _delivered(info, memory, store):
                 count += messages
-            whole.append(info.id)
+            whole.append(info)
         except _STORE_AWAY:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, later chats must start
@@ -156,8 +160,8 @@ async def deliver(
             failed.append(f"session {info.id}: {_reason(error)}")
     failed += [reason async for reason in _forgetting(requests, store)]
     if any(map(_is_of_sessions, requests)):
-        for id in whole:
-            await _hide_if_empty(store, id)
+        for info in whole:
+            await _hide_if_empty(store.for_owner(info.owner), info.id)
     return Delivered(count, whole, "; ".join(failed))
 
 
@@ -165,7 +169,7 @@ async def _forgetting(requests: Sequence[Mapping[str, Any]], store: Memory) -> A
     """Forget what was asked for, and yield why something could not be."""
     for request in requests:
         try:
-            await store.forget(**request)
+            await forget_as_asked(store, request)
         except (SessionNotFound, MessageNotFound):
             pass  # what never reached this store needs no forgetting
         except _STORE_AWAY:
@@ -174,13 +178,25 @@ async def _forgetting(requests: Sequence[Mapping[str, Any]], store: Memory) -> A
             yield f"a request to forget: {_reason(error)}"
 
 
+async def forget_as_asked(memory: Memory, request: Mapping[str, Any], **how: Any) -> "Receipt":
+    """Forget what a request names; without an owner and a session, in the sessions of all owners.
+
+    A request holds arguments of `Memory.forget`, and so does `how`.
+    """
+    if any(request.get(name) is not None for name in _OF_AN_OWNER):
+        # Not by the owner's memory: only this can rewrite the tables of a server.
+        return await memory.forget(**request, **how)
+    given = {name: value for name, value in request.items() if name not in _OF_AN_OWNER}
+    return await memory.admin.forget(**given, **how)
+
+
 def _is_of_sessions(request: Mapping[str, Any]) -> bool:
     """Return whether a request was to forget whole sessions, before it got a time."""
     given = {name for name, value in request.items() if value not in (None, False)}
     return given <= {"session", "owner", "until", "answers", "rewrite"}
 
 
-async def _hide_if_empty(store: Memory, id: str) -> None:
+async def _hide_if_empty(store: OwnerMemory, id: str) -> None:
     """Forget a session as a whole of which a request left only tombstones."""
     with suppress(SessionNotFound, SessionGone):
         session = await store.get_session(id)
@@ -213,7 +229,7 @@ async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncI
     """Deliver a session part by part, and yield how many messages of each were new."""
     if info.state == "damaged":
         raise Damaged("its record is damaged")
-    here = await _read(memory.get_session(info.id))
+    here = await _read(memory.for_owner(info.owner).get_session(info.id))
     async for turn in _turns(here):  # first, so that no part of a damaged session arrives
         if any(message.state == "damaged" for message in turn):
             raise Damaged("some of its messages are damaged")
@@ -221,8 +237,8 @@ async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncI
         await _deliver_child(here, memory, store)
         return
     title = None if info.title_seq else info.title
-    there = await store.session(
-        info.id, owner=info.owner, system_prompt=info.system_prompt, title=title
+    there = await store.for_owner(info.owner).session(
+        info.id, system_prompt=info.system_prompt, title=title
     )
     users: dict[int, Message] = {}
     async for turn in _turns(here):
@@ -235,7 +251,7 @@ async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncI
 async def _deliver_child(here: Session, memory: Memory, store: Memory) -> None:
     """Copy the session of a delegated task, and link it to the turn it was made for."""
     info = here.info
-    parent = await store.store.get_session(info.parent or "")
+    parent = await store.store.get_session(info.parent or "", info.owner)
     link = await _read(memory.store.get(Scope(session=here.key), DELEGATED, DELEGATED))
     if parent is None or link is None or not link.made_of:
         return  # nothing refers to it
@@ -249,7 +265,7 @@ async def _deliver_child(here: Session, memory: Memory, store: Memory) -> None:
     new = replace(info, key=SessionKey(""), meta=meta, ready=True)
     with suppress(SessionExists):  # an earlier delivery broke off
         await store.store.put_session(new)
-    there = await store.get_session(info.id, owner=info.owner)
+    there = await store.for_owner(info.owner).get_session(info.id)
     scope = Scope(session=there.key)
     span = Span(session=parent.key, first=found[0].seq, last=found[0].seq)
     value = {**cast(dict[str, JSON], link.value), **number}

@@ -9,6 +9,7 @@ from prompt_toolkit.history import History
 
 from keepthread.apps.cli.chat.commands import is_command
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
+from keepthread.errors import SessionGone, SessionNotFound
 
 _SESSIONS: Final = 20
 _MESSAGES: Final = 400
@@ -19,13 +20,10 @@ _MOST: Final = 500
 class InputHistory(History):
     """The owner's latest messages, newest first, and the commands of this run."""
 
-    def __init__(
-        self, persistence: Persistence, owner: str, opened: Callable[[], Awaitable[bool]]
-    ) -> None:
+    def __init__(self, persistence: Persistence, opened: Callable[[], Awaitable[bool]]) -> None:
         """Take the memory to read from; `opened` waits until it is open."""
         super().__init__()
         self._keeping = persistence
-        self._owner = owner
         self._opened = opened
         self._reading: asyncio.Task[None] | None = None
 
@@ -57,13 +55,16 @@ class InputHistory(History):
     async def _logged(self) -> list[str]:
         memory = self._keeping.memory
         found: list[tuple[float, int, str]] = []
-        for session in await memory.list_sessions(owner=self._owner, limit=_SESSIONS):
-            said = await memory.store.tail(session.key, limit=_MESSAGES)
-            found += [
-                (m.created_at, m.seq, m.content)
-                for m in said
-                if m.role == m.origin == "user" and m.state == "live"
-            ]
+        for info in await memory.list_sessions(limit=_SESSIONS):
+            with suppress(SessionNotFound, SessionGone):  # deleted in the meantime
+                session = await memory.get_session(info.id)
+                after = max(0, session.info.messages - _MESSAGES)
+                said = await session.messages(after=after, limit=_MESSAGES)
+                found += [
+                    (m.created_at, m.seq, m.content)
+                    for m in said
+                    if m.role == m.origin == "user" and m.state == "live"
+                ]
         texts = (text for _, _, text in sorted(found, reverse=True)[:_MOST])
         return list(dict.fromkeys(texts))
 

@@ -86,7 +86,7 @@ class OfflineFiles:
         return None
 
     def request(self, path: Path, forget: Mapping[str, Any]) -> None:
-        """Ask the process that delivers a file to forget; takes what `Memory.forget` takes."""
+        """Ask the process that delivers a file to forget; see `delivery.forget_as_asked`."""
         with private_file(_beside(path, f"{_REQUEST}{new_id()}")) as write:
             write(json.dumps(forget).encode())
 

@@ -97,11 +97,11 @@ async def answer_once(
 
 async def _prune(call: Call, talk: Talk) -> None:
     """Delete idle sessions once a day, if the settings say so."""
-    days, persistence = call.config.settings.memory.auto_prune_days, talk.persistence
-    if days is None or persistence.away or not persistence.kept:
+    days = call.config.settings.memory.auto_prune_days
+    if days is None:
         return
     with suppress(KeepthreadError, OSError):
-        if deleted := await persistence.memory.prune(days, daily=True):
+        if deleted := await talk.persistence.prune(days):
             call.warn(pruned(deleted, days))
 
 

@@ -13,6 +13,8 @@ from keepthread.apps.cli.chat.delivery import Delivered, Open, bring_home, deliv
 from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
 from keepthread.errors import Damaged, KeepthreadError, StoreClosed, Unavailable, WrongFormat
 from keepthread.memory.memory import Memory
+from keepthread.memory.owner import OwnerMemory
+from keepthread.protocols import Store, TokenCounter
 from keepthread.types import Message, SessionInfo
 
 AWAY: Final = (Unavailable, Damaged, WrongFormat, StoreClosed, OSError)
@@ -23,7 +25,7 @@ _LAST_TRY: Final = 2.0
 
 
 class Persistence:
-    """A chat's memory; `memory` is the one to use now."""
+    """A chat's memory; `memory` is the one to use now, and it is one owner's."""
 
     def __init__(
         self,
@@ -31,15 +33,19 @@ class Persistence:
         opened: Open,
         offline_files: OfflineFiles | None,
         *,
+        owner: str = "default",
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """Take the store and the offline files; without such files nothing is kept at all."""
+        """Take the store, the offline files and the owner; without files nothing is kept at all."""
         self._address = address
         self._opened = opened
         self._offline_files = offline_files
+        self.owner = owner
+        """Whose chat it is."""
         self.tell = tell
         """Shows a notice to the user."""
         self._memory: Memory | None = None
+        self._owned: OwnerMemory | None = None
         self._offline_file: OfflineFile | None = None
         self._watching: asyncio.Task[None] | None = None
         self._using = asyncio.Lock()
@@ -55,23 +61,41 @@ class Persistence:
         return self.kept and not self.away
 
     @property
-    def memory(self) -> Memory:
-        """Return the memory that keeps the chat now."""
+    def memory(self) -> OwnerMemory:
+        """Return the owner's memory that keeps the chat now; another object after a change."""
+        assert self._owned is not None, "it was not begun"
+        return self._owned
+
+    @property
+    def store(self) -> Store:
+        """Return the store that keeps the chat now, for what is written to and read from files."""
+        return self._whole.store
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Return what counts tokens."""
+        return self._whole.counter
+
+    @property
+    def _whole(self) -> Memory:
         assert self._memory is not None, "it was not begun"
         return self._memory
+
+    def _use(self, memory: Memory) -> None:
+        self._memory, self._owned = memory, memory.for_owner(self.owner)
 
     async def begin(self) -> None:
         """Open the store and deliver what earlier chats left, or say why that is impossible."""
         if self._offline_files is None:
-            self._memory = await self._opened("ram://")
+            self._use(await self._opened("ram://"))
             return
         try:
-            self._memory = await self._opened(self._address)
+            self._use(await self._opened(self._address))
         except AWAY as error:
             await self._go_aside(error)
             return
         with suppress(*AWAY):
-            await bring_home(self._offline_files, self._opened, self._memory, self.tell)
+            await bring_home(self._offline_files, self._opened, self._whole, self.tell)
 
     async def close(self) -> None:
         """Deliver what can be delivered, and close."""
@@ -85,6 +109,14 @@ class Persistence:
             await self._memory.close()
         if self._offline_file:
             self._offline_file.leave()
+
+    async def idle(self) -> None:
+        """Wait until the background work is done."""
+        await self._whole.idle()
+
+    async def prune(self, days: int) -> int:
+        """Delete idle sessions of all owners once a day; return how many."""
+        return await self._whole.admin.prune(days, daily=True) if self.stores_now else 0
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[None]:
@@ -112,7 +144,6 @@ class Persistence:
     async def _copy(self, session: SessionInfo, said: Sequence[Message]) -> None:
         other = await self.memory.session(
             session.id,
-            owner=session.owner,
             system_prompt=session.system_prompt,
             title=None if session.title_seq else session.title,
         )
@@ -127,10 +158,9 @@ class Persistence:
         if self._memory is not None:
             with suppress(*AWAY):
                 await self._memory.close()
-        self._memory = None if self._offline_file else await self._in_file()
-        self.kept = self._memory is not None
-        if self._memory is None:
-            self._memory = await self._opened("ram://")
+        in_file = None if self._offline_file else await self._in_file()
+        self.kept = in_file is not None
+        self._use(in_file or await self._opened("ram://"))
         where = "in a file until it is back" if self.kept else "nowhere but in this program"
         self.tell(f"memory is away: {self.away}; what is said is kept {where}")
         if self._watching is None or self._watching.done():
@@ -181,19 +211,20 @@ class Persistence:
                 await store.close()
                 self._refused(done.failed)
                 return done.messages
-            await self.memory.close()
+            await self._whole.close()
             if self._offline_file:
                 self._offline_file.remove()
-            self._memory, self._offline_file, self.away, self.kept = store, None, "", True
+            self._use(store)
+            self._offline_file, self.away, self.kept = None, "", True
         self.tell(f"memory is back: {done.messages:,} messages were brought home")
         return done.messages
 
     async def _deliver(self, store: Memory) -> Delivered:
         """Deliver the file of this chat, and what is kept in this process since it failed."""
         if self.kept or self._offline_file is None:
-            return await deliver(self.memory, store, self._offline_file)
+            return await deliver(self._whole, store, self._offline_file)
         file = await deliver_file(self._offline_file, self._opened, store)
-        rest = await deliver(self.memory, store)
+        rest = await deliver(self._whole, store)
         if file.failed and not rest.failed:  # the chat itself is home; a later one tries the file
             self.tell(
                 f"{self._offline_file.path} cannot be delivered: {file.failed}; it is kept there"
@@ -213,8 +244,12 @@ class Persistence:
         self._reason = reason
 
     async def before_forget(self, **forget: Any) -> None:
-        """Deliver what other chats keep in files, or ask them to forget it too."""
+        """Deliver what other chats keep in files, or ask them to forget it too.
+
+        It takes what `OwnerMemory.forget` takes.
+        """
         if self._offline_files is not None:
+            request = {**forget, "owner": self.owner}
             await bring_home(
-                self._offline_files, self._opened, self.memory, self.tell, forget=forget
+                self._offline_files, self._opened, self._whole, self.tell, forget=request
             )

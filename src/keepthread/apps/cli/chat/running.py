@@ -32,7 +32,7 @@ async def run(
         return await _at_terminal(call, wanted, environ, signals)
     talk = talk_of(call.config, wanted, environ, call.warn)
     answering = _answering(call, talk, environ, call.warn)
-    opening = asyncio.create_task(begin(call, talk, wanted, call.warn))
+    opening = asyncio.create_task(begin(talk, wanted, call.warn))
     markdown = call.config.settings.chat.markdown
     drawing = Parts(
         lambda: Plain(_nothing) if call.json else drawing_of(environ, markdown=markdown)
@@ -72,7 +72,7 @@ async def _at_terminal(
     )
     if shown := answering.tools or answering.orchestrator:
         shown.display = person
-    opening = asyncio.create_task(begin(call, talk, wanted, person.tell))
+    opening = asyncio.create_task(begin(talk, wanted, person.tell))
     try:
         with show_warnings(person.tell):
             return await person.chat(chat, opening)

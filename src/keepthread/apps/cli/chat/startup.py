@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from keepthread.apps.cli.chat.offline_files import offline_files_of
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.apps.cli.chat.talk import Talk
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import find_session
 from keepthread.apps.cli.settings.load import Config
 from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.errors import Unavailable
@@ -100,22 +100,20 @@ def talk_of(
         return Memory.open(address, timeout=TIMEOUT, counter=counter, **arguments())
 
     offline_files = offline_files_of(config, environ) if settings.memory.enabled else None
+    owner = settings.memory.owner
     return Talk(
-        Persistence(settings.address, opened, offline_files, tell=tell),
+        Persistence(settings.address, opened, offline_files, owner=owner, tell=tell),
         model,
-        owner=settings.memory.owner,
         system=settings.chat.system or "",
         id=wanted.resume or wanted.session or "",
     )
 
 
-async def begin(
-    call: Call, talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]
-) -> None:
+async def begin(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]) -> None:
     """Open the memory, find the session that is wanted, and say what differs from it."""
     await talk.persistence.begin()
     try:
-        await _find(call, talk, wanted, tell)
+        await _find(talk, wanted, tell)
         found = await talk.known_session()
         if found is not None and wanted.system is not None:
             await found.update(system_prompt=wanted.system)
@@ -124,18 +122,16 @@ async def begin(
         tell(f"the session could not be looked up: {error}")
 
 
-async def _find(
-    call: Call, talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]
-) -> None:
+async def _find(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]) -> None:
     memory, away = talk.persistence.memory, talk.persistence.away
     if wanted.latest:
-        found = [] if away else await memory.list_sessions(owner=talk.owner, limit=1)
+        found = None if away else await memory.list_sessions(limit=1)
         if found:
             talk.move(found[0].id)
         else:
             tell("no earlier session can be seen now; this is a new one" if away else _NONE_YET)
     elif wanted.resume and not away:
-        await call.session(memory, wanted.resume, owner=talk.owner)
+        await find_session(memory, wanted.resume)
 
 
 _NONE_YET: Final = "there is no earlier session; this is a new one"

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.context.context import Context
-from keepthread.errors import KeepthreadError, ModelCut, ModelError, SessionGone
+from keepthread.errors import (
+    KeepthreadError,
+    ModelCut,
+    ModelError,
+    SessionGone,
+    SessionNotFound,
+)
 from keepthread.memory.session import Session
 from keepthread.memory.turn import Turn
 from keepthread.protocols import ChatModel
@@ -18,7 +24,7 @@ from keepthread.stores.codec import new_id
 from keepthread.types import JSON, Message, Reply, SessionInfo, Usage
 
 if TYPE_CHECKING:
-    from keepthread.memory.memory import Memory
+    from keepthread.memory.owner import OwnerMemory
 
 Answering: TypeAlias = Callable[[Turn, Context], AsyncIterator[str | Reply]]
 """Finds the answer to a turn: pieces of it, and at the end the whole."""
@@ -56,14 +62,12 @@ class Talk:
         persistence: Persistence,
         model: ChatModel,
         *,
-        owner: str = "default",
         system: str = "",
         id: str = "",
     ) -> None:
         """Begin a new session, or with an id that one; it is made when something is said."""
         self.persistence = persistence
         self.model = model
-        self.owner = owner
         self.system = system
         self.id = id or new_session_id()
         self.answering: Answering = self._by_model
@@ -76,7 +80,7 @@ class Talk:
         """The latest question, if nothing came of it."""
         self._said: list[Message] = []
         self._session: Session | None = None
-        self._home: Memory | None = None
+        self._home: OwnerMemory | None = None
         self._stopped = asyncio.Event()
 
     # --- the session ---
@@ -85,16 +89,17 @@ class Talk:
         """Return the session in the current memory; it is created if it is missing."""
         memory = self.persistence.memory
         if self._session is None or self._home is not memory:
-            self._session = await memory.session(
-                self.id, owner=self.owner, system_prompt=self.system or None
-            )
+            self._session = await memory.session(self.id, system_prompt=self.system or None)
             self._home = memory
         return self._session
 
     async def known_session(self) -> Session | None:
         """Return the session if it exists already."""
-        found = await self.persistence.memory.store.get_session(self.id)
-        return None if found is None or found.forgotten else await self.session()
+        try:
+            await self.persistence.memory.get_session(self.id)
+        except SessionNotFound:
+            return None
+        return await self.session()
 
     def move(self, id: str) -> None:
         """Continue in another session."""
@@ -178,7 +183,8 @@ class Talk:
         self._session = None
 
     def _info(self) -> SessionInfo:
-        return SessionInfo(id=self.id, owner=self.owner, system_prompt=self.system or None)
+        owner = self.persistence.owner
+        return SessionInfo(id=self.id, owner=owner, system_prompt=self.system or None)
 
     def _by_model(self, _: Turn, context: Context) -> AsyncIterator[str | Reply]:
         return self.model.stream(context.messages, system=context.system)

@@ -22,7 +22,7 @@ from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import KeepthreadError, ModelCut, ModelError
-from keepthread.memory.memory import DAY
+from keepthread.memory.admin import DAY
 from keepthread.types import Message, SessionInfo
 
 if TYPE_CHECKING:
@@ -100,9 +100,7 @@ class Terminal:
         return self._signals.status
 
     async def _talk(self) -> None:
-        self._history = InputHistory(
-            self._chat.talk.persistence, self._chat.talk.owner, self._opened
-        )
+        self._history = InputHistory(self._chat.talk.persistence, self._opened)
         self._history.read()
         await self._look()
         self._greet()
@@ -234,7 +232,7 @@ class Terminal:
 
     def _load_counter(self) -> None:
         """Have tokens counted from now on without a wait; elsewhere than in the loop."""
-        _ = self._chat.talk.persistence.memory.counter.name
+        _ = self._chat.talk.persistence.counter.name
 
     @property
     def _markdown(self) -> bool:
@@ -331,7 +329,7 @@ class Terminal:
             with suppress(KeepthreadError, OSError):
                 await self._prune()
                 # The first context of a process is slow; what it needs is loaded by a search.
-                await talk.persistence.memory.search(talk.id, owner=talk.owner, limit=1)
+                await talk.persistence.memory.search(talk.id, limit=1)
             await self._tell_waiting()
 
     async def _tell_waiting(self) -> None:
@@ -343,13 +341,12 @@ class Terminal:
 
     async def _prune(self) -> None:
         days = self._chat.config.settings.memory.auto_prune_days
-        persistence = self._chat.talk.persistence
-        if days is None or persistence.away or not persistence.kept:
+        if days is None:
             return
         session = await self._chat.talk.known_session()
         if session and session.info.updated_at < time.time() - days * DAY:
             return  # it could not be marked as used, and would be among them
-        if deleted := await persistence.memory.prune(days, daily=True):
+        if deleted := await self._chat.talk.persistence.prune(days):
             self.tell(pruned(deleted, days))
 
 

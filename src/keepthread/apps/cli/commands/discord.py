@@ -26,7 +26,8 @@ from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.apps.discord.conversations import Talks
 from keepthread.apps.discord.types import AnswerFunction, DiscordQuestion, Rules
 from keepthread.errors import InvalidInput, KeepthreadError, ModelRefused
-from keepthread.memory.memory import DAY, Memory
+from keepthread.memory.admin import DAY, Admin
+from keepthread.memory.memory import Memory
 from keepthread.memory.turn import Turn
 from keepthread.orchestrator import (
     Agent,
@@ -181,7 +182,7 @@ async def run(
         call.say(f"{model.name} answers; {_kept(settings)}")
         signals.listen()
         serving = asyncio.create_task(bot.serve(token))
-        pruning = asyncio.create_task(_prune(memory, settings.memory, call.say))
+        pruning = asyncio.create_task(_prune(memory.admin, settings.memory, call.say))
         with _told(call.warn), signals.during(serving.cancel), suppress(asyncio.CancelledError):
             await serving
         pruning.cancel()
@@ -196,11 +197,11 @@ def _guarded(
     return [gate.guard(each, servers.sources[each.tool.name]) for each in servers.tools]
 
 
-async def _prune(memory: Memory, settings: MemorySettings, tell: Callable[[str], object]) -> None:
+async def _prune(admin: Admin, settings: MemorySettings, tell: Callable[[str], object]) -> None:
     """Delete idle sessions once a day, if the settings say so."""
     while (days := settings.auto_prune_days) is not None:
         with suppress(KeepthreadError, OSError):
-            if deleted := await memory.prune(days, daily=True):
+            if deleted := await admin.prune(days, daily=True):
                 tell(pruned(deleted, days))
         await asyncio.sleep(DAY)
 

@@ -1,7 +1,7 @@
 """Commands that write whole stores: export, backup."""
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,11 @@ from keepthread.apps.cli.commands.maintenance import behind
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
-from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
-from keepthread.interchange.export import Exported, id_of
+from keepthread.errors import InvalidInput, SessionGone
+from keepthread.interchange.export import Exported, name_of
 from keepthread.interchange.export import export as export_lines
 from keepthread.interchange.files import JSONL, MARKDOWN
-from keepthread.interchange.transcripts import transcript_name, write_transcript
+from keepthread.interchange.transcripts import id_in_a_name, transcript_name, write_transcript
 from keepthread.protocols import Progress, Store
 from keepthread.stores.front import every_session
 from keepthread.stores.private_files import private_file
@@ -40,7 +40,10 @@ async def export(
         ),
     ] = None,
     owner: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only what belongs to this owner.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only this owner's; of named sessions, else memory.owner."
+        ),
     ] = None,
     form: Annotated[
         str | None,
@@ -63,10 +66,11 @@ async def export(
     if to and (output or form == JSONL):
         raise InvalidInput("--to writes Markdown files into a folder: leave out -o and --format")
     async with call.memory() as memory:
-        for name in sessions or ():
-            await call.session(memory, name)
+        named = [(await call.session(memory, name, owner)).info for name in sessions or ()]
+        owner = named[0].owner if named else owner
         if to or form == MARKDOWN:
-            chosen = await _chosen(memory.store, sessions or (), owner)
+            chosen = list({each.key: each for each in named}.values())
+            chosen = chosen or [each async for each in _talks(memory.store, owner)]
             return await _transcripts(call, memory.store, chosen, to, output)
         with writing(output) as write, _progress(call, output) as progress:
             done = await export_lines(
@@ -85,15 +89,17 @@ async def _transcripts(
             f"{len(chosen):,} sessions would be written: name one of them, or give --to FOLDER"
         )
     done = Exported(damaged=[])
+    taken: set[str] = set()
     total = sum(session.messages for session in chosen)
     with _progress(call, to or output) as progress:
         for session in chosen:
             if session.state == "damaged":
-                done.damaged.append(f"the record of session {id_of(session)!r}, so it is left out")
+                id = (await name_of(store, session)).id
+                done.damaged.append(f"the record of session {id!r}, so it is left out")
                 continue
             tell = behind(done.messages, total, progress)
             try:
-                with writing(_file(to, session) if to else output) as write:
+                with writing(_file(to, session, taken) if to else output) as write:
                     one = await write_transcript(store, session, write, progress=tell)
             except SessionGone:
                 if to is None:  # it is the one that was asked for
@@ -114,24 +120,21 @@ def _progress(call: Call, where: Path | None) -> AbstractContextManager[Progress
     return call.progress("Exporting", "messages")
 
 
-async def _chosen(store: Store, names: Sequence[str], owner: str | None) -> list[SessionInfo]:
-    """Return the named sessions, or all that people talked in, of an owner if one is given."""
-    if names:
-        found = [await store.get_session(name) for name in dict.fromkeys(names)]
-        chosen = [session for session in found if session and owner in (None, session.owner)]
-        if len(chosen) < len(found):
-            raise SessionNotFound(f"not all of these sessions are of {owner!r}")
-        return chosen
-    return [
-        session
-        async for session in every_session(store)
-        if session.ready and session.kind != "delegate" and owner in (None, session.owner)
-    ]
+async def _talks(store: Store, owner: str | None) -> AsyncIterator[SessionInfo]:
+    """Yield all sessions that people talked in, of an owner if one is given."""
+    async for session in every_session(store):
+        if session.ready and session.kind != "delegate" and owner in (None, session.owner):
+            yield session
 
 
-def _file(folder: Path, session: SessionInfo) -> Path:
+def _file(folder: Path, session: SessionInfo, taken: set[str]) -> Path:
+    """Return a new file for a session; one whose name is taken is in a folder of its owner."""
+    name = transcript_name(session)
+    if name in taken:  # two owners have a session of this id
+        folder /= id_in_a_name(session.owner)
+    taken.add(name)
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / transcript_name(session)
+    return folder / name
 
 
 def _tell(call: Call, done: Exported, where: Path | None) -> None:

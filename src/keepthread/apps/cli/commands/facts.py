@@ -13,7 +13,7 @@ import typer
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
-from keepthread.memory.memory import Memory
+from keepthread.protocols import Store
 from keepthread.schema import to_json
 from keepthread.stores.private_files import private_file
 from keepthread.stores.validation import check_id
@@ -54,7 +54,10 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
         list[str] | None,
         typer.Argument(metavar="ARGUMENT", help="A fact's text, keys, words, or a file."),
     ] = None,
-    owner: Annotated[str, typer.Option(metavar="NAME", help="Whose facts.")] = "default",
+    owner: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose facts; else the setting memory.owner."),
+    ] = None,
     every: Annotated[
         bool,
         typer.Option("--all", help="List also what was replaced, has ended or will hold later."),
@@ -101,16 +104,16 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
     text = {name: each for name, each in named.items() if each is not None}
     given = _Given(words or (), every, text, many, output, prune, agent)
     async with call.memory() as memory:
-        book = memory.facts(owner)
-        await run(_Run(call, memory, book), given)
+        book = memory.for_owner(call.owner if owner is None else owner).facts
+        await run(_Run(call, book, memory.store), given)
 
 
 class _Run(NamedTuple):
     """One call of the command, on an owner's facts."""
 
     call: Call
-    memory: Memory
     book: "Facts"
+    store: Store
 
     # --- looking ---
 
@@ -122,7 +125,7 @@ class _Run(NamedTuple):
         if found or self.call.json:
             self._show(found)
             return
-        owners = [name for name in await self.memory.store.owners() if name != self.book.owner]
+        owners = [name for name in await self.store.owners() if name != self.book.owner]
         hint = f"; there is {', '.join(owners[:5])}: --owner NAME" if owners else ""
         self.call.say(f"Nothing is known of {self.book.owner}{hint}")
 

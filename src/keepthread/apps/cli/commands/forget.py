@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keepthread.apps.cli.chat.delivery import bring_home
+from keepthread.apps.cli.chat.delivery import bring_home, forget_as_asked
 from keepthread.apps.cli.chat.offline_files import offline_files_of
 from keepthread.apps.cli.commands.search import seconds
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import Call, OwnerOption
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.memory.memory import Memory, Opening
@@ -64,12 +64,13 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
     """Erase messages, their copies and all that was made from them, for ever.
 
     A message must match all the options given. Exits with 1 if a file still holds some of it.
-    `keepthread delete SESSION` removes a session and keeps the facts.
+    Without --owner it covers all owners; a session is one of --owner or of the setting
+    memory.owner. `keepthread delete SESSION` removes a session and keeps the facts.
     """
     chosen: dict[str, Any] = {
         "session": session,
         "message": message,
-        "owner": owner,
+        "owner": call.owner if owner is None and session is not None else owner,
         "author": author,
         "source": source,
         "since": seconds(since, "--since"),
@@ -80,9 +81,9 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
     async with call.memory() as memory:
         await _bring_home(call, memory)
         if session is not None:
-            await call.session(memory, session)  # names the nearest if there is none
+            await call.session(memory, session, owner)  # names the nearest if there is none
         with call.progress("Looking", "messages"):
-            receipt = await memory.forget(**chosen, dry_run=True)
+            receipt = await forget_as_asked(memory, chosen, dry_run=True)
         if not dry_run:
             if not receipt.any:
                 call.say("There is nothing to forget")
@@ -92,7 +93,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
                 return 0
             stayed = await _bring_home(call, memory, forget=chosen)
             with call.progress("Forgetting", "messages") as progress:
-                receipt = await memory.forget(**chosen, progress=progress)
+                receipt = await forget_as_asked(memory, chosen, progress=progress)
             receipt = replace(receipt, residues=(*receipt.residues, *map(_residue, stayed)))
     if not call.json:
         _show(receipt)
@@ -144,6 +145,7 @@ def _agreed(call: Call, planned: "Receipt") -> bool:
 async def delete(
     call: Call,
     session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
+    owner: OwnerOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a session with its messages, and keep facts and forks.
@@ -153,11 +155,11 @@ async def delete(
     """
     async with call.memory() as memory:
         await _bring_home(call, memory)
-        found = (await call.session(memory, session)).info
+        found = (await call.session(memory, session, owner)).info
         if not yes and not _agreed_to_delete(call, found.id, found.messages):
             call.say("Nothing was deleted")
             return
-        await memory.delete_session(found.id)
+        await memory.for_owner(found.owner).delete_session(found.id)
     if call.json:
         call.write({"deleted": found.id, "messages": found.messages})
     call.say(f"Deleted session {found.id}, {found.messages:,} messages; facts stay")

@@ -214,7 +214,7 @@ async def seed_session(
             session,
             folder,
             last=LAST if last is None else last,
-            owner=owner,
+            owner=call.owner if owner is None else owner,
             counter=counter,
         )
     if call.json:
@@ -238,7 +238,9 @@ async def import_file(
     ] = "",
     owner: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose they are; else default."),
+        typer.Option(
+            metavar="NAME", help="Whose they are; else default, of a folder memory.owner."
+        ),
     ] = None,
     branches: Annotated[
         bool, typer.Option("--branches", help="Keep edited and repeated questions as forks.")

@@ -13,8 +13,10 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.wiring import current_counter, embedder_of, model_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
 from keepthread.memory import history as branching
-from keepthread.memory.memory import DAY, Memory
+from keepthread.memory.admin import DAY, Admin
+from keepthread.memory.memory import Memory
 from keepthread.memory.options import Options
+from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.summaries import Compaction
 from keepthread.models.summarizers import ByModel
 from keepthread.protocols import Progress
@@ -45,7 +47,7 @@ async def prune(
             return
         if old:
             with call.progress("Deleting", "sessions") as progress:
-                pruned = await memory.prune(days, progress=progress)
+                pruned = await memory.admin.prune(days, progress=progress)
     if call.json:
         call.write({"pruned": pruned, "left": count - pruned})
     call.say(f"Deleted {pruned:,} of {count:,} sessions")
@@ -67,7 +69,7 @@ async def verify(call: Call) -> int:
     """
     async with call.memory() as memory:
         with call.progress("Verifying", "messages") as progress:
-            found = await memory.verify(progress=progress)
+            found = await memory.admin.verify(progress=progress)
     if call.json:
         call.write(to_json(found))
     else:
@@ -119,10 +121,10 @@ async def index(
     embedder = embedder_of(call.config.settings.embedder, os.environ)
     embedded = 0
     async with call.memory() as memory:
-        read = await _read_on(call, "Reading", memory, owner)
+        read = await _read_on(call, "Reading", _part(memory, owner))
         if embedder:
             with_vectors = Memory(memory.store, Options(counter=memory.counter, embedder=embedder))
-            embedded = await _read_on(call, "Embedding", with_vectors, owner)
+            embedded = await _read_on(call, "Embedding", _part(with_vectors, owner))
     name = embedder.name if embedder else None
     if call.json:
         call.write({"read": read, "embedder": name, "embedded": embedded})
@@ -133,7 +135,12 @@ async def index(
         call.say("No vectors were made: the settings name no embedder")
 
 
-async def _read_on(call: Call, label: str, memory: Memory, owner: str | None) -> int:
+def _part(memory: Memory, owner: str | None) -> Admin | OwnerMemory:
+    """Return the part of a memory that is one owner's, or all of it."""
+    return memory.admin if owner is None else memory.for_owner(owner)
+
+
+async def _read_on(call: Call, label: str, memory: Admin | OwnerMemory) -> int:
     """Read on with a bar, and return how many messages that took."""
     done = 0
     with call.progress(label, "messages") as progress:
@@ -144,7 +151,7 @@ async def _read_on(call: Call, label: str, memory: Memory, owner: str | None) ->
             if progress:
                 progress(now, total)
 
-        await memory.index(owner=owner, progress=tell)
+        await memory.index(progress=tell)
     return done
 
 
@@ -154,6 +161,13 @@ async def compact(
         list[str] | None, typer.Argument(metavar="SESSION", help="The ids of sessions.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Compact every session.")] = False,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Whose sessions; else memory.owner, and with --all those of all owners.",
+        ),
+    ] = None,
 ) -> None:
     """Compact old turns into summaries, and keep every message.
 
@@ -165,13 +179,13 @@ async def compact(
     counter = current_counter(call)
     async with call.memory() as opened, _compaction(call) as compaction:
         memory = Memory(opened.store, Options(counter=counter, compaction=compaction))
-        chosen = await _chosen(call, memory, sessions or ())
+        chosen = await _chosen(call, memory, sessions or (), owner)
         total, passed, compactions, refused = sum(each.turns for each in chosen), 0, 0, 0
         with call.progress("Compaction", "turns") as progress:
             for each in chosen:
                 # For one session it shows the turns that are due, for many the sessions done.
                 tell = behind(passed, total, progress) if len(chosen) > 1 else progress
-                done = await _compact(memory, each.id, tell)
+                done = await _compact(memory.for_owner(each.owner), each.id, tell)
                 compactions, refused = compactions + done[0], refused + done[1]
                 passed += each.turns
                 if progress and len(chosen) > 1:
@@ -183,18 +197,21 @@ async def compact(
         call.warn(f"{refused:,} times the model failed or said too much, and the program shortened")
 
 
-async def _chosen(call: Call, memory: Memory, names: Sequence[str]) -> list[SessionInfo]:
-    """Return the named sessions, or all that people talked in."""
+async def _chosen(
+    call: Call, memory: Memory, names: Sequence[str], owner: str | None
+) -> list[SessionInfo]:
+    """Return the named sessions, or all that people talked in, of an owner if one is given."""
     if names:
-        return [(await call.session(memory, name)).info for name in dict.fromkeys(names)]
+        return [(await call.session(memory, name, owner)).info for name in dict.fromkeys(names)]
     return [
         session
         async for session in every_session(memory.store)
         if session.ready and session.state == "live" and session.kind != "delegate"
+        if owner in (None, session.owner)
     ]
 
 
-async def _compact(memory: Memory, id: str, progress: Progress | None) -> tuple[int, int]:
+async def _compact(memory: OwnerMemory, id: str, progress: Progress | None) -> tuple[int, int]:
     """Compact a session; return the number of compactions and of failures of the model."""
     with suppress(SessionNotFound, SessionGone):  # deleted in the meantime
         session = await memory.get_session(id)

@@ -20,7 +20,10 @@ async def search(
         str | None, typer.Option(metavar="NAME", help="Only in this owner's sessions.")
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="Only in this session.")
+        str | None,
+        typer.Option(
+            metavar="SESSION", help="Only in this session, of --owner or the setting memory.owner."
+        ),
     ] = None,
     since: Annotated[
         str | None,
@@ -37,22 +40,25 @@ async def search(
 ) -> None:
     """Find the messages that bear most on a question, in every session or some.
 
-    The best come first. Messages written since the last search are indexed first.
+    Without --owner and --session, those of all owners are searched. The best come first. Messages
+    written since the last search are indexed first.
     """
     async with call.memory() as memory:
         if session is not None:
-            await call.session(memory, session)  # names the nearest if there is none
+            # It names the nearest if there is none.
+            owner = (await call.session(memory, session, owner)).owner
+        filters: dict[str, Any] = {
+            "since": seconds(since, "--since"),
+            "until": seconds(until, "--until"),
+            "roles": cast("list[Role] | None", role),
+            "limit": limit,
+        }
         with call.progress("Reading", "messages") as progress:
-            hits = await memory.search(
-                query,
-                owner=owner,
-                session=session,
-                since=seconds(since, "--since"),
-                until=seconds(until, "--until"),
-                roles=cast("list[Role] | None", role),
-                limit=limit,
-                progress=progress,
-            )
+            if owner is None:
+                hits = await memory.admin.search(query, **filters, progress=progress)
+            else:
+                owned = memory.for_owner(owner)
+                hits = await owned.search(query, session=session, **filters, progress=progress)
     if not call.json:
         call.screen.hits(hits)
         return
@@ -77,6 +83,7 @@ def _plain(hit: "Hit") -> dict[str, Any]:
     message = hit.message
     return {
         "session": hit.session,
+        "owner": hit.owner,
         "seq": message.seq,
         "id": message.id,
         "role": message.role,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import Call, OwnerOption
 from keepthread.interchange.schema import message_to_json, session_to_json
 
 
@@ -20,7 +20,8 @@ async def sessions(
     Delegates are left out, and what is still being filled.
     """
     async with call.memory() as memory:
-        found = await memory.list_sessions(owner=owner, limit=limit)
+        lists = memory.admin if owner is None else memory.for_owner(owner)
+        found = await lists.list_sessions(limit=limit)
     if not call.json:
         call.screen.sessions(found)
         return
@@ -32,12 +33,12 @@ async def sessions(
 async def show(
     call: Call,
     session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
+    owner: OwnerOption = None,
     after: Annotated[int, typer.Option(min=0, metavar="N", help="Start after this position.")] = 0,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show up to N messages.")] = 100,
 ) -> None:
     """Show a session's messages, oldest first, hidden ones included."""
-    async with call.memory() as memory:
-        found = await call.session(memory, session)
+    async with call.open_session(session, owner) as found:
         messages = await found.messages(after=after, limit=limit)
     if not call.json:
         call.screen.transcript(found.info, messages)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import Call, OwnerOption
 from keepthread.apps.cli.report_types import ContextReport
 from keepthread.apps.cli.wiring import context_options, current_counter
 from keepthread.context.diff import difference
@@ -20,6 +20,7 @@ async def why(
         int | None,
         typer.Argument(min=1, metavar="N", help="A context that was kept, 1 the newest."),
     ] = None,
+    owner: OwnerOption = None,
     diff: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Compare with the one kept under N.")
     ] = None,
@@ -47,8 +48,7 @@ async def why(
     if not number:
         settings, counter = call.config.settings, current_counter(call)
         options = context_options(settings, counter, _known(strategy))
-    async with call.memory(options=options) as memory:
-        found = await call.session(memory, session)
+    async with call.open_session(session, owner, options=options) as found:
         before = await _kept(found, diff) if diff else None
         if number:
             drawn = await _kept(found, number)

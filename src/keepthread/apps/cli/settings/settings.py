@@ -73,7 +73,7 @@ class MemorySettings:
         variable="KEEPTHREAD_STORE",
     )
     tenant: str = setting("default", NAME, "The tenant inside the store.", flag="--tenant")
-    owner: str = setting("default", NAME, "Whose conversations are begun.")
+    owner: str = setting("default", NAME, "Whose chats, facts and named sessions are meant.")
     max_history_tokens: int = setting(
         4096, whole(1), "How many tokens the model is shown at most: the budget of the view `chat`."
     )

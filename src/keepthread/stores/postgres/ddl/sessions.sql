@@ -60,7 +60,7 @@ BEGIN
     ) VALUES (
         keepthread.next_of('keepthread.places'), 0, _created_at, '-infinity', _tenant, _kind, _ready, _id, _owner,
         '', '', _details
-    ) ON CONFLICT (id, tenant) WHERE sid > 0 DO NOTHING
+    ) ON CONFLICT (id, owner, tenant) WHERE sid > 0 DO NOTHING
     RETURNING sid INTO place;
     PERFORM keepthread.seal_session(_tenant, place), keepthread.touch(_tenant, place, _active_at);
     RETURN place;
@@ -138,7 +138,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION keepthread.session_by_id(_tenant integer, _id bytea)
+CREATE FUNCTION keepthread.session_by_id(_tenant integer, _owner bytea, _id bytea)
 RETURNS SETOF keepthread.session
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -146,8 +146,8 @@ BEGIN
     RETURN QUERY
         SELECT d.* FROM (
             SELECT * FROM keepthread.sessions
-            WHERE tenant = _tenant AND id BETWEEN _id AND _id AND sid > 0
-            ORDER BY id LIMIT 1
+            WHERE tenant = _tenant AND id BETWEEN _id AND _id AND owner BETWEEN _owner AND _owner AND sid > 0
+            ORDER BY id, owner LIMIT 1
         ) s, keepthread.described(s::keepthread.sessions) d;
 END
 $$;
@@ -163,24 +163,40 @@ BEGIN
 END
 $$;
 
--- Ready sessions, latest activity first, of one owner or of all.
-CREATE FUNCTION keepthread.latest_sessions(_tenant integer, _owner bytea, _limit bigint)
-RETURNS SETOF keepthread.session
+-- Ready sessions of one owner or of all: the latest activity before a position first, or, if `_up`, the
+-- earliest after it.
+CREATE FUNCTION keepthread.list_sessions(
+    _tenant integer, _owner bytea, _at double precision, _sid bigint, _up boolean, _limit bigint
+) RETURNS SETOF keepthread.session
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    IF _owner IS NULL THEN
+    IF _owner IS NULL AND _up THEN
         RETURN QUERY
             SELECT d.* FROM (
                 SELECT * FROM keepthread.sessions
-                WHERE tenant = _tenant AND ready AND kind <> 2
+                WHERE tenant = _tenant AND ready AND kind <> 2 AND (active_at, sid) > (_at, _sid)
+                ORDER BY active_at, sid LIMIT _limit
+            ) s, keepthread.described(s::keepthread.sessions) d;
+    ELSIF _owner IS NULL THEN
+        RETURN QUERY
+            SELECT d.* FROM (
+                SELECT * FROM keepthread.sessions
+                WHERE tenant = _tenant AND ready AND kind <> 2 AND (active_at, sid) < (_at, _sid)
                 ORDER BY active_at DESC, sid DESC LIMIT _limit
+            ) s, keepthread.described(s::keepthread.sessions) d;
+    ELSIF _up THEN
+        RETURN QUERY
+            SELECT d.* FROM (
+                SELECT * FROM keepthread.sessions
+                WHERE tenant = _tenant AND owner BETWEEN _owner AND _owner AND ready AND kind <> 2 AND (active_at, sid) > (_at, _sid)
+                ORDER BY owner, active_at, sid LIMIT _limit
             ) s, keepthread.described(s::keepthread.sessions) d;
     ELSE
         RETURN QUERY
             SELECT d.* FROM (
                 SELECT * FROM keepthread.sessions
-                WHERE tenant = _tenant AND owner BETWEEN _owner AND _owner AND ready AND kind <> 2
+                WHERE tenant = _tenant AND owner BETWEEN _owner AND _owner AND ready AND kind <> 2 AND (active_at, sid) < (_at, _sid)
                 ORDER BY owner DESC, active_at DESC, sid DESC LIMIT _limit
             ) s, keepthread.described(s::keepthread.sessions) d;
     END IF;

@@ -54,7 +54,7 @@ CREATE TABLE keepthread.sessions (
     PRIMARY KEY (tenant, sid)
 ) WITH (fillfactor = 80);
 
-CREATE UNIQUE INDEX sessions_by_id ON keepthread.sessions (id, tenant) WHERE sid > 0;
+CREATE UNIQUE INDEX sessions_by_id ON keepthread.sessions (id, owner, tenant) WHERE sid > 0;
 CREATE INDEX sessions_by_activity ON keepthread.sessions (tenant, active_at, sid)
     WHERE ready AND kind <> 2;
 CREATE INDEX sessions_by_owner ON keepthread.sessions (tenant, owner, active_at, sid)

@@ -59,7 +59,8 @@ SELECT CASE WHEN length(m.id) = 16 THEN encode(m.id, 'hex')
        m.seq,
        m.turn,
        m.tokens,
-       e.extra ->> 'author' AS author
+       e.extra ->> 'author' AS author,
+       keepthread.readable(s.owner) AS owner
 FROM keepthread.messages m
 JOIN keepthread.sessions s ON s.tenant = m.tenant AND s.sid = m.sid
 CROSS JOIN LATERAL (SELECT keepthread.readable_json(nullif(m.extra, ''::bytea)) AS extra) e

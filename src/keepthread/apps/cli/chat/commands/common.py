@@ -9,10 +9,8 @@ from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.context.hidden import HiddenRanges
 from keepthread.errors import InvalidInput
-from keepthread.memory.material import marks_of
 from keepthread.memory.session import Session
-from keepthread.stores.kinds import MARKS
-from keepthread.types import Message, Scope
+from keepthread.types import Message
 
 _PAGE: Final = 50
 _BRIEF: Final = 60
@@ -35,33 +33,27 @@ def parse_path(rest: str) -> Path:
     return Path(rest[1:-1] if quoted else rest).expanduser()
 
 
-async def marks(chat: Chat, session: Session) -> HiddenRanges:
-    """Return what is hidden in a session."""
-    store = chat.talk.persistence.memory.store
-    return marks_of(await store.scan(Scope(session=session.key), MARKS))
-
-
-async def newest(chat: Chat, session: Session, until: Callable[[Message], bool]) -> list[Message]:
+async def newest(session: Session, until: Callable[[Message], bool]) -> list[Message]:
     """Return the visible messages from the latest one of a kind on, or all; oldest first."""
-    store = chat.talk.persistence.memory.store
-    hidden = await marks(chat, session)
+    hidden = HiddenRanges(await session.hidden())
     before = (await session.refresh()).messages + 1
     found: list[Message] = []
     while span := hidden.visible_before(before):
         first, last = span
-        page = await store.tail(session.key, limit=_PAGE, before=last + 1, after=first - 1)
+        after = max(first - 1, last - _PAGE)
+        page = await session.messages(after=after, limit=last - after)
         for message in reversed(page):
             if message.state == "live":
                 found.append(message)
                 if until(message):
                     return found[::-1]
-        before = page[0].seq if page else first
+        before = after + 1
     return found[::-1]
 
 
-async def unanswered(chat: Chat, session: Session) -> Message | None:
+async def unanswered(session: Session) -> Message | None:
     """Return the latest question, if nothing came of it."""
-    found = await newest(chat, session, lambda m: m.role in ("user", "assistant"))
+    found = await newest(session, lambda m: m.role in ("user", "assistant"))
     return found[0] if found and found[0].role == "user" else None
 
 

@@ -1,19 +1,21 @@
 """Commands that show, explain and change what the model sees of a session; the log keeps it all."""
 
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.common import brief, counted, marks, newest, parse_number
+from keepthread.apps.cli.chat.commands.common import brief, counted, newest, parse_number
 from keepthread.apps.cli.chat.talk import VIEW
 from keepthread.apps.cli.report_types import ContextReport
 from keepthread.errors import InvalidInput, MessageNotFound
-from keepthread.memory.material import newest_summary
 from keepthread.memory.session import Session
 from keepthread.types import Message, Summary
 
 if TYPE_CHECKING:
     from keepthread.memory.why_log import Explanation
+
+_SUMMARIES: Final = 1000
+"""Summaries that are looked at; a session keeps far fewer."""
 
 
 async def context(chat: Chat, _: str) -> None:
@@ -77,7 +79,7 @@ async def rewind(chat: Chat, rest: str) -> None:
     wanted = parse_number(rest, 1, what="a number of turns")
     session = await chat.session()
     questions = count(1)
-    gone = await newest(chat, session, lambda m: m.role == "user" and next(questions) == wanted)
+    gone = await newest(session, lambda m: m.role == "user" and next(questions) == wanted)
     asked = [message for message in gone if message.role == "user"]
     if not asked:
         raise InvalidInput("there is nothing to hide: the model is shown nothing of this session")
@@ -102,7 +104,7 @@ async def pin(chat: Chat, rest: str) -> None:
     session = await chat.session()
     if lets_go and not seq:
         raise InvalidInput("which one? write /pin -N; /history shows the positions")
-    message = await (_at(chat, session, seq) if seq else _latest_answer(chat, session))
+    message = await (_at(session, seq) if seq else _latest_answer(session))
     said = f"{message.seq:,}, {brief(message.content)}"
     if not lets_go:
         await session.pin(message.id)
@@ -113,8 +115,8 @@ async def pin(chat: Chat, rest: str) -> None:
         chat.person.say(f"{said}, was not pinned")
 
 
-async def _at(chat: Chat, session: Session, seq: int) -> Message:
-    found = await chat.talk.persistence.memory.store.find(session.key, seqs=[seq])
+async def _at(session: Session, seq: int) -> Message:
+    found = await session.messages(after=seq - 1, limit=1)
     if not found or found[0].state != "live":
         raise MessageNotFound(
             f"there is no message at position {seq}; /history shows the positions"
@@ -122,8 +124,8 @@ async def _at(chat: Chat, session: Session, seq: int) -> Message:
     return found[0]
 
 
-async def _latest_answer(chat: Chat, session: Session) -> Message:
-    found = await newest(chat, session, _is_answer)
+async def _latest_answer(session: Session) -> Message:
+    found = await newest(session, _is_answer)
     if not found or not _is_answer(found[0]):
         raise MessageNotFound("there is no answer to pin yet: ask something, or write /pin N")
     return found[0]
@@ -139,13 +141,13 @@ async def compact(chat: Chat, _: str) -> None:
     session = await chat.session()
     with chat.call.progress("Compaction", "turns") as progress:
         compactions = await session.compact(progress=progress)
-    summary = await _summary(chat, session)
-    stay = chat.talk.persistence.memory.compaction.turns
+    summary = await _summary(session)
+    stay = chat.config.settings.compaction.turns
     due = "" if compactions else f"Nothing is due: the newest {stay} turns stay as they are. "
     if summary is None:
         chat.person.say(f"{due}There is no summary yet")
         return
-    counter = chat.talk.persistence.memory.counter
+    counter = chat.talk.persistence.counter
     short = counter.count(Message(role="user", content=summary.text))
     less = f", {1 - short / summary.tokens:.0%} shorter" if short < summary.tokens else ""
     chat.person.say(
@@ -154,8 +156,12 @@ async def compact(chat: Chat, _: str) -> None:
     )
 
 
-async def _summary(chat: Chat, session: Session) -> Summary | None:
-    store = chat.talk.persistence.memory.store
-    hidden = (await marks(chat, session)).hidden
-    end = (await session.refresh()).messages + 1
-    return await newest_summary(store, session.key, hidden, before=end)
+async def _summary(session: Session) -> Summary | None:
+    """Return the newest summary that covers nothing hidden."""
+    hidden = await session.hidden()
+
+    def is_shown(summary: Summary) -> bool:
+        pairs = ((span, each) for span in summary.spans for each in hidden)
+        return not any(s.first <= h.last and h.first <= s.last for s, h in pairs)
+
+    return next(filter(is_shown, await session.compactions(_SUMMARIES)), None)

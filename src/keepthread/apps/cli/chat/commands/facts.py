@@ -21,16 +21,14 @@ async def search(chat: Chat, rest: str) -> None:
     """Find the messages that bear most on some words, in all your sessions."""
     chat.at_home()
     with chat.call.progress("Reading", "messages") as progress:
-        hits = await chat.talk.persistence.memory.search(
-            rest, owner=chat.talk.owner, progress=progress
-        )
+        hits = await chat.talk.persistence.memory.search(rest, progress=progress)
     chat.person.screen.hits(hits)
 
 
 async def remember(chat: Chat, rest: str) -> None:
     """Note a fact about you that all your sessions know from now on."""
     chat.at_home()
-    fact = await chat.talk.persistence.memory.facts(chat.talk.owner).remember(rest)
+    fact = await chat.talk.persistence.memory.facts.remember(rest)
     key, told, _ = told_of(fact)
     chat.person.say(sanitize(f"Remembered: {told} (`keepthread facts forget {key}` undoes it)"))
 
@@ -52,7 +50,7 @@ async def facts(chat: Chat, rest: str) -> None:
 
 
 async def _list(chat: Chat) -> None:
-    found = await chat.talk.persistence.memory.facts(chat.talk.owner).list()
+    found = await chat.talk.persistence.memory.facts.list()
     if not found:
         chat.person.say("Nothing is known yet; /remember TEXT notes something")
         return
@@ -63,7 +61,7 @@ async def _list(chat: Chat) -> None:
 
 
 async def _confirm(chat: Chat, which: str) -> None:
-    book = chat.talk.persistence.memory.facts(chat.talk.owner)
+    book = chat.talk.persistence.memory.facts
     waiting = [fact for fact in await book.list() if fact.state == "quarantined"]
     if not which and len(waiting) == 1:
         which = waiting[0].key
@@ -90,7 +88,7 @@ def _number(chat: Chat, fact: "Fact") -> str:
 
 async def tell_waiting(chat: Chat, tell: Callable[[str], object]) -> None:
     """Say which facts began to wait for confirmation since this was last looked at."""
-    found = await chat.talk.persistence.memory.facts(chat.talk.owner).list()
+    found = await chat.talk.persistence.memory.facts.list()
     new = [f for f in found if f.state == "quarantined" and f.key not in chat.waiting]
     for fact in new[:_TOLD]:
         number, told = _number(chat, fact), told_of(fact)[1]

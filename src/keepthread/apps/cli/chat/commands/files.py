@@ -33,14 +33,16 @@ async def export(chat: Chat, rest: str) -> None:
     if there and not await chat.person.agrees(asked):
         chat.person.say("Nothing was written")
         return
-    store = chat.talk.persistence.memory.store
+    store = chat.talk.persistence.store
     with (
         _named(file),
         writing(file) as write,
         chat.call.progress("Exporting", "messages") as progress,
     ):
         if file.suffix == _LINES:
-            done = await export_lines(store, write, sessions=[info.id], progress=progress)
+            done = await export_lines(
+                store, write, sessions=[info.id], owner=info.owner, progress=progress
+            )
         else:
             done = await write_transcript(store, info, write, progress=progress)
     for what in done.damaged:
@@ -58,13 +60,13 @@ async def import_file(chat: Chat, rest: str) -> None:
 
     chat.at_home()
     file = parse_path(rest)
-    memory = chat.talk.persistence.memory
+    persistence = chat.talk.persistence
     with _named(file), file.open("rb") as opened:
         form = format_of(opened.peek(1))
-        owner = None if form == JSONL else chat.talk.owner
+        owner = None if form == JSONL else persistence.owner
         arrival = look_into(opened, ImportOptions(form, file.stat().st_size, "", owner, False))
         with chat.call.progress("Importing", arrival.unit) as progress:
-            done = await arrival.read(memory.store, memory.counter, progress)
+            done = await arrival.read(persistence.store, persistence.counter, progress)
     for line in (line for lines in told(done, place(chat)) for line in lines):
         chat.person.say(sanitize(line))
     chat.person.say("/sessions lists them")

@@ -3,10 +3,9 @@
 from typing import Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.common import counted, marks, parse_number, place
-from keepthread.memory.session import Status
-from keepthread.protocols import Store
-from keepthread.types import Message, SessionKey
+from keepthread.apps.cli.chat.commands.common import counted, parse_number, place
+from keepthread.memory.session import Session, Status
+from keepthread.types import Message
 
 _LATEST: Final = 20
 _PAGE: Final = 100
@@ -24,9 +23,8 @@ async def history(chat: Chat, rest: str) -> None:
     limit = parse_number(number, _LATEST, what="a number of messages")
     session = await chat.session()
     info = await session.refresh()
-    messages = await _newest(chat.talk.persistence.memory.store, session.key, limit, tools=tools)
-    hidden = (await marks(chat, session)).hidden
-    chat.person.screen.transcript(info, messages, hidden=hidden, more="")
+    messages = await _newest(session, limit, tools=tools)
+    chat.person.screen.transcript(info, messages, hidden=await session.hidden(), more="")
     if messages and messages[0].seq > 1:
         more = f"/history {2 * limit}{f' {_TOOLS}' if tools else ''}"
         chat.person.say(f"{messages[0].seq - 1:,} earlier: {more} shows more")
@@ -38,15 +36,14 @@ async def history(chat: Chat, rest: str) -> None:
         chat.person.say("Memory is away: what was said before this chat began is not here")
 
 
-async def _newest(store: Store, key: SessionKey, limit: int, *, tools: bool) -> list[Message]:
+async def _newest(session: Session, limit: int, *, tools: bool) -> list[Message]:
     """Return the newest messages, oldest first, without those of tools unless they are wanted."""
     found: list[Message] = []
-    before: int | None = None
-    while len(found) < limit:
-        page = await store.tail(key, limit=max(limit, _PAGE), before=before)
-        if not page:
-            break
-        before = page[0].seq
+    last = session.info.messages
+    while last and len(found) < limit:
+        after = max(0, last - max(limit, _PAGE))
+        page = await session.messages(after=after, limit=last - after)
+        last = after
         found = [*(m for m in page if tools or not (m.tool_calls or m.role == "tool")), *found]
     return found[-limit:]
 

@@ -28,7 +28,7 @@ async def model(chat: Chat, rest: str) -> None:
 
 async def retry(chat: Chat, _: str) -> None:
     """Ask the latest question again, if nothing came of it."""
-    question = chat.talk.unanswered or await unanswered(chat, await chat.session())
+    question = chat.talk.unanswered or await unanswered(await chat.session())
     if question is None:
         raise InvalidInput(
             "the latest question has an answer; /rewind hides both, and offers the question again"

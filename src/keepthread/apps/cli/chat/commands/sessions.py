@@ -1,5 +1,6 @@
 """Commands about whole sessions: list, resume, name, copy, save, delete and forget them."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.cli.chat.chat import Chat
@@ -13,8 +14,9 @@ from keepthread.apps.cli.chat.commands.common import (
 )
 from keepthread.apps.cli.chat.persistence import AWAY
 from keepthread.apps.cli.chat.talk import new_session_id
+from keepthread.apps.cli.invocation import find_session
 from keepthread.apps.cli.sanitize import sanitize
-from keepthread.errors import InvalidInput, SessionExists, Unavailable
+from keepthread.errors import InvalidInput, SessionExists, SessionNotFound, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +36,7 @@ async def sessions(chat: Chat, rest: str) -> None:
 
 async def _list(chat: Chat, limit: int) -> None:
     chat.at_home()
-    memory = chat.talk.persistence.memory
-    found = await memory.list_sessions(owner=chat.talk.owner, limit=limit)
+    found = await chat.talk.persistence.memory.list_sessions(limit=limit)
     chat.listed = [session.id for session in found]
     chat.person.screen.sessions(found, current=chat.talk.id)
 
@@ -50,26 +51,24 @@ async def resume(chat: Chat, rest: str) -> None:
         chat.person.say("/resume N or /resume ID continues one of them")
         return
     chat.at_home()
-    memory = chat.talk.persistence.memory
     id = await _meant(chat, rest)
-    session = await chat.call.session(memory, id, owner=chat.talk.owner, lists="/sessions")
+    session = await find_session(chat.talk.persistence.memory, id, lists="/sessions")
     chat.talk.move(session.id)
     await chat.talk.mark_used()
-    latest = await newest(chat, session, lambda message: message.role == "user")
+    latest = await newest(session, lambda message: message.role == "user")
     chat.person.screen.transcript(session.info, latest, more="")
-    if await unanswered(chat, session):
+    if await unanswered(session):
         chat.person.say("The latest question has no answer; /retry asks it again")
 
 
 async def _meant(chat: Chat, word: str) -> str:
     """Return the id that is meant; a number is one of the list unless it is an id itself."""
-    store = chat.talk.persistence.memory.store
-    known = await store.get_session(word) if word.isdigit() else None
-    if not word.isdigit() or (known is not None and not known.forgotten):
+    if not word.isdigit():
         return word
-    listed = chat.listed or [
-        session.id for session in await store.list_sessions(owner=chat.talk.owner, limit=_LATEST)
-    ]
+    memory = chat.talk.persistence.memory
+    with suppress(SessionNotFound):
+        return (await memory.get_session(word)).id
+    listed = chat.listed or [info.id for info in await memory.list_sessions(limit=_LATEST)]
     place = parse_number(word, 1)
     if place > len(listed):
         raise InvalidInput(
@@ -125,7 +124,7 @@ async def save(chat: Chat, _: str) -> None:
                 f" what is said is kept {place(chat)}"
             ) from error
     chat.at_home()
-    await persistence.memory.idle()
+    await persistence.idle()
     session = await chat.session()
     info = await session.refresh()
     chat.person.say(
@@ -146,7 +145,7 @@ async def delete(chat: Chat, rest: str) -> None:
     chat.at_home()
     memory = chat.talk.persistence.memory
     id = await _meant(chat, rest) if rest else (await chat.session()).id
-    found = await chat.call.session(memory, id, owner=chat.talk.owner, lists="/sessions")
+    found = await find_session(memory, id, lists="/sessions")
     which = f"session {sanitize(id)}" if id != chat.talk.id else "this session"
     count = counted(found.info.messages, "message")
     if not await chat.person.agrees(f"Delete {which}, {count}, and keep facts?"):
@@ -154,7 +153,7 @@ async def delete(chat: Chat, rest: str) -> None:
         return
     if id == chat.talk.id:
         chat.talk.unsay()
-    await memory.delete_session(id, owner=chat.talk.owner)
+    await memory.delete_session(id)
     chat.person.say(f"Deleted: {count}; facts stay")
     if id == chat.talk.id:
         chat.talk.move(new_session_id())
@@ -192,7 +191,7 @@ async def _forget_all(chat: Chat) -> None:
 async def _forget_last(chat: Chat) -> None:
     memory = chat.talk.persistence.memory
     session = await chat.session()
-    found = await newest(chat, session, lambda message: message.role == "user")
+    found = await newest(session, lambda message: message.role == "user")
     if not found or found[0].role != "user":
         raise InvalidInput("there is nothing to forget: nothing was asked here since the start")
     ids = [message.id for message in found if message.turn == found[0].turn]

@@ -1,0 +1,360 @@
+"""Owners are walls: every public operation, called with what is another owner's.
+
+Two owners ask the same: one gives ids, keys, cursors and names of somebody else, the other gives
+some that never existed. Both must hear the same, nothing of somebody else's may be in an answer,
+and nothing of theirs may change. The operations are found by inspection: a new one joins by itself,
+and one with a parameter that is not named here fails the proof.
+"""
+
+import inspect
+import random
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from keepthread import Memory, Message, Options, OwnerMemory, Session, Turn
+from keepthread.errors import KeepthreadError
+from keepthread.memory.facts.facts import Facts
+from keepthread.models.tokens import Estimator
+from keepthread.protocols import Store
+from keepthread.stores.cursors import encode_cursor
+
+SECRET: Final = "quetzal"
+"""A word that only the other owner wrote."""
+OTHER: Final = "bob"
+KINDS: Final = (OwnerMemory, Session, Turn, Facts)
+SHARED: Final = "shared"
+"""An id that a session of every owner has."""
+
+
+@dataclass
+class Asker:
+    """An owner who asks, and the names that they give for what is not theirs."""
+
+    handle: OwnerMemory
+    names: Mapping[str, str]
+    """By kind: session, message, fact, cursor, owner, source; and a text that somebody wrote."""
+
+
+Value = Callable[[Asker, random.Random], Any]
+
+
+def named(kind: str) -> Value:
+    return lambda asker, rng: asker.names[kind]
+
+
+def always(value: Any) -> Value:
+    return lambda asker, rng: value
+
+
+def maybe(value: Value) -> Value:
+    """Return a value half of the time; otherwise the default is used."""
+    return lambda asker, rng: value(asker, rng) if rng.random() < 0.5 else LEFT_OUT
+
+
+LEFT_OUT: Final = object()
+_COMMON: Final = "A sentence of somebody that is long enough to be searched for in files."
+
+
+def session_name(asker: Asker, rng: random.Random) -> str:
+    return asker.names["session"] if rng.random() < 0.8 else SHARED
+
+
+def said(asker: Asker, rng: random.Random) -> Message:
+    id = asker.names["message"] if rng.random() < 0.5 else ""
+    return Message(role="user", content=asker.names["text"], id=id)
+
+
+async def run_tool(**_: object) -> str:
+    return "42"
+
+
+VALUES: Final[Mapping[str, Value]] = {
+    # ids, keys, cursors and names of somebody else
+    "OwnerMemory.id": session_name,
+    "OwnerMemory.create_session.id": maybe(session_name),
+    "OwnerMemory.session": session_name,
+    "OwnerMemory.message": maybe(named("message")),
+    "OwnerMemory.author": maybe(named("owner")),
+    "OwnerMemory.source": maybe(named("source")),
+    "cursor": maybe(named("cursor")),
+    "Session.id": named("message"),
+    "Session.fork.id": maybe(session_name),
+    "Session.turn.id": maybe(named("message")),
+    "Session.title_from": maybe(named("message")),
+    "Session.version": maybe(named("cursor")),
+    "Session.author": maybe(named("owner")),
+    "Turn.id": maybe(named("message")),
+    "Turn.call_id": maybe(named("message")),
+    "Turn.agent": maybe(named("owner")),
+    "Facts.session": session_name,
+    "Facts.messages": lambda asker, rng: [asker.names["message"]],
+    "Facts.key": named("fact"),
+    "Facts.subject": maybe(named("owner")),
+    "Facts.agent": maybe(named("owner")),
+    "Facts.source": maybe(named("source")),
+    "Facts.from_json.value": lambda asker, rng: [{"fact": asker.names["fact"]}],
+    # words that only somebody else wrote
+    "query": always(SECRET),
+    "OwnerMemory.list_sessions.title": maybe(always(SECRET)),
+    "tag": maybe(always(SECRET)),
+    "Turn.memory_tool.name": always("search_memory"),
+    "Turn.arguments": always({"query": SECRET}),
+    # all else
+    "Session.append.messages": said,
+    "Turn.append.messages": said,
+    "system_prompt": maybe(always("Be brief.")),
+    "title": maybe(always("A title")),
+    "tags": maybe(always(["x"])),
+    "meta": maybe(always({"a": 1})),
+    "since": maybe(always(1.0)),
+    "until": maybe(always(1e10)),
+    "roles": maybe(always(["user"])),
+    "limit": maybe(always(5)),
+    "everything": maybe(always(True)),
+    "answers": maybe(always(True)),
+    "dry_run": maybe(always(True)),
+    "progress": always(LEFT_OUT),
+    "expect": always(LEFT_OUT),
+    "role": always("user"),
+    "content": always("hello"),
+    "text": always("a text"),
+    "Session.context.text": always(LEFT_OUT),
+    "Turn.context.text": always(LEFT_OUT),
+    "attachments": always(LEFT_OUT),
+    "Session.add_note.key": always("file"),
+    "tools": always(LEFT_OUT),
+    "once": always(LEFT_OUT),
+    "turns": always(LEFT_OUT),
+    "data": always({}),
+    "after": always(LEFT_OUT),
+    "before": maybe(always(3)),
+    "view": always(LEFT_OUT),
+    "budget": always(2000),
+    "newest": always(LEFT_OUT),
+    "name": always("weather"),
+    "args": always({"city": "Oslo"}),
+    "run": always(run_tool),
+    "result": always("rain"),
+    "cache_turns": always(2),
+    "side_effects": always(LEFT_OUT),
+    "to": always(1),
+    "at": always(LEFT_OUT),
+    "task": always("look it up"),
+    "snippet": always(LEFT_OUT),
+    "facts": always(True),
+    "own_facts": always(LEFT_OUT),
+    "recorded": always(LEFT_OUT),
+    "answer": always("an answer"),
+    "usage": always(LEFT_OUT),
+    "truncated": always(LEFT_OUT),
+    "attribute": maybe(always("city")),
+    "value": maybe(always("Oslo")),
+    "many": always(LEFT_OUT),
+    "by": always(LEFT_OUT),
+    "all": maybe(always(True)),
+    "prune": maybe(always(True)),
+}
+"""What each parameter is given: by class, method and name, by class and name, or by name."""
+
+NOT_CALLED: Final = {"OwnerMemory.join": "it takes a session, which nobody has of somebody else"}
+
+
+def operations() -> list[tuple[type, str]]:
+    """Return every public method of what an owner can reach."""
+    return [
+        (kind, name)
+        for kind in KINDS
+        for name, _ in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_") and f"{kind.__name__}.{name}" not in NOT_CALLED
+    ]
+
+
+@dataclass(slots=True)
+class WallTally:
+    """What was seen so far."""
+
+    probes: Counter[str] = field(default_factory=Counter)
+    succeeded: Counter[str] = field(default_factory=Counter)
+    changed: int = 0
+    broken: list[str] = field(default_factory=list)
+
+
+class OwnerWalls:
+    """Two askers and somebody else, in one store."""
+
+    def __init__(self, store: Store) -> None:
+        self.memory = Memory(store, Options(counter=Estimator(), recall="owner"))
+        self.tally = WallTally()
+
+    async def settle(self) -> None:
+        """Give somebody else sessions, messages and facts, and the askers some of their own."""
+        other = self.memory.for_owner(OTHER)
+        for name in ("bobs-diary", SHARED, "third"):
+            session = await other.session(name, title=f"{SECRET} {name}", system_prompt=SECRET)
+            await session.update(tags=[SECRET])
+            async with session.turn(f"I keep a {SECRET}.", id=f"bobs-message-in-{name}") as turn:
+                await turn.tool(f"see_{SECRET}", {"it": SECRET}, run_tool, cache_turns=5)
+                await turn.finish(f"A {SECRET}, noted.")
+            await session.append(
+                Message(role="user", content=SECRET, source="web:bobs", author=OTHER),
+                Message(role="user", content=_COMMON),
+            )
+        self.facts = await self.memory.store.finder() is not None
+        fact = await other.facts.remember(f"Has a {SECRET}.") if self.facts else None
+        theirs = (await other.list_sessions(limit=1)).next
+        assert theirs
+        foreign = {
+            "session": "bobs-diary",
+            "message": "bobs-message-in-bobs-diary",
+            "fact": fact.key if fact else "f" * 32,
+            "cursor": theirs,
+            "owner": OTHER,
+            "source": "web:bobs",
+            "text": _COMMON,
+        }
+        missing = {
+            "session": "nobodys-di",
+            "message": "nobodys-message-in-nobodys",
+            "fact": "0" * len(foreign["fact"]),
+            "cursor": encode_cursor(["nothing"], [1.0, "1", 1.0, "1", False]),
+            "owner": "nob",
+            "source": "web:nobs",
+            "text": _COMMON.replace("somebody", "nobodies"),
+        }
+        self.askers = [
+            Asker(self.memory.for_owner("ann-one"), foreign),
+            Asker(self.memory.for_owner("ann-two"), missing),
+        ]
+        for asker in self.askers:
+            await self._furnish(asker)
+        self.before = await self._picture()
+
+    async def _furnish(self, asker: Asker) -> None:
+        for name in (SHARED, "own"):
+            session = await asker.handle.session(name)
+            async with session.turn("My own words.") as turn:
+                await turn.finish("Your own answer.")
+
+    async def _picture(self) -> str:
+        """Return all that somebody else has."""
+        other = self.memory.for_owner(OTHER)
+        parts: list[Any] = []
+        for info in await other.list_sessions(limit=100):
+            session = await other.get_session(info.id)
+            parts += [info, await session.messages(), await session.cached_tools()]
+        return repr([*parts, await other.facts.list() if self.facts else ()])
+
+    async def probe(self, kind: type, name: str, rng: random.Random) -> None:
+        """Call one operation for both, and compare what they hear."""
+        what = f"{kind.__name__}.{name}"
+        self.tally.probes[what] += 1
+        seed = rng.random()
+        heard = [await self._heard(asker, kind, name, random.Random(seed)) for asker in self.askers]
+        if heard[0] != heard[1]:
+            self.tally.broken.append(f"{what}: {heard[0][:300]} | of nobody: {heard[1][:300]}")
+        if SECRET in heard[0]:
+            self.tally.broken.append(f"{what}: an answer holds another's word: {heard[0][:300]}")
+        self.tally.succeeded[what] += not heard[0].startswith("raises ")
+        now = await self._picture()
+        if now != self.before:
+            self.tally.changed += 1
+            self.tally.broken.append(f"{what} changed something of another's")
+            self.before = now
+
+    async def _heard(self, asker: Asker, kind: type, name: str, rng: random.Random) -> str:
+        """Return what an asker hears, without what differs between any two owners."""
+        async with AsyncExitStack() as stack:
+            target = await self._target(asker, kind, stack)
+            method = getattr(target, name)
+            args, kwargs = arguments(kind, name, asker, rng)
+            try:
+                parts = await told(method(*args, **kwargs), stack)
+            except KeepthreadError as error:
+                parts = [f"raises {type(error).__name__}: {error}"]
+        # Facts of one moment are in the order of their keys, which differ between any two owners.
+        heard = [plain(part, asker) for part in parts]
+        return "\n".join(sorted(heard) if kind is Facts else heard)
+
+    async def _target(self, asker: Asker, kind: type, stack: AsyncExitStack) -> Any:
+        if kind is OwnerMemory:
+            return asker.handle
+        if kind is Facts:
+            return asker.handle.facts
+        session = await asker.handle.session("own")
+        if kind is Session:
+            return session
+        turn = await stack.enter_async_context(session.turn("What do you know?"))
+        if self.facts:
+            await turn.context(budget=2000)
+        return turn
+
+
+def arguments(
+    kind: type, name: str, asker: Asker, rng: random.Random
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return what an operation is called with."""
+    signature = inspect.signature(getattr(kind, name))
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter in list(signature.parameters.values())[1:]:
+        at = f"{kind.__name__}.{name}.{parameter.name}"
+        ways = (at, f"{kind.__name__}.{parameter.name}", parameter.name)
+        value = next((VALUES[way] for way in ways if way in VALUES), None)
+        if value is None:
+            raise AssertionError(f"{at} is not probed: say in VALUES what it is given")
+        chosen = value(asker, rng)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args.append(chosen)
+        elif chosen is not LEFT_OUT:
+            kwargs[parameter.name] = chosen
+    return args, kwargs
+
+
+async def told(answer: Any, stack: AsyncExitStack) -> list[str]:
+    """Return all that an answer tells: what it waits for, opens or holds."""
+    if isinstance(answer, Awaitable):
+        answer = await answer
+    if isinstance(answer, dict):  # a document of facts
+        answer = [*answer.keys(), *answer.get("facts", ())]
+    if isinstance(answer, Turn):
+        turn = await stack.enter_async_context(answer)
+        context = await turn.context(budget=2000)
+        return [f"Turn {turn.user!r} {turn.answer!r} {context.selection!r}"]
+    if isinstance(answer, Session):
+        parts = [answer.info, await answer.messages(), await answer.pins()]
+        return [f"Session {parts!r} {(await answer.context(budget=2000)).text}"]
+    if isinstance(answer, str):
+        return answer.splitlines()
+    return [repr(each) for each in answer] if isinstance(answer, list) else [repr(answer)]
+
+
+def plain(text: str, asker: Asker) -> str:
+    """Return a text without names, numbers and random ids, which differ between any two owners."""
+    for name in sorted({*asker.names.values(), asker.handle.owner}, key=len, reverse=True):
+        text = text.replace(repr(name), "NAME").replace(name, "NAME")
+    text = re.sub(r"0x[0-9a-f]+|[0-9a-f]{12,}", "ID", text)
+    text = re.sub(r"(?<!\w)b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", "BYTES", text)
+    return re.sub(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?", "N", text)
+
+
+async def prove_owners(
+    store: Store, size: int, seed: int, progress: Callable[[int, int], None]
+) -> WallTally:
+    """Probe every operation in turn, `size` times in all, in a random order."""
+    walls = OwnerWalls(store)
+    await walls.settle()
+    rng = random.Random(seed)
+    waiting: list[tuple[type, str]] = []
+    for number in range(1, size + 1):
+        if not waiting:
+            waiting = operations()
+            rng.shuffle(waiting)
+        await walls.probe(*waiting.pop(), rng)
+        if number % 20 == 0 or number == size:
+            progress(number, size)
+    await walls.memory.idle()
+    return walls.tally

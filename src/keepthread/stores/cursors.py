@@ -1,0 +1,45 @@
+"""Cursors: opaque texts that say where in a list to continue."""
+
+import binascii
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final, cast
+
+from keepthread.errors import InvalidInput
+from keepthread.stores.codec import dumps
+from keepthread.types import JSON
+
+_CHECK: Final = 16
+"""Hexadecimal digits that identify the list which a cursor belongs to."""
+
+
+def encode_cursor(of: Sequence[JSON], position: Sequence[JSON]) -> str:
+    """Return a cursor for a position in a list; `of` names the list: what, whose, which filters."""
+    data = dumps([_digest(of), *position], "a cursor")
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decode_cursor(of: Sequence[JSON], cursor: str) -> list[Any]:
+    """Return the position in a cursor; refuse one that belongs to another list.
+
+    So a cursor of another owner, order or filter is as invalid as any other text.
+    """
+    check = position = None
+    if type(cursor) is str:
+        try:
+            padded = cursor.encode() + b"=" * (-len(cursor) % 4)
+            check, *position = cast(list[Any], json.loads(urlsafe_b64decode(padded)))
+        except (ValueError, TypeError, binascii.Error, RecursionError):
+            check = None
+    if check != _digest(of) or position is None:
+        raise InvalidInput(
+            "this is not a cursor of this list; use `next` of a page that was read with the same"
+            " owner and filters"
+        )
+    return position
+
+
+def _digest(of: Sequence[JSON]) -> str:
+    return sha256(dumps(list(of), "a list")).hexdigest()[:_CHECK]

@@ -1,0 +1,96 @@
+"""Pages of sessions by activity, with filters, over any backend."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from keepthread.errors import InvalidInput
+from keepthread.stores.backend import Backend, Listing, Position
+from keepthread.stores.cursors import decode_cursor, encode_cursor
+from keepthread.stores.validation import check_text, check_time
+from keepthread.types import JSON, Page, SessionInfo, SessionKey
+
+_BATCH: Final = 200
+_MOST_READ: Final = 1000
+"""Sessions that one call reads at most to find those that match a filter."""
+
+
+class _State(NamedTuple):
+    """How far the pages have come.
+
+    First they go down from the latest activity. A session that becomes active in the meantime moves
+    up, perhaps from below to above the place reached. So at the end they go up from where they
+    began: there, a session that moves again stays ahead.
+    """
+
+    top: Position | None = None
+    """Where the first page began; None before it."""
+    last: Position | None = None
+    """The last session that was read."""
+    goes_up: bool = False
+
+    def listing(self, limit: int) -> Listing:
+        if self.goes_up:
+            return Listing(limit, after=self.last)
+        return Listing(limit, before=self.last)
+
+    def past(self, place: Position) -> "_State":
+        return self._replace(top=self.top or place, last=place)
+
+
+class SessionListing:
+    """A list of sessions, of one owner or of all, that is read in pages."""
+
+    def __init__(
+        self, backend: Backend, tenant: str, owner: str | None, tag: str | None, title: str | None
+    ) -> None:
+        """Take the filters; None means no filter."""
+        self._backend = backend
+        self._tenant = tenant
+        self._owner = owner
+        self._tag = None if tag is None else check_text(tag, "tag")
+        self._title = None if title is None else check_text(title, "title").casefold()
+        self._of: Sequence[JSON] = ("sessions", tenant, owner, self._tag, self._title)
+
+    async def page(self, limit: int, cursor: str | None) -> Page[SessionInfo]:
+        """Return a page from the start, or from a cursor."""
+        state = _State() if cursor is None else self._state(decode_cursor(self._of, cursor))
+        found: Page[SessionInfo] = Page()
+        read = 0
+        while limit and read < _MOST_READ:
+            size = min(_BATCH, limit - len(found) + 1)  # one more, to know whether there is more
+            rows = await self._backend.list_sessions(self._tenant, self._owner, state.listing(size))
+            for place, session in rows:
+                if self._matches(session):
+                    if len(found) == limit:
+                        found.next = self._cursor(state)
+                        return found
+                    found.append(session)
+                state = state.past(place)
+            read += len(rows)
+            if len(rows) < size:
+                is_first = cursor is None and read == len(rows)
+                if state.goes_up or state.top is None or is_first:
+                    return found
+                state = _State(state.top, state.top, goes_up=True)
+        if limit:
+            found.next = self._cursor(state)
+        return found
+
+    def _matches(self, session: SessionInfo) -> bool:
+        if self._tag is not None and self._tag not in session.tags:
+            return False
+        return self._title is None or self._title in session.title.casefold()
+
+    def _cursor(self, state: _State) -> str:
+        assert state.top
+        assert state.last
+        return encode_cursor(self._of, [*state.top, *state.last, state.goes_up])
+
+    def _state(self, position: Sequence[object]) -> _State:
+        try:
+            at, key, last_at, last_key, goes_up = position
+            top = Position(check_time(at, "at"), SessionKey(check_text(key, "key")))
+            last = Position(check_time(last_at, "at"), SessionKey(check_text(last_key, "key")))
+        except ValueError:
+            raise InvalidInput("this cursor cannot be read") from None
+        return _State(top, last, goes_up is True)
