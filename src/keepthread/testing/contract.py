@@ -342,6 +342,10 @@ class StoreContract:
         await store.append(keys["a"], [user("hi")])
         listed = await store.list_sessions()
         assert [s.id for s in listed] == ["a", "c", "b"]
+        self.clock.advance(10)
+        await store.append(keys["b"], [])  # that stores nothing
+        assert await store.list_sessions() == listed
+        self.clock.advance(-10)
         assert listed[0].updated_at == self.clock.now
         assert [s.id for s in await store.list_sessions(limit=1)] == ["a"]
         assert await store.list_sessions(limit=0) == []

@@ -79,7 +79,7 @@ async def append(
         if head is None:
             continue
         if stored == _STORED:
-            return _answers(place, drafts, known, head[0], turn), record
+            return _answers(place, drafts, known, head[0], turn), record if new else b""
         known |= _known(place, new, found)
         if stored == _FORGOTTEN and any(d.packed not in known for d in drafts):
             check_turn(turn, head[0])
