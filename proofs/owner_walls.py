@@ -37,6 +37,8 @@ class Asker:
     handle: OwnerMemory
     names: Mapping[str, str]
     """By kind: session, message, fact, cursor, owner, source; and a text that somebody wrote."""
+    share: float = 0.5
+    """How many of the optional arguments are given."""
 
 
 Value = Callable[[Asker, random.Random], Any]
@@ -51,8 +53,8 @@ def always(value: Any) -> Value:
 
 
 def maybe(value: Value) -> Value:
-    """Return a value half of the time; otherwise the default is used."""
-    return lambda asker, rng: value(asker, rng) if rng.random() < 0.5 else LEFT_OUT
+    """Return a value for an optional argument, or nothing, so that the default is used."""
+    return lambda asker, rng: value(asker, rng) if rng.random() < asker.share else LEFT_OUT
 
 
 LEFT_OUT: Final = object()
@@ -76,7 +78,7 @@ VALUES: Final[Mapping[str, Value]] = {
     # ids, keys, cursors and names of somebody else
     "OwnerMemory.id": session_name,
     "OwnerMemory.create_session.id": maybe(session_name),
-    "OwnerMemory.session": session_name,
+    "OwnerMemory.session": maybe(session_name),
     "OwnerMemory.message": maybe(named("message")),
     "OwnerMemory.author": maybe(named("owner")),
     "OwnerMemory.source": maybe(named("source")),
@@ -90,8 +92,8 @@ VALUES: Final[Mapping[str, Value]] = {
     "Turn.id": maybe(named("message")),
     "Turn.call_id": maybe(named("message")),
     "Turn.agent": maybe(named("owner")),
-    "Facts.session": session_name,
-    "Facts.messages": lambda asker, rng: [asker.names["message"]],
+    "Facts.session": maybe(session_name),
+    "Facts.messages": maybe(lambda asker, rng: [asker.names["message"]]),
     "Facts.key": named("fact"),
     "Facts.subject": maybe(named("owner")),
     "Facts.agent": maybe(named("owner")),
@@ -100,6 +102,7 @@ VALUES: Final[Mapping[str, Value]] = {
     # words that only somebody else wrote
     "query": always(SECRET),
     "OwnerMemory.list_sessions.title": maybe(always(SECRET)),
+    "OwnerMemory.list_sessions.limit": always(1000),
     "tag": maybe(always(SECRET)),
     "Turn.memory_tool.name": always("search_memory"),
     "Turn.arguments": always({"query": SECRET}),
@@ -114,7 +117,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "until": maybe(always(1e10)),
     "roles": maybe(always(["user"])),
     "limit": maybe(always(5)),
-    "everything": maybe(always(True)),
+    "everything": lambda asker, rng: LEFT_OUT if asker.share else True,
     "answers": maybe(always(True)),
     "dry_run": maybe(always(True)),
     "progress": always(LEFT_OUT),
@@ -248,8 +251,16 @@ class OwnerWalls:
             parts += [info, await session.messages(), await session.cached_tools()]
         return repr([*parts, await other.facts.list() if self.facts else ()])
 
-    async def probe(self, kind: type, name: str, rng: random.Random) -> None:
-        """Call one operation for both, and compare what they hear."""
+    async def probe(
+        self, kind: type, name: str, rng: random.Random, share: float | None = None
+    ) -> None:
+        """Call one operation for both, and compare what they hear.
+
+        `share` is how many of the optional arguments are given: all, some or none.
+        """
+        chosen = rng.choice([0.0, 0.5, 0.5, 1.0]) if share is None else share
+        for asker in self.askers:
+            asker.share = chosen
         what = f"{kind.__name__}.{name}"
         self.tally.probes[what] += 1
         seed = rng.random()
@@ -275,9 +286,11 @@ class OwnerWalls:
                 parts = await told(method(*args, **kwargs), stack)
             except KeepthreadError as error:
                 parts = [f"raises {type(error).__name__}: {error}"]
-        # Facts of one moment are in the order of their keys, which differ between any two owners.
+        # Facts of one moment are in the order of their keys, which differ between any two owners,
+        # and sessions in that of their activity, which is recorded up to a second late.
         heard = [plain(part, asker) for part in parts]
-        return "\n".join(sorted(heard) if kind is Facts else heard)
+        unordered = kind is Facts or name == "list_sessions"
+        return "\n".join(sorted(heard) if unordered else heard)
 
     async def _target(self, asker: Asker, kind: type, stack: AsyncExitStack) -> Any:
         if kind is OwnerMemory:
@@ -336,6 +349,7 @@ def plain(text: str, asker: Asker) -> str:
     """Return a text without names, numbers and random ids, which differ between any two owners."""
     for name in sorted({*asker.names.values(), asker.handle.owner}, key=len, reverse=True):
         text = text.replace(repr(name), "NAME").replace(name, "NAME")
+    text = re.sub(r"(?:keepthread\.\w+(?:, )?)+", "TABLES", text)  # those that their rows are in
     text = re.sub(r"0x[0-9a-f]+|[0-9a-f]{12,}", "ID", text)
     text = re.sub(r"(?<!\w)b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", "BYTES", text)
     return re.sub(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?", "N", text)

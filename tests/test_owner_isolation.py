@@ -21,10 +21,10 @@ async def test_every_operation_with_what_is_anothers_is_as_with_what_never_was(
     walls = OwnerWalls(store)
     await walls.settle()
     rng = random.Random(SEED)
-    waiting = [each for each in operations() for _ in range(2)]
+    waiting = [(*each, share) for each in operations() for share in (0.0, 0.5, 1.0)]
     rng.shuffle(waiting)
-    for kind, name in waiting:
-        await walls.probe(kind, name, rng)
+    for kind, name, share in waiting:
+        await walls.probe(kind, name, rng, share)
     await walls.memory.idle()
     assert walls.tally.broken == []
     assert walls.tally.changed == 0

@@ -10,8 +10,8 @@ from keepthread.stores.validation import check_text, check_time
 from keepthread.types import JSON, Page, SessionInfo, SessionKey
 
 _BATCH: Final = 200
-_MOST_READ: Final = 1000
-"""Sessions that one call reads at most to find those that match a filter."""
+_MOST_PASSED: Final = 1000
+"""Sessions without a match that one call passes over at most."""
 
 
 class _State(NamedTuple):
@@ -49,6 +49,7 @@ class SessionListing:
         self._owner = owner
         self._tag = None if tag is None else check_text(tag, "tag")
         self._title = None if title is None else check_text(title, "title").casefold()
+        self._is_filtered = tag is not None or title is not None
         self._of: Sequence[JSON] = ("sessions", tenant, owner, self._tag, self._title)
 
     async def page(self, limit: int, cursor: str | None) -> Page[SessionInfo]:
@@ -56,8 +57,10 @@ class SessionListing:
         state = _State() if cursor is None else self._state(decode_cursor(self._of, cursor))
         found: Page[SessionInfo] = Page()
         read = 0
-        while limit and read < _MOST_READ:
-            size = min(_BATCH, limit - len(found) + 1)  # one more, to know whether there is more
+        while limit and read - len(found) < _MOST_PASSED:
+            size = limit - len(found) + 1  # one more, to know whether there is more
+            if self._is_filtered:
+                size = _BATCH
             rows = await self._backend.list_sessions(self._tenant, self._owner, state.listing(size))
             for place, session in rows:
                 if self._matches(session):
