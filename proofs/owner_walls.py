@@ -36,7 +36,7 @@ class Asker:
 
     handle: OwnerMemory
     names: Mapping[str, str]
-    """By kind: session, message, fact, cursor, owner, source; and a text that somebody wrote."""
+    """By kind: session, message, fact, cursor, feed, owner, source; and a text of somebody."""
     share: float = 0.5
     """How many of the optional arguments are given."""
 
@@ -82,6 +82,8 @@ VALUES: Final[Mapping[str, Value]] = {
     "OwnerMemory.message": maybe(named("message")),
     "OwnerMemory.author": maybe(named("owner")),
     "OwnerMemory.source": maybe(named("source")),
+    "OwnerMemory.changes.after": maybe(named("feed")),
+    "OwnerMemory.changes.limit": always(1000),
     "cursor": maybe(named("cursor")),
     "Session.id": named("message"),
     "Session.fork.id": maybe(session_name),
@@ -160,6 +162,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "by": always(LEFT_OUT),
     "all": maybe(always(True)),
     "prune": maybe(always(True)),
+    "wait": maybe(always(0.01)),
 }
 """What each parameter is given: by class, method and name, by class and name, or by name."""
 
@@ -215,6 +218,7 @@ class OwnerWalls:
             "message": "bobs-message-in-bobs-diary",
             "fact": fact.key if fact else "f" * 32,
             "cursor": theirs,
+            "feed": str((await other.changes()).next),
             "owner": OTHER,
             "source": "web:bobs",
             "text": _COMMON,
@@ -224,6 +228,7 @@ class OwnerWalls:
             "message": "nobodys-message-in-nobodys",
             "fact": "0" * len(foreign["fact"]),
             "cursor": encode_cursor(["nothing"], [1.0, "1", 1.0, "1", False]),
+            "feed": encode_cursor(["nothing"], [1]),
             "owner": "nob",
             "source": "web:nobs",
             "text": _COMMON.replace("somebody", "nobodies"),
@@ -262,6 +267,8 @@ class OwnerWalls:
         for asker in self.askers:
             asker.share = chosen
         what = f"{kind.__name__}.{name}"
+        if name == "changes":
+            await self._show_changes()
         self.tally.probes[what] += 1
         seed = rng.random()
         heard = [await self._heard(asker, kind, name, random.Random(seed)) for asker in self.askers]
@@ -276,6 +283,13 @@ class OwnerWalls:
             self.tally.broken.append(f"{what} changed something of another's")
             self.before = now
 
+    async def _show_changes(self) -> None:
+        """Wait until the feed shows all that was written: a store may take a second or two."""
+        witness = self.memory.for_owner("witness")
+        before = await witness.changes(limit=0)
+        await witness.create_session()
+        assert await witness.changes(after=before.next, wait=20)
+
     async def _heard(self, asker: Asker, kind: type, name: str, rng: random.Random) -> str:
         """Return what an asker hears, without what differs between any two owners."""
         async with AsyncExitStack() as stack:
@@ -289,7 +303,8 @@ class OwnerWalls:
         # Facts of one moment are in the order of their keys, which differ between any two owners,
         # and sessions in that of their activity, which is recorded up to a second late.
         heard = [plain(part, asker) for part in parts]
-        unordered = kind is Facts or name == "list_sessions"
+        # Changes are in order in every session, and sessions in any order among each other.
+        unordered = kind is Facts or name in ("list_sessions", "changes")
         return "\n".join(sorted(heard) if unordered else heard)
 
     async def _target(self, asker: Asker, kind: type, stack: AsyncExitStack) -> Any:

@@ -48,7 +48,10 @@ MESSAGES: Final = 5
 LOOK_EVERY: Final = 100
 WORD: Final = "said"
 """A word that everybody says."""
-TABLES: Final = ("sessions", "messages", "records", "readings", "segments", "words", "vectors")
+TABLES: Final = (
+    *("sessions", "messages", "records", "changes", "trimmed"),
+    *("readings", "segments", "words", "vectors"),
+)
 
 
 class Tenant(NamedTuple):
@@ -196,6 +199,9 @@ BY_NAME: Final[Mapping[str, Probe]] = {
     "scan_sessions behind a key": lambda s, k, b: s.scan_sessions(after=k, limit=1000),
     "scan_sessions": lambda s, k, b: s.scan_sessions(limit=1000),
     "owners": lambda s, k, b: s.owners(),
+    "changes": lambda s, k, b: s.changes(limit=1000),
+    "changes of an owner": lambda s, k, b: s.changes(owner=b.owner, limit=1000),
+    "changes, an owner that both have": lambda s, k, b: s.changes(owner="ana", limit=1000),
     "verify": lambda s, k, b: s.verify(),
     "get of an owner": lambda s, k, b: s.get(Scope(owner=b.owner), "fact", "1"),
     "get of an owner that both have": lambda s, k, b: s.get(Scope(owner="ana"), "fact", "1"),
@@ -303,7 +309,7 @@ SEEING: Final = (
     *("tail", "gather", "read", "find", "newest", "counts", "count_messages", "messages_behind"),
     *("get", "scan", "owners", "records_behind", "append", "append_all", "next_epoch"),
     *("append_with_care", "unread", "places", "parts", "fetch", "vectors_at", "nearest"),
-    *("points_behind", "places_within", "points_within"),
+    *("points_behind", "places_within", "points_within", "changes"),
     *("v_sessions", "v_messages"),
 )
 """Statements that answer with rows; without conditions, with rows of one's own."""
@@ -522,11 +528,13 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
         "gather": (*at, 100, 2, [b"pin"], [b"pin"]),
         "read": (*at, 0, 1 << 53, 100),
         "find": (*at, [b"m1"], [1, 2]),
-        "put": (*at, b"", b"", *record, b"1", None, None, None, None, [sid], [0]),
+        "put": (*at, b"", b"", *record, b"1", None, None, None, None, [sid], [0], 1),
         "get": (*at, b"", *record),
         "scan": (*at, b"", None, None, None, None),
-        "drop": (*at, b"", *record, None),
+        "drop": (*at, b"", *record, None, 1),
         "owners": (tenant,),
+        "changes": (tenant, None, None, 0, 100),
+        "note_change": (tenant, 1, sid, []),
         "newest": (*at, 1 << 53, 0, 100),
         "insert_messages": (*at, *([part] for part in (99, b"new", *row[2:]))),
         "replace_messages": (*at, *([part] for part in row)),

@@ -195,7 +195,15 @@ class PostgresServer:
         there = "SELECT to_regclass('keepthread.vectors') IS NOT NULL"
         if self.execute(there) == [(True,)]:
             index = ("words", "vectors", "segments", "readings")
-            for table in ("messages", "records", *index, "sessions", "tenants"):
+            for table in (
+                "messages",
+                "records",
+                *index,
+                "sessions",
+                "changes",
+                "trimmed",
+                "tenants",
+            ):
                 self.execute(f"DELETE FROM keepthread.{table}")
         return self.url()
 

@@ -30,7 +30,7 @@ from servers.pgbouncer import pooled
 from servers.postgres import PostgresServer, new_server
 
 INDEXES = ("readings", "segments", "words", "vectors")
-TABLES = ("sessions", "messages", "records", *INDEXES)
+TABLES = ("sessions", "messages", "records", "changes", *INDEXES)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_a_query_without_its_where_finds_no_foreign_row(
     numbers = dict(
         postgres.execute("SELECT convert_from(name, 'UTF8'), tenant FROM keepthread.tenants")
     )
-    for table, rows in zip(TABLES, (4, 8, 5, 8, 4, 8, 8), strict=True):
+    for table, rows in zip(TABLES, (4, 8, 5, 17, 8, 4, 8, 8), strict=True):
         mine = see(app, numbers["other"], f"SELECT tenant FROM keepthread.{table}")
         assert mine == [(numbers["other"],)] * rows
         for nobody in (None, 0, 999_999):
@@ -413,8 +413,10 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
         "find": ((*at, [b"m"], [7]), 3),
         "scan": ((*at, b"", b"pin", None, None, None), 2),
         "get": ((*at, b"", b"pin", b"1"), 1),
-        "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [sid], [0]), 4),
-        "drop": ((*at, b"", b"pin", b"1", None), 3),
+        "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [sid], [0], 1), 5),
+        "drop": ((*at, b"", b"pin", b"1", None, 1), 5),
+        "changes": ((tenant, None, "0", 0, 20), 21),
+        "note_change": ((tenant, 1, sid, []), 2),
         "recount_messages": ((*at, [7, 8], [1, 1], [b"", b""], [70, 80], [b"", b""]), 2),
         "session_by_id": ((tenant, b"default", b"s7"), 3),
         "unread": ((tenant, view, None, sid, 1 << 22), 3),

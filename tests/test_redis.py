@@ -27,7 +27,9 @@ from keepthread.errors import (
 )
 from keepthread.protocols import Store
 from keepthread.stores.backend import Listing, Put
+from keepthread.stores.changes import UPDATED
 from keepthread.stores.redis import RedisStore, Timeouts
+from keepthread.stores.redis.changes import Announcer, PlaceWriter
 from keepthread.stores.redis.engine import LUA, RedisLink, Script, make_client
 from keepthread.stores.redis.keys import index_of, session_place
 from keepthread.stores.redis.records import ScopedRecords
@@ -749,8 +751,9 @@ async def test_a_put_that_is_repeated_is_one_put(store: RedisStore, server: Redi
 
     link = Twice(make, timeouts=QUICK, connections=1)
     records = ScopedRecords(link, TENANT, place, Scope(session=key))
-    version = await records.put(Put("k", "k", b"1", None, (), 0, {key: 0}))
-    assert await records.drop("k", "k", version)
+    writer = PlaceWriter(Announcer(link), TENANT, place, "ana", "s")
+    version = await records.put(Put("k", "k", b"1", None, (), 0, {key: 0}), writer, UPDATED)
+    assert await records.drop("k", "k", version, writer, UPDATED)
     await link.close()
 
 

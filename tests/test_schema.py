@@ -71,7 +71,7 @@ async def values(url: str) -> list[object]:
         found.append(await memory.forget(session="s", message=turn.user.id))
         record = Record(scope=Scope(session=session.key), kind="k", key="k", value=[1], version=1)
         spans = [span for each in await fork.compactions() for span in each.spans]
-        found += [record, record.scope, *spans]
+        found += [record, record.scope, *spans, *await memory.admin.changes(limit=3)]
     found.append(await ScriptedModel([Reply("Hi", usage=Usage(1, 2))]).complete([]))
     found += [Tool("look"), Usage(1, 2), Damage("row")]
     return found

@@ -37,11 +37,15 @@ ELSEWHERE: Final = {
     "readable": "test_brief.py::test_090_and_094_the_tables_of_the_note_are_views_on_postgres",
     "readable_json": "test_brief.py::test_090_and_094_the_tables_of_the_note_are_views_on_postgres",
     "count_pieces": "test_finding.py::test_the_largest_session_goes_with_the_whole_index",
+    "old_changes": "test_changes.py::test_a_cursor_after_which_changes_were_deleted_is_refused",
+    "delete_changes": "test_changes.py::test_a_cursor_after_which_changes_were_deleted_is_refused",
+    "note_trimmed": "test_changes.py::test_a_cursor_after_which_changes_were_deleted_is_refused",
     "points_behind": "test_postgres_finding.py::test_without_pgvector_all_vectors_are_compared",
 }
 """What runs only under conditions that are costly to make, and the test that makes them."""
 
 IN_SQLITE: Final = (
+    "test_changes_are_shown_to_their_owner_and_to_the_operator",
     "test_a_filter_is_applied_before_the_last_places_are_taken",
     "test_a_context_of_four_kinds_is_gathered_kind_by_kind",
     "test_a_damaged_source_is_gathered_as_it_is",
@@ -63,6 +67,7 @@ IN_SQLITE: Final = (
     "test_what_was_never_read_is_unread_from_the_start",
 )
 IN_POSTGRES: Final = (
+    "test_changes_are_shown_to_their_owner_and_to_the_operator",
     "test_a_damaged_source_is_gathered_as_it_is",
     "test_a_filter_is_applied_before_the_last_places_are_taken",
     "test_a_filter_is_applied_before_the_nearest_are_taken",
@@ -78,6 +83,7 @@ IN_POSTGRES: Final = (
     "test_two_tenants_see_nothing_of_each_other",
 )
 IN_REDIS: Final = (
+    "test_changes_are_shown_to_their_owner_and_to_the_operator",
     "test_a_copy_has_no_gaps_and_no_strangers",
     "test_an_update_of_what_another_changed_is_refused",
     "test_every_session_is_scanned_in_the_order_of_making",

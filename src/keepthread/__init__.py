@@ -38,11 +38,13 @@ if typing.TYPE_CHECKING:
     from keepthread.types import (
         Attachment,
         CachedTool,
+        Change,
         Choice,
         Damage,
         ForkPoint,
         Message,
         Native,
+        Page,
         ProactiveTool,
         ProvidedNote,
         Record,
@@ -58,6 +60,7 @@ __all__ = [
     "Admin",
     "Attachment",
     "CachedTool",
+    "Change",
     "Choice",
     "Compaction",
     "Context",
@@ -76,6 +79,7 @@ __all__ = [
     "Native",
     "Options",
     "OwnerMemory",
+    "Page",
     "PostgresStore",
     "ProactiveTool",
     "ProvidedNote",
@@ -136,8 +140,8 @@ _NAMES: typing.Final = {
     "memory.why_log": "Explanation",
     "stores": "PostgresStore RamStore RedisStore SQLiteStore",
     "types": (
-        "Attachment CachedTool Choice Damage ForkPoint Message Native ProactiveTool ProvidedNote "
-        "Record Scope SessionInfo SessionKey Span ToolCall Verification"
+        "Attachment CachedTool Change Choice Damage ForkPoint Message Native Page ProactiveTool "
+        "ProvidedNote Record Scope SessionInfo SessionKey Span ToolCall Verification"
     ),
 }
 """The public names of each module. It is imported on first use: no program needs all of them."""

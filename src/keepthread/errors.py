@@ -60,6 +60,12 @@ class Stale(KeepthreadError):
     code = "stale"
 
 
+class CursorExpired(KeepthreadError):
+    """Changes after this cursor were deleted. Read everything, then continue from the present."""
+
+    code = "cursor_expired"
+
+
 class BudgetTooSmall(KeepthreadError):
     """The budget cannot hold what must be shown. Raise it, or shorten the system prompt."""
 

@@ -27,6 +27,7 @@ from keepthread.types import (
     JSON,
     Attachment,
     CachedTool,
+    Change,
     Choice,
     Damage,
     ForkPoint,
@@ -49,7 +50,7 @@ DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 SCHEMAS: Final[Sequence[type]] = (
     *(Message, ToolCall, Attachment, Native, SessionInfo, ForkPoint, Status, Costs),
-    *(Why, Choice, Explanation, Difference, Hidden, Summary, CachedTool),
+    *(Why, Choice, Explanation, Difference, Hidden, Summary, CachedTool, Change),
     *(Hit, Fact, Receipt, Record, Scope, Span, Verification, Damage, Reply, Usage, Tool),
 )
 """The types that have a published schema; types inside them are described with them."""

@@ -13,6 +13,9 @@ State: TypeAlias = Literal["live", "erased", "damaged", "queued"]
 SessionKind: TypeAlias = Literal["main", "fork", "delegate"]
 Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic"]
 Durability: TypeAlias = Literal["memory", "process", "power", "replicated"]
+SessionChange: TypeAlias = Literal["session_created", "session_updated", "session_deleted"]
+MessageChange: TypeAlias = Literal["messages_added", "messages_erased"]
+ChangeKind: TypeAlias = Literal[SessionChange, MessageChange, "fact_changed", "forgotten"]
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 T = TypeVar("T")
@@ -440,6 +443,22 @@ class Damage(NamedTuple):
     what: str
     session: str = ""
     seq: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that was written: it says what to read again, and contains no text.
+
+    `session` is the id of the session, `key` its key. `owner` is empty if the change concerns the
+    whole tenant. `ids` are those of messages or receipts, or the keys of facts.
+    """
+
+    kind: ChangeKind
+    at: float
+    owner: str
+    session: str = ""
+    key: SessionKey = SessionKey("")
+    ids: Sequence[str] = ()
 
 
 class Verification(NamedTuple):

@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import SessionGone, Stale
+from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services
 from keepthread.protocols import Progress
 from keepthread.stores.kinds import PRUNED
 from keepthread.stores.validation import check_count, seconds_of
-from keepthread.types import Page, Role, Scope, SessionInfo, SessionKey, Verification
+from keepthread.types import Change, Page, Role, Scope, SessionInfo, SessionKey, Verification
 
 if TYPE_CHECKING:
     from keepthread.memory.forgetting.receipt import Receipt  # loaded when it is first used
@@ -63,6 +64,12 @@ class Admin:
     async def index(self, *, progress: Progress | None = None) -> None:
         """Index the messages written since the last time, by words and by vectors."""
         await self._services.searching.catch_up(progress=progress)
+
+    async def changes(
+        self, *, after: str | None = None, limit: int = 100, wait: float = 0
+    ) -> Page[Change]:
+        """Return what was written for all owners after a cursor; see `OwnerMemory.changes`."""
+        return await read_changes(self._store, None, after, limit, wait)
 
     async def forget(
         self,

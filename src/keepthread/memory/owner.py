@@ -6,13 +6,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import InvalidInput, SessionExists, SessionNotFound
+from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services
 from keepthread.memory.session import Session
 from keepthread.protocols import Progress
 from keepthread.stores.front import begin_again
 from keepthread.stores.validation import check_id, seconds_of
-from keepthread.types import JSON, Page, Role, SessionInfo
+from keepthread.types import JSON, Change, Page, Role, SessionInfo
 
 if TYPE_CHECKING:
     # Facts and forgetting are loaded when they are first used: most programs need neither.
@@ -180,6 +181,21 @@ class OwnerMemory:
         Searching does so automatically; with an embedder it may take long.
         """
         await self._services.searching.catch_up(owner=self._owner, progress=progress)
+
+    # --- changes ---
+
+    async def changes(
+        self, *, after: str | None = None, limit: int = 100, wait: float = 0
+    ) -> Page[Change]:
+        """Return what was written for this owner after a cursor, without the texts.
+
+        Every change comes at least once, those of one session in order. `next` is the cursor to
+        continue with, also of an empty page; without `after` it begins with the oldest change that
+        is kept, and `limit=0` returns the cursor of the present. `wait` is how many seconds to
+        wait for a change if there is none. Changes are kept for seven days; a cursor after which
+        some were deleted raises `CursorExpired`.
+        """
+        return await read_changes(self._store, self._owner, after, limit, wait)
 
     # --- facts ---
 

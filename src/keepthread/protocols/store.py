@@ -5,6 +5,7 @@ from typing import Protocol, Self, TypeAlias
 
 from keepthread.types import (
     JSON,
+    Change,
     Cleaning,
     Durability,
     Embedding,
@@ -273,6 +274,19 @@ class Store(Protocol):
 
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
         """Delete a record; return whether it existed. `version` as in `put`."""
+        ...
+
+    # --- changes ---
+
+    async def changes(
+        self, *, owner: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[Change]:
+        """Return what was written after a cursor, or since the oldest change that is kept.
+
+        Every change is returned at least once, those of one session in order. `next` is always
+        the cursor to continue with; with `limit=0` and no cursor it is the present. Changes are
+        kept for seven days; a cursor after which some were deleted raises `CursorExpired`.
+        """
         ...
 
     # --- integrity ---

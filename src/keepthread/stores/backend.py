@@ -11,6 +11,8 @@ from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.records import Condition, Keys, Update
 from keepthread.stores.rows import PreparedMessage
 from keepthread.types import (
+    JSON,
+    Change,
     Cleaning,
     Durability,
     Gathered,
@@ -69,6 +71,25 @@ class Gather(NamedTuple):
     min_messages: int
     kinds: Sequence[str]
     follow: Sequence[str]
+
+
+class Feed(NamedTuple):
+    """A request for changes: those of one owner, or of all."""
+
+    owner: str | None
+    after: Sequence[object] | None
+    """The position to continue from; None means the oldest change that is kept.
+
+    With a limit of 0, None means the present.
+    """
+    limit: int
+
+
+class FeedPage(NamedTuple):
+    """Changes in order, and the position after them, in the backend's own form."""
+
+    changes: list[Change]
+    position: Sequence[JSON]
 
 
 class Put(NamedTuple):
@@ -140,6 +161,10 @@ class Backend(Protocol):
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None, /
     ) -> bool: ...
+
+    # --- changes ---
+
+    async def changes(self, tenant: str, wanted: Feed, /) -> FeedPage: ...
 
     # --- integrity ---
 

@@ -145,6 +145,11 @@ def pack_id(id: str) -> PackedId:
     return id
 
 
+def unpack_id(id: PackedId) -> str:
+    """Return the id that `pack_id` packed."""
+    return id.hex() if isinstance(id, bytes) else id
+
+
 def encode(message: Message, id: str, *, limit: int = MAX_BYTES) -> Body:
     """Return the body of a message, or raise `InvalidInput`."""
     role = _role_code(message.role)

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from keepthread.errors import InvalidInput
 from keepthread.stores.codec import dumps
+from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import JSON
 
 _CHECK: Final = 16
@@ -39,6 +40,20 @@ def decode_cursor(of: Sequence[JSON], cursor: str) -> list[Any]:
             " owner and filters"
         )
     return position
+
+
+def check_position(position: Sequence[object], like: Sequence[type]) -> None:
+    """Refuse a position that no page returned: its values have other types, or are out of range."""
+    is_like = len(position) == len(like) and all(
+        type(value) is kind for value, kind in zip(position, like, strict=True)
+    )
+    if not is_like or any(type(v) is int and not 0 <= v <= MAX_COUNT for v in position):
+        raise unreadable_cursor()
+
+
+def unreadable_cursor() -> InvalidInput:
+    """Return the error for a cursor whose position no page returned."""
+    return InvalidInput("this cursor cannot be read; use `next` of a page, unchanged")
 
 
 def _digest(of: Sequence[JSON]) -> str:

@@ -12,8 +12,9 @@ from typing import Final, Generic, Self, TypeVar
 
 from keepthread.errors import SessionExists, SessionGone, Stale
 from keepthread.protocols import Progress, Searchable, Store, TokenCounter
-from keepthread.stores.backend import Append, Backend, Gather, Put, Tail
+from keepthread.stores.backend import Append, Backend, Feed, Gather, Put, Tail
 from keepthread.stores.codec import new_id
+from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.listing import SessionListing
 from keepthread.stores.records import (
     CHANGEABLE,
@@ -30,6 +31,7 @@ from keepthread.stores.rows import AwaitedTurn, check_positions, draft, draft_co
 from keepthread.stores.validation import MAX_COUNT, check_count, check_id
 from keepthread.types import (
     JSON,
+    Change,
     Cleaning,
     Durability,
     Gathered,
@@ -244,6 +246,18 @@ class Front(Generic[B]):
         check_id(kind, "kind")
         check_id(key, "key")
         return await self.backend.drop(self._tenant, check_scope(scope), kind, key, version)
+
+    # --- changes ---
+
+    async def changes(
+        self, *, owner: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[Change]:
+        check_filter(owner, "owner")
+        of = ("changes", self._tenant, owner)
+        position = None if after is None else decode_cursor(of, after)
+        wanted = Feed(owner, position, check_count(limit, "limit"))
+        found = await self.backend.changes(self._tenant, wanted)
+        return Page(found.changes, cursor=encode_cursor(of, found.position))
 
     # --- integrity ---
 

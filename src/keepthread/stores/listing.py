@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from keepthread.errors import InvalidInput
 from keepthread.stores.backend import Backend, Listing, Position
-from keepthread.stores.cursors import decode_cursor, encode_cursor
+from keepthread.stores.cursors import decode_cursor, encode_cursor, unreadable_cursor
 from keepthread.stores.validation import check_text, check_time
 from keepthread.types import JSON, Page, SessionInfo, SessionKey
 
@@ -95,5 +94,5 @@ class SessionListing:
             top = Position(check_time(at, "at"), SessionKey(check_text(key, "key")))
             last = Position(check_time(last_at, "at"), SessionKey(check_text(last_key, "key")))
         except ValueError:
-            raise InvalidInput("this cursor cannot be read") from None
+            raise unreadable_cursor() from None
         return _State(top, last, goes_up is True)

@@ -20,9 +20,19 @@ from keepthread.errors import (
     StoreClosed,
 )
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.backend import Append, Gather, Listing, Position, Put, Tail
-from keepthread.stores.codec import PackedId, Row, decode, new_id, pack_id
+from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
+from keepthread.stores.changes import (
+    ADDED,
+    CREATED,
+    DELETED,
+    ERASED,
+    UPDATED,
+    change_of_record,
+)
+from keepthread.stores.codec import PackedId, Row, decode, new_id, pack_id, unpack_id
 from keepthread.stores.front import Front
+from keepthread.stores.ram_changes import RamChanges
+from keepthread.stores.ram_log import RamLog
 from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
 from keepthread.stores.records import (
     ALL_KEYS,
@@ -31,7 +41,6 @@ from keepthread.stores.records import (
     Update,
     check_epoch,
     check_version,
-    decode_details,
     decode_record,
     decode_spans,
     encode_details,
@@ -42,7 +51,6 @@ from keepthread.stores.records import (
     touches,
 )
 from keepthread.stores.rows import (
-    Head,
     PreparedMessage,
     as_stored,
     check_total,
@@ -70,34 +78,6 @@ from keepthread.types import (
 )
 
 
-class _Thread:
-    """A session's metadata and log."""
-
-    def __init__(self, place: int, tenant: str, info: SessionInfo, details: bytes) -> None:
-        self.place = place
-        self.tenant = tenant
-        self.info = info
-        self.details = details
-        self.rows: list[Row] = []
-        self.seqs: dict[PackedId, int] = {}
-
-    @property
-    def head(self) -> Head:
-        return head_after(self.rows[-1]) if self.rows else Head()
-
-    def message(self, seq: int) -> Message:
-        return decode(self.place, self.rows[seq - 1])
-
-    def described(self) -> SessionInfo:
-        head = self.head
-        counts = {"messages": head.seq, "turns": head.turns, "tokens": head.total}
-        return replace(self.info, **counts, **decode_details(self.details))
-
-    def extend(self, rows: Sequence[Row]) -> None:
-        self.rows.extend(rows)
-        self.seqs.update((row.id, row.seq) for row in rows)
-
-
 class _Kept(NamedTuple):
     """A record as bytes, so that no caller can change the stored value."""
 
@@ -117,8 +97,9 @@ class RamBackend:
 
     def __init__(self) -> None:
         """Start empty."""
-        self.threads: dict[SessionKey, _Thread] = {}
+        self.threads: dict[SessionKey, RamLog] = {}
         self.index = RamIndex()
+        self.feed = RamChanges()
         self._keys: dict[tuple[str, str, str], SessionKey] = {}
         self._by_scope: dict[tuple[str, Scope], _Records] = {}
         self._numbers = itertools.count(1)
@@ -143,8 +124,9 @@ class RamBackend:
         place = next(self._numbers)
         key = SessionKey(str(place))
         info = replace(session, key=key, epoch=0, state="live")
-        self.threads[key] = thread = _Thread(place, tenant, info, details)
+        self.threads[key] = thread = RamLog(place, tenant, info, details)
         self._keys[tenant, session.owner, session.id] = key
+        self._note(thread, CREATED)
         return thread.described()
 
     @exclusive
@@ -156,6 +138,7 @@ class RamBackend:
             self.index.forget(update.key)
         at = max(thread.info.updated_at, update.now if thread.info.ready else 0)
         thread.info = replace(thread.info, ready=changed.ready, updated_at=at)
+        self._note(thread, UPDATED)
         return thread.described()
 
     @exclusive
@@ -206,6 +189,7 @@ class RamBackend:
         del self._keys[tenant, thread.info.owner, thread.info.id]
         self.index.forget(session)
         self._by_scope.pop((tenant, Scope(session=session)), None)
+        self._note(thread, DELETED)
 
     # --- the log ---
 
@@ -238,6 +222,7 @@ class RamBackend:
         if rows:
             at = max(thread.info.updated_at, new.now)
             thread.info = replace(thread.info, updated_at=at)
+            self._note(thread, ADDED, [unpack_id(row.id) for row in rows])
         return answers
 
     @exclusive
@@ -258,7 +243,10 @@ class RamBackend:
                 raise Conflict(f"message id {one.id!r} is at another position already")
             rows.append(row)
             head = head_after(row)
+        new = rows[thread.head.seq :]
         thread.rows, thread.seqs = rows, seqs
+        if new:
+            self._note(thread, ADDED, [unpack_id(row.id) for row in new])
         return head.seq
 
     @exclusive
@@ -330,6 +318,7 @@ class RamBackend:
                 if touches(decode_spans(kept.made_of), session, erased):
                     del records[place]
             self.index.forget(session, erased)
+            self._note(thread, ERASED, [unpack_id(row.id) for row in rows])
         return thread.info.epoch
 
     @exclusive
@@ -362,6 +351,7 @@ class RamBackend:
             check_epoch(self._thread(tenant, session).info.epoch, epoch)
         kept = _Kept(record.value, next(self._numbers), record.made_of)
         records[record.kind, record.key] = kept
+        self._note_record(tenant, scope, record.kind, record.key)
         return kept.version
 
     @exclusive
@@ -394,7 +384,29 @@ class RamBackend:
     ) -> bool:
         records = self._records_of(tenant, scope)
         _compare(records, kind, key, version)
-        return records.pop((kind, key), None) is not None
+        if records.pop((kind, key), None) is None:
+            return False
+        self._note_record(tenant, scope, kind, key)
+        return True
+
+    # --- changes ---
+
+    @exclusive
+    async def changes(self, tenant: str, wanted: Feed) -> FeedPage:
+        self._check_open()
+        return self.feed.read(tenant, wanted)
+
+    def _note(self, thread: RamLog, kind: int, ids: Sequence[str] = ()) -> None:
+        self.feed.note(thread.tenant, kind, thread.info.owner, thread.info, ids)
+
+    def _note_record(self, tenant: str, scope: Scope, kind: str, key: str) -> None:
+        change = change_of_record(scope, kind)
+        if change is None:
+            return
+        if scope.session:
+            self._note(self._thread(tenant, scope.session), change)
+        else:
+            self.feed.note(tenant, change, scope.owner, ids=(key,))
 
     # --- integrity ---
 
@@ -429,11 +441,11 @@ class RamBackend:
         if self._closed:
             raise StoreClosed("the store is closed")
 
-    def _threads(self, tenant: str) -> list[_Thread]:
+    def _threads(self, tenant: str) -> list[RamLog]:
         self._check_open()
         return [thread for thread in self.threads.values() if thread.tenant == tenant]
 
-    def _thread(self, tenant: str, key: SessionKey) -> _Thread:
+    def _thread(self, tenant: str, key: SessionKey) -> RamLog:
         self._check_open()
         thread = self.threads.get(key) if type(key) is str else None
         if thread is None or thread.tenant != tenant:

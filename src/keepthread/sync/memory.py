@@ -81,6 +81,7 @@ class OwnerMemory(Wrapper[AsyncOwnerMemory]):
 
     search = blocking(AsyncOwnerMemory.search)
     index = blocking(AsyncOwnerMemory.index)
+    changes = blocking(AsyncOwnerMemory.changes)
 
     @property
     def facts(self) -> Facts:
@@ -99,6 +100,7 @@ class Admin(Wrapper[AsyncAdmin]):
     list_sessions = blocking(AsyncAdmin.list_sessions)
     search = blocking(AsyncAdmin.search)
     index = blocking(AsyncAdmin.index)
+    changes = blocking(AsyncAdmin.changes)
     forget = blocking(AsyncAdmin.forget)
     verify = blocking(AsyncAdmin.verify)
     prune = blocking(AsyncAdmin.prune)

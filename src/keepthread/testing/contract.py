@@ -26,6 +26,7 @@ from keepthread.testing import ManualClock
 from keepthread.testing.hostile import CASES, try_hostile
 from keepthread.types import (
     Attachment,
+    Change,
     ForkPoint,
     Message,
     Native,
@@ -1192,6 +1193,38 @@ class StoreContract:
         assert session.tokens == 59
         assert (await store.append(key, [user("more", tokens=1)]))[0].total == 60
         assert (await store.verify()).sound
+
+    # --- changes ---
+
+    @on_store
+    async def test_changes_are_shown_to_their_owner_and_to_the_operator(self, store: Store) -> None:
+        present = await store.changes(owner="ana", limit=0)
+        key = await new_session(store, owner="ana")
+        (message,) = await store.append(key, [user("mine")])
+        await store.erase(key, [1])
+        expected = [
+            ("session_created", ()),
+            ("messages_added", (message.id,)),
+            ("messages_erased", (message.id,)),
+        ]
+        found: list[Change] = []
+        cursor = present.next
+        async with asyncio.timeout(30):
+            while len(found) < len(expected):  # a store may show a change a few seconds later
+                page = await store.changes(owner="ana", after=cursor, limit=2)
+                found += page
+                cursor = page.next
+                await asyncio.sleep(0 if page else 0.05)
+        assert [(change.kind, change.ids) for change in found] == expected
+        assert {(change.owner, change.key) for change in found} == {("ana", key)}
+        assert not await store.changes(owner="ana", after=cursor)
+        assert await store.changes(owner="bo") == []
+        assert await store.tenant("other").changes() == []
+        assert [change for change in await store.changes() if change.key == key] == found
+        last = await store.changes(limit=0)
+        assert await store.changes(after=last.next) == []
+        with refused(InvalidInput):
+            await store.changes(owner="bo", after=cursor)
 
     # --- walls, integrity, ending ---
 

@@ -129,6 +129,7 @@ class OutboxBackend:
     scan = _passed_on(Backend.scan)
     owners = _passed_on(Backend.owners)
     drop = _passed_on(Backend.drop)
+    changes = _passed_on(Backend.changes)
     verify = _passed_on(Backend.verify)
     finder = _passed_on(Backend.finder)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone
 from keepthread.stores import codec
 from keepthread.stores.backend import Append, Gather, Tail
+from keepthread.stores.changes import ADDED, ERASED
 from keepthread.stores.codec import PackedId, Row, pack_id
 from keepthread.stores.postgres import records, sessions
 from keepthread.stores.postgres.engine import PgEngine, PgLink, Taken
@@ -250,6 +251,7 @@ async def load(link: PgLink, tenant: int, sid: int, drafts: Sequence[PreparedMes
         new.append(row)
     if new:
         await link.run(SQL["insert_messages"], (tenant, sid, *columns(new)))
+        await _note(link, tenant, ADDED, sid, new)
     return head.seq
 
 
@@ -275,7 +277,13 @@ async def erase(link: PgLink, tenant: int, sid: int, places: Sequence[int]) -> i
     await link.run(SQL["unindex"], (tenant, sid, erased))
     ((epoch,),) = await link.run(SQL["next_epoch"], (tenant, sid))
     await link.run(SQL["seal_session"], (tenant, sid))
+    await _note(link, tenant, ERASED, sid, graves)
     return epoch
+
+
+async def _note(link: PgLink, tenant: int, kind: int, sid: int, rows: Sequence[Row]) -> None:
+    ids = [id_to_bytes(row.id) for row in rows]
+    await link.run(SQL["note_change"], (tenant, kind, sid, ids))
 
 
 def _row(row: tuple[Any, ...]) -> Row:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
 from keepthread.stores.backend import Put
+from keepthread.stores.changes import change_of_record
 from keepthread.stores.postgres import sessions
 from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
@@ -43,7 +44,10 @@ async def put(
     values = (*where, *names, value, made_of, *spans, version)
     seen = (list(epochs), list(epochs.values()))
     # With a version, a retry would fail because of the first attempt.
-    ((outcome, number),) = await engine.call(SQL["put"], (*values, *seen), again=version is None)
+    change = change_of_record(scope, kind)
+    ((outcome, number),) = await engine.call(
+        SQL["put"], (*values, *seen, change), again=version is None
+    )
     if outcome == "gone":
         raise SessionGone("the session was deleted")
     if outcome == "version":
@@ -80,9 +84,12 @@ async def owners(engine: PgEngine, tenant: int) -> list[str]:
     return [owner.decode() for (owner,) in await engine.call(SQL["owners"], (tenant,))]
 
 
-async def drop(engine: PgEngine, where: PgScope, kind: str, key: str, version: int | None) -> bool:
+async def drop(
+    engine: PgEngine, where: PgScope, scope: Scope, kind: str, key: str, version: int | None
+) -> bool:
     """Delete a record."""
-    values = (*where, kind.encode(), key.encode(), version)
+    change = change_of_record(scope, kind)
+    values = (*where, kind.encode(), key.encode(), version, change)
     ((outcome, number),) = await engine.call(SQL["drop"], values, again=False)
     if outcome == "gone":
         raise SessionGone("the session was deleted")

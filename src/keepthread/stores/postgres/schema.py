@@ -7,6 +7,7 @@ from typing import Final
 _FILES: Final = (
     "tables",
     "security",
+    "changes",
     "log",
     "sessions",
     "records",
@@ -16,7 +17,7 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 20
+FORMAT: Final = 21
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

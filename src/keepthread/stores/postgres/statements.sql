@@ -49,7 +49,7 @@ SELECT * FROM keepthread.read(%s::integer, %s, %s, %s, %s)
 SELECT * FROM keepthread.find(%s::integer, %s, %s, %s)
 
 -- name: put
-SELECT * FROM keepthread.put(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM keepthread.put(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::integer)
 
 -- name: get
 SELECT * FROM keepthread.get(%s::integer, %s, %s, %s, %s)
@@ -58,10 +58,13 @@ SELECT * FROM keepthread.get(%s::integer, %s, %s, %s, %s)
 SELECT * FROM keepthread.scan(%s::integer, %s, %s, %s, %s, %s, %s)
 
 -- name: drop
-SELECT * FROM keepthread.drop(%s::integer, %s, %s, %s, %s, %s)
+SELECT * FROM keepthread.drop(%s::integer, %s, %s, %s, %s, %s, %s::integer)
 
 -- name: owners
 SELECT * FROM keepthread.owners(%s::integer)
+
+-- name: changes
+SELECT * FROM keepthread.changes(%s::integer, %s, %s::text, %s, %s)
 
 -- name: unread
 SELECT * FROM keepthread.unread(%s::integer, %s, %s, %s, %s)
@@ -159,6 +162,9 @@ UPDATE keepthread.sessions SET epoch = epoch + 1
 WHERE tenant = %s::integer AND sid = %s
 RETURNING epoch
 
+-- name: note_change
+SELECT keepthread.note_change_of_session(%s::integer, %s::integer, %s, %s::bytea[])
+
 -- name: seal_session
 SELECT keepthread.seal_session(%s::integer, %s)
 
@@ -237,7 +243,7 @@ LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[
 LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'modulus (\d+), remainder (\d+)') b
     ON true
 WHERE c.relnamespace = 'keepthread'::regnamespace AND c.relkind = 'r'
-  AND c.relname NOT IN ('migrations', 'tenants')
+  AND c.relname NOT IN ('migrations', 'tenants', 'changes', 'trimmed')  -- these hold no text
   AND (a.attname IS NULL OR EXISTS (
       SELECT FROM unnest(CASE a.attname
           WHEN 'sid' THEN %s::bigint[]

@@ -7,10 +7,10 @@ from typing import Final, Self
 
 from keepthread.errors import SessionGone
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.backend import Append, Gather, Listing, Position, Put, Tail
+from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
-from keepthread.stores.postgres import log, maintenance, records, sessions
+from keepthread.stores.postgres import changes, log, maintenance, records, sessions
 from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.search import PostgresFinder
@@ -150,11 +150,16 @@ class PostgresBackend:
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:
         where = await self._scope(tenant, scope)
-        return await records.drop(self.engine, where, kind, key, version)
+        return await records.drop(self.engine, where, scope, kind, key, version)
 
     async def _scope(self, tenant: str, scope: Scope, *, make: bool = False) -> records.PgScope:
         sid = sid_of(scope.session) if scope.session else 0
         return records.scope_of(await self.number(tenant, make=make), sid, scope.owner)
+
+    # --- changes ---
+
+    async def changes(self, tenant: str, wanted: Feed) -> FeedPage:
+        return await changes.read(self.engine, await self.number(tenant), wanted)
 
     # --- integrity ---
 

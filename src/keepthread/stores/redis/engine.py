@@ -93,6 +93,15 @@ def _node(host: str) -> ClusterNode:
     return ClusterNode(name or port, int(port) if name else _PORT)
 
 
+class PeriodOver(Unavailable):
+    """The period that was announced for a change is over; only used inside this store."""
+
+    def __init__(self, message: str, period: int = 0) -> None:
+        """Keep the earliest period that may be announced."""
+        super().__init__(message)
+        self.period = period
+
+
 _BY_CODE: Final = {
     "OOM": (StorageFull, "the server's memory is full"),
     "READONLY": (ReadOnly, "this server is a replica"),
@@ -151,6 +160,8 @@ def translate(error: Exception) -> KeepthreadError:
     """Return our error for one of the driver's; the text includes the driver's."""
     if _code(error) == "MISCONF" and "No space" in str(error):
         return StorageFull(f"the server's disk is full ({error})")
+    if _code(error) == "LATE":
+        return PeriodOver("the period is over", int(str(error).split()[-1]))
     kind, meaning = _BY_CODE.get(_code(error), (None, ""))
     if kind:
         return kind(f"Redis: {meaning} ({error})")
@@ -202,16 +213,16 @@ def _script(text: bytes, *, writes: bool) -> Script:
 
 
 _READING: Final = ("gather", "get", "look", "read", "records", "scan", "tail")
-_WRITING: Final = (
-    *("append", "create", "delete", "drop", "erase", "extend", "mend", "put"),
-    *("recount", "settle", "stage", "update"),
-)
-_INDEXING: Final = ("announce", "clear", "list", "register", "sweep")
+_WRITING: Final = ("mend", "recount", "settle", "stage")
+_CHANGING: Final = ("append", "create", "delete", "drop", "erase", "extend", "put", "update")
+_INDEXING: Final = ("announce", "changed", "clear", "feed", "list", "register", "sweep")
 _COMMON: Final = _read("common")
+_CHANGES: Final = _COMMON + _read("changes")
 
 LUA: Final = (
     {name: _script(_COMMON + _read(name), writes=False) for name in _READING}
     | {name: _script(_COMMON + _read(name), writes=True) for name in _WRITING}
+    | {name: _script(_CHANGES + _read(name), writes=True) for name in _CHANGING}
     | {name: _script(_read(f"index/{name}"), writes=True) for name in _INDEXING}
     | {"due": _script(_read("index/due"), writes=False)}
 )

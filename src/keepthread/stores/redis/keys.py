@@ -14,6 +14,7 @@ from keepthread.types import Scope, SessionKey
 
 _PARTS: Final = ("session", "messages", "ids", "records", "order")
 _TAG: Final = 32
+_SESSION: Final = "session"
 _LONGEST_NUMBER: Final = 16
 
 pack_mark = struct.Struct("<q").pack
@@ -51,6 +52,11 @@ class Place(NamedTuple):
         return self.keys[3]
 
     @property
+    def changes(self) -> str:
+        """Name the stream of its changes, which outlives it."""
+        return f"{self.keys[0].rpartition(':')[0]}:changes"
+
+    @property
     def order(self) -> str:
         """Name the sorted set of its records' names."""
         return self.keys[4]
@@ -66,9 +72,18 @@ class Index(NamedTuple):
     ends: str
     """When sessions with a time to live may expire, each with the tag of its owner."""
 
+    feed: str
+    """Where something changed, by periods; each owner has one as well."""
+    feed_state: str
+    """Which periods were read, and which were deleted."""
+
     def active_of(self, owner: str) -> str:
         """Name the sorted set of one owner's sessions."""
         return f"{self.active}:{owner_tag(owner)}"
+
+    def feed_of(self, owner: str) -> str:
+        """Name the feed of one owner."""
+        return f"{self.feed}:{owner_tag(owner)}"
 
 
 def owner_tag(owner: str) -> str:
@@ -103,8 +118,25 @@ def session_name(tenant: str, owner: str, id: str) -> str:
 @lru_cache(maxsize=1000)
 def records_place(tenant: str, owner: str) -> Place:
     """Return the keys of the records of an owner or of the tenant."""
+    tag, parts = _records_tag(tenant, owner)
+    return _place(SessionKey(""), "", tag, *parts)
+
+
+def _records_tag(tenant: str, owner: str) -> tuple[str, tuple[str, ...]]:
     parts = ("owner", tenant, owner) if owner else ("tenant", tenant)
-    return _place(SessionKey(""), "", _tag(*parts), *parts)
+    return _tag(*parts), parts
+
+
+def changed_place(tenant: str, name: str) -> str:
+    """Return the stream of changes of a place that the feed names; see `place_name`."""
+    kind, _, rest = name.partition(":")
+    tag = session_tag(tenant, rest) if kind == _SESSION else _records_tag(tenant, rest)[0]
+    return f"keepthread:{{{tag}}}:changes"
+
+
+def place_name(place: Place, owner: str) -> str:
+    """Return the name of a place in the feed: of a session's id, or of an owner's records."""
+    return f"{_SESSION}:{place.key.partition('-')[2]}" if place.key else f"owner:{owner}"
 
 
 def scope_place(tenant: str, scope: Scope) -> Place:

@@ -10,8 +10,10 @@ from typing import Final
 
 from keepthread.errors import Conflict, Damaged, MessageNotFound, Stale
 from keepthread.stores.backend import Append, Gather, Tail
-from keepthread.stores.codec import PackedId, Row, pack_id
+from keepthread.stores.changes import ADDED, ERASED
+from keepthread.stores.codec import PackedId, Row, pack_id, unpack_id
 from keepthread.stores.records import forgotten_session
+from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place
 from keepthread.stores.redis.records import ScopedRecords
@@ -54,9 +56,10 @@ _FORGOTTEN: Final = 2
 
 
 async def append(
-    link: RedisLink, place: Place, wanted: Append, *, with_record: bool
+    writer: PlaceWriter, wanted: Append, *, with_record: bool
 ) -> tuple[list[Message], bytes]:
     """Store new messages at the end, return known ones, and the session's record if wanted."""
+    link, place = writer.link, writer.place
     drafts, expect, turn, now = wanted
     known: dict[PackedId, Message] = {}
     while True:
@@ -74,7 +77,9 @@ async def append(
             int(with_record),
             *(part for d in new for part in (id_field(d.packed), pack_rest(d))),
         )
-        data, stored, record, *found = alive(await link.run(LUA["append"], place.keys, args))
+        change = ADDED if new else None
+        reply = await writer.run("append", args, change, [d.id for d in new])
+        data, stored, record, *found = alive(reply)
         head = await sound_head(link, place, data)
         if head is None:
             continue
@@ -153,8 +158,9 @@ def _answers(
 _ROWS_AT_ONCE: Final = 1000
 
 
-async def erase(link: RedisLink, place: Place, tenant: str, positions: Sequence[int]) -> int:
+async def erase(writer: PlaceWriter, tenant: str, positions: Sequence[int]) -> int:
     """Replace messages by tombstones; return the new epoch."""
+    link, place = writer.link, writer.place
     while True:
         state = await read_state(link, place)
         info, ttl = undamaged(place, state.record)
@@ -167,7 +173,8 @@ async def erase(link: RedisLink, place: Place, tenant: str, positions: Sequence[
         parts = (part for row in graves for part in (row.seq, pack_row(row)))
         revisions = (state.revision, state.next_revision)
         args = (place.life, place.mark, *revisions, record, place.key, *parts)
-        if alive(await link.run(LUA["erase"], place.keys, args)):
+        ids = [unpack_id(row.id) for row in rows]
+        if alive(await writer.run("erase", args, ERASED, ids, frees=True)):
             return epoch
 
 
@@ -188,8 +195,9 @@ def _has_text(row: Row) -> bool:
     return row.content is not None or row.extra is not None
 
 
-async def load(link: RedisLink, place: Place, drafts: Sequence[PreparedMessage]) -> int:
+async def load(writer: PlaceWriter, drafts: Sequence[PreparedMessage]) -> int:
     """Copy messages to the end, skipping stored positions."""
+    link, place = writer.link, writer.place
     ids = [id_field(d.packed) for d in drafts]
     seqs = [d.message.seq for d in drafts]
     while True:
@@ -207,7 +215,8 @@ async def load(link: RedisLink, place: Place, drafts: Sequence[PreparedMessage])
         end = head_after(rows[-1])
         parts = (part for row in rows for part in (id_field(row.id), row.seq, pack_row(row)))
         args = (place.life, place.mark, data, pack_head(place, end, ttl), *parts)
-        if alive(await link.run(LUA["extend"], place.keys, args)):
+        new = [unpack_id(row.id) for row in rows]
+        if alive(await writer.run("extend", args, ADDED, new)):
             return end.seq
 
 

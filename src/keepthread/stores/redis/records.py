@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.stores.backend import Put
 from keepthread.stores.records import Keys, check_epoch, check_version, decode_record
+from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place, session_place
 from keepthread.stores.redis.rows import seal
@@ -90,7 +91,7 @@ class ScopedRecords:
         self.scope = scope
         self._who = (place.life, place.mark)
 
-    async def put(self, new: Put) -> int:
+    async def put(self, new: Put, writer: PlaceWriter, change: int | None) -> int:
         """Store a record, unless it or its sources changed since the caller read them."""
         kind, key, value, made_of, _, version, epochs = new
         others = {s: epoch for s, epoch in epochs.items() if s != self.place.key}
@@ -105,7 +106,7 @@ class ScopedRecords:
         rest = pack_rest(value, made_of, others)
         seen = ("" if version is None else version, "" if own is None else own)
         args = (*self._who, name, *seen, rest)
-        verdict, number = alive(await self.link.run(LUA["put"], self.place.keys, args))
+        verdict, number = alive(await writer.run("put", args, change, self._changed(key)))
         if verdict == _OTHER_EPOCH:
             check_epoch(number, own or 0)
         if verdict != _PUT:
@@ -137,14 +138,21 @@ class ScopedRecords:
             if await self.settled(kept):
                 return [k.record for _, k in kept]
 
-    async def drop(self, kind: str, key: str, version: int | None) -> bool:
+    async def drop(
+        self, kind: str, key: str, version: int | None, writer: PlaceWriter, change: int | None
+    ) -> bool:
         """Delete a record, even a damaged one."""
         args = (*self._who, name_of(kind, key), "" if version is None else version)
-        reply = await self.link.run(LUA["drop"], self.place.keys, (*args, 0), again=(*args, 1))
+        ids = self._changed(key)
+        reply = await writer.run("drop", (*args, 0), change, ids, again=(*args, 1), frees=True)
         verdict, number = alive(reply)
         if not verdict:
             check_version(number, version)
         return bool(number)
+
+    def _changed(self, key: str) -> Sequence[str]:
+        """Return what the feed names: the key of an owner's record; of a session only itself."""
+        return () if self.place.key else (key,)
 
     def unpack_all(self, found: Sequence[bytes]) -> list[tuple[bytes, Kept]]:
         """Return records from names and values in descending order."""

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.stores.backend import Listing, Position
+from keepthread.stores.changes import CREATED, DELETED, UPDATED
 from keepthread.stores.codec import decode
 from keepthread.stores.records import (
     KINDS,
@@ -19,6 +20,7 @@ from keepthread.stores.records import (
     encode_details,
     is_listed,
 )
+from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import (
     Place,
@@ -186,18 +188,20 @@ async def _mend_head(link: RedisLink, place: Place, damaged: bytes) -> None:
     alive(await link.run(LUA["mend"], place.keys, (place.life, place.mark, damaged, whole)))
 
 
-async def create(link: RedisLink, place: Place, tenant: str, info: SessionInfo, ttl: int) -> bool:
+async def create(writer: PlaceWriter, tenant: str, info: SessionInfo, ttl: int) -> bool:
     """Create a session; return whether its id was free."""
+    place = writer.place
     values = (
         pack_head(place, Head(), ttl),
         pack_active(place, info.updated_at),
         pack_record(place, tenant, info, ttl),
     )
-    return bool(await link.run(LUA["create"], place.keys, (place.life, place.mark, *values)))
+    return bool(await writer.run("create", (place.life, place.mark, *values), CREATED))
 
 
-async def update(link: RedisLink, place: Place, tenant: str, update: Update) -> SessionInfo:
+async def update(writer: PlaceWriter, tenant: str, update: Update) -> SessionInfo:
     """Replace title, tags, system prompt, meta and readiness."""
+    link, place = writer.link, writer.place
     while True:
         state = await read_state(link, place)
         known = await describe_state(link, place, state)
@@ -205,18 +209,19 @@ async def update(link: RedisLink, place: Place, tenant: str, update: Update) -> 
         record = pack_record(place, tenant, update.of(known), ttl)
         active = pack_active(place, update.now) if known.ready else b""
         args = (place.life, place.mark, state.revision, state.next_revision, record, active)
-        if alive(await link.run(LUA["update"], place.keys, args)):
+        if alive(await writer.run("update", args, UPDATED)):
             return await describe(link, place)
 
 
-async def delete(link: RedisLink, place: Place, required: Condition) -> None:
+async def delete(writer: PlaceWriter, required: Condition) -> None:
     """Remove a session and all its data, if it meets the condition."""
+    link, place = writer.link, writer.place
     unready, since = required
     args = (int(unready), b"" if since is None else pack_time(since))
     keyed = (place.life, place.mark)
     again = (*keyed, 1, *args)
-    outcome = alive(await link.run(LUA["delete"], place.keys, (*keyed, 0, *args), again=again))
-    reason = outcome.decode()
+    outcome = await writer.run("delete", (*keyed, 0, *args), DELETED, again=again, frees=True)
+    reason = alive(outcome).decode()
     if reason == "damaged":
         raise damaged_session((await describe(link, place)).id)
     if reason != "deleted":
@@ -238,6 +243,16 @@ async def by_id(link: RedisLink, tenant: str, owner: str, id: str) -> SessionInf
 async def describe(link: RedisLink, place: Place) -> SessionInfo:
     """Return a session's metadata."""
     return await describe_state(link, place, await read_state(link, place))
+
+
+async def owner_and_id(link: RedisLink, place: Place) -> tuple[str, str]:
+    """Return the owner and the id of a session; without an owner if its record is damaged."""
+    life, record = await link.ask("HMGET", place.session, "life", "record")
+    if life != place.life.encode():
+        raise SessionGone("the session was deleted")
+    described = unpack_record(place, record or b"")
+    info = described.info if described else replace(unpack_damaged(record or b""), owner="")
+    return info.owner, info.id
 
 
 async def epoch_of(link: RedisLink, place: Place) -> int:

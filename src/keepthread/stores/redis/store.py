@@ -9,11 +9,23 @@ from typing import Final, Self
 
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.backend import Append, Gather, Listing, Position, Put, RecentActivity, Tail
+from keepthread.stores.backend import (
+    Append,
+    Feed,
+    FeedPage,
+    Gather,
+    Listing,
+    Position,
+    Put,
+    RecentActivity,
+    Tail,
+)
+from keepthread.stores.changes import change_of_record
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.records import Condition, Keys, Update, encode_details
-from keepthread.stores.redis import log, maintenance, sessions
+from keepthread.stores.redis import changes, log, maintenance, sessions
+from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, RedisLink, Timeouts, make_client
 from keepthread.stores.redis.keys import Place, scope_place, session_place
 from keepthread.stores.redis.records import ScopedRecords
@@ -34,6 +46,7 @@ from keepthread.types import (
 )
 
 _CONNECTIONS: Final = 16
+_MOST_KNOWN: Final = 10_000
 
 
 class RedisBackend:
@@ -45,6 +58,8 @@ class RedisBackend:
         self.durability: Durability = durability
         self._ttl = ttl
         self._activity = RecentActivity()
+        self._announcer = changes.Announcer(link)
+        self._known: dict[SessionKey, tuple[str, str]] = {}
 
     async def close(self) -> None:
         await self.link.close()
@@ -56,7 +71,8 @@ class RedisBackend:
         encode_details(session)  # refuse it before anybody hears of it
         key = await sessions.register(self.link, tenant, session, self._ttl)
         place = session_place(tenant, key)
-        if await sessions.create(self.link, place, tenant, session, self._ttl):
+        writer = PlaceWriter(self._announcer, tenant, place, session.owner, session.id)
+        if await sessions.create(writer, tenant, session, self._ttl):
             if self._ttl:
                 await self._sweep(tenant)
             return await sessions.describe(self.link, place)
@@ -69,7 +85,8 @@ class RedisBackend:
         if known.state == "live" and update.of(known).ready:
             at = max(known.updated_at, update.now) if known.ready else known.updated_at
             await sessions.tell(self.link, tenant, replace(known, ready=True, updated_at=at))
-        changed = await sessions.update(self.link, place, tenant, update)
+        writer = PlaceWriter(self._announcer, tenant, place, known.owner, known.id)
+        changed = await sessions.update(writer, tenant, update)
         if not changed.ready:
             await sessions.tell(self.link, tenant, changed)
         return changed
@@ -95,7 +112,7 @@ class RedisBackend:
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
         place = session_place(tenant, session)
         known = await sessions.describe(self.link, place)
-        await sessions.delete(self.link, place, required)
+        await sessions.delete(await self._writer(tenant, session), required)
         await self._withdraw(tenant, session, known.owner)
 
     async def _sweep(self, tenant: str) -> None:
@@ -111,7 +128,8 @@ class RedisBackend:
     async def append(self, tenant: str, session: SessionKey, new: Append) -> list[Message]:
         place = session_place(tenant, session)
         due = self._activity.is_due(session, new.now)
-        answers, record = await log.append(self.link, place, new, with_record=due)
+        writer = await self._writer(tenant, session)
+        answers, record = await log.append(writer, new, with_record=due)
         if record:
             await self._touch(tenant, place, record, new.now)
         return answers
@@ -128,7 +146,7 @@ class RedisBackend:
     async def load(
         self, tenant: str, session: SessionKey, drafts: Sequence[PreparedMessage]
     ) -> int:
-        return await log.load(self.link, session_place(tenant, session), drafts)
+        return await log.load(await self._writer(tenant, session), drafts)
 
     async def tail(self, tenant: str, session: SessionKey, wanted: Tail) -> list[Message]:
         return await log.tail(self.link, session_place(tenant, session), wanted)
@@ -148,7 +166,7 @@ class RedisBackend:
         return await log.find(self.link, session_place(tenant, session), ids, seqs)
 
     async def erase(self, tenant: str, session: SessionKey, seqs: Sequence[int]) -> int:
-        return await log.erase(self.link, session_place(tenant, session), tenant, seqs)
+        return await log.erase(await self._writer(tenant, session), tenant, seqs)
 
     async def recount(
         self, tenant: str, session: SessionKey, counter: TokenCounter, progress: Progress | None
@@ -162,7 +180,8 @@ class RedisBackend:
         records = self._records(tenant, scope)
         if scope.owner:
             await sessions.announce_owner(self.link, tenant, scope.owner)
-        return await records.put(record)
+        writer, change = await self._record_writer(tenant, scope, record.kind)
+        return await records.put(record, writer, change)
 
     async def get(self, tenant: str, scope: Scope, kind: str, key: str) -> Record | None:
         return await self._records(tenant, scope).get(kind, key)
@@ -176,10 +195,38 @@ class RedisBackend:
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:
-        return await self._records(tenant, scope).drop(kind, key, version)
+        writer, change = await self._record_writer(tenant, scope, kind)
+        return await self._records(tenant, scope).drop(kind, key, version, writer, change)
 
     def _records(self, tenant: str, scope: Scope) -> ScopedRecords:
         return ScopedRecords(self.link, tenant, scope_place(tenant, scope), scope)
+
+    async def _record_writer(
+        self, tenant: str, scope: Scope, kind: str
+    ) -> tuple[PlaceWriter, int | None]:
+        """Return the writer of a scope, and the change that writing a record there is, if any."""
+        change = change_of_record(scope, kind)
+        if scope.session and change is not None:
+            return await self._writer(tenant, scope.session), change
+        place = scope_place(tenant, scope)
+        return PlaceWriter(self._announcer, tenant, place, scope.owner), change
+
+    # --- changes ---
+
+    async def changes(self, tenant: str, wanted: Feed) -> FeedPage:
+        return await changes.read(self.link, tenant, wanted)
+
+    async def _writer(self, tenant: str, session: SessionKey) -> PlaceWriter:
+        """Return the writer of a session; its owner and id never change."""
+        place = session_place(tenant, session)
+        known = self._known.get(session)
+        if known is None:
+            known = await sessions.owner_and_id(self.link, place)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            if known[0]:
+                self._known[session] = known
+        return PlaceWriter(self._announcer, tenant, place, *known)
 
     # --- integrity ---
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
 from keepthread.stores.backend import Append, Tail
-from keepthread.stores.codec import Row, decode, guarded, pack_id, value_check
+from keepthread.stores.changes import ADDED
+from keepthread.stores.codec import Row, decode, guarded, pack_id, unpack_id, value_check
 from keepthread.stores.records import forgotten_session, refuses_messages
 from keepthread.stores.rows import (
     Head,
@@ -22,6 +23,7 @@ from keepthread.stores.rows import (
     same_place,
     without_gaps,
 )
+from keepthread.stores.sqlite import changes
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import Message, Record
@@ -34,16 +36,18 @@ _BETWEEN = SQL["messages_between"]
 
 def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
     """Return the end of a log; raise `SessionGone` if its session was deleted."""
-    return _head_and_details(db, tenant, sid)[0]
+    return _head_and_session(db, tenant, sid)[0]
 
 
-def _head_and_details(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[Head, bytes]:
-    """Return the end of a log, and the details of its session if that is not ready."""
+def _head_and_session(
+    db: sqlite3.Connection, tenant: str, sid: int
+) -> tuple[Head, str, str, bytes]:
+    """Return the end of a log, its owner and id, and its details if the session is not ready."""
     row = db.execute(_HEAD, (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
-    details, *last = row
-    return _head_at(db, sid, last), details or b""
+    owner, id, details, *last = row
+    return _head_at(db, sid, last), owner, id, details or b""
 
 
 def known_head_of(db: sqlite3.Connection, sid: int) -> Head:
@@ -86,7 +90,7 @@ def append(
     Also return whether the log grew; only then was the activity noted.
     """
     drafts, expect, turn, now = new
-    head, details = _head_and_details(db, tenant, sid)
+    head, owner, id, details = _head_and_session(db, tenant, sid)
     start = head
     check_turn(turn, head)
     if details and refuses_messages(details):
@@ -105,8 +109,11 @@ def append(
         check_total(head.total)
         answers.append(as_stored(draft, row))
     grown = head is not start
-    if touches and grown:
-        touch(db, sid, now)
+    if grown:
+        if touches:
+            touch(db, sid, now)
+        added = [message.id for message in answers if message.seq > start.seq]
+        changes.note(db, tenant, ADDED, owner, sid, id, added)
     return answers, grown
 
 
@@ -127,7 +134,8 @@ def _known(db: sqlite3.Connection, sid: int, draft: PreparedMessage) -> Message:
 
 def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[PreparedMessage]) -> int:
     """Copy messages to the end, skipping stored positions."""
-    head = head_of(db, tenant, sid)
+    head, owner, id, _ = _head_and_session(db, tenant, sid)
+    new: list[str] = []
     for draft in drafts:
         if draft.message.seq <= head.seq:
             known = db.execute(SQL["message_by_seq"], (sid, draft.message.seq)).fetchone()
@@ -141,6 +149,9 @@ def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Prepare
         except sqlite3.IntegrityError:
             raise Conflict(f"message id {draft.id!r} is already at another position") from None
         head = head_after(row)
+        new.append(unpack_id(row.id))
+    if new:
+        changes.note(db, tenant, ADDED, owner, sid, id, new)
     return head.seq
 
 
@@ -214,9 +225,9 @@ def sources(db: sqlite3.Connection, sid: int, records: Sequence[Record]) -> list
     return sorted(found.values(), key=lambda message: message.seq)
 
 
-def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> list[int]:
-    """Replace messages by tombstones; return the positions that were not erased yet."""
-    erased: list[int] = []
+def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> dict[int, str]:
+    """Replace messages by tombstones; return position and id of those not erased yet."""
+    erased: dict[int, str] = {}
     for seq in seqs:
         row = db.execute(SQL["message_by_seq"], (sid, seq)).fetchone()
         if row is None:
@@ -224,7 +235,7 @@ def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> list[int]:
         if row[3] is not None or row[4] is not None:
             tombstone = erased_row(sid, seq, Row._make(row))
             db.execute(SQL["replace_message"], (*tombstone[1:], sid, seq))
-            erased.append(seq)
+            erased[seq] = unpack_id(row[1])
     return erased
 
 

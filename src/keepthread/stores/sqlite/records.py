@@ -18,6 +18,7 @@ from keepthread.stores.records import (
     sid_of,
     touches,
 )
+from keepthread.stores.sqlite import changes
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.types import Record, Scope, SessionKey
@@ -51,6 +52,7 @@ def put(db: sqlite3.Connection, where: FileScope, record: Put, epochs: Mapping[i
     new = db.execute(SQL["insert_record"], (*where, kind, key, value, made_of)).lastrowid
     assert new is not None
     db.execute(SQL["guard_record"], (value_check(new, *where, kind, key, value, made_of), new))
+    changes.note_record(db, *where, kind, key)
     return new
 
 
@@ -101,7 +103,10 @@ def drop(
     """Delete a record, even a damaged one."""
     _check_owner(db, where)
     _check_version(db, where, kind, key, version)
-    return db.execute(SQL["delete_record"], (*where, kind, key)).rowcount > 0
+    if not db.execute(SQL["delete_record"], (*where, kind, key)).rowcount:
+        return False
+    changes.note_record(db, *where, kind, key)
+    return True
 
 
 def drop_made_of(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[int]) -> None:

@@ -61,6 +61,29 @@ CREATE TABLE records (
     UNIQUE (tenant, sid, owner, kind, key)
 );
 
+-- The feed of changes. A number is the time in microseconds, or one more than the last, so numbers grow
+-- with every change of a tenant. A change contains no text: it says what to read again.
+CREATE TABLE changes (
+    tenant  TEXT    NOT NULL,
+    number  INTEGER NOT NULL,
+    owner   TEXT    NOT NULL,
+    sid     INTEGER NOT NULL,
+    kind    INTEGER NOT NULL,
+    session TEXT    NOT NULL,  -- its id
+    ids     TEXT    NOT NULL,  -- one in each line
+    PRIMARY KEY (tenant, number)
+) WITHOUT ROWID;
+
+CREATE INDEX changes_by_owner ON changes (tenant, owner, number);
+
+-- The last change of each owner that was deleted for its age; without a name, that of the tenant.
+CREATE TABLE trimmed (
+    tenant TEXT    NOT NULL,
+    owner  TEXT    NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (tenant, owner)
+) WITHOUT ROWID;
+
 -- The indexes of the search. All of it is derived from the log and can be derived again, so nothing here
 -- is guarded.
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 from keepthread.errors import SessionExists, SessionGone
 from keepthread.recall.positions import MOST_SEQ
 from keepthread.stores.backend import Gather, Listing, Position, Tail
+from keepthread.stores.changes import CREATED, DELETED, ERASED, UPDATED
 from keepthread.stores.codec import value_check
 from keepthread.stores.records import (
     KINDS,
@@ -19,7 +20,7 @@ from keepthread.stores.records import (
     encode_details,
     sid_of,
 )
-from keepthread.stores.sqlite import index, watermarks
+from keepthread.stores.sqlite import changes, index, watermarks
 from keepthread.stores.sqlite import vectors as embeddings
 from keepthread.stores.sqlite.log import check_session, erase, known_head_of, sources, tail, touch
 from keepthread.stores.sqlite.records import FileScope, drop_made_of, scan_kinds
@@ -41,6 +42,7 @@ def create(db: sqlite3.Connection, tenant: str, session: SessionInfo) -> Session
     assert sid is not None
     _seal(db, sid)
     touch(db, sid, session.updated_at)
+    changes.note(db, tenant, CREATED, session.owner, sid, session.id)
     return by_sid(db, tenant, sid)
 
 
@@ -56,6 +58,7 @@ def update(db: sqlite3.Connection, tenant: str, update: Update) -> SessionInfo:
     _seal(db, sid)
     if known.ready:
         touch(db, sid, update.now)
+    changes.note(db, tenant, UPDATED, known.owner, sid, known.id)
     return by_sid(db, tenant, sid)
 
 
@@ -142,6 +145,7 @@ def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -
     """Remove a session and all its data, if it meets the condition."""
     session = by_sid(db, tenant, sid)
     required.check(session)
+    changes.note_session(db, tenant, DELETED, sid)
     _forget_views(db, session)
     db.execute(SQL["delete_messages"], (sid,))
     db.execute(SQL["delete_records_of_session"], (tenant, sid))
@@ -153,7 +157,8 @@ def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence
     """Erase messages and the records made of them; return the new epoch."""
     _forget_views(db, _undamaged(by_sid(db, tenant, sid)), seqs)
     if erased := erase(db, sid, seqs):
-        drop_made_of(db, tenant, sid, erased)
+        drop_made_of(db, tenant, sid, list(erased))
+        changes.note_session(db, tenant, ERASED, sid, list(erased.values()))
         db.execute(SQL["next_epoch"], (sid,))
         _seal(db, sid)
     return check_session(db, tenant, sid)

@@ -61,7 +61,7 @@ DELETE FROM messages WHERE sid = ?
 DELETE FROM records WHERE tenant = ? AND sid = ?
 
 -- name: head
-SELECT CASE WHEN s.ready THEN NULL ELSE s.details END,
+SELECT s.owner, s.id, CASE WHEN s.ready THEN NULL ELSE s.details END,
     m.seq, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
 FROM sessions s LEFT JOIN messages m ON m.sid = s.sid
 WHERE s.sid = ? AND s.tenant = ?
@@ -165,6 +165,38 @@ INSERT INTO records (tenant, sid, owner, kind, key, value, made_of, guard) VALUE
 
 -- name: guard_record
 UPDATE records SET guard = ? WHERE version = ?
+
+-- name: last_change
+SELECT coalesce(max(number), 0) FROM changes WHERE tenant = ?
+
+-- name: last_change_of_owner
+SELECT coalesce(max(number), 0) FROM changes WHERE tenant = ? AND owner = ?
+
+-- name: insert_change
+INSERT INTO changes (tenant, number, owner, sid, kind, session, ids) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: changes
+SELECT number, owner, sid, kind, session, ids FROM changes
+WHERE tenant = ? AND number > ? ORDER BY number LIMIT ?
+
+-- name: changes_of_owner
+SELECT number, owner, sid, kind, session, ids FROM changes
+WHERE tenant = ? AND owner = ? AND number > ? ORDER BY number LIMIT ?
+
+-- name: old_changes
+SELECT number, owner FROM changes WHERE tenant = ? AND number < ? ORDER BY number LIMIT ?
+
+-- name: delete_changes
+DELETE FROM changes WHERE tenant = ? AND number <= ?
+
+-- name: trimmed
+SELECT coalesce(max(number), 0) FROM trimmed WHERE tenant = ? AND owner = ?
+
+-- name: note_trimmed
+INSERT OR REPLACE INTO trimmed (tenant, owner, number) VALUES (?, ?, ?)
+
+-- name: owner_and_id
+SELECT owner, id FROM sessions WHERE sid = ?
 
 -- name: every_session
 SELECT * FROM sessions NOT INDEXED

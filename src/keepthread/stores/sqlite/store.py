@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Final, Self
 
 from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, StorageFull
 from keepthread.protocols import Progress, Searchable, TokenCounter
-from keepthread.stores.backend import Append, Gather, Listing, Position, Put, RecentActivity, Tail
+from keepthread.stores.backend import (
+    Append,
+    Feed,
+    FeedPage,
+    Gather,
+    Listing,
+    Position,
+    Put,
+    RecentActivity,
+    Tail,
+)
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.records import Condition, Keys, Update, sid_of
 from keepthread.stores.rows import PreparedMessage
-from keepthread.stores.sqlite import log, maintenance, records, sessions
+from keepthread.stores.sqlite import changes, log, maintenance, records, sessions
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.file import Connect, DatabaseFile, FileFacts, connect
 from keepthread.stores.sqlite.index import SegmentCache
@@ -175,6 +185,11 @@ class SQLiteBackend:
     ) -> bool:
         where = scope_of(tenant, scope)
         return await self.engine.write(lambda db: records.drop(db, where, kind, key, version))
+
+    # --- changes ---
+
+    async def changes(self, tenant: str, wanted: Feed) -> FeedPage:
+        return await self.engine.read(lambda db: changes.read(db, tenant, wanted))
 
     # --- integrity ---
 

@@ -93,13 +93,15 @@ LANGUAGE plpgsql AS $$
 DECLARE
     active    double precision;
     forgotten boolean;
+    theirs    bytea;
+    session   bytea;
     head      record;
     same      record;
     turns bigint;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    SELECT s.active_at, NOT s.ready AND position('"forgotten":true'::bytea IN s.details) > 0
-    INTO active, forgotten FROM keepthread.sessions s
+    SELECT s.active_at, NOT s.ready AND position('"forgotten":true'::bytea IN s.details) > 0, s.owner, s.id
+    INTO active, forgotten, theirs, session FROM keepthread.sessions s
     WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'KT001', MESSAGE = 'the session was deleted';
@@ -141,6 +143,7 @@ BEGIN
         IF _now >= active + 1 THEN
             PERFORM keepthread.touch(_tenant, _sid, _now);
         END IF;
+        PERFORM keepthread.note_change(_tenant, 3, theirs, _sid, session, ARRAY[_id]);
         RETURN;
     END IF;
 
@@ -169,11 +172,15 @@ CREATE FUNCTION keepthread.append(
 )
 LANGUAGE plpgsql AS $$
 DECLARE
-    active double precision;
-    plain  boolean;
+    active  double precision;
+    plain   boolean;
+    theirs  bytea;
+    session bytea;
+    change  bigint;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    SELECT s.active_at, s.epoch = 0 AND s.ready INTO active, plain FROM keepthread.sessions s
+    SELECT s.active_at, s.epoch = 0 AND s.ready, s.owner, s.id INTO active, plain, theirs, session
+    FROM keepthread.sessions s
     WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'KT001', MESSAGE = 'the session was deleted';
@@ -210,10 +217,20 @@ BEGIN
         FROM keepthread.append_with_care(
             _tenant, _sid, _id, _role, _content, _extra, _tokens, _counter, _created_at, _digest,
             _expect, _turn, _now) a;
-    ELSIF _now >= active + 1 THEN  -- once a second: the indexes of lists are written as well
+        RETURN;
+    END IF;
+    IF _now >= active + 1 THEN  -- once a second: the indexes of lists are written as well
         UPDATE keepthread.sessions s  -- as `touch` does, but planned once
         SET active_at = _now, active_guard = keepthread.guard_of_activity(_sid, _now)
         WHERE s.tenant = _tenant AND s.sid = _sid;
+    END IF;
+    change := nextval('keepthread.change_numbers');
+    INSERT INTO keepthread.changes (place, number, sid, at, tenant, kind, owner, session, ids)  -- as `note_change`
+    VALUES (
+        keepthread.change_place(), change, _sid, extract(epoch FROM clock_timestamp()), _tenant, 3,
+        theirs, session, ARRAY[_id]);
+    IF change % 64 = 0 THEN
+        PERFORM keepthread.trim_changes(_tenant, extract(epoch FROM clock_timestamp()) - 604800);
     END IF;
 END
 $$;

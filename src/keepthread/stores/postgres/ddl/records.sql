@@ -24,7 +24,7 @@ CREATE TYPE keepthread.record AS (
 CREATE FUNCTION keepthread.put(
     _tenant integer, _sid bigint, _whose bytea, _owner bytea, _kind bytea, _key bytea, _value bytea,
     _made_of bytea, _firsts bigint[], _lasts bigint[], _seen bigint, _sessions bigint[], _epochs bigint[],
-    OUT outcome text, OUT number bigint
+    _change integer, OUT outcome text, OUT number bigint
 )
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -77,6 +77,7 @@ BEGIN
     WHERE _seen IS NULL OR r.version = _seen;
     IF FOUND THEN
         outcome := 'put';
+        PERFORM keepthread.note_change_of_record(_tenant, _change, _sid, _owner, _key);
     ELSE  -- somebody put it first, just now
         outcome := 'version';
         SELECT r.version INTO number FROM keepthread.records r
@@ -89,17 +90,22 @@ $$;
 -- Delete a record; it need not be sound for that. The outcome is `dropped` and how many; or `gone` or
 -- `version` and the number that is in force.
 CREATE FUNCTION keepthread.drop(
-    _tenant integer, _sid bigint, _whose bytea, _kind bytea, _key bytea, _seen bigint,
+    _tenant integer, _sid bigint, _whose bytea, _kind bytea, _key bytea, _seen bigint, _change integer,
     OUT outcome text, OUT number bigint
 )
 LANGUAGE plpgsql AS $$
+DECLARE
+    theirs bytea;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    IF _change IS NOT NULL AND _sid <> 0 THEN  -- the changes of a session are in order
+        PERFORM FROM keepthread.sessions s WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
+    END IF;
     IF NOT keepthread.is_there(_tenant, _sid) THEN
         outcome := 'gone';
         RETURN;
     END IF;
-    SELECT r.version INTO number FROM keepthread.records r
+    SELECT r.version, r.owner INTO number, theirs FROM keepthread.records r
     WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key
     FOR UPDATE;
     number := coalesce(number, 0);
@@ -110,7 +116,26 @@ BEGIN
     DELETE FROM keepthread.records r
     WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
     outcome := 'dropped';
+    IF number > 0 THEN
+        PERFORM keepthread.note_change_of_record(_tenant, _change, _sid, theirs, _key);
+    END IF;
     number := (number > 0)::integer;
+END
+$$;
+
+-- Add the change that writing or deleting a record is; NULL: it is none.
+CREATE FUNCTION keepthread.note_change_of_record(
+    _tenant integer, _change integer, _sid bigint, _owner bytea, _key bytea
+) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF _change IS NULL THEN
+        RETURN;
+    ELSIF _sid = 0 THEN
+        PERFORM keepthread.note_change(_tenant, _change, _owner, 0, '', ARRAY[_key]);
+    ELSE
+        PERFORM keepthread.note_change_of_session(_tenant, _change, _sid, '{}');
+    END IF;
 END
 $$;
 

@@ -71,10 +71,11 @@ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'keepthread_app') THEN
         GRANT USAGE ON SCHEMA keepthread TO keepthread_app;
         GRANT SELECT ON keepthread.migrations, keepthread.asked TO keepthread_app;
-        GRANT USAGE ON SEQUENCE keepthread.places, keepthread.versions TO keepthread_app;
+        GRANT USAGE ON SEQUENCE keepthread.places, keepthread.versions,
+            keepthread.change_numbers TO keepthread_app;
         GRANT SELECT, INSERT, UPDATE, DELETE
             ON keepthread.sessions, keepthread.messages, keepthread.records,
-               keepthread.readings, keepthread.segments, keepthread.words, keepthread.vectors
+               keepthread.changes, keepthread.trimmed, keepthread.readings, keepthread.segments, keepthread.words, keepthread.vectors
             TO keepthread_app;
     END IF;
 END

@@ -63,6 +63,9 @@ BEGIN
     ) ON CONFLICT (id, owner, tenant) WHERE sid > 0 DO NOTHING
     RETURNING sid INTO place;
     PERFORM keepthread.seal_session(_tenant, place), keepthread.touch(_tenant, place, _active_at);
+    IF place IS NOT NULL THEN
+        PERFORM keepthread.note_change(_tenant, 0, _owner, place, _id, '{}');
+    END IF;
     RETURN place;
 END
 $$;
@@ -81,7 +84,8 @@ BEGIN
     IF NOT _ready THEN
         PERFORM keepthread.lock_readings(_tenant, _sid);
     END IF;
-    SELECT s.epoch, s.ready, s.details, s.guard = keepthread.guard_of_session(s) AS intact INTO known
+    SELECT s.epoch, s.ready, s.details, s.owner, s.id, s.guard = keepthread.guard_of_session(s) AS intact
+    INTO known
     FROM keepthread.sessions s
     WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
@@ -100,6 +104,7 @@ BEGIN
     IF known.ready THEN
         PERFORM keepthread.touch(_tenant, _sid, _now);
     END IF;
+    PERFORM keepthread.note_change(_tenant, 1, known.owner, _sid, known.id, '{}');
     RETURN 'updated';
 END
 $$;
@@ -130,6 +135,7 @@ BEGIN
     ELSIF known.active_at >= _idle_since THEN
         RETURN 'active';
     END IF;
+    PERFORM keepthread.note_change_of_session(_tenant, 2, _sid, '{}');
     PERFORM keepthread.unindex_session(_tenant, _sid);
     DELETE FROM keepthread.messages WHERE tenant = _tenant AND sid = _sid;
     DELETE FROM keepthread.records WHERE tenant = _tenant AND sid = _sid;

@@ -103,6 +103,35 @@ CREATE TABLE keepthread.records (
     PRIMARY KEY (tenant, sid, whose, kind, key)
 ) PARTITION BY HASH (tenant, sid);
 
+-- The feed of changes. `place` is a transaction that ended before this change was made, or made it: all
+-- changes before the oldest transaction under way are known, so a reader stops there and passes over
+-- none that is committed late. `number` orders the changes of one place. See `changes.sql`.
+CREATE SEQUENCE keepthread.change_numbers;
+
+CREATE TABLE keepthread.changes (
+    place   xid8             NOT NULL,
+    number  bigint           NOT NULL,
+    sid     bigint           NOT NULL,
+    at      double precision NOT NULL,
+    tenant  integer          NOT NULL,
+    kind    smallint         NOT NULL,
+    owner   bytea            NOT NULL,
+    session bytea            NOT NULL,  -- its id
+    ids     bytea[]          NOT NULL,
+    PRIMARY KEY (tenant, place, number)
+);
+
+CREATE INDEX changes_by_owner ON keepthread.changes (tenant, owner, place, number);
+
+-- The last change of each owner that was deleted for its age; without a name, that of the tenant.
+CREATE TABLE keepthread.trimmed (
+    number bigint  NOT NULL,
+    place  xid8    NOT NULL,
+    tenant integer NOT NULL,
+    owner  bytea   NOT NULL,
+    PRIMARY KEY (tenant, owner)
+);
+
 -- The indexes of the search: where words are, and vectors of messages. All of it is derived from the log
 -- and can be derived again, so nothing here is guarded.
 --

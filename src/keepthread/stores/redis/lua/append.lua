@@ -55,6 +55,7 @@ if #ARGV > 7 then
     end
     redis.call('HSET', session, 'head', close_head(seq, turns, total, ttl), 'active', active)
     keep(ttl)
+    announce()
 end
 reply[2] = 1
 return reply

@@ -9,4 +9,5 @@ redis.call('HSET', session, 'revision', 0)
 redis.call('UNLINK', messages, ids, records, order)
 local _, _, _, ttl = open_head(ARGV[3])
 keep(ttl)
+announce()
 return 1

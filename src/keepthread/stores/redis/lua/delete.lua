@@ -18,4 +18,5 @@ if ARGV[4] == '1' or ARGV[5] ~= '' then
     end
 end
 redis.call('UNLINK', unpack(KEYS))
+announce()
 return 'deleted'

@@ -13,4 +13,7 @@ if ARGV[4] ~= '' and tonumber(ARGV[4]) ~= version then
     return { 0, version }
 end
 remove(name)
+if present then
+    announce()
+end
 return { 1, present and 1 or 0 }

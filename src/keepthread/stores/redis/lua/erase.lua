@@ -56,4 +56,5 @@ for i = 1, #all, 2 do
         take_back(all[i])
     end
 end
+announce()
 return 1

@@ -13,4 +13,7 @@ end
 redis.call('HSET', session, 'head', ARGV[4])
 local _, _, _, ttl = open_head(ARGV[4])
 keep(ttl)
+if #ARGV > 4 then
+    announce()
+end
 return 1

@@ -39,4 +39,5 @@ redis.call('HSET', records, name, close_record(name, struct.pack('<i8', next_ver
 redis.call('ZADD', order, 0, name)
 local _, _, _, ttl = open_head(state[3])
 keep(ttl)
+announce()
 return { 1, next_version }

@@ -14,4 +14,5 @@ if ARGV[6] ~= '' and (not active or #active ~= 16 or struct.unpack('<d', active)
 end
 local _, _, _, ttl = open_head(state[3])
 keep(ttl)
+announce()
 return 1

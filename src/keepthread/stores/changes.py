@@ -1,0 +1,64 @@
+"""What a write announces to the feed of changes; every backend announces the same."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from keepthread.errors import CursorExpired
+from keepthread.stores.kinds import FACT, FOLD, MARKS, NOTE, PIN, SYSTEM
+from keepthread.types import ChangeKind, Scope
+
+KEPT: Final = 7 * 86_400
+"""Seconds for which changes are kept."""
+
+CHANGE_KINDS: Final[Sequence[ChangeKind]] = (
+    "session_created",
+    "session_updated",
+    "session_deleted",
+    "messages_added",
+    "messages_erased",
+    "fact_changed",
+    "forgotten",
+)
+"""The kinds by the numbers that are stored; a new one is added at the end."""
+CREATED, UPDATED, DELETED, ADDED, ERASED, FACT_CHANGED, FORGOTTEN = range(len(CHANGE_KINDS))
+
+_OF_SESSION: Final = frozenset((MARKS, SYSTEM, PIN, NOTE, FOLD))
+"""Records of a session that change what its contexts show."""
+_OF_OWNER: Final = {FACT: FACT_CHANGED}
+
+
+def change_of_record(scope: Scope, kind: str) -> int | None:
+    """Return the number of the change that writing a record is, or None if it is none."""
+    if scope.session:
+        return UPDATED if kind in _OF_SESSION else None
+    return _OF_OWNER.get(kind)
+
+
+def microseconds() -> int:
+    """Return the time of now; numbers of changes grow with it."""
+    return time.time_ns() // 1000
+
+
+def join_ids(ids: Sequence[str]) -> str:
+    """Return ids as one text; none of them contains a line break."""
+    return "\n".join(ids)
+
+
+def split_ids(text: str) -> tuple[str, ...]:
+    """Return the ids that `join_ids` joined."""
+    return tuple(text.split("\n")) if text else ()
+
+
+def check_trimmed(after: int, trimmed: int) -> None:
+    """Raise `CursorExpired` if changes after a position were deleted."""
+    if after < trimmed:
+        raise expired_cursor()
+
+
+def expired_cursor() -> CursorExpired:
+    """Return the error for a cursor after which changes were deleted."""
+    return CursorExpired(
+        "changes after this cursor were deleted: they are kept for 7 days; read everything,"
+        " then continue from the present (`limit=0`)"
+    )

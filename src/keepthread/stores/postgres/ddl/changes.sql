@@ -1,0 +1,130 @@
+-- The feed of changes.
+
+-- Where a change stands in the feed. Whoever changes a session has locked it, so whatever was done to it
+-- before has ended, and is behind this place: the feed has the changes of a session in their order. The
+-- number of the transaction itself would not do, because it may be given before the lock is.
+CREATE FUNCTION keepthread.change_place() RETURNS xid8
+LANGUAGE sql VOLATILE AS $$
+    SELECT greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot()))
+$$;
+
+-- Add a change; sometimes delete a few that are too old.
+CREATE FUNCTION keepthread.note_change(
+    _tenant integer, _kind integer, _owner bytea, _sid bigint, _session bytea, _ids bytea[]
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    number CONSTANT bigint := nextval('keepthread.change_numbers');
+BEGIN
+    INSERT INTO keepthread.changes (place, number, sid, at, tenant, kind, owner, session, ids)
+    VALUES (
+        keepthread.change_place(), number, _sid, extract(epoch FROM clock_timestamp()), _tenant, _kind,
+        _owner, _session, _ids);
+    IF number % 64 = 0 THEN
+        PERFORM keepthread.trim_changes(_tenant, extract(epoch FROM clock_timestamp()) - 604800);
+    END IF;
+END
+$$;
+
+-- Add a change of an existing session.
+CREATE FUNCTION keepthread.note_change_of_session(
+    _tenant integer, _kind integer, _sid bigint, _ids bytea[]
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT s.owner, s.id FROM keepthread.sessions s WHERE s.tenant = _tenant AND s.sid = _sid
+    LOOP
+        PERFORM keepthread.note_change(_tenant, _kind, one.owner, _sid, one.id, _ids);
+    END LOOP;
+END
+$$;
+
+-- Delete the oldest changes before a time, some at a time, and note how far. One at a time does it, so
+-- that nobody waits.
+CREATE FUNCTION keepthread.trim_changes(_tenant integer, _before double precision) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    old record;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('keepthread.changes', _tenant)) THEN
+        RETURN;
+    END IF;
+    FOR old IN
+        SELECT c.place, c.number, c.owner, c.at FROM keepthread.changes c
+        WHERE c.tenant = _tenant ORDER BY c.place, c.number LIMIT 256
+    LOOP
+        EXIT WHEN old.at >= _before;
+        DELETE FROM keepthread.changes c
+        WHERE c.tenant = _tenant AND c.place = old.place AND c.number = old.number;
+        INSERT INTO keepthread.trimmed AS t (tenant, owner, place, number)
+        SELECT _tenant, whose, old.place, old.number
+        FROM unnest(ARRAY[''::bytea] || array_remove(ARRAY[old.owner], '')) AS whose
+        ON CONFLICT (tenant, owner) DO UPDATE SET place = excluded.place, number = excluded.number;
+    END LOOP;
+END
+$$;
+
+-- The changes after a position, as they are read. The first row is not a change: `place` names the
+-- history of the server, in which places have their meaning, and `number` is 1 if changes after the
+-- position were deleted. Without a position and with a limit of 0, the second row is the last change.
+CREATE FUNCTION keepthread.changes(
+    _tenant integer, _owner bytea, _place text, _number bigint, _limit bigint
+) RETURNS TABLE (
+    place text, number bigint, at double precision, sid bigint, kind smallint, owner bytea,
+    session bytea, ids bytea[]
+)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    top   CONSTANT xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    start CONSTANT xid8 := coalesce(_place, '0')::xid8;
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    place := keepthread.history();
+    number := (
+        SELECT count(*) FROM keepthread.trimmed t
+        WHERE t.tenant = _tenant AND t.owner = coalesce(_owner, '') AND _place IS NOT NULL
+          AND (t.place, t.number) > (start, _number));
+    RETURN NEXT;
+    IF _place IS NULL AND _limit = 0 AND _owner IS NULL THEN
+        RETURN QUERY
+            SELECT c.place::text, c.number, c.at, c.sid, c.kind, c.owner, c.session, c.ids
+            FROM keepthread.changes c
+            WHERE c.tenant = _tenant AND c.place < top
+            ORDER BY c.place DESC, c.number DESC LIMIT 1;
+    ELSIF _place IS NULL AND _limit = 0 THEN
+        RETURN QUERY
+            SELECT c.place::text, c.number, c.at, c.sid, c.kind, c.owner, c.session, c.ids
+            FROM keepthread.changes c
+            WHERE c.tenant = _tenant AND c.owner BETWEEN _owner AND _owner AND c.place < top
+            ORDER BY c.owner DESC, c.place DESC, c.number DESC LIMIT 1;
+    ELSIF _owner IS NULL THEN
+        RETURN QUERY
+            SELECT c.place::text, c.number, c.at, c.sid, c.kind, c.owner, c.session, c.ids
+            FROM keepthread.changes c
+            WHERE c.tenant = _tenant AND (c.place, c.number) > (start, _number) AND c.place < top
+            ORDER BY c.place, c.number LIMIT _limit;
+    ELSE
+        RETURN QUERY
+            SELECT c.place::text, c.number, c.at, c.sid, c.kind, c.owner, c.session, c.ids
+            FROM keepthread.changes c
+            WHERE c.tenant = _tenant AND c.owner BETWEEN _owner AND _owner
+              AND (c.place, c.number) > (start, _number) AND c.place < top
+            ORDER BY c.owner, c.place, c.number LIMIT _limit;
+    END IF;
+END
+$$;
+
+-- The history that the numbers of transactions belong to: another database server, or a standby that
+-- took over and may have lost some, gives them anew.
+CREATE FUNCTION keepthread.history() RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT s.system_identifier FROM pg_control_system() s) || '/' || CASE
+        WHEN pg_is_in_recovery() THEN (
+            SELECT upper(lpad(to_hex(c.timeline_id), 8, '0')) FROM pg_control_checkpoint() c)
+        ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END;
+END
+$$;

@@ -1,0 +1,190 @@
+"""The feed of changes in Redis.
+
+Every session, and the records of every owner, has a stream of its changes, in the same slot; so the
+script that changes something also adds the change. Which streams to read is announced before, in
+the index of the tenant: for every second, a *period*, the places where something may have changed.
+A script that comes too late for its period is refused and announced again. So a period that is over
+is complete, and readers go from one to the next.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from keepthread.errors import Damaged, StorageFull
+from keepthread.stores.backend import Feed, FeedPage
+from keepthread.stores.changes import CHANGE_KINDS, KEPT, expired_cursor
+from keepthread.stores.cursors import check_position, unreadable_cursor
+from keepthread.stores.redis.engine import LUA, Argument, PeriodOver, RedisCluster, RedisLink
+from keepthread.stores.redis.keys import Place, changed_place, index_of, owner_tag, place_name
+from keepthread.types import Change, SessionKey
+
+_log: Final = logging.getLogger("keepthread")
+_MOST_ANNOUNCED: Final = 10_000
+_SKEW: Final = 2
+"""Seconds by which the clocks of a cluster may differ."""
+_PLACES_AT_ONCE: Final = 50
+_CHANGES_AT_ONCE: Final = 200
+_PERIOD: Final = 10
+"""Digits of a period."""
+
+
+class _Period(NamedTuple):
+    number: int
+    ends: float
+    """On the clock of this process; the script decides by the server's."""
+
+
+class Announcer:
+    """Announces where something is about to change; a place needs it once in a period."""
+
+    def __init__(self, link: RedisLink) -> None:
+        """Announce by a link."""
+        self.link = link
+        self._periods: dict[str, _Period] = {}
+
+    async def period(self, tenant: str, place: Place, owner: str, earliest: int) -> int:
+        """Return a period that is announced for a place, none before the earliest."""
+        known = self._periods.get(place.changes)
+        if known and known.number >= earliest and time.monotonic() < known.ends:
+            return known.number
+        index = index_of(tenant)
+        keys = (index.feed, index.feed_of(owner), index.feed_state)
+        args = (place_name(place, owner), earliest, KEPT, owner_tag(owner))
+        asked = time.monotonic()
+        number, left = await self.link.run(LUA["changed"], keys, args)
+        if len(self._periods) >= _MOST_ANNOUNCED:
+            self._periods.clear()
+        self._periods[place.changes] = _Period(number, asked + left / 1000)
+        return number
+
+
+class PlaceWriter:
+    """Runs scripts that change a session, or the records of an owner, and announces the changes."""
+
+    def __init__(
+        self, announcer: Announcer, tenant: str, place: Place, owner: str, session: str = ""
+    ) -> None:
+        """Write at a place; a session has an id."""
+        self.link = announcer.link
+        self.place = place
+        self._announcer = announcer
+        self._tenant = tenant
+        self._owner = owner
+        self._session = session
+
+    async def run(
+        self,
+        script: str,
+        args: Sequence[Argument],
+        kind: int | None,
+        ids: Sequence[str] = (),
+        *,
+        again: Sequence[Argument] | None = None,
+        frees: bool = False,
+    ) -> Any:
+        """Run a script that makes a change of some kind; None announces nothing.
+
+        A script that `frees` memory is also run if the memory is too full to announce it.
+        """
+        place = self.place
+        keys = (*place.keys, place.changes)
+        change = json.dumps([kind, self._owner, self._session, place.key, [*ids]]).encode()
+        period = earliest = 0
+        while True:
+            if kind is not None:
+                try:
+                    period = await self._announcer.period(
+                        self._tenant, place, self._owner, earliest
+                    )
+                except StorageFull:
+                    if not frees:
+                        raise
+                    _log.warning("the memory of Redis is full: a change is missing in the feed")
+                    kind, period = None, 0
+            second = None if again is None else (*again, period, change)
+            try:
+                return await self.link.run(LUA[script], keys, (*args, period, change), again=second)
+            except PeriodOver as late:
+                earliest = late.period
+
+
+async def read(link: RedisLink, tenant: str, wanted: Feed) -> FeedPage:
+    """Return the changes after a position: `period:place`, and the number of a change there.
+
+    The number 0 means that the period is read to its end at this place.
+    """
+    place, number = _position(wanted)
+    found: list[Change] = []
+    if wanted.after is None and not wanted.limit:
+        expired, *last = await _places(link, tenant, wanted.owner, "+")
+        return FeedPage(found, [last[0] if last else "", 0])
+    while len(found) < wanted.limit:
+        start = f"{'[' if number else '('}{place}" if place else "-"
+        expired, *places = await _places(link, tenant, wanted.owner, start)
+        if expired and wanted.after is not None:
+            raise expired_cursor()
+        most = min(wanted.limit - len(found), _CHANGES_AT_ONCE)
+        streams = await asyncio.gather(
+            *(_read(link, tenant, one, number if one == place else 0, most + 1) for one in places)
+        )
+        for one, entries in zip(places, streams, strict=True):
+            taken = entries[: min(most, wanted.limit - len(found))]
+            found += [_decode(entry) for entry in taken]
+            if len(taken) < len(entries):  # there is more: continue here
+                place = one if taken else place
+                number = int(taken[-1][0].partition(b"-")[2]) if taken else 0
+                break
+            place, number = one, 0
+        if not number and len(places) < _PLACES_AT_ONCE:
+            break
+    return FeedPage(found, [place, number])
+
+
+def _position(wanted: Feed) -> tuple[str, int]:
+    if wanted.after is None:
+        return "", 0
+    check_position(wanted.after, (str, int))
+    place, number = cast(tuple[str, int], tuple(wanted.after))
+    digits = place[:_PERIOD]
+    if place and not (digits.isascii() and digits.isdecimal() and place[_PERIOD:][:1] == ":"):
+        raise unreadable_cursor()
+    return place, number
+
+
+async def _places(link: RedisLink, tenant: str, owner: str | None, start: str) -> list[Any]:
+    index = index_of(tenant)
+    feed = index.feed if owner is None else index.feed_of(owner)
+    field = "trimmed" if owner is None else f"trimmed:{owner_tag(owner)}"
+    wait = _SKEW if isinstance(link.client, RedisCluster) else 0
+    args = (start, KEPT, _PLACES_AT_ONCE, wait, field)
+    expired, *places = await link.run(LUA["feed"], (feed, index.feed_state), args)
+    return [expired, *(place.decode() for place in places)]
+
+
+async def _read(
+    link: RedisLink, tenant: str, place: str, number: int, most: int
+) -> list[tuple[bytes, Any]]:
+    """Return the changes of one period at one place, after a number."""
+    period = int(place[:_PERIOD])
+    stream = changed_place(tenant, place[_PERIOD + 1 :])
+    return await link.ask("XRANGE", stream, f"{period}-{number + 1}", f"{period}", "COUNT", most)
+
+
+def _decode(entry: tuple[bytes, Any]) -> Change:
+    try:
+        fields: dict[bytes, bytes] = entry[1]
+        kind, owner, session, key, ids = json.loads(fields[b"change"])
+        return Change(
+            kind=CHANGE_KINDS[cast(int, kind)],
+            at=float(fields[b"at"]),
+            owner=owner,
+            session=session,
+            key=SessionKey(key),
+            ids=tuple(ids),
+        )
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise Damaged("a change in the feed is damaged; continue from the present") from None

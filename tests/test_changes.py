@@ -1,0 +1,351 @@
+"""The feed of changes: what was written comes at least once, in order, to its owner alone."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from keepthread import Memory, Message
+from keepthread.errors import CursorExpired, InvalidInput
+from keepthread.protocols import Store
+from keepthread.stores import PostgresStore, RedisStore, ram_changes
+from keepthread.stores.cursors import decode_cursor, encode_cursor
+from keepthread.stores.kinds import FACT, PIN, WHY
+from keepthread.stores.postgres.engine import PgLink
+from keepthread.stores.postgres.schema import SQL
+from keepthread.stores.redis import changes as redis_changes
+from keepthread.stores.redis.changes import Announcer
+from keepthread.stores.redis.keys import index_of
+from keepthread.stores.sqlite import changes as sqlite_changes
+from keepthread.types import JSON, Change, Page, Scope, SessionInfo
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer
+from tests.every_store import store
+from tests.seeds import SEED
+
+__all__ = ["store"]
+
+
+async def after_its_end(store: Store, cursor: str | None, owner: str | None) -> Page[Change]:
+    """Return the changes after a cursor; a store may show them once their second is over."""
+    page = await store.changes(owner=owner, after=cursor)
+    return page or await wait_for(store, page.next, owner)
+
+
+async def wait_for(store: Store, cursor: str | None, owner: str | None) -> Page[Change]:
+    ends = time.monotonic() + 5
+    while True:
+        page = await store.changes(owner=owner, after=cursor)
+        if page or time.monotonic() > ends:
+            return page
+        await asyncio.sleep(0.05)
+
+
+async def everything(
+    store: Store, cursor: str | None = None, owner: str | None = None, limit: int = 100
+) -> tuple[list[Change], str | None]:
+    """Return all changes after a cursor, once what was written before the call is shown."""
+    mark = await store.put_session(SessionInfo(id=f"mark-{time.time_ns()}", owner=owner or "mark"))
+    found: list[Change] = []
+    ends = time.monotonic() + 10
+    while time.monotonic() < ends:
+        page = await store.changes(owner=owner, after=cursor, limit=limit)
+        found += page
+        cursor = page.next
+        if any(change.key == mark.key for change in found):
+            return [change for change in found if change.key != mark.key], cursor
+        await asyncio.sleep(0 if page else 0.05)
+    raise AssertionError("the last change was not shown within 10 seconds")
+
+
+def message(text: str, id: str = "") -> Message:
+    return Message(role="user", content=text, id=id)
+
+
+async def test_each_kind_of_write_is_announced(store: Store) -> None:
+    session = await store.put_session(SessionInfo(id="one", owner="ana"))
+    first, second = await store.append(session.key, [message("a"), message("b", "own id")])
+    await store.append(session.key, [message("a", first.id)])  # known: nothing is written
+    described = await store.describe(session.key)
+    await store.put_session(SessionInfo(id="one", owner="ana", key=session.key, title="T"))
+    await store.put(Scope(session=session.key), PIN, "p", 1)
+    await store.put(Scope(session=session.key), WHY, "w", 1)  # no change that anybody sees
+    await store.put(Scope(owner="ana"), FACT, "likes tea", {"text": "tea"})
+    assert await store.drop(Scope(owner="ana"), FACT, "likes tea")
+    assert not await store.drop(Scope(owner="ana"), FACT, "likes tea")
+    await store.erase(session.key, [2])
+    await store.erase(session.key, [2])  # erased already
+    await store.delete_session(session.key)
+    found, _ = await everything(store, owner="ana")
+    expected = [
+        ("session_created", "one", ()),
+        ("messages_added", "one", (first.id, second.id)),
+        ("session_updated", "one", ()),
+        ("session_updated", "one", ()),
+        ("messages_erased", "one", (second.id,)),
+        ("session_deleted", "one", ()),
+    ]
+    of_session = [(c.kind, c.session, c.ids) for c in found if c.session]
+    one_by_one = [("messages_added", "one", (id,)) for id in (first.id, second.id)]
+    if of_session[1:3] == one_by_one:  # a server may announce one message at a time
+        expected[1:2] = one_by_one
+    assert of_session == expected
+    assert [(c.kind, c.ids) for c in found if not c.session] == [
+        ("fact_changed", ("likes tea",))
+    ] * 2
+    assert {c.owner for c in found} == {"ana"}
+    assert {c.key for c in found} == {described.key, ""}
+    assert all(abs(c.at - time.time()) < 60 for c in found)
+
+
+async def test_an_owner_sees_only_their_own_changes(store: Store) -> None:
+    for owner in ("ana", "bo", "ana", "bo", "cy"):
+        made = await store.put_session(SessionInfo(id=f"{time.time_ns()}", owner=owner))
+        await store.append(made.key, [message(f"of {owner}")])
+        await store.put(Scope(owner=owner), FACT, f"of {owner}", 1)
+    for owner in ("ana", "bo", "cy"):
+        found, _ = await everything(store, owner=owner)
+        assert {change.owner for change in found} == {owner}
+        assert len(found) == (3 if owner == "cy" else 6)
+    all_of_them, _ = await everything(store)
+    assert len([c for c in all_of_them if not c.session.startswith("mark")]) == 15
+
+
+async def test_pages_of_any_size_give_the_same_changes(store: Store) -> None:
+    rng = random.Random(SEED)
+    keys = [(await store.put_session(SessionInfo(id=f"s{n}", owner="ana"))).key for n in range(3)]
+    for number in range(40):
+        await store.append(rng.choice(keys), [message(f"m{number}", f"m{number}")])
+    whole, _ = await everything(store, owner="ana")
+    for limit in (1, 2, 7):
+        cursor: str | None = None
+        found: list[Change] = []
+        while True:
+            page = await store.changes(owner="ana", after=cursor, limit=limit)
+            assert len(page) <= limit
+            found += page
+            cursor = page.next
+            if not page:
+                break
+        assert [c for c in found if not c.session.startswith("mark")] == whole, SEED
+
+
+async def test_the_present_is_after_all_that_was_written(store: Store) -> None:
+    made = await store.put_session(SessionInfo(id="s", owner="ana"))
+    await everything(store, owner="ana")
+    now = await store.changes(owner="ana", limit=0)
+    assert now == []
+    assert not await store.changes(owner="ana", after=now.next)
+    await store.append(made.key, [message("later", "later")])
+    found = await after_its_end(store, now.next, "ana")
+    assert [change.ids for change in found] == [("later",)]
+
+
+async def test_an_empty_feed_can_be_continued(store: Store) -> None:
+    page = await store.changes(owner="nobody")
+    assert page == []
+    again = await store.changes(owner="nobody", after=page.next)
+    assert (again, again.next) == ([], page.next)
+    present = await store.changes(owner="nobody", limit=0)
+    await store.put_session(SessionInfo(id="s", owner="nobody"))
+    for cursor in (page.next, present.next):
+        assert [c.kind for c in await after_its_end(store, cursor, "nobody")] == ["session_created"]
+
+
+async def test_a_cursor_of_another_feed_is_refused(store: Store) -> None:
+    await store.put_session(SessionInfo(id="s", owner="ana"))
+    _, cursor = await everything(store, owner="ana")
+    for owner in ("bo", None):
+        with pytest.raises(InvalidInput, match="not a cursor of this list"):
+            await store.changes(owner=owner, after=cursor)
+
+
+@pytest.fixture
+async def memory(store: Store) -> Memory:
+    return Memory(store)
+
+
+async def test_a_reader_waits_for_a_change(memory: Memory) -> None:
+    ana = memory.for_owner("ana")
+    present = await ana.changes(limit=0)
+    began = time.monotonic()
+    assert await ana.changes(after=present.next, wait=0.3) == []
+    assert time.monotonic() - began >= 0.3
+    waiting = asyncio.create_task(ana.changes(after=present.next, wait=20))
+    await asyncio.sleep(0.1)
+    session = await ana.create_session("s")
+    (change,) = await waiting
+    assert (change.kind, change.session, change.key) == ("session_created", "s", session.info.key)
+    assert "s" in {c.session for c in await memory.admin.changes(wait=5)}
+
+
+@pytest.mark.parametrize("wait", [-1, True, "1", 1e9, float("nan")])
+async def test_a_wait_that_makes_no_sense_is_refused(wait: float) -> None:
+    async with Memory.open("ram://") as memory:
+        with pytest.raises(InvalidInput, match="wait must be"):
+            await memory.for_owner("ana").changes(wait=wait)
+
+
+# --- old changes ---
+
+
+async def test_a_cursor_after_which_changes_were_deleted_is_refused(
+    store: Store, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes are deleted when they are seven days old; nobody is told less without an error."""
+    monkeypatch.setattr(sqlite_changes, "_TRIM_EVERY", 1)
+    monkeypatch.setattr(ram_changes, "_TRIM_EVERY", 1)
+    kind = request.node.callspec.params["store"]
+    if kind == "redis":
+        monkeypatch.setattr(redis_changes, "KEPT", 1)
+    else:
+        monkeypatch.setattr(sqlite_changes, "microseconds", days_ago(8))
+        monkeypatch.setattr(ram_changes, "microseconds", days_ago(8))
+    idle = await store.put_session(SessionInfo(id="idle", owner="idle"))
+    key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
+    await store.append(key, [message("a")])
+    cursors = {}
+    for owner in ("ana", "idle", None):
+        first = await after_its_end(store, None, owner)
+        page = await store.changes(owner=owner, limit=1)
+        assert page == first[:1]
+        cursors[owner] = page.next
+    if kind == "redis":
+        await asyncio.sleep(2.1)
+    elif kind == "postgres":
+        server = request.getfixturevalue("postgres")
+        server.execute("UPDATE keepthread.changes SET at = at - 8 * 86400")
+    else:
+        monkeypatch.undo()
+        monkeypatch.setattr(sqlite_changes, "_TRIM_EVERY", 1)
+        monkeypatch.setattr(ram_changes, "_TRIM_EVERY", 1)
+    for _ in range(70 if kind == "postgres" else 2):
+        await store.append(key, [message("new")])
+    for owner in ("ana", None):
+        with pytest.raises(CursorExpired, match="7 days"):
+            await store.changes(owner=owner, after=cursors[owner])
+    # Nothing of this owner was deleted after the cursor.
+    assert not await store.changes(owner="idle", after=cursors["idle"])
+    left, _ = await everything(store, owner="ana")
+    assert {change.kind for change in left} == {"messages_added"}
+    assert all(change.at > time.time() - 60 for change in left)
+    await store.delete_session(idle.key)
+    shown = await after_its_end(store, cursors["idle"], "idle")
+    assert [change.kind for change in shown] == ["session_deleted"]
+
+
+def days_ago(days: int) -> Callable[[], int]:
+    return lambda: time.time_ns() // 1000 - days * 86_400_000_000
+
+
+async def test_a_cursor_that_no_page_had_is_refused(store: Store) -> None:
+    await store.put_session(SessionInfo(id="s", owner="ana"))
+    of = ("changes", "default", "ana")
+    wrong: list[list[JSON]] = [[], [-1], ["x"], [1, 2], [True], [1 << 60], [None, 1, 1]]
+    wrong += [["x", 1, -1], ["", 1 << 60, 1], ["x", 0], ["0000000001session", 0], [":", 1]]
+    for position in wrong:
+        with pytest.raises(InvalidInput, match="this cursor cannot be read"):
+            await store.changes(owner="ana", after=encode_cursor(of, position))
+
+
+async def test_a_forged_cursor_reaches_nothing_of_another_owner(store: Store) -> None:
+    """The position in a cursor is not secret; whoever changes it still reads their own feed."""
+    theirs = await store.put_session(SessionInfo(id="secret", owner="bo"))
+    await store.append(theirs.key, [message("x", "secret id")])
+    await store.put_session(SessionInfo(id="mine", owner="ana"))
+    await everything(store, owner="bo")
+    page = await store.changes(owner="bo", limit=1)
+    assert page.next
+    position = decode_cursor(("changes", "default", "bo"), page.next)
+    forged = encode_cursor(("changes", "default", "ana"), position)
+    with suppress(CursorExpired, InvalidInput):
+        assert {c.owner for c in await store.changes(owner="ana", after=forged)} <= {"ana"}
+
+
+async def test_what_is_no_change_costs_redis_no_announcement(
+    redis_server: RedisServer,
+) -> None:
+    redis_server.ask("FLUSHALL")
+    store = await RedisStore.open(redis_server.url)
+    key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
+    feed = index_of("default").feed
+    await asyncio.sleep(1.05)  # a new period, in which nothing is announced yet
+    before = redis_server.ask("ZCARD", feed)
+    await store.put(Scope(session=key), WHY, "w", 1)
+    await store.drop(Scope(session=key), WHY, "w")
+    assert redis_server.ask("ZCARD", feed) == before
+    await store.append(key, [message("a")])
+    assert redis_server.ask("ZCARD", feed) == before + 1
+    await store.close()
+
+
+async def test_a_script_that_comes_late_is_announced_again(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The period ends between the announcement and the write, as it may at any time."""
+    redis_server.ask("FLUSHALL")
+    store = await RedisStore.open(redis_server.url)
+    key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
+    period = redis_changes.Announcer.period
+    asked: list[int] = []
+
+    async def late(self: Announcer, tenant: str, place: Any, owner: str, earliest: int) -> int:
+        found = await period(self, tenant, place, owner, earliest)
+        asked.append(earliest)
+        return found if earliest else found - 5
+
+    monkeypatch.setattr(redis_changes.Announcer, "period", late)
+    await store.append(key, [message("a", "a")])
+    assert len(asked) == 2
+    assert asked[1] > 0
+    found, _ = await everything(store, owner="ana")
+    assert [change.ids for change in found if change.kind == "messages_added"] == [("a",)]
+    await store.close()
+
+
+# --- PostgreSQL ---
+
+
+async def test_a_change_that_is_committed_late_is_not_passed_over(
+    postgres: PostgresServer,
+) -> None:
+    store = await PostgresStore.open(postgres.empty())
+    slow = (await store.put_session(SessionInfo(id="slow", owner="ana"))).key
+    fast = (await store.put_session(SessionInfo(id="fast", owner="ana"))).key
+    _, cursor = await everything(store, owner="ana")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(link: PgLink) -> None:
+        await link.run(SQL["name_tenant"], (str(await store.backend.number("default")),))
+        number = await store.backend.number("default")
+        await link.run(SQL["lock_session"], (number, int(slow)))
+        await link.run(SQL["note_change"], (number, 3, int(slow), [b"late"]))
+        began.set()
+        await go_on.wait()
+
+    task = asyncio.create_task(store.backend.engine.transact(hold))
+    await began.wait()
+    await store.append(fast, [message("x", "fast")])
+    while_held = await store.changes(owner="ana", after=cursor)
+    go_on.set()
+    await task
+    page = await store.changes(owner="ana", after=while_held.next)
+    assert {id for change in [*while_held, *page] for id in change.ids} == {"late", "fast"}
+    await store.close()
+
+
+async def test_a_cursor_of_another_server_is_refused(postgres: PostgresServer) -> None:
+    """Places in the feed are numbers of transactions, which another server gives anew."""
+    store = await PostgresStore.open(postgres.empty())
+    await store.put_session(SessionInfo(id="s", owner="ana"))
+    _, cursor = await everything(store, owner="ana")
+    of = ("changes", "default", "ana")
+    history, *place = decode_cursor(of, cursor or "")
+    assert "/" in history
+    with pytest.raises(CursorExpired):
+        await store.changes(owner="ana", after=encode_cursor(of, ["1/00000001", *place]))
+    await store.close()
