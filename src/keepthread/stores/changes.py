@@ -1,4 +1,4 @@
-"""What a write announces to the feed of changes; every backend announces the same."""
+"""Kinds of changes in the feed, and the records that are such a change; the same in every backend."""
 
 import time
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _OF_OWNER: Final = {FACT: FACT_CHANGED}
 
 
 def change_of_record(scope: Scope, kind: str) -> int | None:
-    """Return the number of the change that writing a record is, or None if it is none."""
+    """Return the number of the change to announce for a record, or None."""
     if scope.session:
         return UPDATED if kind in _OF_SESSION else None
     return _OF_OWNER.get(kind)

@@ -1,8 +1,8 @@
 -- The feed of changes.
 
--- Where a change stands in the feed. Whoever changes a session has locked it, so whatever was done to it
--- before has ended, and is behind this place: the feed has the changes of a session in their order. The
--- number of the transaction itself would not do, because it may be given before the lock is.
+-- The position of a change in the feed. A transaction that changes a session has locked it, so every earlier
+-- change of it is committed and has an earlier place: the feed has the changes of a session in their
+-- order. The number of the transaction itself is not enough, because it may be given before the lock is.
 CREATE FUNCTION keepthread.change_place() RETURNS xid8
 LANGUAGE sql VOLATILE AS $$
     SELECT greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot()))
@@ -118,7 +118,7 @@ END
 $$;
 
 -- The history that the numbers of transactions belong to: another database server, or a standby that
--- took over and may have lost some, gives them anew.
+-- took over and may have lost some, starts another one.
 CREATE FUNCTION keepthread.history() RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -123,7 +123,7 @@ BEGIN
 END
 $$;
 
--- Add the change that writing or deleting a record is; NULL: it is none.
+-- Add the change that a record announces when it is written or deleted; NULL: nothing is announced.
 CREATE FUNCTION keepthread.note_change_of_record(
     _tenant integer, _change integer, _sid bigint, _owner bytea, _key bytea
 ) RETURNS void
