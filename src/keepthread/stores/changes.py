@@ -1,4 +1,4 @@
-"""Kinds of changes in the feed, and the records that are such a change; the same in every backend."""
+"""Kinds of changes in the feed, and which records are announced; every backend does the same."""
 
 import time
 from collections.abc import Sequence
