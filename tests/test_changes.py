@@ -70,6 +70,7 @@ async def test_each_kind_of_write_is_announced(store: Store) -> None:
     session = await store.put_session(SessionInfo(id="one", owner="ana"))
     first, second = await store.append(session.key, [message("a"), message("b", "own id")])
     await store.append(session.key, [message("a", first.id)])  # known: nothing is written
+    await store.append(session.key, [message("a", first.id), message("c", "c")])
     described = await store.describe(session.key)
     await store.put_session(SessionInfo(id="one", owner="ana", key=session.key, title="T"))
     await store.put(Scope(session=session.key), PIN, "p", 1)
@@ -84,6 +85,7 @@ async def test_each_kind_of_write_is_announced(store: Store) -> None:
     expected = [
         ("session_created", "one", ()),
         ("messages_added", "one", (first.id, second.id)),
+        ("messages_added", "one", ("c",)),
         ("session_updated", "one", ()),
         ("session_updated", "one", ()),
         ("messages_erased", "one", (second.id,)),
