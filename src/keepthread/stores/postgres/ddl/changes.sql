@@ -18,10 +18,10 @@ DECLARE
 BEGIN
     INSERT INTO keepthread.changes (place, number, sid, at, tenant, kind, owner, session, ids)
     VALUES (
-        keepthread.change_place(), number, _sid, extract(epoch FROM clock_timestamp()), _tenant, _kind,
+        keepthread.change_place(), number, _sid, date_part('epoch', clock_timestamp()), _tenant, _kind,
         _owner, _session, _ids);
     IF number % 64 = 0 THEN
-        PERFORM keepthread.trim_changes(_tenant, extract(epoch FROM clock_timestamp()) - 604800);
+        PERFORM keepthread.trim_changes(_tenant, date_part('epoch', clock_timestamp()) - 604800);
     END IF;
 END
 $$;

@@ -227,10 +227,10 @@ BEGIN
     change := nextval('keepthread.change_numbers');
     INSERT INTO keepthread.changes (place, number, sid, at, tenant, kind, owner, session, ids)  -- as `note_change`
     VALUES (
-        keepthread.change_place(), change, _sid, extract(epoch FROM clock_timestamp()), _tenant, 3,
-        theirs, session, ARRAY[_id]);
+        greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot())), change, _sid,
+        date_part('epoch', clock_timestamp()), _tenant, 3, theirs, session, ARRAY[_id]);
     IF change % 64 = 0 THEN
-        PERFORM keepthread.trim_changes(_tenant, extract(epoch FROM clock_timestamp()) - 604800);
+        PERFORM keepthread.trim_changes(_tenant, date_part('epoch', clock_timestamp()) - 604800);
     END IF;
 END
 $$;
