@@ -14,7 +14,9 @@ from keepthread.stores.validation import check_count, seconds_of
 from keepthread.types import Page, Role, Scope, SessionInfo, SessionKey, Verification
 
 if TYPE_CHECKING:
-    from keepthread.memory.forgetting.receipt import Receipt  # loaded when it is first used
+    # Forgetting is loaded when it is first used.
+    from keepthread.memory.forgetting.receipt import Receipt
+    from keepthread.memory.forgetting.receipts import StoredReceipt
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
@@ -90,6 +92,15 @@ class Admin:
             dry_run=dry_run,
             progress=progress,
         )
+
+    async def receipts(
+        self, *, limit: int = 10, cursor: str | None = None
+    ) -> Page["StoredReceipt"]:
+        """Return the receipts of `Admin.forget` and `Memory.forget`, latest first, without text.
+
+        Receipts of an owner's handle are in that owner's list: `OwnerMemory.receipts`.
+        """
+        return await self._services.receipts(None, limit=limit, cursor=cursor)
 
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         """Check everything that is stored."""

@@ -88,6 +88,7 @@ class OwnerMemory(Wrapper[AsyncOwnerMemory]):
         return Facts(self._loop, self._wrapped.facts)
 
     forget = blocking(AsyncOwnerMemory.forget)
+    receipts = blocking(AsyncOwnerMemory.receipts)
 
 
 class Admin(Wrapper[AsyncAdmin]):
@@ -100,6 +101,7 @@ class Admin(Wrapper[AsyncAdmin]):
     search = blocking(AsyncAdmin.search)
     index = blocking(AsyncAdmin.index)
     forget = blocking(AsyncAdmin.forget)
+    receipts = blocking(AsyncAdmin.receipts)
     verify = blocking(AsyncAdmin.verify)
     prune = blocking(AsyncAdmin.prune)
 
