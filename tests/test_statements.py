@@ -42,6 +42,7 @@ ELSEWHERE: Final = {
 """What runs only under conditions that are costly to make, and the test that makes them."""
 
 IN_SQLITE: Final = (
+    "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_filter_is_applied_before_the_last_places_are_taken",
     "test_a_context_of_four_kinds_is_gathered_kind_by_kind",
     "test_a_damaged_source_is_gathered_as_it_is",
@@ -63,6 +64,7 @@ IN_SQLITE: Final = (
     "test_what_was_never_read_is_unread_from_the_start",
 )
 IN_POSTGRES: Final = (
+    "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_damaged_source_is_gathered_as_it_is",
     "test_a_filter_is_applied_before_the_last_places_are_taken",
     "test_a_filter_is_applied_before_the_nearest_are_taken",
@@ -78,6 +80,7 @@ IN_POSTGRES: Final = (
     "test_two_tenants_see_nothing_of_each_other",
 )
 IN_REDIS: Final = (
+    "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_copy_has_no_gaps_and_no_strangers",
     "test_an_update_of_what_another_changed_is_refused",
     "test_every_session_is_scanned_in_the_order_of_making",

@@ -29,6 +29,7 @@ from keepthread.types import (
     Attachment,
     CachedTool,
     Choice,
+    Cleaning,
     Damage,
     ForkPoint,
     Hidden,
@@ -52,7 +53,7 @@ SCHEMAS: Final[Sequence[type]] = (
     *(Message, ToolCall, Attachment, Native, SessionInfo, ForkPoint, Status, Costs),
     *(Why, Choice, Explanation, Difference, Hidden, Summary, CachedTool),
     *(Hit, Fact, Receipt, StoredReceipt, Record, Scope, Span, Verification, Damage),
-    *(Reply, Usage, Tool),
+    *(Cleaning, Reply, Usage, Tool),
 )
 """The types that have a published schema; types inside them are described with them."""
 

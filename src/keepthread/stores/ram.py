@@ -423,6 +423,28 @@ class RamBackend:
         self._check_open()
         return RamFinder(self, tenant, self.index)
 
+    # --- tenants ---
+
+    @exclusive
+    async def tenants(self, after: str, limit: int) -> list[str]:
+        self._check_open()
+        return sorted(name for name in self._tenants() if name > after)[:limit]
+
+    @exclusive
+    async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:  # noqa: ARG002 - as `clean`
+        self._check_open()
+        if tenant not in self._tenants():
+            return None
+        for thread in self._threads(tenant):
+            await self.delete_session(tenant, thread.info.key, Condition())
+        for place in [place for place in self._by_scope if place[0] == tenant]:
+            del self._by_scope[place]
+        return await self.clean()
+
+    def _tenants(self) -> set[str]:
+        kept = {name for (name, _), records in self._by_scope.items() if records}
+        return kept | {thread.tenant for thread in self.threads.values()}
+
     # --- inside ---
 
     def _check_open(self) -> None:

@@ -104,6 +104,8 @@ class Admin(Wrapper[AsyncAdmin]):
     receipts = blocking(AsyncAdmin.receipts)
     verify = blocking(AsyncAdmin.verify)
     prune = blocking(AsyncAdmin.prune)
+    list_tenants = blocking(AsyncAdmin.list_tenants)
+    delete_tenant = blocking(AsyncAdmin.delete_tenant)
 
 
 class Memory(Wrapper[AsyncMemory]):

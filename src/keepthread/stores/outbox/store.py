@@ -131,6 +131,8 @@ class OutboxBackend:
     drop = _passed_on(Backend.drop)
     verify = _passed_on(Backend.verify)
     finder = _passed_on(Backend.finder)
+    tenants = _passed_on(Backend.tenants)
+    drop_tenant = _passed_on(Backend.drop_tenant)
 
     # --- sessions ---
 

@@ -11,12 +11,13 @@ _FILES: Final = (
     "sessions",
     "records",
     "maintenance",
+    "tenants",
     "indexing",
     "search",
     "vectors",
     "views",
 )
-FORMAT: Final = 20
+FORMAT: Final = 21
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

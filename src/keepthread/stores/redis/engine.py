@@ -206,7 +206,9 @@ _WRITING: Final = (
     *("append", "create", "delete", "drop", "erase", "extend", "mend", "put"),
     *("recount", "settle", "stage", "update"),
 )
-_INDEXING: Final = ("announce", "clear", "list", "register", "sweep")
+_INDEXING: Final = (
+    *("announce", "clear", "enroll", "list", "register", "strike", "sweep", "unlink"),
+)
 _COMMON: Final = _read("common")
 
 LUA: Final = (

@@ -121,6 +121,10 @@ def index_of(tenant: str) -> Index:
     return Index(*(f"{base}:{part}" for part in Index._fields))
 
 
+TENANTS: Final = "keepthread:{tenants}:names"
+"""The key of the sorted set of tenants."""
+
+
 def _place(key: SessionKey, life: str, tag: str, *parts: str) -> Place:
     number = int.from_bytes(_hash(*parts)[:8]) >> 1
     return Place(key, life, number, pack_mark(number), _keys(tag))

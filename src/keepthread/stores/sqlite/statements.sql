@@ -269,6 +269,19 @@ DELETE FROM scopes
 WHERE tenant = ? AND owner = ?
     AND NOT EXISTS (SELECT 1 FROM sessions WHERE tenant = ? AND owner = ? AND ready AND kind <> 2)
 
+-- name: delete_scopes_of_tenant
+DELETE FROM scopes WHERE tenant = ?
+
+-- name: next_tenant
+SELECT min(tenant) FROM (
+    SELECT * FROM (SELECT tenant FROM sessions WHERE tenant > ? ORDER BY tenant LIMIT 1)
+    UNION ALL
+    SELECT * FROM (SELECT tenant FROM records WHERE tenant > ? ORDER BY tenant LIMIT 1)
+)
+
+-- name: delete_records_of_tenant
+DELETE FROM records WHERE version IN (SELECT version FROM records WHERE tenant = ? LIMIT ?)
+
 -- name: insert_words
 INSERT INTO words (rowid, text) VALUES (?, ?)
 
