@@ -310,8 +310,8 @@ class Store(Protocol):
         """Delete everything of another tenant, step by step, and its bytes as `clean` does.
 
         A missing tenant raises `NotFound`, and this store's own tenant `InvalidInput`. A call that
-        was interrupted leaves the tenant in the list; the next call deletes the rest. What others
-        write in the meantime may stay, as a new tenant of that name.
+        was interrupted leaves the tenant in the list; the next call deletes the rest. Data that
+        others write in the meantime may stay, as a new tenant of that name.
         """
         ...
 

@@ -11,7 +11,7 @@ import psycopg
 
 from keepthread.errors import Unsupported
 from keepthread.stores.postgres import maintenance
-from keepthread.stores.postgres.engine import PgEngine, Rows, translate
+from keepthread.stores.postgres.engine import PgEngine, Rows, hung_up_after, translate
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.server import PgServer
 from keepthread.types import Cleaning
@@ -54,8 +54,9 @@ async def _run(server: PgServer, statement: bytes, values: tuple[Any, ...]) -> R
     try:
         db = await server.connect_plainly()
         try:
-            cursor = await db.execute(statement, values)
-            return await cursor.fetchall()
+            with hung_up_after(db, server.seconds):
+                cursor = await db.execute(statement, values)
+                return await cursor.fetchall()
         finally:
             await db.close()
     except psycopg.errors.InsufficientPrivilege as error:

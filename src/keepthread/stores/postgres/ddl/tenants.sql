@@ -1,5 +1,5 @@
--- Listing and deleting tenants, for the operator of the store. What reads the table of tenants runs with
--- the rights of the login: the role that keepthread takes for its other statements may not read it.
+-- Listing and deleting tenants, for the operator of the store. Functions that read the table of tenants run
+-- with the rights of the login: the role that keepthread takes for its other statements may not read it.
 
 -- Whether a tenant has something, or is being deleted. Records of a session exist only with the session.
 CREATE FUNCTION keepthread.has_data(_tenant integer) RETURNS boolean
