@@ -121,10 +121,6 @@ def index_of(tenant: str) -> Index:
     return Index(*(f"{base}:{part}" for part in Index._fields))
 
 
-TENANTS: Final = "keepthread:{tenants}:names"
-"""The key of the sorted set of tenants."""
-
-
 def _place(key: SessionKey, life: str, tag: str, *parts: str) -> Place:
     number = int.from_bytes(_hash(*parts)[:8]) >> 1
     return Place(key, life, number, pack_mark(number), _keys(tag))
@@ -145,3 +141,7 @@ def _tag(*parts: str) -> str:
 def _hash(*parts: str) -> bytes:
     data = (part.encode("utf-8", "surrogatepass") for part in parts)
     return sha256(b"".join(b"%d:%b" % (len(d), d) for d in data)).digest()
+
+
+TENANTS: Final = f"keepthread:{{{_tag('tenants')}}}:tenants"
+"""The key of the sorted set of tenants."""
