@@ -185,6 +185,18 @@ async def test_a_reader_waits_for_a_change(memory: Memory) -> None:
     assert "s" in {c.session for c in await memory.admin.changes(wait=5)}
 
 
+async def test_a_completed_erasure_is_announced(memory: Memory) -> None:
+    ana = memory.for_owner("ana")
+    session = await ana.create_session("s")
+    await session.append(message("a", "a"))
+    await ana.forget(session="s", message="a")
+    (receipt,) = await ana.receipts()
+    found, _ = await everything(memory.store, owner="ana")
+    kinds = [(change.kind, change.ids) for change in found]
+    assert ("messages_erased", ("a",)) in kinds
+    assert ("forgotten", (receipt.id,)) in kinds
+
+
 @pytest.mark.parametrize("wait", [-1, True, "1", 1e9, float("nan")])
 async def test_a_wait_that_makes_no_sense_is_refused(wait: float) -> None:
     async with Memory.open("ram://") as memory:

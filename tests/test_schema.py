@@ -69,6 +69,9 @@ async def values(url: str) -> list[object]:
         found += [fact, (await session.status()).costs]
         found += [await memory.forget(session="s", dry_run=True), await memory.admin.verify()]
         found.append(await memory.forget(session="s", message=turn.user.id))
+        found += await memory.admin.receipts()
+        await memory.tenant("acme").session("s")
+        found.append(await memory.admin.delete_tenant("acme"))
         record = Record(scope=Scope(session=session.key), kind="k", key="k", value=[1], version=1)
         spans = [span for each in await fork.compactions() for span in each.spans]
         found += [record, record.scope, *spans, *await memory.admin.changes(limit=3)]

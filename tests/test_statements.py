@@ -46,6 +46,7 @@ ELSEWHERE: Final = {
 
 IN_SQLITE: Final = (
     "test_changes_are_shown_to_their_owner_and_to_the_operator",
+    "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_filter_is_applied_before_the_last_places_are_taken",
     "test_a_context_of_four_kinds_is_gathered_kind_by_kind",
     "test_a_damaged_source_is_gathered_as_it_is",
@@ -68,6 +69,7 @@ IN_SQLITE: Final = (
 )
 IN_POSTGRES: Final = (
     "test_changes_are_shown_to_their_owner_and_to_the_operator",
+    "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_damaged_source_is_gathered_as_it_is",
     "test_a_filter_is_applied_before_the_last_places_are_taken",
     "test_a_filter_is_applied_before_the_nearest_are_taken",
@@ -84,6 +86,7 @@ IN_POSTGRES: Final = (
 )
 IN_REDIS: Final = (
     "test_changes_are_shown_to_their_owner_and_to_the_operator",
+    "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_copy_has_no_gaps_and_no_strangers",
     "test_an_update_of_what_another_changed_is_refused",
     "test_every_session_is_scanned_in_the_order_of_making",

@@ -26,6 +26,7 @@ if typing.TYPE_CHECKING:
     from keepthread.memory.facts.types import Fact
     from keepthread.memory.fit import fit
     from keepthread.memory.forgetting.receipt import Receipt
+    from keepthread.memory.forgetting.receipts import StoredReceipt
     from keepthread.memory.memory import Memory
     from keepthread.memory.options import Options
     from keepthread.memory.owner import OwnerMemory
@@ -96,6 +97,7 @@ __all__ = [
     "SessionKey",
     "Span",
     "Status",
+    "StoredReceipt",
     "Summarized",
     "ToolCall",
     "Turn",
@@ -130,6 +132,7 @@ _NAMES: typing.Final = {
     "memory.facts.types": "Fact",
     "memory.fit": "fit",
     "memory.forgetting.receipt": "Receipt",
+    "memory.forgetting.receipts": "StoredReceipt",
     "memory.memory": "Memory",
     "memory.options": "Options",
     "memory.owner": "OwnerMemory",

@@ -19,6 +19,7 @@ from keepthread.context.diff import ChangedPart, Difference, Move
 from keepthread.context.why import Why
 from keepthread.memory.facts.types import Fact
 from keepthread.memory.forgetting.receipt import Receipt
+from keepthread.memory.forgetting.receipts import StoredReceipt
 from keepthread.memory.search.search import Hit
 from keepthread.memory.session import Status
 from keepthread.memory.summaries import Costs
@@ -29,6 +30,7 @@ from keepthread.types import (
     CachedTool,
     Change,
     Choice,
+    Cleaning,
     Damage,
     ForkPoint,
     Hidden,
@@ -51,7 +53,8 @@ DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: Final[Sequence[type]] = (
     *(Message, ToolCall, Attachment, Native, SessionInfo, ForkPoint, Status, Costs),
     *(Why, Choice, Explanation, Difference, Hidden, Summary, CachedTool, Change),
-    *(Hit, Fact, Receipt, Record, Scope, Span, Verification, Damage, Reply, Usage, Tool),
+    *(Hit, Fact, Receipt, StoredReceipt, Record, Scope, Span, Verification, Damage),
+    *(Cleaning, Reply, Usage, Tool),
 )
 """The types that have a published schema; types inside them are described with them."""
 

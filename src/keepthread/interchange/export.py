@@ -10,7 +10,7 @@ from keepthread.interchange import schema as nouns
 from keepthread.interchange.schema import SessionName
 from keepthread.protocols import Progress, Store
 from keepthread.stores.front import every_session
-from keepthread.stores.kinds import UNDER_WAY
+from keepthread.stores.kinds import NOT_IN_FILES
 from keepthread.stores.validation import check_id
 from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
 
@@ -158,8 +158,8 @@ class _Export:
         except Damaged as error:
             self.done.damaged.append(f"the records of {where}, left out: {error}")
             return []
-        # Leases are about work in this store, so they are not exported.
-        return [record for record in records if record.kind not in UNDER_WAY]
+        # Leases and receipts are about this store, so they are not exported.
+        return [record for record in records if record.kind not in NOT_IN_FILES]
 
     def _records(self, records: Sequence[Record], scope: JSON) -> None:
         for record in records:

@@ -22,7 +22,7 @@ from keepthread.errors import (
 from keepthread.interchange import jsonl
 from keepthread.interchange import schema as nouns
 from keepthread.protocols import Progress, Store
-from keepthread.stores.kinds import UNDER_WAY
+from keepthread.stores.kinds import NOT_IN_FILES
 from keepthread.stores.validation import check_id, show
 from keepthread.types import JSON, Message, Scope, SessionInfo, SessionKey, Span
 
@@ -241,8 +241,8 @@ class _Import:
     async def _record(self, body: Any) -> None:
         value = nouns.record_from_json(body)
         if (
-            check_id(value["kind"], "kind") in UNDER_WAY
-        ):  # an import is data: it cannot bring records that make us act
+            check_id(value["kind"], "kind") in NOT_IN_FILES
+        ):  # an import is data: it cannot bring records that make us act, or attest to it
             raise InvalidInput(f"a record of the kind {value['kind']!r} cannot be imported")
         self.done.records += 1
         scope = Scope(owner=value["scope"].get("owner", ""))

@@ -10,12 +10,25 @@ from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services
 from keepthread.protocols import Progress
+from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.kinds import PRUNED
-from keepthread.stores.validation import check_count, seconds_of
-from keepthread.types import Change, Page, Role, Scope, SessionInfo, SessionKey, Verification
+from keepthread.stores.validation import check_count, check_id, seconds_of
+from keepthread.text_caches import clear_text_caches
+from keepthread.types import (
+    Change,
+    Cleaning,
+    Page,
+    Role,
+    Scope,
+    SessionInfo,
+    SessionKey,
+    Verification,
+)
 
 if TYPE_CHECKING:
-    from keepthread.memory.forgetting.receipt import Receipt  # loaded when it is first used
+    # Forgetting is loaded when it is first used.
+    from keepthread.memory.forgetting.receipt import Receipt
+    from keepthread.memory.forgetting.receipts import StoredReceipt
 
 DAY: Final = 86_400.0
 _PAGE: Final = 500
@@ -98,9 +111,46 @@ class Admin:
             progress=progress,
         )
 
+    async def receipts(
+        self, *, limit: int = 10, cursor: str | None = None
+    ) -> Page["StoredReceipt"]:
+        """Return the receipts of `Admin.forget` and `Memory.forget`, latest first, without text.
+
+        Receipts of an owner's handle are in that owner's list: `OwnerMemory.receipts`.
+        """
+        return await self._services.receipts(None, limit=limit, cursor=cursor)
+
     async def verify(self, *, progress: Progress | None = None) -> Verification:
         """Check everything that is stored."""
         return await self._store.verify(progress=progress)
+
+    # --- tenants, for the operator of the store ---
+
+    async def list_tenants(self, *, limit: int = 100, cursor: str | None = None) -> Page[str]:
+        """Return the names of the store's tenants, sorted; only for the operator of the store.
+
+        The page's `next` is the `cursor` of the next page, or None. A tenant whose last session
+        and record are gone may still be listed. On PostgreSQL, the login must own the tables.
+        """
+        of = ("tenants",)
+        after = None if cursor is None else check_id(decode_cursor(of, cursor)[0], "cursor")
+        found = await self._store.tenants(after=after, limit=check_count(limit, "limit") + 1)
+        page = found[:limit]
+        more = bool(page) and len(found) > limit
+        return Page(page, cursor=encode_cursor(of, [page[-1]]) if more else None)
+
+    async def delete_tenant(self, name: str, *, rewrite: bool = False) -> Cleaning:
+        """Erase everything of another tenant, permanently; only for the operator of the store.
+
+        Returns how the engine removed the bytes, and where some may be left. A missing tenant
+        raises `NotFound`, and this memory's own tenant `InvalidInput`: its handle is in use. If the
+        call is interrupted, the tenant stays in the list, and the next call completes it. `rewrite`
+        lets a server rewrite its tables, which locks them for a while.
+        """
+        try:
+            return await self._store.drop_tenant(name, rewrite=rewrite)
+        finally:
+            clear_text_caches()
 
     # --- pruning ---
 

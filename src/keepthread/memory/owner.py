@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     # Facts and forgetting are loaded when they are first used: most programs need neither.
     from keepthread.memory.facts.facts import Facts
     from keepthread.memory.forgetting.receipt import Receipt
+    from keepthread.memory.forgetting.receipts import StoredReceipt
 
 _log: Final = logging.getLogger("keepthread")
 
@@ -243,6 +244,15 @@ class OwnerMemory:
             dry_run=dry_run,
             progress=progress,
         )
+
+    async def receipts(
+        self, *, limit: int = 10, cursor: str | None = None
+    ) -> Page["StoredReceipt"]:
+        """Return the receipts of this handle's `forget`, latest first; they hold no erased text.
+
+        The page is a list; its `next` is the `cursor` of the next page, or None.
+        """
+        return await self._services.receipts(self._owner, limit=limit, cursor=cursor)
 
     # --- inside ---
 

@@ -23,7 +23,7 @@ from keepthread.models.tokens import counter as best_counter
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import FORGET
 from keepthread.stores.validation import seconds_of
-from keepthread.types import Scope, SessionInfo
+from keepthread.types import Page, Scope, SessionInfo
 
 if TYPE_CHECKING:
     # Facts and forgetting are loaded when they are first used, and so are stores with an outbox:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keepthread.memory.facts.repository import FactRepository
     from keepthread.memory.forgetting.forget import Forgetting
     from keepthread.memory.forgetting.receipt import Receipt
+    from keepthread.memory.forgetting.receipts import StoredReceipt
     from keepthread.stores.outbox.store import OutboxStore
 
 MAX_TENANTS: Final = 1_000
@@ -227,6 +228,13 @@ class Services:
             await vectors.expect(self.store)
         forgetting = self.forgetting(progress, reader)
         return await forgetting.forget(query, answers=answers, rewrite=rewrite, dry_run=dry_run)
+
+    async def receipts(
+        self, owner: str | None, *, limit: int, cursor: str | None
+    ) -> Page["StoredReceipt"]:
+        """Return the receipts of an owner or, without one, of the tenant, latest first."""
+        await self.settle()  # an erasure that was interrupted gets its receipt now
+        return await self.forgetting(reader=owner).receipts(limit, cursor)
 
     async def settle(self) -> None:
         """Complete, once, a forgetting that a process began before it died."""

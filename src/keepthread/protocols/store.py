@@ -310,6 +310,25 @@ class Store(Protocol):
         """
         ...
 
+    # --- tenants, for the operator of the store ---
+
+    async def tenants(self, *, after: str | None = None, limit: int = 100) -> list[str]:
+        """Return the names of tenants after a name, or from the first, sorted by code point.
+
+        Every tenant with a session or a record is returned; one whose last is gone may be. On
+        PostgreSQL, the login must be allowed to read the table of tenants.
+        """
+        ...
+
+    async def drop_tenant(self, name: str, *, rewrite: bool = False) -> Cleaning:
+        """Delete everything of another tenant, step by step, and its bytes as `clean` does.
+
+        A missing tenant raises `NotFound`, and this store's own tenant `InvalidInput`. A call that
+        was interrupted leaves the tenant in the list; the next call deletes the rest. Data that
+        others write in the meantime may stay, as a new tenant of that name.
+        """
+        ...
+
     # --- search, which only some engines support ---
 
     async def finder(self) -> "Searchable | None":

@@ -179,6 +179,13 @@ class Backend(Protocol):
     ) -> Cleaning: ...
     async def finder(self, tenant: str, /) -> Searchable | None: ...
 
+    # --- tenants ---
+
+    async def tenants(self, after: str, limit: int, /) -> list[str]: ...
+    async def drop_tenant(self, tenant: str, rewrite: bool, /) -> Cleaning | None:
+        """Return None if the tenant does not exist."""
+        ...
+
 
 _MOST_NOTED: Final = 10_000
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from keepthread.errors import CursorExpired
-from keepthread.stores.kinds import FACT, FOLD, MARKS, NOTE, PIN, SYSTEM
-from keepthread.types import ChangeKind, Scope
+from keepthread.stores.kinds import FACT, FOLD, MARKS, NOTE, PIN, RECEIPT, SYSTEM
+from keepthread.types import Change, ChangeKind, Scope, SessionKey
 
 KEPT: Final = 7 * 86_400
 """Seconds for which changes are kept."""
@@ -25,7 +25,8 @@ CREATED, UPDATED, DELETED, ADDED, ERASED, FACT_CHANGED, FORGOTTEN = range(len(CH
 
 _OF_SESSION: Final = frozenset((MARKS, SYSTEM, PIN, NOTE, FOLD))
 """Records of a session that change what its contexts show."""
-_OF_OWNER: Final = {FACT: FACT_CHANGED}
+_OF_OWNER: Final = {FACT: FACT_CHANGED, RECEIPT: FORGOTTEN}
+"""Records of an owner or of the tenant, and the change that each announces."""
 
 
 def change_of_record(scope: Scope, kind: str) -> int | None:
@@ -33,6 +34,17 @@ def change_of_record(scope: Scope, kind: str) -> int | None:
     if scope.session:
         return UPDATED if kind in _OF_SESSION else None
     return _OF_OWNER.get(kind)
+
+
+def change_of(
+    kind: int, at: float, owner: str, session: str, key: SessionKey, ids: Sequence[str]
+) -> Change:
+    """Return a change from what a backend stored; the key of a receipt ends with its id."""
+    if kind == FORGOTTEN:
+        ids = [id.rpartition(":")[2] for id in ids]
+    return Change(
+        kind=CHANGE_KINDS[kind], at=at, owner=owner, session=session, key=key, ids=tuple(ids)
+    )
 
 
 def microseconds() -> int:

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Final, Generic, Self, TypeVar
 
-from keepthread.errors import SessionExists, SessionGone, Stale
+from keepthread.errors import InvalidInput, NotFound, SessionExists, SessionGone, Stale
 from keepthread.protocols import Progress, Searchable, Store, TokenCounter
 from keepthread.stores.backend import Append, Backend, Feed, Gather, Put, Tail
 from keepthread.stores.codec import new_id
@@ -275,6 +275,22 @@ class Front(Generic[B]):
 
     async def finder(self) -> Searchable | None:
         return await self.backend.finder(self._tenant)
+
+    # --- tenants ---
+
+    async def tenants(self, *, after: str | None = None, limit: int = 100) -> list[str]:
+        first = "" if after is None else check_id(after, "after")
+        return await self.backend.tenants(first, check_count(limit, "limit"))
+
+    async def drop_tenant(self, name: str, *, rewrite: bool = False) -> Cleaning:
+        if check_id(name, "tenant") == self._tenant:
+            raise InvalidInput(
+                f"this store works in the tenant {name!r}; delete it from another tenant's"
+            )
+        cleaning = await self.backend.drop_tenant(name, rewrite)
+        if cleaning is None:
+            raise NotFound(f"there is no tenant {name!r}")
+        return cleaning
 
 
 async def begin_again(store: Store, forgotten: SessionInfo, new: SessionInfo) -> SessionInfo:

@@ -37,6 +37,8 @@ LEASE: Final = "lease"
 # --- of an owner ---
 
 FACT: Final = "fact"
+RECEIPT: Final = "receipt"
+"""What an erasure removed, without text; the tenant has receipts as well."""
 
 # --- of the tenant ---
 
@@ -49,3 +51,5 @@ PRUNED: Final = "pruned"
 
 UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS, PRUNED))
 """Kinds about work in one store; copies leave them out."""
+NOT_IN_FILES: Final = UNDER_WAY | {RECEIPT}
+"""Kinds that exports leave out and imports refuse: a file proves nothing about this store."""

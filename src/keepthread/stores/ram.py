@@ -29,7 +29,7 @@ from keepthread.stores.changes import (
     UPDATED,
     change_of_record,
 )
-from keepthread.stores.codec import PackedId, Row, decode, new_id, pack_id, unpack_id
+from keepthread.stores.codec import PackedId, Row, new_id, pack_id, unpack_id
 from keepthread.stores.front import Front
 from keepthread.stores.ram_changes import RamChanges
 from keepthread.stores.ram_log import RamLog
@@ -59,7 +59,6 @@ from keepthread.stores.rows import (
     head_after,
     next_copy,
     next_row,
-    recounted_row,
     same_body,
     same_place,
 )
@@ -326,19 +325,9 @@ class RamBackend:
         self, tenant: str, session: SessionKey, counter: TokenCounter, progress: Progress | None
     ) -> int:
         thread = self._thread(tenant, session)
-        rows: list[Row] = []
-        total = counted = 0
-        for row in thread.rows:
-            message = decode(thread.place, row)
-            tokens, name = message.tokens, message.counter
-            if message.state == "live" and name != counter.name:
-                tokens, name = counter.count(message), counter.name
-                counted += 1
-            total += tokens
-            rows.append(recounted_row(thread.place, row, tokens, name.encode(), total))
-        thread.rows = rows
+        counted = thread.recount(counter)
         if progress:
-            progress(len(rows), len(rows))
+            progress(len(thread.rows), len(thread.rows))
         return counted
 
     # --- records ---
@@ -434,6 +423,29 @@ class RamBackend:
     async def finder(self, tenant: str) -> Searchable:
         self._check_open()
         return RamFinder(self, tenant, self.index)
+
+    # --- tenants ---
+
+    @exclusive
+    async def tenants(self, after: str, limit: int) -> list[str]:
+        self._check_open()
+        return sorted(name for name in self._tenants() if name > after)[:limit]
+
+    @exclusive
+    async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:  # noqa: ARG002 - as `clean`
+        self._check_open()
+        if tenant not in self._tenants():
+            return None
+        for thread in self._threads(tenant):
+            await self.delete_session(tenant, thread.info.key, Condition())
+        for place in [place for place in self._by_scope if place[0] == tenant]:
+            del self._by_scope[place]
+        self.feed.drop(tenant)
+        return await self.clean()
+
+    def _tenants(self) -> set[str]:
+        kept = {name for (name, _), records in self._by_scope.items() if records}
+        return kept | {thread.tenant for thread in self.threads.values()}
 
     # --- inside ---
 

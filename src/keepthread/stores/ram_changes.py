@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from keepthread.stores.backend import Feed, FeedPage
-from keepthread.stores.changes import CHANGE_KINDS, KEPT, check_trimmed, microseconds
+from keepthread.stores.changes import KEPT, change_of, check_trimmed, microseconds
 from keepthread.stores.cursors import check_position
-from keepthread.types import Change, SessionInfo
+from keepthread.types import Change, SessionInfo, SessionKey
 
 _TRIM_EVERY: Final = 64
 
@@ -48,18 +48,15 @@ class RamChanges:
     ) -> None:
         """Add a change to the feeds of its owner and of the tenant."""
         number = self._last = max(self._last + 1, microseconds())
-        change = Change(kind=CHANGE_KINDS[kind], at=number / 1e6, owner=owner, ids=tuple(ids))
-        if session:
-            change = Change(
-                kind=change.kind,
-                at=change.at,
-                owner=owner,
-                session=session.id,
-                key=session.key,
-                ids=change.ids,
-            )
+        about = (session.id, session.key) if session else ("", SessionKey(""))
+        change = change_of(kind, number / 1e6, owner, *about, ids)
         for whose in (owner, None):
             self._feeds.setdefault((tenant, whose), _Changes()).add(number, change)
+
+    def drop(self, tenant: str) -> None:
+        """Delete the feeds of a tenant."""
+        for place in [place for place in self._feeds if place[0] == tenant]:
+            del self._feeds[place]
 
     def read(self, tenant: str, wanted: Feed) -> FeedPage:
         """Return the changes after a position."""

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from keepthread.protocols import TokenCounter
 from keepthread.stores.codec import PackedId, Row, decode
 from keepthread.stores.records import decode_details
-from keepthread.stores.rows import Head, head_after
+from keepthread.stores.rows import Head, head_after, recounted_row
 from keepthread.types import Message, SessionInfo
 
 
@@ -40,3 +41,18 @@ class RamLog:
         """Add rows at the end."""
         self.rows.extend(rows)
         self.seqs.update((row.id, row.seq) for row in rows)
+
+    def recount(self, counter: TokenCounter) -> int:
+        """Count messages that another counter counted; return how many."""
+        rows: list[Row] = []
+        total = counted = 0
+        for row in self.rows:
+            message = decode(self.place, row)
+            tokens, name = message.tokens, message.counter
+            if message.state == "live" and name != counter.name:
+                tokens, name = counter.count(message), counter.name
+                counted += 1
+            total += tokens
+            rows.append(recounted_row(self.place, row, tokens, name.encode(), total))
+        self.rows = rows
+        return counted

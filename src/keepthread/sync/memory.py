@@ -89,6 +89,7 @@ class OwnerMemory(Wrapper[AsyncOwnerMemory]):
         return Facts(self._loop, self._wrapped.facts)
 
     forget = blocking(AsyncOwnerMemory.forget)
+    receipts = blocking(AsyncOwnerMemory.receipts)
 
 
 class Admin(Wrapper[AsyncAdmin]):
@@ -102,8 +103,11 @@ class Admin(Wrapper[AsyncAdmin]):
     index = blocking(AsyncAdmin.index)
     changes = blocking(AsyncAdmin.changes)
     forget = blocking(AsyncAdmin.forget)
+    receipts = blocking(AsyncAdmin.receipts)
     verify = blocking(AsyncAdmin.verify)
     prune = blocking(AsyncAdmin.prune)
+    list_tenants = blocking(AsyncAdmin.list_tenants)
+    delete_tenant = blocking(AsyncAdmin.delete_tenant)
 
 
 class Memory(Wrapper[AsyncMemory]):

@@ -16,6 +16,7 @@ from keepthread.errors import (
     InvalidInput,
     KeepthreadError,
     MessageNotFound,
+    NotFound,
     SessionExists,
     SessionGone,
     Stale,
@@ -1266,6 +1267,70 @@ class StoreContract:
         for name in ("", "a\nb", "x" * 256):
             with refused(InvalidInput):
                 store.tenant(name)
+
+    @on_store
+    async def test_tenants_are_listed_by_name_page_by_page(self, store: Store) -> None:
+        names = ["a", "B", "ä", "\U0001f600", "z", "default"]
+        assert await store.tenants() == []
+        for name in names:
+            assert await store.tenant(name).list_sessions() == []  # reading makes no tenant
+        assert await store.tenants() == []
+        for number, name in enumerate(names):
+            if number % 3 == 0:
+                await new_session(store.tenant(name))
+            else:
+                scope = Scope(owner="ana") if number % 3 == 1 else Scope()
+                await store.tenant(name).put(scope, "fact", "1", 1)
+        expected = sorted(names)
+        assert await store.tenant("B").tenants() == expected
+        assert await store.tenants(limit=0) == []
+        found: list[str] = []
+        while page := await store.tenants(after=found[-1] if found else None, limit=2):
+            found += page
+        assert found == expected
+        assert await store.tenants(after="C") == [name for name in expected if name > "C"]
+        for after, limit in (("", 1), ("\n", 1), ("a", -1)):
+            with refused(InvalidInput):
+                await store.tenants(after=after, limit=limit)
+
+    @on_store
+    async def test_a_dropped_tenant_is_gone_and_begins_from_nothing(self, store: Store) -> None:
+        other, third = store.tenant("other"), store.tenant("third")
+        keys: list[SessionKey] = []
+        for tenant in (store, other, third):
+            for number in range(3):
+                key = await new_session(tenant, f"s{number}", owner="ana")
+                await tenant.append(key, [user("mine", id="m"), user("more")])
+                await tenant.put(Scope(session=key), "pin", "1", 1)
+                keys.append(key)
+            await tenant.put(Scope(owner="ana"), "fact", "1", "mine")
+            await tenant.put(Scope(), "setting", "1", "mine")
+        before = [await tenant.verify() for tenant in (store, third)]
+        await store.drop_tenant("other")
+        assert await store.tenants() == ["default", "third"]
+        assert [await tenant.verify() for tenant in (store, third)] == before
+        assert [said(await store.tail(key)) for key in keys[:3]] == [["mine", "more"]] * 3
+        for name in ("other", "unknown"):
+            with refused(NotFound):
+                await store.drop_tenant(name)
+        for name in ("default", "", "a\nb"):
+            with refused(InvalidInput):
+                await store.drop_tenant(name)
+
+        assert (await other.verify())[:3] == (0, 0, 0)
+        assert await other.scan_sessions() == []
+        assert await other.owners() == []
+        for scope in (Scope(owner="ana"), Scope()):
+            assert await other.scan(scope) == []
+        for call in (other.append(keys[3], [user("late")]), other.tail(keys[4])):
+            with refused(SessionGone):
+                await call
+        key = await new_session(other, "s0", owner="ana")
+        assert key not in keys
+        assert await other.tail(key) == []
+        assert (await other.append(key, [user("again", id="m")]))[0].seq == 1
+        assert await store.tenants() == ["default", "other", "third"]
+        assert (await other.verify())[:3] == (1, 1, 0)
 
     @on_store
     async def test_a_sound_store_is_found_sound(self, store: Store) -> None:

@@ -12,9 +12,10 @@ from keepthread.memory.forgetting.choose import ErasureCounts
 from keepthread.memory.forgetting.follow import Propagation, Sessions, all_sessions
 from keepthread.memory.forgetting.plan import ErasurePlan, Intent
 from keepthread.memory.forgetting.receipt import Receipt
+from keepthread.memory.forgetting.receipts import StoredReceipt, keep
 from keepthread.memory.forgetting.repeats import Living, details_of
 from keepthread.protocols import Progress, Store
-from keepthread.stores.kinds import FACT, FORGET, LEASE, MARKS, WHY
+from keepthread.stores.kinds import FACT, FORGET, LEASE, MARKS, RECEIPT, WHY
 from keepthread.types import Record, Residue, Scope, SessionInfo, SessionKey
 
 _CONCURRENCY: Final = 8  # scopes read at a time, so that a server is not idle between two answers
@@ -102,7 +103,8 @@ class _ScopeRecords(NamedTuple):
 
 
 def _everything(record: Record) -> bool:
-    return record.kind != LEASE
+    """Return whether a record of a forgotten owner is dropped; receipts hold no text."""
+    return record.kind not in (LEASE, RECEIPT)
 
 
 def _all_but_marks(record: Record) -> bool:
@@ -123,15 +125,16 @@ class Erasure:
         sessions: Sessions,
         views: Sequence[str],
         progress: Progress | None,
-        reader: str | None = None,
     ) -> None:
-        """Take the plan; nothing is changed yet. `reader` is the owner who gets the receipt."""
+        """Take the plan; nothing is changed yet."""
         self._store = store
-        self._intent = intent
+        self.intent = intent
         self._plan = intent.plan
         self._sessions = sessions
         self._progress = progress
-        self._reader = reader
+        self._resumed = intent.planned is not None
+        """Whether another process planned it."""
+        self._reader = intent.reader
         self._counts = ErasureCounts(store, views)
         self._records: Counter[str] = Counter()
         self._residues: list[Residue] = []
@@ -144,8 +147,16 @@ class Erasure:
         await self._counts.take(self._plan, self._sessions)
         self._records = await DerivedRecords(self._store, self._plan, self._sessions).count()
 
+    def plan_receipt(self, receipt: Receipt) -> Receipt:
+        """Return the receipt that is planned, and keep it in the intent."""
+        planned = self.report(receipt)
+        self.intent = self.intent._replace(planned=planned)
+        return planned
+
     def report(self, receipt: Receipt) -> Receipt:
-        """Return a receipt with the counts."""
+        """Return a receipt with the counts; those of a plan that another process began stay."""
+        if self._resumed:
+            return replace(receipt, residues=tuple(self._residues))
         messages = self._counts.messages
         whole = [why for key, why in self._plan.whole.items() if key not in self._counts.closed]
         return replace(
@@ -169,7 +180,7 @@ class Erasure:
         plan, size = self._plan, -1
         while size < plan.size() + len(plan.halves):
             if size >= 0:
-                await self._intent.store(self._store)
+                await self.intent.store(self._store)
                 await self._counts.take(plan, self._sessions)
             await self._delete_halves()
             size = plan.size() + len(plan.halves)
@@ -182,7 +193,7 @@ class Erasure:
             self._residues = [
                 each for whose, each in derived.residues if self._reader in (None, whose)
             ]
-            answers = self._intent.answers
+            answers = self.intent.answers
             self._add_late()
             await Propagation(self._store, plan, self._sessions, answers=answers).run()
 
@@ -267,7 +278,7 @@ class Erasure:
         """Let the engine remove the bytes, search for remainders, and end the intent."""
         probes = self._counts.probes.chosen()
         touched = [*self._plan.sessions, *self._plan.halves]
-        rewrite = self._intent.rewrite
+        rewrite = self.intent.rewrite
         cleaning = await self._store.clean(sessions=touched, rewrite=rewrite, probes=probes)
         living = Living(self._store, self._sessions, probes, self._reader)
         if cleaning.found:
@@ -275,11 +286,7 @@ class Erasure:
             probes = [probe for probe in probes if probe not in living.held]
             again = await self._store.clean(probes=probes)
             cleaning = again._replace(done=cleaning.done)
-        if not cleaning.again:
-            await self._intent.drop(self._store)
-        elif not self._intent.done:  # the next process that opens the memory cleans again
-            await self._intent._replace(done=True).store(self._store)
-        return replace(
+        receipt = replace(
             receipt,
             cleaned=tuple(cleaning.done),
             # Pieces that others wrote too are left in their messages: nothing of the reader's.
@@ -287,9 +294,23 @@ class Erasure:
             excluded=len(living.shown),
             searched=tuple(cleaning.searched),
             found=cleaning.found,
-            repeated=sorted({*self._repeats(living), *living.places}),
+            repeated=sorted({*self._repeats(living), *living.places, *self._planned_repeats()}),
             residues=(*receipt.residues, *cleaning.residues),
         )
+        # Stored before the intent ends, so a process that completes the intent finds or stores it.
+        intent = self.intent
+        began = intent.planned.at if intent.planned else receipt.at
+        kept = StoredReceipt(intent.id, began, receipt, resumed=self._resumed)
+        await keep(self._store, self._reader, kept)
+        if not cleaning.again:
+            await intent.drop(self._store)
+        elif not intent.done:  # the next process that opens the memory cleans again
+            await intent._replace(done=True).store(self._store)
+        return receipt
+
+    def _planned_repeats(self) -> Sequence[str]:
+        """Return the places that another process found, while it could still read the text."""
+        return self.intent.planned.repeated if self._resumed and self.intent.planned else ()
 
     def _repeats(self, living: Living) -> list[str]:
         """Return the places in sessions' records that still repeat forgotten text."""

@@ -11,8 +11,10 @@ from keepthread.memory.forgetting.execute import Erasure
 from keepthread.memory.forgetting.follow import Propagation, Sessions, all_sessions
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent, intents
 from keepthread.memory.forgetting.receipt import AffectedAnswer, Receipt
+from keepthread.memory.forgetting.receipts import StoredReceipt, read_receipts
 from keepthread.protocols import Progress, Store
 from keepthread.text_caches import clear_text_caches
+from keepthread.types import Page
 
 if TYPE_CHECKING:
     from keepthread.stores.outbox.store import OutboxStore
@@ -56,14 +58,19 @@ class Forgetting:
         sessions = await all_sessions(self._store)
         plan = await choose(self._store, sessions, query)
         await Propagation(self._store, plan, sessions, answers=answers).run()
-        intent = Intent(self._ids(), query, plan, answers, rewrite)
-        erasure = Erasure(self._store, intent, sessions, self._views, self._progress, self._reader)
+        intent = Intent(self._ids(), query, plan, answers, rewrite, reader=self._reader)
+        erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
         await erasure.preview()
         known = await self._answers(plan, sessions, erased=answers)
         receipt = replace(_blank(query, self._clock()), answers=known, answers_erased=answers)
-        if dry_run:
-            return replace(erasure.report(receipt), dry_run=True)
-        return await self._carry_out(intent, erasure, receipt)
+        planned = erasure.plan_receipt(receipt)
+        return (
+            replace(planned, dry_run=True) if dry_run else await self._carry_out(erasure, planned)
+        )
+
+    async def receipts(self, limit: int, cursor: str | None) -> Page[StoredReceipt]:
+        """Return the receipts that the reader got, latest first."""
+        return await read_receipts(self._store, self._reader, limit=limit, cursor=cursor)
 
     async def complete(self) -> int:
         """Complete what a process began before it died; return the number of intents."""
@@ -74,11 +81,13 @@ class Forgetting:
                 await Propagation(self._store, intent.plan, sessions, answers=intent.answers).run()
             erasure = Erasure(self._store, intent, sessions, self._views, None)
             await erasure.preview()
-            receipt = await self._carry_out(intent, erasure, _blank(intent.query, self._clock()))
+            planned = intent.planned or _blank(intent.query, self._clock())
+            receipt = await self._carry_out(erasure, planned)
             _log.info("completed a forgetting of %d messages", receipt.messages)
         return len(found)
 
-    async def _carry_out(self, intent: Intent, erasure: Erasure, receipt: Receipt) -> Receipt:
+    async def _carry_out(self, erasure: Erasure, receipt: Receipt) -> Receipt:
+        intent = erasure.intent
         try:
             if intent.plan:
                 await intent.store(self._store)

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from keepthread.context.ranges import Range, merged
 from keepthread.errors import InvalidInput
+from keepthread.memory.forgetting.receipt import Receipt
+from keepthread.memory.forgetting.receipts import MAX_PLACES, receipt_from_json, without_text
 from keepthread.protocols import Store
 from keepthread.stores.kinds import FORGET
 from keepthread.stores.validation import check_id, check_time
@@ -221,6 +223,10 @@ class Intent(NamedTuple):
     rewrite: bool = False
     done: bool = False
     """Whether all is erased, and only bytes are left to be removed."""
+    reader: str | None = None
+    """The owner who gets the receipt; None is the tenant."""
+    planned: Receipt | None = None
+    """The receipt with the counts before anything was erased."""
 
     async def store(self, store: Store) -> None:
         """Store it as records of the tenant."""
@@ -235,6 +241,8 @@ class Intent(NamedTuple):
                 "answers": self.answers,
                 "rewrite": self.rewrite,
                 "done": self.done,
+                "reader": self.reader,
+                "planned": None if number or not self.planned else _planned(self.planned),
                 "entries": part,
             }
             await store.put(Scope(), FORGET, f"{self.id}:{number:06}", value)
@@ -269,5 +277,11 @@ def _intent(id: str, records: list[Record]) -> Intent:
         for entry in cast(Mapping[str, Any], record.value)["entries"]:
             plan.take(entry)
     head = cast(Mapping[str, Any], records[0].value)
-    options = (head["answers"], head["rewrite"], head.get("done", False))
-    return Intent(id, ForgetQuery(**head["asked"]), plan, *options)
+    options = (head["answers"], head["rewrite"], head["done"], head["reader"])
+    planned = head["planned"] and receipt_from_json(head["planned"])
+    return Intent(id, ForgetQuery(**head["asked"]), plan, *options, planned)
+
+
+def _planned(receipt: Receipt) -> JSON:
+    """Return a receipt as JSON, with one place more than are kept: so it is known to be longer."""
+    return without_text(receipt, places=MAX_PLACES + 1).to_json()

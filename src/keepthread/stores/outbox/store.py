@@ -132,6 +132,8 @@ class OutboxBackend:
     changes = _passed_on(Backend.changes)
     verify = _passed_on(Backend.verify)
     finder = _passed_on(Backend.finder)
+    tenants = _passed_on(Backend.tenants)
+    drop_tenant = _passed_on(Backend.drop_tenant)
 
     # --- sessions ---
 

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from keepthread.errors import Damaged
 from keepthread.stores.backend import Feed, FeedPage
-from keepthread.stores.changes import ADDED, CHANGE_KINDS, ERASED, expired_cursor
+from keepthread.stores.changes import ADDED, ERASED, change_of, expired_cursor
 from keepthread.stores.codec import unpack_id
 from keepthread.stores.cursors import check_position
 from keepthread.stores.postgres.engine import PgEngine
@@ -41,14 +41,8 @@ def _decode(
 ) -> Change:
     try:
         names = [_id(kind, id) for id in ids]
-        return Change(
-            kind=CHANGE_KINDS[kind],
-            at=at,
-            owner=owner.decode(),
-            session=session.decode(),
-            key=SessionKey(str(sid) if sid else ""),
-            ids=tuple(names),
-        )
+        key = SessionKey(str(sid) if sid else "")
+        return change_of(kind, at, owner.decode(), session.decode(), key, names)
     except (UnicodeDecodeError, IndexError):
         raise Damaged("a change in the feed is damaged; continue from the present") from None
 

@@ -285,7 +285,7 @@ class PgEngine:
             await self._pools.close()
 
     async def _do(self, work: Work[T], again: bool) -> T:
-        self._check_open()
+        self.check_open()
         pool = self._pools.current()
         deadline = time.monotonic() + self._timeout
         pause = _FIRST_PAUSE
@@ -332,7 +332,8 @@ class PgEngine:
         """Return whether another of several servers may be the primary."""
         return self._several and isinstance(fault, ReadOnly)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise `StoreClosed` if it was closed, or opened in another process."""
         if self._closed:
             raise StoreClosed("the store is closed")
         if os.getpid() != self._pid:

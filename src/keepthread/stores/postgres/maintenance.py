@@ -39,12 +39,14 @@ class Touched(NamedTuple):
     tenant: int
     sids: Sequence[int]
     owners: Sequence[str]
+    everything: bool = False
+    """Whether the whole tenant was deleted, so that any table may hold something of it."""
 
     @property
     def values(self) -> tuple[Any, ...]:
         """Return the parameters of a statement; 0 means the records of owners and of the tenant."""
         names = [owner.encode() for owner in self.owners]
-        return ([0, *self.sids], names, self.tenant)
+        return (self.everything, [0, *self.sids], names, self.tenant)
 
 
 class _Table(NamedTuple):

@@ -12,6 +12,7 @@ _FILES: Final = (
     "sessions",
     "records",
     "maintenance",
+    "tenants",
     "indexing",
     "search",
     "vectors",

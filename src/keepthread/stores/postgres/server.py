@@ -38,7 +38,8 @@ class PgServer:
         shares = 1 if not self.several else 1 + len(str(given["host"]).split(","))
         given.setdefault("connect_timeout", max(_LEAST_TIMEOUT, round(timeout / shares)))
         self._given = given
-        self._seconds = timeout
+        self.seconds = timeout
+        """Seconds to wait for an answer."""
         self._milliseconds = str(max(1, round(timeout * 1000)))
         self._least: Durability = least or "memory"
         self.durability: Durability = self._least
@@ -50,7 +51,7 @@ class PgServer:
             db = await self.connect_plainly()
             try:
                 known = await self._make_ready(db, migrate=migrate, partitions=partitions)
-                with hung_up_after(db, self._seconds):
+                with hung_up_after(db, self.seconds):
                     await self._settle(db)
             finally:
                 await db.close()
@@ -60,7 +61,7 @@ class PgServer:
 
     async def _make_ready(self, db: PgConnection, *, migrate: bool, partitions: int) -> int:
         """Create the schema, or raise an error with what to do; return the format it had."""
-        with hung_up_after(db, self._seconds):
+        with hung_up_after(db, self.seconds):
             known = await _format(db)
         if known == 0:
             if not migrate:
@@ -80,7 +81,7 @@ class PgServer:
         """Return a connection with row-level security; after a failover, to another server."""
         db = await self.connect_plainly()
         try:
-            with hung_up_after(db, self._seconds):
+            with hung_up_after(db, self.seconds):
                 await self._settle(db)
         except BaseException:
             await db.close()

@@ -232,9 +232,22 @@ FROM pg_roles WHERE rolname = session_user
 SELECT current_setting('fsync'), current_setting('synchronous_commit'),
        current_setting('synchronous_standby_names')
 
+-- name: list_tenants
+SELECT name, listed FROM keepthread.list_tenants(%s, %s)
+
+-- name: begin_drop
+SELECT keepthread.begin_drop(%s)
+
+-- name: drop_some
+SELECT keepthread.drop_some(%s::integer, %s)
+
+-- name: end_drop
+SELECT keepthread.end_drop(%s)
+
 -- name: touched_tables
 -- The tables that hold something of these sessions or their owners: of a partitioned one those parts
--- that the hash leads to. With each, the file that it is in, and whether this role may rewrite it.
+-- that the hash leads to, unless it is the whole tenant. With each, the file that it is in, and whether
+-- this role may rewrite it.
 SELECT c.oid::regclass::text, pg_relation_filenode(c.oid), pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c
 LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
@@ -244,7 +257,7 @@ LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'modulus (\d+
     ON true
 WHERE c.relnamespace = 'keepthread'::regnamespace AND c.relkind = 'r'
   AND c.relname NOT IN ('migrations', 'tenants', 'changes', 'trimmed')  -- these hold no text
-  AND (a.attname IS NULL OR EXISTS (
+  AND (%s OR a.attname IS NULL OR EXISTS (
       SELECT FROM unnest(CASE a.attname
           WHEN 'sid' THEN %s::bigint[]
           WHEN 'whose' THEN (SELECT array_agg(keepthread.whose(o)) FROM unnest(%s::bytea[]) o)

@@ -10,7 +10,7 @@ from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
-from keepthread.stores.postgres import changes, log, maintenance, records, sessions
+from keepthread.stores.postgres import changes, log, maintenance, records, sessions, tenants
 from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.search import PostgresFinder
@@ -186,6 +186,16 @@ class PostgresBackend:
 
     async def finder(self, tenant: str) -> Searchable:
         return PostgresFinder(self.engine, lambda: self.number(tenant))
+
+    # --- tenants ---
+
+    async def tenants(self, after: str, limit: int) -> list[str]:
+        self.engine.check_open()
+        return await tenants.names(self._server, after, limit)
+
+    async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:
+        self.engine.check_open()
+        return await tenants.drop(self._server, self.engine, tenant, rewrite=rewrite)
 
 
 class PostgresStore(Front[PostgresBackend]):

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import Damaged, StorageFull
 from keepthread.stores.backend import Feed, FeedPage
-from keepthread.stores.changes import CHANGE_KINDS, KEPT, expired_cursor
+from keepthread.stores.changes import KEPT, change_of, expired_cursor
 from keepthread.stores.cursors import check_position, unreadable_cursor
 from keepthread.stores.redis.engine import LUA, Argument, PeriodOver, RedisCluster, RedisLink
 from keepthread.stores.redis.keys import Place, changed_place, index_of, owner_tag, place_name
@@ -178,13 +178,7 @@ def _decode(entry: tuple[bytes, Any]) -> Change:
     try:
         fields: dict[bytes, bytes] = entry[1]
         kind, owner, session, key, ids = json.loads(fields[b"change"])
-        return Change(
-            kind=CHANGE_KINDS[cast(int, kind)],
-            at=float(fields[b"at"]),
-            owner=owner,
-            session=session,
-            key=SessionKey(key),
-            ids=tuple(ids),
-        )
+        at = float(fields[b"at"])
+        return change_of(cast(int, kind), at, owner, session, SessionKey(key), ids)
     except (ValueError, TypeError, KeyError, IndexError):
         raise Damaged("a change in the feed is damaged; continue from the present") from None

@@ -215,7 +215,10 @@ def _script(text: bytes, *, writes: bool) -> Script:
 _READING: Final = ("gather", "get", "look", "read", "records", "scan", "tail")
 _WRITING: Final = ("mend", "recount", "settle", "stage")
 _CHANGING: Final = ("append", "create", "delete", "drop", "erase", "extend", "put", "update")
-_INDEXING: Final = ("announce", "changed", "clear", "feed", "list", "register", "sweep")
+_INDEXING: Final = (
+    *("announce", "changed", "clear", "enroll", "feed", "list", "register"),
+    *("strike", "sweep", "unlink"),
+)
 _COMMON: Final = _read("common")
 _CHANGES: Final = _COMMON + _read("changes")
 

@@ -173,3 +173,7 @@ def _tag(*parts: str) -> str:
 def _hash(*parts: str) -> bytes:
     data = (part.encode("utf-8", "surrogatepass") for part in parts)
     return sha256(b"".join(b"%d:%b" % (len(d), d) for d in data)).digest()
+
+
+TENANTS: Final = f"keepthread:{{{_tag('tenants')}}}:tenants"
+"""The key of the sorted set of tenants."""

@@ -1,5 +1,6 @@
 """The store on Redis: sessions shared by many processes, with or without a time to live."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from keepthread.stores.changes import change_of_record
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.records import Condition, Keys, Update, encode_details
-from keepthread.stores.redis import changes, log, maintenance, sessions
+from keepthread.stores.redis import changes, log, maintenance, sessions, tenants
 from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, RedisLink, Timeouts, make_client
 from keepthread.stores.redis.keys import Place, scope_place, session_place
@@ -72,7 +73,12 @@ class RedisBackend:
         key = await sessions.register(self.link, tenant, session, self._ttl)
         place = session_place(tenant, key)
         writer = PlaceWriter(self._announcer, tenant, place, session.owner, session.id)
-        if await sessions.create(writer, tenant, session, self._ttl):
+        # After the session is in the index: a tenant that is being deleted is listed again then.
+        is_new, _ = await asyncio.gather(
+            sessions.create(writer, tenant, session, self._ttl),
+            tenants.enroll(self.link, tenant),
+        )
+        if is_new:
             if self._ttl:
                 await self._sweep(tenant)
             return await sessions.describe(self.link, place)
@@ -178,8 +184,11 @@ class RedisBackend:
 
     async def put(self, tenant: str, scope: Scope, record: Put) -> int:
         records = self._records(tenant, scope)
-        if scope.owner:
-            await sessions.announce_owner(self.link, tenant, scope.owner)
+        if not scope.session:
+            announced = [tenants.enroll(self.link, tenant)]
+            if scope.owner:
+                announced.append(sessions.announce_owner(self.link, tenant, scope.owner))
+            await asyncio.gather(*announced)
         writer, change = await self._record_writer(tenant, scope, record.kind)
         return await records.put(record, writer, change)
 
@@ -239,6 +248,14 @@ class RedisBackend:
 
     async def finder(self, tenant: str) -> Searchable | None:  # noqa: ARG002 - no tenant can
         return None
+
+    # --- tenants ---
+
+    async def tenants(self, after: str, limit: int) -> list[str]:
+        return await tenants.names(self.link, after, limit)
+
+    async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:  # noqa: ARG002 - as `clean`
+        return await self.clean() if await tenants.drop(self.link, tenant) else None
 
 
 class RedisStore(Front[RedisBackend]):

@@ -11,8 +11,8 @@ from typing import Final, cast
 from keepthread.errors import Damaged
 from keepthread.stores.backend import Feed, FeedPage
 from keepthread.stores.changes import (
-    CHANGE_KINDS,
     KEPT,
+    change_of,
     change_of_record,
     check_trimmed,
     join_ids,
@@ -79,6 +79,12 @@ def trim(db: sqlite3.Connection, tenant: str, before: int) -> None:
     db.execute(SQL["delete_changes"], (tenant, old[-1][0]))
 
 
+def drop_some(db: sqlite3.Connection, tenant: str, most: int) -> bool:
+    """Delete some changes of a tenant that is being deleted; return whether there were any."""
+    db.execute(SQL["delete_trimmed"], (tenant,))
+    return db.execute(SQL["delete_changes_of_tenant"], (tenant, tenant, most)).rowcount > 0
+
+
 def read(db: sqlite3.Connection, tenant: str, wanted: Feed) -> FeedPage:
     """Return the changes after a position."""
     whose = () if wanted.owner is None else (wanted.owner,)
@@ -104,13 +110,7 @@ def read(db: sqlite3.Connection, tenant: str, wanted: Feed) -> FeedPage:
 
 def _decode(number: int, owner: str, sid: int, kind: int, session: str, ids: str) -> Change:
     try:
-        return Change(
-            kind=CHANGE_KINDS[kind],
-            at=number / 1e6,
-            owner=owner,
-            session=session,
-            key=SessionKey(str(sid) if sid else ""),
-            ids=split_ids(ids),
-        )
+        key = SessionKey(str(sid) if sid else "")
+        return change_of(kind, number / 1e6, owner, session, key, split_ids(ids))
     except (TypeError, IndexError, AttributeError):
         raise Damaged("a change in the feed is damaged; continue from the present") from None

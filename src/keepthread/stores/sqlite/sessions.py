@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from keepthread.errors import SessionExists, SessionGone
 from keepthread.recall.positions import MOST_SEQ
@@ -151,6 +151,35 @@ def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -
     db.execute(SQL["delete_records_of_session"], (tenant, sid))
     db.execute(SQL["delete_session"], (sid, tenant))
     db.execute(SQL["delete_scope"], (tenant, session.owner) * 2)
+
+
+def tenants(db: sqlite3.Connection, after: str, limit: int) -> list[str]:
+    """Return tenants after a name; each is found by one search in an index."""
+    found: list[str] = []
+    last: str | None = after
+    while len(found) < limit:
+        (last,) = db.execute(SQL["next_tenant"], (last, last)).fetchone()
+        if last is None:
+            break
+        found.append(last)
+    return found
+
+
+_DROPPED_SESSIONS: Final = 20
+_DROPPED_RECORDS: Final = 1000
+
+
+def drop_some(db: sqlite3.Connection, tenant: str) -> bool:
+    """Delete some sessions or records of a tenant; return whether there were any."""
+    rows = db.execute(SQL["sessions_behind"], (tenant, 0, _DROPPED_SESSIONS)).fetchall()
+    for sid, *_ in rows:
+        delete(db, tenant, sid, Condition())
+    if rows:
+        return True
+    db.execute(SQL["delete_scopes_of_tenant"], (tenant,))
+    if db.execute(SQL["delete_records_of_tenant"], (tenant, _DROPPED_RECORDS)).rowcount > 0:
+        return True
+    return changes.drop_some(db, tenant, _DROPPED_RECORDS)
 
 
 def erase_messages(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[int]) -> int:

@@ -189,6 +189,13 @@ SELECT number, owner FROM changes WHERE tenant = ? AND number < ? ORDER BY numbe
 -- name: delete_changes
 DELETE FROM changes WHERE tenant = ? AND number <= ?
 
+-- name: delete_changes_of_tenant
+DELETE FROM changes
+WHERE tenant = ? AND number IN (SELECT number FROM changes WHERE tenant = ? ORDER BY number LIMIT ?)
+
+-- name: delete_trimmed
+DELETE FROM trimmed WHERE tenant = ?
+
 -- name: trimmed
 SELECT coalesce(max(number), 0) FROM trimmed WHERE tenant = ? AND owner = ?
 
@@ -300,6 +307,19 @@ DELETE FROM scopes
 DELETE FROM scopes
 WHERE tenant = ? AND owner = ?
     AND NOT EXISTS (SELECT 1 FROM sessions WHERE tenant = ? AND owner = ? AND ready AND kind <> 2)
+
+-- name: delete_scopes_of_tenant
+DELETE FROM scopes WHERE tenant = ?
+
+-- name: next_tenant
+SELECT min(tenant) FROM (
+    SELECT * FROM (SELECT tenant FROM sessions WHERE tenant > ? ORDER BY tenant LIMIT 1)
+    UNION ALL
+    SELECT * FROM (SELECT tenant FROM records WHERE tenant > ? ORDER BY tenant LIMIT 1)
+)
+
+-- name: delete_records_of_tenant
+DELETE FROM records WHERE version IN (SELECT version FROM records WHERE tenant = ? LIMIT ?)
 
 -- name: insert_words
 INSERT INTO words (rowid, text) VALUES (?, ?)

@@ -212,6 +212,17 @@ class SQLiteBackend:
     async def finder(self, tenant: str) -> Searchable:
         return SQLiteFinder(self.engine, tenant, self._sittings)
 
+    # --- tenants ---
+
+    async def tenants(self, after: str, limit: int) -> list[str]:
+        return await self.engine.read(lambda db: sessions.tenants(db, after, limit))
+
+    async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:  # noqa: ARG002 - always
+        existed = False
+        while await self.engine.write(lambda db: sessions.drop_some(db, tenant)):
+            existed = True
+        return await self.clean(tenant, (), True, ()) if existed else None
+
 
 class SQLiteStore(Front[SQLiteBackend]):
     """The `Store` in one file; open it with `await SQLiteStore.open(path)`."""

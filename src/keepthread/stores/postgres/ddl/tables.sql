@@ -18,10 +18,12 @@ CREATE TABLE keepthread.migrations (
 );
 
 -- Tenants by number: eight bytes less in every row and index entry than a name. The number is derived
--- from the name, so a failover that loses a row does not give its number to another tenant.
+-- from the name, so a failover that loses a row does not give its number to another tenant. For the
+-- same reason a deleted tenant keeps its row: other processes remember its number.
 CREATE TABLE keepthread.tenants (
-    tenant integer PRIMARY KEY,
-    name   bytea NOT NULL UNIQUE
+    tenant   integer PRIMARY KEY,
+    name     bytea   NOT NULL UNIQUE,
+    dropping boolean NOT NULL DEFAULT false  -- it is being deleted
 );
 
 -- A session's `sid` and a record's version are never given twice, so nothing of a deleted session can

@@ -8,6 +8,7 @@ local closed = tonumber(redis.call('HGET', KEYS[3], 'closed') or '') or 0
 local period = math.max(now, tonumber(ARGV[2]), closed + 1)
 local member = string.format('%010.0f:', period) .. ARGV[1]
 local before = string.format('(%010.0f', now - tonumber(ARGV[3]))
+redis.call('HSETNX', KEYS[3], 'owner:' .. ARGV[4], '')
 for i = 1, 2 do
     redis.call('ZADD', KEYS[i], 0, member)
     local old = redis.call('ZRANGEBYLEX', KEYS[i], '-', before, 'LIMIT', 0, 20)
