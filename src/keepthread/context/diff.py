@@ -34,7 +34,7 @@ class Move(NamedTuple):
         return count(self.ranges)
 
 
-class Change(NamedTuple):
+class ChangedSection(NamedTuple):
     """The tokens of a section, before and after."""
 
     section: str
@@ -54,7 +54,7 @@ class Difference(NamedTuple):
     """Before and after."""
     tokens: tuple[int, int]
     """Before and after."""
-    sections: Sequence[Change]
+    sections: Sequence[ChangedSection]
     """Every section of either, in the order of the prompt."""
     came: Sequence[ChangedPart]
     went: Sequence[ChangedPart]
@@ -95,7 +95,7 @@ def difference(before: Why, after: Why) -> Difference:
         budget=(before.budget, after.budget),
         tokens=(before.tokens, after.tokens),
         sections=tuple(
-            Change(section, sizes.get(section, 0), new_sizes.get(section, 0))
+            ChangedSection(section, sizes.get(section, 0), new_sizes.get(section, 0))
             for section in in_order({*sizes, *new_sizes})
         ),
         came=tuple(_parts(came, after.shown, after.shown)),
