@@ -327,11 +327,12 @@ class History:
     """Marks of damaged messages: nobody hid them, but the log no longer shows them."""
 
     @classmethod
-    async def begin(cls, rng: Random, name: str) -> "History":
+    async def begin(cls, rng: Random, name: str, store: Store | None = None) -> "History":
         """Make a session in a store of its own; ids and times come from the seed as well."""
         clock = ManualClock()
-        opening = Memory.open("ram://", clock=clock, ids=lambda: f"{rng.getrandbits(128):032x}")
-        store = (await opening).store
+        if store is None:
+            ids = lambda: f"{rng.getrandbits(128):032x}"  # noqa: E731
+            store = (await Memory.open("ram://", clock=clock, ids=ids)).store
         by_itself = rng.random() < 0.2
         counter = rng.choices(counters(), (7, 3))[0]
         memory = _memory(rng, store, counter, compaction(rng), clock, by_itself)

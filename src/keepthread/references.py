@@ -122,8 +122,12 @@ class References(NamedTuple):
 
     def without_digests(self, covers: Covers) -> "References":
         """Return them without the digests of what is covered, and of the whole prompt then."""
-        kept = [m._replace(digest="") if m.touched(covers) else m for m in self.messages]
-        return self if kept == self.messages else self._replace(messages=kept, digest="")
+        touched = [each.touched(covers) for each in self.messages]
+        if not any(touched):
+            return self
+        pairs = zip(self.messages, touched, strict=True)
+        kept = [each._replace(digest="") if is_touched else each for each, is_touched in pairs]
+        return self._replace(messages=kept, digest="")
 
     # --- as a small record ---
 

@@ -47,16 +47,22 @@ def render_summary(
     block = _fit(counter, fence, text, gap, room, _SOURCES.get(summed_up, ""))
     if block is None:
         return SummarySection()
-    shown: list[Origin] = [trust_in(m) for m in past.gap if block.since and m.seq >= block.since]
+    since = block.since
+    groups = [_live(group) for group in gap.groups if since and group[0].seq >= since]
+    shown: list[Origin] = [trust_in(m) for group in groups for m in group]
     trust = lowest(shown, summed_up if block.summarized else "operator")
     message = _message(block.content, trust, block.tokens)
-    since = block.since
-    told = [[m.seq for m in group] for group in gap.groups if since and group[0].seq >= since]
+    told = [[m.seq for m in group] for group in groups if group]
     summary = past.summary if block.summarized else None
     number, last = (summary.number, summary.last) if summary else (0, 0)
     reference = SummaryReference(number, last, block.limit, block.line, told)
     made = Reference("summary", summary=reference)
     return SummarySection(message, block.since, block.summarized, made)
+
+
+def _live(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages that have a text to show."""
+    return [message for message in messages if message.state == "live"]
 
 
 def _message(content: str, trust: Origin, tokens: int) -> Message:
