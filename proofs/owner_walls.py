@@ -71,6 +71,7 @@ def maybe(value: Value) -> Value:
 
 
 LEFT_OUT: Final = object()
+_KEY: Final = "the key of a session: "
 _COMMON: Final = "A sentence of somebody that is long enough to be searched for in files."
 
 
@@ -110,7 +111,9 @@ VALUES: Final[Mapping[str, Value]] = {
     "Session.title_from": maybe(named("message")),
     "Session.version": maybe(named("cursor")),
     "Session.author": maybe(named("owner")),
-    "Session.explanation": lambda asker, rng: explained(asker.names["session key"]),
+    "Session.explanation": lambda asker, rng: explained(
+        asker.names["session key"].removeprefix(_KEY)
+    ),
     "Turn.id": maybe(named("message")),
     "Turn.call_id": maybe(named("message")),
     "Turn.agent": maybe(named("owner")),
@@ -234,7 +237,7 @@ class OwnerWalls:
         assert theirs
         foreign = {
             "session": "bobs-diary",
-            "session key": (await other.get_session("bobs-diary")).key,
+            "session key": _KEY + (await other.get_session("bobs-diary")).key,
             "message": "bobs-message-in-bobs-diary",
             "fact": fact.key if fact else "f" * 32,
             "cursor": theirs,
@@ -244,7 +247,7 @@ class OwnerWalls:
         }
         missing = {
             "session": "nobodys-di",
-            "session key": "0",
+            "session key": f"{_KEY}0",
             "message": "nobodys-message-in-nobodys",
             "fact": "0" * len(foreign["fact"]),
             "cursor": encode_cursor(["nothing"], [1.0, "1", 1.0, "1", False]),
