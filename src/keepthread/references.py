@@ -49,7 +49,7 @@ class ChunkReference(NamedTuple):
     part: int
     """The number of the chunk in its message, from 0."""
     sitting: float
-    """When its run of messages began, in seconds since 1970; the chunk stands under that day."""
+    """When its run of messages began, in seconds since 1970; the chunk is shown under that day."""
 
 
 class SummaryReference(NamedTuple):
@@ -68,7 +68,7 @@ class SummaryReference(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What one message of a prompt was made of."""
+    """The sources of one message of a prompt."""
 
     how: How
     seqs: Sequence[int] = ()
@@ -98,7 +98,7 @@ class Reference(NamedTuple):
 
 
 class References(NamedTuple):
-    """What the prompt of a context was made of, in its order."""
+    """The sources of the prompt of a context, in its order."""
 
     session: str
     """The key of the session whose log the positions are of."""

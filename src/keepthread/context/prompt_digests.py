@@ -1,9 +1,9 @@
-"""What the messages of a prompt were made of, and keyed digests of them.
+"""The sources of the messages of a prompt, and keyed digests of them.
 
 A digest says whether a message that was rebuilt is exactly the one that was shown. Its key depends
 on the keys of everything that the message was made of: the session's own, the owner's for facts,
-and those of the sessions that something was recalled from. Once one of them is dropped, nobody can
-tell by the digest what the text was.
+and those of the sessions that something was recalled from. Once one of them is dropped, the digest
+says nothing about the text.
 """
 
 import hmac

@@ -62,7 +62,7 @@ class Rebuilt(NamedTuple):
     messages: Sequence[Message]
     """The messages that could be rebuilt, in the order of the prompt."""
     changes: Sequence[PromptChange]
-    """What changed since: a prompt may match although something is hidden or recounted now."""
+    """The changes since: a prompt may match although something is hidden or recounted now."""
 
     def to_json(self) -> dict[str, Any]:
         """Return whether it matches and what changed, as plain JSON."""

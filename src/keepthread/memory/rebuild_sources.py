@@ -37,7 +37,7 @@ class StoredFact(NamedTuple):
 
 
 class RebuildSources(NamedTuple):
-    """Everything that the references of one explanation name, as far as it is still there."""
+    """Everything that the references of one explanation name, as far as it exists."""
 
     system_prompt: str
     own: NamedMessages
@@ -80,7 +80,7 @@ class SourceReader:
         self._alone = alone
 
     async def read(self, references: References) -> RebuildSources:
-        """Return all that is still there."""
+        """Return all of it that exists."""
         made = references.messages
         info = await self._store.describe(self._session)
         chunks = [chunk for each in made for chunk in each.chunks]

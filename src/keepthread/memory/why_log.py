@@ -43,7 +43,7 @@ class Explanation(NamedTuple):
     """The turn that it was for; 0 if there was none."""
     why: Why
     references: References | None = None
-    """What the prompt was made of; None if that is unknown."""
+    """The sources of the prompt; None if that is unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain JSON."""
@@ -57,7 +57,7 @@ class Explanation(NamedTuple):
 
 
 class PromptSources(NamedTuple):
-    """What a context was chosen from, for as long as it takes to write its explanation."""
+    """The material of a context, for as long as it takes to write its explanation."""
 
     selection: Selection
     material: Material
