@@ -24,7 +24,7 @@ from keepthread import (
     ToolCall,
     Turn,
 )
-from keepthread.errors import InvalidInput, Unavailable
+from keepthread.errors import InvalidInput, Unavailable, Unsupported
 from keepthread.models.tokens import Estimator, Tiktoken
 from keepthread.protocols import Store
 from keepthread.stores.leases import SECONDS
@@ -306,7 +306,7 @@ async def _remember(rng: Random, memory: Memory, clock: ManualClock) -> None:
     if rng.random() < 0.3:
         facts = memory.facts("default")
         for _ in range(rng.randint(1, 20)):
-            with suppress(InvalidInput):  # nothing to say, or too long
+            with suppress(InvalidInput, Unsupported):  # nothing to say, too long, or no facts here
                 await facts.remember(text(rng)[:900])
 
 
