@@ -24,7 +24,7 @@ from keepthread import (
     ToolCall,
     Turn,
 )
-from keepthread.errors import InvalidInput, Unavailable
+from keepthread.errors import InvalidInput, Unavailable, Unsupported
 from keepthread.models.tokens import Estimator, Tiktoken
 from keepthread.protocols import Store
 from keepthread.stores.leases import SECONDS
@@ -306,7 +306,7 @@ async def _remember(rng: Random, memory: Memory, clock: ManualClock) -> None:
     if rng.random() < 0.3:
         facts = memory.facts("default")
         for _ in range(rng.randint(1, 20)):
-            with suppress(InvalidInput):  # nothing to say, or too long
+            with suppress(InvalidInput, Unsupported):  # nothing to say, too long, or no facts here
                 await facts.remember(text(rng)[:900])
 
 
@@ -327,11 +327,12 @@ class History:
     """Marks of damaged messages: nobody hid them, but the log no longer shows them."""
 
     @classmethod
-    async def begin(cls, rng: Random, name: str) -> "History":
+    async def begin(cls, rng: Random, name: str, store: Store | None = None) -> "History":
         """Make a session in a store of its own; ids and times come from the seed as well."""
         clock = ManualClock()
-        opening = Memory.open("ram://", clock=clock, ids=lambda: f"{rng.getrandbits(128):032x}")
-        store = (await opening).store
+        if store is None:
+            ids = lambda: f"{rng.getrandbits(128):032x}"  # noqa: E731
+            store = (await Memory.open("ram://", clock=clock, ids=ids)).store
         by_itself = rng.random() < 0.2
         counter = rng.choices(counters(), (7, 3))[0]
         memory = _memory(rng, store, counter, compaction(rng), clock, by_itself)

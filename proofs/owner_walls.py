@@ -15,12 +15,25 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from keepthread import Memory, Message, Options, OwnerMemory, Session, Turn
+from keepthread import (
+    Explanation,
+    Memory,
+    Message,
+    Options,
+    OwnerMemory,
+    Reference,
+    References,
+    Session,
+    Turn,
+    Why,
+)
 from keepthread.errors import KeepthreadError
 from keepthread.memory.facts.facts import Facts
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
+from keepthread.references import SIZE
 from keepthread.stores.cursors import encode_cursor
+from keepthread.types import Selection
 
 SECRET: Final = "quetzal"
 """A word that only the other owner wrote."""
@@ -58,6 +71,7 @@ def maybe(value: Value) -> Value:
 
 
 LEFT_OUT: Final = object()
+_KEY: Final = "the key of a session: "
 _COMMON: Final = "A sentence of somebody that is long enough to be searched for in files."
 
 
@@ -68,6 +82,14 @@ def session_name(asker: Asker, rng: random.Random) -> str:
 def said(asker: Asker, rng: random.Random) -> Message:
     id = asker.names["message"] if rng.random() < 0.5 else ""
     return Message(role="user", content=asker.names["text"], id=id)
+
+
+def explained(session: str) -> Explanation:
+    """Return an explanation that names the first messages of a session."""
+    made = [Reference("whole", (seq,), "0" * SIZE) for seq in range(1, 4)]
+    references = References(session, "Window()", "", False, "f", 1, "", made, "0" * SIZE, "0")
+    why = Why(Selection(9, 9, "", (), ()))
+    return Explanation("chat", 1.0, 1, why, references)
 
 
 async def run_tool(**_: object) -> str:
@@ -91,6 +113,9 @@ VALUES: Final[Mapping[str, Value]] = {
     "Session.title_from": maybe(named("message")),
     "Session.version": maybe(named("cursor")),
     "Session.author": maybe(named("owner")),
+    "Session.explanation": lambda asker, rng: explained(
+        asker.names["session key"].removeprefix(_KEY)
+    ),
     "Turn.id": maybe(named("message")),
     "Turn.call_id": maybe(named("message")),
     "Turn.agent": maybe(named("owner")),
@@ -215,6 +240,7 @@ class OwnerWalls:
         assert theirs
         foreign = {
             "session": "bobs-diary",
+            "session key": _KEY + (await other.get_session("bobs-diary")).key,
             "message": "bobs-message-in-bobs-diary",
             "fact": fact.key if fact else "f" * 32,
             "cursor": theirs,
@@ -225,6 +251,7 @@ class OwnerWalls:
         }
         missing = {
             "session": "nobodys-di",
+            "session key": f"{_KEY}0",
             "message": "nobodys-message-in-nobodys",
             "fact": "0" * len(foreign["fact"]),
             "cursor": encode_cursor(["nothing"], [1.0, "1", 1.0, "1", False]),

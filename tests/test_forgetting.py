@@ -641,7 +641,7 @@ async def test_a_title_is_not_stored_if_its_message_is_forgotten_in_the_meantime
     assert (await session.refresh()).title == ""
 
 
-async def test_explanations_of_a_session_go_with_any_of_its_messages(memory: Memory) -> None:
+async def test_explanations_stay_without_the_digests_of_what_is_forgotten(memory: Memory) -> None:
     sessions = [await memory.session(id) for id in ("s", "other")]
     for session in sessions:
         async with session.turn("plain", id=f"{session.id} 1") as turn:
@@ -650,7 +650,11 @@ async def test_explanations_of_a_session_go_with_any_of_its_messages(memory: Mem
     await memory.idle()
     assert [len(await session.explanations()) for session in sessions] == [1, 1]
     await memory.forget(session="s", message="s 1")
-    assert [len(await session.explanations()) for session in sessions] == [0, 1]
+    assert [len(await session.explanations()) for session in sessions] == [1, 1]
+    kept = [(await session.explanations())[0].references for session in sessions]
+    assert [bool(each and each.digest) for each in kept] == [False, True]
+    assert kept[0] is not None
+    assert [each.digest for each in kept[0].messages] == [""]
 
 
 # --- interrupted ---

@@ -56,7 +56,10 @@ async def values(url: str) -> list[object]:
                 await turn.finish("Yes.", usage={"input": 1})
         await memory.idle()
         found += [*await session.messages(), session.info, await session.status(), call, picture]
-        found += [native, context.why, *context.why.choices, *await session.explanations()]
+        explanations = await session.explanations()
+        found += [native, context.why, *context.why.choices, *explanations]
+        found += [await session.rebuild(each) for each in explanations]
+        found += [each.references for each in explanations if each.references]
         found += [*await session.cached_tools(), *await session.compactions()]
         again = await session.context("chat")
         found.append(difference(context.why, again.why))

@@ -30,11 +30,13 @@ if typing.TYPE_CHECKING:
     from keepthread.memory.memory import Memory
     from keepthread.memory.options import Options
     from keepthread.memory.owner import OwnerMemory
+    from keepthread.memory.rebuild import PromptChange, Rebuilt
     from keepthread.memory.search.search import Hit
     from keepthread.memory.session import Session, Status
     from keepthread.memory.summaries import Compaction, Costs
     from keepthread.memory.turn import Turn
     from keepthread.memory.why_log import Explanation
+    from keepthread.references import Reference, References
     from keepthread.stores import PostgresStore, RamStore, RedisStore, SQLiteStore
     from keepthread.types import (
         Attachment,
@@ -83,12 +85,16 @@ __all__ = [
     "Page",
     "PostgresStore",
     "ProactiveTool",
+    "PromptChange",
     "ProvidedNote",
     "RamStore",
+    "Rebuilt",
     "Recall",
     "Receipt",
     "Record",
     "RedisStore",
+    "Reference",
+    "References",
     "SQLiteStore",
     "Scope",
     "Section",
@@ -136,11 +142,13 @@ _NAMES: typing.Final = {
     "memory.memory": "Memory",
     "memory.options": "Options",
     "memory.owner": "OwnerMemory",
+    "memory.rebuild": "PromptChange Rebuilt",
     "memory.search.search": "Hit",
     "memory.session": "Session Status",
     "memory.summaries": "Compaction Costs",
     "memory.turn": "Turn",
     "memory.why_log": "Explanation",
+    "references": "Reference References",
     "stores": "PostgresStore RamStore RedisStore SQLiteStore",
     "types": (
         "Attachment CachedTool Change Choice Damage ForkPoint Message Native Page ProactiveTool "

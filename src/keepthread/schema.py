@@ -20,10 +20,12 @@ from keepthread.context.why import Why
 from keepthread.memory.facts.types import Fact
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.receipts import StoredReceipt
+from keepthread.memory.rebuild import PromptChange, Rebuilt
 from keepthread.memory.search.search import Hit
 from keepthread.memory.session import Status
 from keepthread.memory.summaries import Costs
 from keepthread.memory.why_log import Explanation
+from keepthread.references import References
 from keepthread.types import (
     JSON,
     Attachment,
@@ -52,9 +54,9 @@ DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 SCHEMAS: Final[Sequence[type]] = (
     *(Message, ToolCall, Attachment, Native, SessionInfo, ForkPoint, Status, Costs),
-    *(Why, Choice, Explanation, Difference, Hidden, Summary, CachedTool, Change),
+    *(Why, Choice, Explanation, References, Rebuilt, Difference, Hidden, Summary, CachedTool),
     *(Hit, Fact, Receipt, StoredReceipt, Record, Scope, Span, Verification, Damage),
-    *(Cleaning, Reply, Usage, Tool),
+    *(Change, Cleaning, Reply, Usage, Tool),
 )
 """The types that have a published schema; types inside them are described with them."""
 
@@ -66,7 +68,8 @@ _WHY: Final[Mapping[str, Any]] = {
 }
 _SHAPES: Final[Mapping[type, Mapping[str, Any]]] = {
     Why: _WHY,
-    Explanation: {"view": str, "at": float, "turn": int, **_WHY},
+    Explanation: {"view": str, "at": float, "turn": int, **_WHY, "references": References | None},
+    Rebuilt: {"matches": bool, "changes": Sequence[PromptChange]},
     Difference: {
         "budget": Sequence[int],
         "tokens": Sequence[int],

@@ -7,6 +7,8 @@ from hashlib import sha256
 from math import inf
 from typing import Literal, NamedTuple, NewType, TypeAlias, TypeVar
 
+from keepthread.references import Reference
+
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Origin: TypeAlias = Literal["operator", "user", "assistant", "tool", "web", "import"]
 State: TypeAlias = Literal["live", "erased", "damaged", "queued"]
@@ -224,6 +226,8 @@ class Selection(NamedTuple):
     choices: Sequence[Choice]
     facts: Sequence[tuple[str, str, int]] = ()
     """Owner, session id and position of each message that the shown facts come from."""
+    made: Sequence[tuple[Message, Reference]] = ()
+    """Messages that are not in the log as they are shown, and what they were made of."""
 
 
 class Summary(NamedTuple):
@@ -449,8 +453,7 @@ class Damage(NamedTuple):
 class Change:
     """Something that was written: it says what to read again, and contains no text.
 
-    `session` is the id of the session, `key` its key. `owner` is empty if the change concerns the
-    whole tenant. `ids` are those of messages or receipts, or the keys of facts.
+    `owner` is empty if it concerns the whole tenant; `ids` are of messages, facts or receipts.
     """
 
     kind: ChangeKind

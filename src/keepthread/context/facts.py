@@ -5,8 +5,9 @@ from typing import Final
 
 from keepthread.context.quoting import fenced, flat
 from keepthread.context.trust import LOWEST_ORIGIN, lowest
-from keepthread.context.why import WhyBuilder
-from keepthread.protocols import KnownFact, Material
+from keepthread.context.why import WhyBuilder, facts_of
+from keepthread.protocols import KnownFact, Material, TokenCounter
+from keepthread.references import Reference
 from keepthread.types import Message
 
 _TITLE: Final = "Known facts about the user"
@@ -18,7 +19,7 @@ def profile_that_fits(material: Material, room: int, account: WhyBuilder) -> Mes
     profile = [fact for fact in material.facts if fact.always]
     shown, message = len(profile), None
     while shown and message is None:
-        message = _quotation(material, profile[:shown])
+        message = facts_quotation(profile[:shown], material.counter, material.fence)
         if message.tokens > room:
             shown, message = min(shown - 1, shown * room // message.tokens), None
     if shown < len(profile):
@@ -26,14 +27,15 @@ def profile_that_fits(material: Material, room: int, account: WhyBuilder) -> Mes
         account.add_range(0, 0, 0, 0, "", left_out)
     if message is not None:
         account.add_facts(profile[:shown])
+        account.made.append((message, Reference("facts", facts=facts_of(profile[:shown]))))
         reason = f"{shown} facts of the profile" if shown > 1 else "a fact of the profile"
         account.add_range(0, 0, 1, message.tokens, "facts", reason)
     return message
 
 
-def _quotation(material: Material, facts: Sequence[KnownFact]) -> Message:
-    counter = material.counter
-    text = fenced("\n".join(flat(fact.text) for fact in facts), material.fence, _TITLE)
+def facts_quotation(facts: Sequence[KnownFact], counter: TokenCounter, fence: str) -> Message:
+    """Return the message that shows a profile."""
+    text = fenced("\n".join(flat(fact.text) for fact in facts), fence, _TITLE)
     message = Message(role="user", content=text, origin="user")
     return Message(
         role="user",

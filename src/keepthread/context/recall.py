@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 from keepthread.context.quoting import CUT, flat, sanitize, speaker
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
-from keepthread.context.why import WhyBuilder
+from keepthread.context.why import WhyBuilder, facts_of
 from keepthread.protocols import KnownFact, Recalled, Recollection, TokenCounter
 from keepthread.recall.snippet import pack
+from keepthread.references import ChunkReference, Reference
 from keepthread.types import Choice, Message, Origin
 
 _HEAD: Final = "[recalled, quoted, fence {}]"
@@ -65,8 +66,18 @@ def recollect(
     if message.tokens > room or not (chosen or writer.facts):
         return None
     account.add_facts(facts)
+    shown = [writer.hits[n] for n in chosen]
+    chunks = [ChunkReference(hit.id, hit.message.seq, hit.part, hit.sitting) for hit in shown]
+    account.made.append((message, Reference("recalled", facts=facts_of(facts), chunks=chunks)))
     _explain(message, [writer.line(n) for n in chosen], recalled.notes, account)
     return message
+
+
+def recalled_quotation(
+    hits: Sequence[Recollection], facts: Sequence[KnownFact], counter: TokenCounter, fence: str
+) -> Message:
+    """Return the message that shows these pieces and facts."""
+    return _RecallWriter(counter, fence, facts, hits).message(range(len(hits)))
 
 
 def _each_once(hits: Sequence[Recollection], seen: Set[str]) -> list[Recollection]:

@@ -318,6 +318,7 @@ class WindowPlan:
             messages=tuple(messages),
             choices=tuple(account.choices),
             facts=tuple(account.facts),
+            made=tuple(account.made),
         )
 
     def _anything_beside(self, recalled: Recalled) -> bool:
@@ -400,6 +401,7 @@ class WindowPlan:
                 f", then in short from {summary_section.since} on" if summary_section.since else ""
             )
             self.account.add_range(0, 0, 1, summary_section.message.tokens, "summary", reason)
+            self.account.made.append((summary_section.message, summary_section.reference))
         return summary_section
 
     def _important(self, room: int, past: History, seen: set[int]) -> list[Message]:

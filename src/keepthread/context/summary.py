@@ -3,15 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from keepthread.context.digest import extract, turn_line
 from keepthread.context.hidden import QuestionTracker
 from keepthread.context.quoting import fenced
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
 from keepthread.protocols import History, TokenCounter
+from keepthread.references import Reference, SummaryReference
 from keepthread.text_caches import register_cache
-from keepthread.types import Message, Origin
+from keepthread.types import Message, Origin, Summary
 
 COVERED: Final = "covered by the summary"
 IN_SHORT: Final = "shown in short"
@@ -33,6 +34,7 @@ class SummarySection(NamedTuple):
     message: Message | None = None
     since: int = 0
     summarized: bool = False
+    reference: Reference = Reference("summary")
 
 
 def render_summary(
@@ -45,15 +47,45 @@ def render_summary(
     block = _fit(counter, fence, text, gap, room, _SOURCES.get(summed_up, ""))
     if block is None:
         return SummarySection()
-    shown: list[Origin] = [trust_in(m) for m in past.gap if block.since and m.seq >= block.since]
-    message = Message(
-        role="user",
-        content=block.content,
-        origin="user",
-        meta={LOWEST_ORIGIN: lowest(shown, summed_up if block.summarized else "operator")},
-        tokens=block.tokens,
-    )
-    return SummarySection(message, block.since, block.summarized)
+    since = block.since
+    groups = [_live(group) for group in gap.groups if since and group[0].seq >= since]
+    shown: list[Origin] = [trust_in(m) for group in groups for m in group]
+    trust = lowest(shown, summed_up if block.summarized else "operator")
+    message = _message(block.content, trust, block.tokens)
+    told = [[m.seq for m in group] for group in groups if group]
+    summary = past.summary if block.summarized else None
+    number, last = (summary.number, summary.last) if summary else (0, 0)
+    reference = SummaryReference(number, last, block.limit, block.line, told)
+    made = Reference("summary", summary=reference)
+    return SummarySection(message, block.since, block.summarized, made)
+
+
+def _live(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages that have a text to show."""
+    return [message for message in messages if message.state == "live"]
+
+
+def _message(content: str, trust: Origin, tokens: int) -> Message:
+    meta = {LOWEST_ORIGIN: trust}
+    return Message(role="user", content=content, origin="user", meta=meta, tokens=tokens)
+
+
+def summary_quotation(
+    shown: SummaryReference,
+    summary: Summary | None,
+    turns: Sequence[Sequence[Message]],
+    counter: TokenCounter,
+    fence: str,
+) -> Message:
+    """Return the message that showed a summary and turns in short."""
+    trust: Origin = summary.origin if summary else "operator"
+    user, answer = _SIZES[shown.line]
+    lines = [turn_line(turn, user=user, answer=answer) for turn in turns]
+    text = [extract(summary.text, shown.size)] if summary else []
+    title = _TITLE + _SOURCES.get(trust, "") if summary else _TITLE
+    content = fenced("\n".join([*text, *filter(None, lines)]), fence, title)
+    tokens = counter.count(Message(role="user", content=content))
+    return _message(content, lowest([trust_in(m) for t in turns for m in t], trust), tokens)
 
 
 class _Gap:
@@ -70,13 +102,21 @@ class _Gap:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def lines(self, user: int, answer: int) -> "_Lines":
-        """Return a line for each turn that has text, and where it begins."""
+    def lines(self, number: int) -> "_Lines":
+        """Return a line for each turn that has text, in one of the sizes, and where it begins."""
+        user, answer = _SIZES[number]
         lines = [(g[0].seq, turn_line(g, user=user, answer=answer)) for g in self.groups]
-        return [(since, line) for since, line in lines if line]
+        return _Lines(number, [(since, line) for since, line in lines if line])
 
 
-_Lines: TypeAlias = Sequence[tuple[int, str]]
+class _Lines(NamedTuple):
+    size: int
+    """The number of the size."""
+    each: Sequence[tuple[int, str]]
+    """Where a turn begins, and its line."""
+
+    def newest(self, count: int) -> "_Lines":
+        return self._replace(each=self.each[len(self.each) - count :])
 
 
 class _SummaryBlock(NamedTuple):
@@ -84,6 +124,10 @@ class _SummaryBlock(NamedTuple):
     tokens: int
     since: int
     summarized: bool
+    limit: int
+    """Bytes that the summary was shortened to."""
+    line: int
+    """The number of the size of the lines."""
 
 
 @lru_cache(maxsize=512)  # between two steps it is the same block, and counting is what it costs
@@ -100,14 +144,15 @@ def _fit(
     def block(lines: _Lines, limit: int) -> _SummaryBlock:
         summary = [extract(text, limit)] if limit else []
         title = _TITLE + source if limit else _TITLE
-        content = fenced("\n".join([*summary, *(line for _, line in lines)]), fence, title)
+        content = fenced("\n".join([*summary, *(line for _, line in lines.each)]), fence, title)
         tokens = counter.count(Message(role="user", content=content))
-        return _SummaryBlock(content, tokens, lines[0][0] if lines else 0, bool(limit))
+        since = lines.each[0][0] if lines.each else 0
+        return _SummaryBlock(content, tokens, since, bool(limit), limit, lines.size)
 
-    lines = gap.lines(*_SIZES[0])
+    lines = gap.lines(0)
     whole = block(lines, size)
     if whole.tokens <= room:
-        return whole if size or lines else None
+        return whole if size or lines.each else None
     newest = _lines_that_fit(gap, lambda some: block(some, 0).tokens <= room // _LEAST_LINES)
     if size and block(newest, size).tokens <= room:
         lines = _lines_that_fit(gap, lambda some: block(some, size).tokens <= room)
@@ -118,18 +163,17 @@ def _fit(
     limit = _most(size, lambda n: block(lines, n).tokens <= room, step=max(8, size // 32))
     if limit < _LEAST_BYTES:
         limit = 0
-    return block(lines, limit) if lines or limit else None
+    return block(lines, limit) if lines.each or limit else None
 
 
 def _lines_that_fit(gap: _Gap, fits: Callable[[_Lines], bool]) -> _Lines:
     """Return lines for all turns if any size lets them fit, else the newest in the smallest."""
-    for sizes in _SIZES:
-        lines = gap.lines(*sizes)
+    lines = gap.lines(0)
+    for number in range(len(_SIZES)):
+        lines = gap.lines(number)
         if fits(lines):
             return lines
-    lines = gap.lines(*_SIZES[-1])
-    end = len(lines)
-    return lines[end - _most(end, lambda n: fits(lines[end - n :])) :]
+    return lines.newest(_most(len(lines.each), lambda n: fits(lines.newest(n))))
 
 
 def _most(upto: int, fits: Callable[[int], bool], step: int = 1) -> int:

@@ -108,7 +108,8 @@ def cached_results(
         # A call may be hidden and its result not: it came after everything was cleared.
         hidden = asked and asked.session == record.scope.session and asked.last not in seen
         if result is not None and result.id == entry.result and not hidden:
-            found.append((result.seq, _shown(record.key, entry, result, turn, counter)))
+            shown = _shown(record.key, entry, result, turn, counter)
+            found.append((result.seq, shown._replace(asked=asked.last if asked else 0)))
     return [live for _, live in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -116,19 +117,24 @@ def _shown(
     key: str, entry: CacheEntry, result: Message, turn: int, counter: TokenCounter
 ) -> CachedResult:
     wish = ToolCall(id=entry.call, name=entry.name, arguments=entry.arguments)
-    call = Message(
-        role="assistant",
-        tool_calls=(wish,),
-        origin="assistant",
-        id=derived_id("live", key, entry.result),
-        tokens=_cost(counter, wish),
-        counter=counter.name,
-    )
+    call = call_of(key, wish, entry.result, counter)
     if result.counter != counter.name or result.tool_call_id != entry.call:
         result = replace(result, tool_call_id=entry.call, counter=counter.name)
         result = replace(result, tokens=counter.count(result))
     left = min(entry.last - turn + 1, entry.cache_turns)  # nobody may have asked yet
     return CachedResult(call, result, left, entry.cache_turns)
+
+
+def call_of(key: str, wish: ToolCall, result: str, counter: TokenCounter) -> Message:
+    """Return the call to show with a cached result, which has the id `result`."""
+    return Message(
+        role="assistant",
+        tool_calls=(wish,),
+        origin="assistant",
+        id=derived_id("live", key, result),
+        tokens=_cost(counter, wish),
+        counter=counter.name,
+    )
 
 
 @lru_cache(maxsize=1024)  # every context asks, and counting is what it costs

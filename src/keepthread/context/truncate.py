@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from keepthread.context.blocks import Block
 from keepthread.protocols import TokenCounter
+from keepthread.references import Reference
 from keepthread.types import Message
 
 LEAST_TEXT = 16
@@ -48,13 +49,38 @@ def _longest(message: Message, tokens: int, counter: TokenCounter, upto: int) ->
     return low
 
 
-def _cut(message: Message, keep: int, counter: TokenCounter) -> Message:
-    text = message.content
+def how_cut(whole: Message, cut: Message) -> Reference | None:
+    """Return how a message was cut, or None if it is not the other one cut by `shorten`."""
+    for text in _texts(whole):
+        # The mark has the number of characters that are gone, so its own length depends on it.
+        digits = range(1, len(f"{len(text):,}") + 1)
+        marked = [len(cut.content) - len(_mark(0)) + 1 - number for number in digits]
+        for keep in (len(text), *marked):
+            if 0 <= keep <= len(text) and _without_middle(text, keep) == cut.content:
+                noted = len(text) > len(whole.content)
+                return Reference("cut", (whole.seq,), number=keep, noted=noted)
+    return None
+
+
+def cut_again(message: Message, cut: Reference, counter: TokenCounter) -> Message:
+    """Return a message cut as it was before."""
+    texts = _texts(message)
+    text = texts[0] if cut.noted else texts[-1]
+    return _cut(replace(message, content=text, attachments=()), cut.number, counter)
+
+
+def _mark(gone: int) -> str:
+    return f"\n[… {gone:,} characters left out …]\n"
+
+
+def _without_middle(text: str, keep: int) -> str:
     head = (keep + 1) // 2
-    tail = keep - head
     gone = len(text) - keep
-    middle = f"\n[… {gone:,} characters left out …]\n"
-    content = text[:head] + middle + text[len(text) - tail :] if gone else text
+    return text[:head] + _mark(gone) + text[head + gone :] if gone else text
+
+
+def _cut(message: Message, keep: int, counter: TokenCounter) -> Message:
+    content = _without_middle(message.content, keep)
     cut = replace(message, content=content, native=None)
     return replace(cut, tokens=counter.count(cut))
 

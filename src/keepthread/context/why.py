@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from keepthread.context.ranges import merged, written
 from keepthread.protocols import KnownFact
+from keepthread.references import FactReference, Reference
 from keepthread.types import Choice, Hidden, Message, Selection
 
 
@@ -16,6 +17,8 @@ class WhyBuilder:
         self.choices: list[Choice] = []
         self.facts: list[tuple[str, str, int]] = []
         """The session and position of each message that a fact comes from which is shown."""
+        self.made: list[tuple[Message, Reference]] = []
+        """Messages that are not in the log as they are shown, and what they were made of."""
 
     def add_facts(self, facts: Sequence[KnownFact]) -> None:
         """Note which messages the facts come from that are shown."""
@@ -42,6 +45,11 @@ class WhyBuilder:
         for span in hidden:
             count = span.last - span.first + 1
             self.add_range(span.first, span.last, count, span.tokens, "", span.reason)
+
+
+def facts_of(facts: Sequence[KnownFact]) -> tuple[FactReference, ...]:
+    """Return references to facts, in their order."""
+    return tuple(FactReference(fact.key, fact.version) for fact in facts)
 
 
 def _run(messages: Sequence[Message], start: int) -> int:

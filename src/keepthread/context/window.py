@@ -18,6 +18,7 @@ from keepthread.context.tool_results import as_lines
 from keepthread.context.truncate import cut_block, shorten
 from keepthread.context.why import WhyBuilder
 from keepthread.protocols import Material, WindowStart
+from keepthread.references import Reference
 from keepthread.types import Digest, Message
 
 
@@ -309,6 +310,7 @@ class WindowLayout:
                 self.account.add(unit.members(), "", unit.fault)
             elif lines := self.in_lines.get(unit.call.seq):
                 groups.append([lines])
+                self.account.made.append((lines, _in_lines(unit)))
             else:
                 groups.append(unit.shown(counter))
         if self.start == len(self.units):
@@ -323,7 +325,9 @@ class WindowLayout:
         if not is_answer(message) or tokens >= message.tokens:
             return message
         self.digested.add(message.seq)
-        return replace(short, tokens=tokens)
+        short = replace(short, tokens=tokens)
+        self.account.made.append((short, Reference("short", (message.seq,))))
+        return short
 
     def _cut_last(self, used: int) -> list[list[Message]]:
         """Return the newest unit, cut to the room that is left, if it is not the user's message."""
@@ -435,6 +439,12 @@ class WindowLayout:
             if block.call.seq < first:
                 late = [m for m in block.members() if m.seq > first]
                 self.account.add(late, "", block.fault or "its call is older than the window")
+
+
+def _in_lines(block: Block) -> Reference:
+    """Return the positions of a call and of the result of each call in it."""
+    found = [block.results.get(number) for number in range(len(block.call.tool_calls))]
+    return Reference("lines", (block.call.seq, *(each.seq if each else 0 for each in found)))
 
 
 def logged(messages: Sequence[Message]) -> list[Message]:

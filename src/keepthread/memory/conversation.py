@@ -25,7 +25,7 @@ from keepthread.memory.search.search import Asker, Filters, Searching
 from keepthread.memory.summaries import costs_of
 from keepthread.memory.tool_cache import ToolCache
 from keepthread.memory.tracing import RECORDS
-from keepthread.memory.why_log import ChoiceLog
+from keepthread.memory.why_log import ChoiceLog, PromptSources
 from keepthread.protocols import (
     ContextPlan,
     History,
@@ -181,7 +181,7 @@ class Conversation(NamedTuple):
                 material = material._replace(is_text=True, system_prompt="", system_tokens=0)
             if (self.knows or self.agent) and "facts" in chosen.needs:
                 material = material._replace(facts=await self._facts(material))
-            selection, past = await self._select(chosen, material, tokens)
+            selection, past, read = await self._select(chosen, material, tokens)
             span.set_attribute(RECORDS, len(selection.messages))
             span.set_attribute("keepthread.view", name)
             span.set_attribute("keepthread.budget", tokens)
@@ -194,7 +194,10 @@ class Conversation(NamedTuple):
             )
         context = Context(selection, is_text=text)
         if self.choice_log.keep:
-            self.choice_log.note(self.key, name, material.turn, context.why)
+            sources = PromptSources(
+                selection, read, past, chosen.strategy, self.counter.name, self.facts_owner
+            )
+            self.choice_log.note(self.key, name, context.why, sources)
         return context
 
     async def _keep_unrecorded(self, material: Material) -> None:
@@ -208,7 +211,7 @@ class Conversation(NamedTuple):
 
     async def _select(
         self, view: View, material: Material, budget: int
-    ) -> tuple[Selection, History]:
+    ) -> tuple[Selection, History, Material]:
         """Let a strategy plan, read what the plan asks for and `needs` names, and let it finish."""
         plan, material = await self._planned(view.strategy, material, budget)
         past, recalled = History(), None
@@ -222,7 +225,7 @@ class Conversation(NamedTuple):
         request = plan.recall if material.recalls else None
         if request is not None and request.room > 0:
             recalled = await self._recall(material, request)
-        return plan.finish(past, recalled), past
+        return plan.finish(past, recalled), past, material
 
     async def _planned(
         self, strategy: Strategy, material: Material, budget: int
@@ -285,7 +288,9 @@ class Conversation(NamedTuple):
             self.no_facts.add(self.facts_owner)
             return ()
         agents = [*([""] if self.knows else []), *([self.agent] if self.agent else [])]
-        return known_of(records, asked_of(material), now=self.runtime.clock(), agents=agents)
+        found = known_of(records, asked_of(material), now=self.runtime.clock(), agents=agents)
+        versions = {record.key: record.version for record in records}
+        return [fact._replace(version=versions[fact.key]) for fact in found]
 
     async def _recall(self, material: Material, request: RecallRequest) -> Recalled:
         """Return messages related to the question that the window does not show."""

@@ -11,6 +11,7 @@ from keepthread.memory import history as branching
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of, newest_summary
 from keepthread.memory.notes import add_note, add_provided
+from keepthread.memory.rebuild import Rebuilt, rebuild
 from keepthread.memory.summaries import Costs, costs_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import pair, text_of, tool_request
@@ -260,6 +261,14 @@ class Session:
         They are kept if the memory was opened with `keep_why`.
         """
         return await self._conversation.choice_log.newest(self.key, check_count(limit, "limit"))
+
+    async def rebuild(self, explanation: Explanation) -> Rebuilt:
+        """Return the prompt of an earlier context, built again from its explanation.
+
+        It says whether that is exactly the prompt that was shown, and what changed since. The
+        explanation is one of this session's own; another one rebuilds nothing.
+        """
+        return await rebuild(self._conversation, explanation)
 
     async def status(self) -> Status:
         """Return the size of the log, of its visible part, of the summary and of the tool cache."""

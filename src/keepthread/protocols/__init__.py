@@ -39,6 +39,8 @@ class CachedResult(NamedTuple):
     left: int
     """Turns in which it may still be used, this one included."""
     cache_turns: int
+    asked: int = 0
+    """The position of the message with the call."""
 
 
 class History(NamedTuple):
@@ -67,6 +69,8 @@ class KnownFact(NamedTuple):
     """The least trusted origin it comes from; the owner's once the owner has confirmed it."""
     messages: Sequence[tuple[str, str, int]] = ()
     """Owner, session id and position of each message it comes from."""
+    version: int = 0
+    """The version of its record."""
 
 
 class Recollection(NamedTuple):

@@ -31,6 +31,8 @@ DELEGATED: Final = "delegated"
 """The place in the parent session that started a child session."""
 WHY: Final = "why"
 """An explanation of a context."""
+WHY_KEY: Final = "why_key"
+"""The random key of the digests in explanations; owners have one as well, for their facts."""
 LEASE: Final = "lease"
 """A process works on a task until this time."""
 

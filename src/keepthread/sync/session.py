@@ -194,6 +194,7 @@ class Session(Wrapper[AsyncSession]):
 
     context = blocking(AsyncSession.context)
     explanations = blocking(AsyncSession.explanations)
+    rebuild = blocking(AsyncSession.rebuild)
     status = blocking(AsyncSession.status)
 
     # --- tool results and summaries ---

@@ -11,6 +11,7 @@ from keepthread.errors import (
     Stale,
     Unsupported,
 )
+from keepthread.memory.digest_keys import drop_facts_key
 from keepthread.memory.facts.grounding import last_position
 from keepthread.memory.facts.provenance import MadeOf, news_in, trust_of, turn_of, written_from
 from keepthread.memory.facts.records import (
@@ -190,6 +191,7 @@ class FactRepository:
             if record is None or is_gone(record):
                 return False
             spans, version = record.made_of, record.version
+            await drop_facts_key(self.store, self.owner)
             try:
                 if spans:
                     left = gone(self.clock())
@@ -200,6 +202,7 @@ class FactRepository:
                     await self.store.drop(self._scope, FACT, key, version=version)
             except Stale:
                 continue
+            await drop_facts_key(self.store, self.owner)  # a context may have made another
             self._notify_learned()
             return True
 

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import Damaged, SessionGone, Stale
+from keepthread.memory.digest_keys import drop_facts_key
 from keepthread.memory.forgetting.choose import ErasureCounts
 from keepthread.memory.forgetting.follow import Propagation, Sessions, all_sessions
 from keepthread.memory.forgetting.plan import ErasurePlan, Intent
@@ -15,43 +16,61 @@ from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.receipts import StoredReceipt, keep
 from keepthread.memory.forgetting.repeats import Living, details_of
 from keepthread.protocols import Progress, Store
-from keepthread.stores.kinds import FACT, FORGET, LEASE, MARKS, RECEIPT, WHY
-from keepthread.types import Record, Residue, Scope, SessionInfo, SessionKey
+from keepthread.references import References
+from keepthread.stores.kinds import FACT, FORGET, LEASE, MARKS, RECEIPT, WHY, WHY_KEY
+from keepthread.types import JSON, Record, Residue, Scope, SessionInfo, SessionKey
 
 _CONCURRENCY: Final = 8  # scopes read at a time, so that a server is not idle between two answers
 
 
 class DerivedRecords:
-    """The records of every scope of a tenant, searched for those that a plan drops."""
+    """The records of every scope of a tenant, searched for those that a plan drops.
+
+    Explanations stay, but lose the digests of what is forgotten.
+    """
 
     def __init__(self, store: Store, plan: ErasurePlan, sessions: Sessions) -> None:
         """Take the plan."""
         self._store = store
         self._plan = plan
         self._sessions = sessions
+        self._keys = {(info.owner, info.id): info.key for info in sessions.values()}
         self.residues: list[tuple[str, Residue]] = []
         """With the owner whose records they are of."""
         """Scopes whose records cannot be read."""
 
     async def count(self) -> Counter[str]:
         """Return how many records are dropped, by kind."""
-        return Counter([record.kind async for record in self._going()])
+        kinds = [record.kind async for record in self._going()]
+        return Counter(kind for kind in kinds if kind != WHY_KEY)
 
     async def empty(self) -> None:
         """Drop the records; one that was changed at that moment is read again."""
         stale = True
         while stale:
             stale = False
-            async for record in self._going():
+            async for record, left in self._touched():
+                place = (record.scope, record.kind, record.key)
                 try:
-                    place = (record.scope, record.kind, record.key)
-                    await self._store.drop(*place, version=record.version)
+                    if left is None:
+                        await self._store.drop(*place, version=record.version)
+                    else:
+                        await self._store.put(*place, left, version=record.version)
                 except Stale:
                     stale = True
                 except SessionGone:
                     continue
+                if record.kind == FACT:  # a context may have made a new key in the meantime
+                    await drop_facts_key(self._store, record.scope.owner)
 
     async def _going(self) -> AsyncGenerator[Record]:
+        """Yield the records that are dropped."""
+        async for record, left in self._touched():
+            if left is None:
+                yield record
+
+    async def _touched(self) -> AsyncGenerator[tuple[Record, JSON]]:
+        """Yield the records that are dropped, and those that change with their new values."""
         self.residues.clear()
         scopes = [self._of_session(info) for info in self._sessions.values()]
         for owner in await self._store.owners():
@@ -62,14 +81,34 @@ class DerivedRecords:
             some = scopes[start : start + _CONCURRENCY]
             found = await asyncio.gather(*(self._scan(scoped) for scoped in some))
             for scoped, records in zip(some, found, strict=True):
-                for record in filter(scoped.goes, records):
-                    yield record
+                going = [record for record in records if scoped.goes(record)]
+                if any(record.kind == FACT for record in going):  # digests of it say nothing now
+                    going = [*(r for r in records if r.kind == WHY_KEY), *going]
+                for record in going:
+                    yield record, None
+                for record in records:
+                    if record.kind == WHY and not scoped.goes(record):
+                        left = self._without_digests(record, scoped.owner)
+                        if left is not None:
+                            yield record, left
+
+    def _without_digests(self, record: Record, owner: str) -> JSON:
+        """Return an explanation without the digests of what is forgotten; None if it has none."""
+        value = cast(dict[str, Any], record.value)
+        session = record.scope.session
+        found = References.from_record(value.get("references"), session)
+
+        def covers(id: str, first: int, last: int) -> bool:
+            key = self._keys.get((owner, id)) if id else session
+            return key is not None and self._plan.covers(key, first, last)
+
+        left = found.without_digests(covers) if found else None
+        if left is None or left is found or left == found:
+            return None
+        return {**value, "references": left.to_record()}
 
     def _of_session(self, info: SessionInfo) -> "_ScopeRecords":
-        if info.key in self._plan.whole:
-            goes = _all_but_marks
-        else:
-            goes = self._is_made_or_why if self._plan.positions(info.key) else self._is_made
+        goes = _all_but_marks if info.key in self._plan.whole else self._is_made
         return _ScopeRecords(Scope(session=info.key), info.owner, info.id, goes)
 
     def _is_made(self, record: Record) -> bool:
@@ -78,9 +117,6 @@ class DerivedRecords:
     def _is_made_or_fact(self, record: Record) -> bool:
         chosen = record.kind == FACT and (record.scope.owner, record.key) in self._plan.facts
         return chosen or self._is_made(record)
-
-    def _is_made_or_why(self, record: Record) -> bool:
-        return record.kind == WHY or self._is_made(record)
 
     async def _scan(self, scoped: "_ScopeRecords") -> list[Record]:
         try:
