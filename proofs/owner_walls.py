@@ -10,13 +10,14 @@ import inspect
 import random
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from keepthread import Memory, Message, Options, OwnerMemory, Session, Turn
 from keepthread.errors import KeepthreadError
+from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.facts.facts import Facts
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
@@ -25,7 +26,7 @@ from keepthread.stores.cursors import encode_cursor
 SECRET: Final = "quetzal"
 """A word that only the other owner wrote."""
 OTHER: Final = "bob"
-KINDS: Final = (OwnerMemory, Session, Turn, Facts)
+KINDS: Final = (OwnerMemory, Session, Turn, Facts, Blobs)
 SHARED: Final = "shared"
 """An id that a session of every owner has."""
 
@@ -99,6 +100,10 @@ VALUES: Final[Mapping[str, Value]] = {
     "Facts.agent": maybe(named("owner")),
     "Facts.source": maybe(named("source")),
     "Facts.from_json.value": lambda asker, rng: [{"fact": asker.names["fact"]}],
+    "Blobs.digest": named("blob"),
+    "Blobs.put.data": lambda asker, rng: asker.names["text"].encode(),
+    "Blobs.put.name": always("file"),
+    "media_type": always("text/plain"),
     # words that only somebody else wrote
     "query": always(SECRET),
     "OwnerMemory.list_sessions.title": maybe(always(SECRET)),
@@ -208,6 +213,7 @@ class OwnerWalls:
             )
         self.facts = await self.memory.store.finder() is not None
         fact = await other.facts.remember(f"Has a {SECRET}.") if self.facts else None
+        blob = await other.blobs.put(SECRET.encode(), name=SECRET)
         theirs = (await other.list_sessions(limit=1)).next
         assert theirs
         foreign = {
@@ -215,6 +221,7 @@ class OwnerWalls:
             "message": "bobs-message-in-bobs-diary",
             "fact": fact.key if fact else "f" * 32,
             "cursor": theirs,
+            "blob": blob.digest,
             "owner": OTHER,
             "source": "web:bobs",
             "text": _COMMON,
@@ -224,6 +231,7 @@ class OwnerWalls:
             "message": "nobodys-message-in-nobodys",
             "fact": "0" * len(foreign["fact"]),
             "cursor": encode_cursor(["nothing"], [1.0, "1", 1.0, "1", False]),
+            "blob": "0" * len(blob.digest),
             "owner": "nob",
             "source": "web:nobs",
             "text": _COMMON.replace("somebody", "nobodies"),
@@ -249,6 +257,7 @@ class OwnerWalls:
         for info in await other.list_sessions(limit=100):
             session = await other.get_session(info.id)
             parts += [info, await session.messages(), await session.cached_tools()]
+        parts += [(b, await other.blobs.read(b.digest)) for b in await other.blobs.list()]
         return repr([*parts, await other.facts.list() if self.facts else ()])
 
     async def probe(
@@ -297,6 +306,8 @@ class OwnerWalls:
             return asker.handle
         if kind is Facts:
             return asker.handle.facts
+        if kind is Blobs:
+            return asker.handle.blobs
         session = await asker.handle.session("own")
         if kind is Session:
             return session
@@ -331,6 +342,8 @@ async def told(answer: Any, stack: AsyncExitStack) -> list[str]:
     """Return all that an answer tells: what it waits for, opens or holds."""
     if isinstance(answer, Awaitable):
         answer = await answer
+    if isinstance(answer, AsyncGenerator):
+        answer = [part async for part in answer]
     if isinstance(answer, dict):  # a document of facts
         answer = [*answer.keys(), *answer.get("facts", ())]
     if isinstance(answer, Turn):

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import InvalidInput, SessionExists, SessionNotFound
+from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services
 from keepthread.memory.session import Session
@@ -180,6 +181,13 @@ class OwnerMemory:
         Searching does so automatically; with an embedder it may take long.
         """
         await self._services.searching.catch_up(owner=self._owner, progress=progress)
+
+    # --- blobs ---
+
+    @property
+    def blobs(self) -> Blobs:
+        """Return the owner's blobs: bytes and long texts, stored beside the log."""
+        return Blobs(self._services.blobs(self._owner))
 
     # --- facts ---
 

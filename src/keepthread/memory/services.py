@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from keepthread.context.views import DEFAULT_VIEWS, strategy_needs
 from keepthread.errors import KeepthreadError, Unavailable
+from keepthread.memory.blobs.repository import BlobRepository
+from keepthread.memory.blobs.types import BlobSizes
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.options import Options
 from keepthread.memory.runtime import Maintenance, NegativeCache, Runtime
@@ -146,6 +148,14 @@ class Services:
         """Cancel the questions that are being embedded."""
         if "searching" in vars(self):  # otherwise there was no search
             await self.searching.close()
+
+    # --- blobs ---
+
+    def blobs(self, owner: str) -> BlobRepository:
+        """Return the blobs of an owner."""
+        options = self.options
+        sizes = options.blob_sizes or BlobSizes()
+        return BlobRepository(self.store, owner, sizes=sizes, clock=options.clock)
 
     # --- facts ---
 

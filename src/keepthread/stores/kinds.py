@@ -37,6 +37,14 @@ LEASE: Final = "lease"
 # --- of an owner ---
 
 FACT: Final = "fact"
+BLOB: Final = "blob"
+"""The description of a blob, by its digest: size, name, and where its chunks are."""
+BLOB_CHUNK: Final = "blob_chunk"
+"""A part of a blob's bytes. A scan of all kinds leaves it out, because it is large."""
+BLOB_UPLOAD: Final = "blob_upload"
+"""Chunks that no description names: they are being written or removed."""
+BLOB_USE: Final = "blob_use"
+"""A message that refers to a blob; a session has one for each blob that it refers to."""
 
 # --- of the tenant ---
 

@@ -55,7 +55,7 @@ from keepthread.stores.rows import (
     same_body,
     same_place,
 )
-from keepthread.stores.validation import MAX_COUNT
+from keepthread.stores.validation import MAX_BLOB, MAX_COUNT
 from keepthread.types import (
     Cleaning,
     Damage,
@@ -114,6 +114,7 @@ class RamBackend:
     """Sessions and records in dictionaries, shared by all tenants."""
 
     durability: Durability = "memory"
+    max_blob: int = MAX_BLOB
 
     def __init__(self) -> None:
         """Start empty."""
@@ -375,7 +376,9 @@ class RamBackend:
         places = sorted(
             place
             for place in records
-            if kind in (None, place[0]) and keys.after < place[1] < keys.before
+            if kind in (None, place[0])
+            and keys.after < place[1] < keys.before
+            and place[0] != keys.without
         )
         last = places[max(0, len(places) - keys.limit) :]
         return [decode_record(scope, *place, *records[place]) for place in last]

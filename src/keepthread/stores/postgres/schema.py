@@ -16,7 +16,7 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 20
+FORMAT: Final = 21
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 
