@@ -38,6 +38,14 @@ def full_text_of(message: Message) -> FullText | None:
     return FullText(cast(str, digest), size)
 
 
+def has_text(message: Message, text: str) -> bool:
+    """Return whether this is the whole text of a message, wherever that is stored."""
+    whole = full_text_of(message)
+    if whole is None:
+        return text == message.content
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest() == whole.digest
+
+
 def blobs_of(message: Message) -> list[str]:
     """Return the digests of the blobs that a message refers to, each once."""
     found = [a.uri.removeprefix(BLOB_URI) for a in message.attachments if _is_blob(a.uri)]
@@ -65,6 +73,21 @@ def first_part(message: Message, data: bytes, room: int) -> Message:
     while is_inside(data, end):
         end -= 1
     return replace(message, content=data[:end].decode("utf-8", "surrogatepass") + note)
+
+
+def head_and_tail(message: Message, data: bytes, room: int, *, kept: bool = True) -> Message:
+    """Return a message with the head and the tail of its text; `kept` if all of it is a blob."""
+    rest = "left out; `session.full_text` returns all" if kept else "not kept"
+    mark = f"\n[… of {len(data):,} bytes, the middle was {rest} …]\n"
+    half = max(0, room - len(mark.encode())) // 2
+    end, start = half, len(data) - half
+    while is_inside(data, end):
+        end -= 1
+    while is_inside(data, start):
+        start += 1
+    head, tail = data[:end], data[start:]
+    text = head.decode("utf-8", "surrogatepass") + mark + tail.decode("utf-8", "surrogatepass")
+    return replace(message, content=text)
 
 
 def is_inside(data: bytes, place: int) -> bool:

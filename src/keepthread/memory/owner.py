@@ -139,7 +139,7 @@ class OwnerMemory:
         info = await self._store.get_session(id, self._owner)
         if info is None or info.forgotten:
             raise SessionNotFound(f"there is no session {id!r}")
-        await self._store.delete_session(info.key)
+        await self._services.delete_session(info)
 
     def join(self, session: Session) -> Session:
         """Return a shared session as this owner sees it: its contexts show this owner's facts.

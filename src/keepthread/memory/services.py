@@ -128,6 +128,7 @@ class Services:
             choice_log=self.explanations,
             no_facts=self.no_facts,
             searching=lambda: self.searching,
+            blobs=self.blobs(info.owner),
             providers=self.options.providers or {},
             recall=self.options.recall,
             person=person,
@@ -156,6 +157,13 @@ class Services:
         options = self.options
         sizes = options.blob_sizes or BlobSizes()
         return BlobRepository(self.store, owner, sizes=sizes, clock=options.clock)
+
+    async def delete_session(self, info: SessionInfo, *, idle_since: float | None = None) -> None:
+        """Delete a session, and the blobs that only its messages refer to."""
+        blobs = self.blobs(info.owner)
+        used = await blobs.used_in(info.key)
+        await self.store.delete_session(info.key, idle_since=idle_since)
+        await blobs.release_session(info.key, used)
 
     # --- facts ---
 

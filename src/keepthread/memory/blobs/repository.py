@@ -1,20 +1,21 @@
 """One owner's blobs in a store: put, hold and release them, safely beside other processes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 
-from keepthread.errors import KeepthreadError, Stale
-from keepthread.memory.blobs.chunks import Chunks, Upload
+from keepthread.context.full_text import blobs_of
+from keepthread.errors import KeepthreadError, SessionGone, Stale
+from keepthread.memory.blobs.chunks import ABANDONED, Chunks, Upload
 from keepthread.memory.blobs.references import References, blobs_used_in
 from keepthread.memory.blobs.types import Blob, BlobSizes, Described, missing_blob, too_large
 from keepthread.protocols import Store
 from keepthread.stores.codec import new_id
 from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.kinds import BLOB
-from keepthread.types import Page, SessionKey
+from keepthread.types import Message, Page, SessionKey
 
 UNKNOWN_TYPE: Final = "application/octet-stream"
 _IN_LOOP: Final = 1 << 20  # bytes; more are hashed in a thread, not in the event loop
@@ -158,6 +159,26 @@ class BlobRepository:
         for digest in digests:
             await self.references.drop(await self.references.of_session(digest, session))
             await self.release(digest)
+
+    async def refer(self, session: SessionKey, messages: Sequence[Message]) -> None:
+        """Note the blobs that copied messages refer to, before the copies are stored."""
+        for message in messages:
+            for digest in blobs_of(message) if message.state == "live" else ():
+                await self.references.add(digest, session, message.id)
+                await self.hold(digest)
+
+    async def sweep(self) -> None:
+        """Remove what processes that died left: chunks without a description, unused blobs."""
+        await self.chunks.sweep()
+        for use in await self.references.all():
+            try:
+                found = await self._store.find(use.session, ids=[use.message])
+            except SessionGone:
+                found = None
+            waits = found == [] and self._clock() - use.at < ABANDONED  # its message may follow
+            if not waits and not any(message.state == "live" for message in found or ()):
+                await self.references.drop([use])
+                await self.release(use.digest)
 
     async def used_in(self, session: SessionKey) -> list[str]:
         """Return the digests of the blobs that a session refers to."""

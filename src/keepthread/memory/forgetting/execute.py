@@ -1,6 +1,7 @@
 """Carry out a plan: erase messages, and drop every record that was made from them."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
@@ -8,13 +9,14 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone, Stale
+from keepthread.memory.forgetting.blobs import OF_BLOBS, BlobErasure
 from keepthread.memory.forgetting.choose import ErasureCounts
 from keepthread.memory.forgetting.follow import Propagation, Sessions, all_sessions
 from keepthread.memory.forgetting.plan import ErasurePlan, Intent
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.repeats import Living, details_of
 from keepthread.protocols import Progress, Store
-from keepthread.stores.kinds import FACT, FORGET, LEASE, MARKS, WHY
+from keepthread.stores.kinds import BLOB, BLOB_CHUNK, BLOB_USE, FACT, FORGET, LEASE, MARKS, WHY
 from keepthread.types import Record, Residue, Scope, SessionInfo, SessionKey
 
 _CONCURRENCY: Final = 8  # scopes read at a time, so that a server is not idle between two answers
@@ -83,7 +85,7 @@ class DerivedRecords:
 
     async def _scan(self, scoped: "_ScopeRecords") -> list[Record]:
         try:
-            return await self._store.scan(scoped.scope)
+            return await self._store.scan(scoped.scope, without=BLOB_CHUNK)
         except SessionGone:
             return []
         except Damaged:
@@ -102,7 +104,7 @@ class _ScopeRecords(NamedTuple):
 
 
 def _everything(record: Record) -> bool:
-    return record.kind != LEASE
+    return record.kind != LEASE and record.kind not in OF_BLOBS
 
 
 def _all_but_marks(record: Record) -> bool:
@@ -143,6 +145,9 @@ class Erasure:
         """Count what will be erased, while it exists."""
         await self._counts.take(self._plan, self._sessions)
         self._records = await DerivedRecords(self._store, self._plan, self._sessions).count()
+        self._records.pop(BLOB_USE, None)
+        if number := await self._blobs().count(self._counts.probes):
+            self._records[BLOB] = number
 
     def report(self, receipt: Receipt) -> Receipt:
         """Return a receipt with the counts."""
@@ -179,12 +184,16 @@ class Erasure:
             self._sessions = await all_sessions(self._store)
             derived = DerivedRecords(self._store, plan, self._sessions)
             await derived.empty()
+            await self._blobs().run()
             self._residues = [
                 each for whose, each in derived.residues if self._reader in (None, whose)
             ]
             answers = self._intent.answers
             self._add_late()
             await Propagation(self._store, plan, self._sessions, answers=answers).run()
+
+    def _blobs(self) -> BlobErasure:
+        return BlobErasure(self._store, self._plan, self._sessions, time.time)
 
     async def _delete_halves(self) -> None:
         """Delete forks that are not yet complete; a completed one is kept.
