@@ -1,16 +1,22 @@
 """Texts over the limit of a message: kept whole as blobs, shown cut, on every store."""
 
 import asyncio
+import io
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from keepthread import Attachment, Memory, Message, Options, Session
 from keepthread.context.full_text import blobs_of, full_text_of
 from keepthread.errors import Conflict, InvalidInput, MessageNotFound, NotFound, Stale, TooLarge
+from keepthread.interchange.copy import Copying
+from keepthread.interchange.export import export
+from keepthread.interchange.import_ import import_lines
 from keepthread.memory.blobs.types import BlobSizes
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
+from keepthread.stores import RamStore, SQLiteStore
 from keepthread.stores.kinds import BLOB, BLOB_CHUNK, BLOB_USE
 from keepthread.types import Scope
 from tests.every_store import store
@@ -238,3 +244,40 @@ async def test_forgetting_and_referring_at_the_same_time_keep_every_live_text(
     for message in await session.messages():
         if message.state == "live":
             assert await session.full_text(message) == text
+
+
+# --- leaving the store ---
+
+
+async def test_blobs_leave_with_their_messages_and_are_followed_there(
+    store: Store, tmp_path: Path
+) -> None:
+    memory = memory_over(store)
+    ann = memory.for_owner("ann")
+    session, text = await ann.session("s"), long("moved")
+    await session.append(Message(role="user", content=text, id="m"))
+    await ann.blobs.put(b"put" * 400)
+    other = await ann.session("t")
+    await other.append(Message(role="user", content=long("stays")))
+    for names, number in ((["s"], 1), ([], 3)):
+        file = io.BytesIO()
+        await export(store, file.write, sessions=names, owner="ann")
+        there = RamStore()
+        await import_lines(there, io.BytesIO(file.getvalue()))
+        await check_moved(there, text, number)
+    target = await SQLiteStore.open(tmp_path / "copy.db")
+    copying = Copying(store, target)
+    await copying.run()
+    await check_moved(target, text, 3)
+    await target.close()
+
+
+async def check_moved(there: Store, text: str, number: int) -> None:
+    ann = memory_over(there).for_owner("ann")
+    session = await ann.get_session("s")
+    assert await session.full_text("m") == text
+    assert len(await ann.blobs.list()) == number
+    await ann.forget(session="s")
+    assert len(await ann.blobs.list()) == number - 1
+    await ann.forget(everything=True)
+    assert await there.scan(ANN) == []

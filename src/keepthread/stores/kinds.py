@@ -55,5 +55,5 @@ VECTORS: Final = "vectors"
 PRUNED: Final = "pruned"
 """When idle sessions were last deleted automatically."""
 
-UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS, PRUNED))
+UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS, PRUNED, BLOB_UPLOAD, BLOB_USE))
 """Kinds about work in one store; copies leave them out."""

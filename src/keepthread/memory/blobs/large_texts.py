@@ -17,7 +17,7 @@ from keepthread.context.full_text import (
     with_full_text,
 )
 from keepthread.errors import KeepthreadError, SessionGone, Unavailable
-from keepthread.memory.blobs.references import Use
+from keepthread.memory.blobs.references import BlobUse
 from keepthread.memory.blobs.repository import BlobRepository
 from keepthread.memory.blobs.types import missing_blob
 from keepthread.protocols import Store
@@ -60,7 +60,7 @@ class LargeTexts(NamedTuple):
 
     async def append(self, messages: Sequence[Message], append: Append) -> list[Message]:
         """Append messages after the blobs that they refer to."""
-        uses: dict[str, list[Use]] = {}
+        uses: dict[str, list[BlobUse]] = {}
         try:
             stored = await append([await self._prepared(m, uses) for m in messages])
         except Unavailable:  # maybe they are stored: their references stay
@@ -101,7 +101,7 @@ class LargeTexts(NamedTuple):
         beside = encode(replace(message, content=""), message.id, limit=MAX_BYTES).extra or b""
         return self.blobs.sizes.text - len(beside)
 
-    async def _prepared(self, given: Message, uses: dict[str, list[Use]]) -> Message:
+    async def _prepared(self, given: Message, uses: dict[str, list[BlobUse]]) -> Message:
         """Store the blobs of a message, and return it as it fits."""
         message, data = self._fitted(given)
         if not (digests := blobs_of(message)):
@@ -128,7 +128,7 @@ class LargeTexts(NamedTuple):
         if not await self.blobs.hold(digest):
             raise missing_blob(digest)
 
-    async def _settle(self, uses: Sequence[Use]) -> None:
+    async def _settle(self, uses: Sequence[BlobUse]) -> None:
         """Drop the references of messages that are not stored, and release their blobs."""
         with suppress(KeepthreadError):  # pruning does it later
             for use in uses:
@@ -136,7 +136,7 @@ class LargeTexts(NamedTuple):
                     await self.blobs.references.drop([use])
                     await self.blobs.release(use.digest)
 
-    async def _is_used(self, use: Use) -> bool:
+    async def _is_used(self, use: BlobUse) -> bool:
         try:
             found = await self.store.find(use.session, ids=[use.message])
         except SessionGone:

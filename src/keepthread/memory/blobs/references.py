@@ -16,7 +16,7 @@ from keepthread.stores.kinds import BLOB_USE
 from keepthread.types import Record, Scope, SessionKey
 
 
-class Use(NamedTuple):
+class BlobUse(NamedTuple):
     """A message that refers to a blob."""
 
     digest: str
@@ -28,7 +28,7 @@ class Use(NamedTuple):
     version: int
 
     @classmethod
-    def of(cls, record: Record) -> "Use":
+    def of(cls, record: Record) -> "BlobUse":
         """Return the reference that a record of an owner holds."""
         value = cast(Mapping[str, Any], record.value)
         digest = record.key.partition(":")[0]
@@ -45,14 +45,14 @@ class References:
         self._scope = Scope(owner=owner)
         self._clock = clock
 
-    async def add(self, digest: str, session: SessionKey, message: str) -> Use:
+    async def add(self, digest: str, session: SessionKey, message: str) -> BlobUse:
         """Note that a message refers to a blob, before either is stored."""
         # A session names its blobs as well: they are released when it is deleted.
         await self._store.put(Scope(session=session), BLOB_USE, digest, None)
         key, at = f"{_prefix(digest, session)}{derived_id('use', message)}", self._clock()
         value = {"session": session, "message": message, "at": at}
         version = await self._store.put(self._scope, BLOB_USE, key, value)
-        return Use(digest, session, message, at, key, version)
+        return BlobUse(digest, session, message, at, key, version)
 
     async def exist(self, digest: str) -> bool:
         """Return whether a message refers to a blob."""
@@ -61,17 +61,17 @@ class References:
         )
         return bool(found)
 
-    async def all(self) -> list[Use]:
+    async def all(self) -> list[BlobUse]:
         """Return all references."""
-        return [Use.of(record) for record in await self._store.scan(self._scope, BLOB_USE)]
+        return [BlobUse.of(record) for record in await self._store.scan(self._scope, BLOB_USE)]
 
-    async def of_session(self, digest: str, session: SessionKey) -> list[Use]:
+    async def of_session(self, digest: str, session: SessionKey) -> list[BlobUse]:
         """Return the references of one session to a blob."""
         first = _prefix(digest, session)
         found = await self._store.scan(self._scope, BLOB_USE, after=first, before=f"{first[:-1]};")
-        return [Use.of(record) for record in found]
+        return [BlobUse.of(record) for record in found]
 
-    async def drop(self, uses: Sequence[Use]) -> None:
+    async def drop(self, uses: Sequence[BlobUse]) -> None:
         """Drop references; one that was noted again in the meantime stays."""
         for use in uses:
             try:
@@ -81,7 +81,7 @@ class References:
             with suppress(SessionGone, Stale):
                 await self._drop_of_session(use)
 
-    async def _drop_of_session(self, use: Use) -> None:
+    async def _drop_of_session(self, use: BlobUse) -> None:
         """Drop the name of a blob in a session that no longer refers to it."""
         place = (Scope(session=use.session), BLOB_USE, use.digest)
         named = await self._store.get(*place)

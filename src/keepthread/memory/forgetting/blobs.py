@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from keepthread.errors import KeepthreadError, SessionGone, Stale
-from keepthread.memory.blobs.references import Use
+from keepthread.memory.blobs.references import BlobUse
 from keepthread.memory.blobs.repository import BlobRepository
 from keepthread.memory.blobs.types import BlobSizes, Described
 from keepthread.memory.forgetting.follow import Sessions
@@ -71,13 +71,13 @@ class BlobErasure:
     def _blobs(self, owner: str) -> BlobRepository:
         return BlobRepository(self._store, owner, sizes=BlobSizes(), clock=self._clock)
 
-    async def _going(self, blobs: BlobRepository) -> list[Use]:
+    async def _going(self, blobs: BlobRepository) -> list[BlobUse]:
         """Return the references of messages in the plan, and of sessions that are gone."""
         found = await blobs.references.all()
-        by_session: dict[SessionKey, list[Use]] = {}
+        by_session: dict[SessionKey, list[BlobUse]] = {}
         for use in found:
             by_session.setdefault(use.session, []).append(use)
-        going: list[Use] = []
+        going: list[BlobUse] = []
         for session, uses in by_session.items():
             if session not in self._sessions or session in self._plan.whole:
                 going += uses
@@ -85,7 +85,7 @@ class BlobErasure:
                 going += await self._erased(session, uses)
         return going
 
-    async def _erased(self, session: SessionKey, uses: list[Use]) -> list[Use]:
+    async def _erased(self, session: SessionKey, uses: list[BlobUse]) -> list[BlobUse]:
         try:
             found = await self._store.find(session, ids={use.message for use in uses})
         except SessionGone:
@@ -117,6 +117,8 @@ class BlobErasure:
                 else:
                     found = None
         await blobs.chunks.sweep(all_of_them=True)
+        while left := await self._store.scan(_of(owner), BLOB_CHUNK, limit=1):  # of an import
+            await self._store.drop(_of(owner), BLOB_CHUNK, left[0].key)
         await blobs.references.drop(await blobs.references.all())
 
 
