@@ -205,6 +205,7 @@ async def test_a_forgotten_message_takes_the_blobs_that_only_it_refers_to(store:
         assert len(await store.scan(ANN, BLOB)) == left, id
     assert await session.full_text("b") == shared
     await session.append(Message(role="user", content=alone, id="c"))  # a late delivery
+    assert len(await store.scan(ANN, BLOB)) == 1
     await ann.forget(session="s")
     assert await store.scan(ANN) == []
     assert await store.scan(Scope(session=session.key), BLOB_USE) == []
@@ -244,6 +245,21 @@ async def test_forgetting_and_referring_at_the_same_time_keep_every_live_text(
     for message in await session.messages():
         if message.state == "live":
             assert await session.full_text(message) == text
+
+
+async def test_no_byte_of_a_forgotten_blob_is_left_in_a_file(tmp_path: Path) -> None:
+    store = await SQLiteStore.open(tmp_path / "m.db")
+    ann = memory_over(store).for_owner("ann")
+    await (await ann.session("s")).append(Message(role="user", content=long("quetzal")))
+    await ann.blobs.put(b"a file of ann's, with its secrets " * 40)
+    texts = [str(chunk.value).encode() for chunk in await store.scan(ANN, BLOB_CHUNK)]
+    receipt = await ann.forget(everything=True)
+    assert (receipt.found, receipt.probes > 0) == (0, True)
+    await store.close()
+    left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    pieces = [text[n : n + 24] for text in texts for n in range(0, len(text) - 24, 24)]
+    assert len(pieces) > 100
+    assert not any(piece in left for piece in pieces)
 
 
 # --- leaving the store ---
