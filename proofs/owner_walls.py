@@ -85,6 +85,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "OwnerMemory.source": maybe(named("source")),
     "cursor": maybe(named("cursor")),
     "Session.id": named("message"),
+    "Session.full_text.message": named("message"),
     "Session.fork.id": maybe(session_name),
     "Session.turn.id": maybe(named("message")),
     "Session.title_from": maybe(named("message")),
