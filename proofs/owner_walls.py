@@ -10,7 +10,7 @@ import inspect
 import random
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,6 +28,7 @@ from keepthread import (
     Why,
 )
 from keepthread.errors import KeepthreadError
+from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.facts.facts import Facts
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
@@ -38,7 +39,7 @@ from keepthread.types import Selection
 SECRET: Final = "quetzal"
 """A word that only the other owner wrote."""
 OTHER: Final = "bob"
-KINDS: Final = (OwnerMemory, Session, Turn, Facts)
+KINDS: Final = (OwnerMemory, Session, Turn, Facts, Blobs)
 SHARED: Final = "shared"
 """An id that a session of every owner has."""
 
@@ -108,6 +109,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "OwnerMemory.changes.limit": always(1000),
     "cursor": maybe(named("cursor")),
     "Session.id": named("message"),
+    "Session.full_text.message": named("message"),
     "Session.fork.id": maybe(session_name),
     "Session.turn.id": maybe(named("message")),
     "Session.title_from": maybe(named("message")),
@@ -126,6 +128,10 @@ VALUES: Final[Mapping[str, Value]] = {
     "Facts.agent": maybe(named("owner")),
     "Facts.source": maybe(named("source")),
     "Facts.from_json.value": lambda asker, rng: [{"fact": asker.names["fact"]}],
+    "Blobs.digest": named("blob"),
+    "Blobs.put.data": lambda asker, rng: asker.names["text"].encode(),
+    "Blobs.put.name": always("file"),
+    "media_type": always("text/plain"),
     # words that only somebody else wrote
     "query": always(SECRET),
     "OwnerMemory.list_sessions.title": maybe(always(SECRET)),
@@ -236,6 +242,7 @@ class OwnerWalls:
             )
         self.facts = await self.memory.store.finder() is not None
         fact = await other.facts.remember(f"Has a {SECRET}.") if self.facts else None
+        blob = await other.blobs.put(SECRET.encode(), name=SECRET)
         theirs = (await other.list_sessions(limit=1)).next
         assert theirs
         foreign = {
@@ -245,6 +252,7 @@ class OwnerWalls:
             "fact": fact.key if fact else "f" * 32,
             "cursor": theirs,
             "feed": str((await other.changes()).next),
+            "blob": blob.digest,
             "owner": OTHER,
             "source": "web:bobs",
             "text": _COMMON,
@@ -256,6 +264,7 @@ class OwnerWalls:
             "fact": "0" * len(foreign["fact"]),
             "cursor": encode_cursor(["nothing"], [1.0, "1", 1.0, "1", False]),
             "feed": encode_cursor(["nothing"], [1]),
+            "blob": "0" * len(blob.digest),
             "owner": "nob",
             "source": "web:nobs",
             "text": _COMMON.replace("somebody", "nobodies"),
@@ -281,6 +290,7 @@ class OwnerWalls:
         for info in await other.list_sessions(limit=100):
             session = await other.get_session(info.id)
             parts += [info, await session.messages(), await session.cached_tools()]
+        parts += [(b, await other.blobs.read(b.digest)) for b in await other.blobs.list()]
         return repr([*parts, await other.facts.list() if self.facts else ()])
 
     async def probe(
@@ -339,6 +349,8 @@ class OwnerWalls:
             return asker.handle
         if kind is Facts:
             return asker.handle.facts
+        if kind is Blobs:
+            return asker.handle.blobs
         session = await asker.handle.session("own")
         if kind is Session:
             return session
@@ -373,6 +385,8 @@ async def told(answer: Any, stack: AsyncExitStack) -> list[str]:
     """Return all that an answer tells: what it waits for, opens or holds."""
     if isinstance(answer, Awaitable):
         answer = await answer
+    if isinstance(answer, AsyncGenerator):
+        answer = [part async for part in answer]
     if isinstance(answer, dict):  # a document of facts
         answer = [*answer.keys(), *answer.get("facts", ())]
     if isinstance(answer, Turn):

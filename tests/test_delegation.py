@@ -218,7 +218,7 @@ async def test_a_large_answer_returns_cut_and_stays_whole_in_the_child(
         answer = await child.finish("x" * MAX_BYTES)
     assert len(answer.content) == MAX_BYTES
     (text,) = await results(session)
-    assert "the middle was not kept" in text
+    assert "the middle was left out" in text
 
 
 # --- the tool cache ---

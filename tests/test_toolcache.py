@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,16 @@ from hypothesis import strategies as st
 from keepthread import Memory, Message, Options, Scope, Session, ToolCall
 from keepthread.context.tool_results import TOOL, CacheEntry, cached_results
 from keepthread.errors import InvalidInput, SessionGone, Unavailable
+from keepthread.memory.blobs.large_texts import LargeTexts
+from keepthread.memory.blobs.repository import BlobRepository
+from keepthread.memory.blobs.types import BlobSizes
 from keepthread.memory.history import current_turn
 from keepthread.memory.runtime import Runtime
 from keepthread.memory.tool_cache import drop_ended
 from keepthread.memory.tool_calls import INTERRUPTED, result_of, text_of, tool_request
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import CachedResult, Store
+from keepthread.stores import RamStore
 from keepthread.stores.codec import encode
 from keepthread.stores.kinds import LEASE
 from keepthread.stores.validation import MAX_BYTES
@@ -313,7 +318,7 @@ async def test_what_is_no_cache_turns_or_author_is_refused_before_anything_is_re
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "中", "😀", "\ud800", '"', "\0"])
-async def test_a_result_over_a_mebibyte_is_kept_as_head_and_tail(
+async def test_a_result_over_a_mebibyte_is_shown_as_head_and_tail(
     session: Session, letter: str
 ) -> None:
     text = "head" + letter * MAX_BYTES + "tail"
@@ -325,14 +330,16 @@ async def test_a_result_over_a_mebibyte_is_kept_as_head_and_tail(
         await turn.finish("done")
     assert told.startswith(f"head{letter}")
     assert told.endswith(f"{letter}tail")
-    assert "bytes, the middle was not kept …]" in told
+    assert "bytes, the middle was left out; `session.full_text` returns all …]" in told
+    (first, *_) = [m for m in await session.messages() if m.role == "tool"]
+    assert await session.full_text(first) == text
     assert MAX_BYTES * 0.99 < len(told.encode("utf-8", "surrogatepass")) <= MAX_BYTES
     assert again.endswith(f"{letter}tail")
 
 
 @given(text=st.text(), times=st.integers(0, 40_000), call_id=st.text(max_size=50))
 def test_a_cut_result_can_always_be_stored(text: str, times: int, call_id: str) -> None:
-    message = result_of(tool_request("t", {}), text * times, call_id)
+    message = as_stored(text * times, call_id)
     body = encode(message, "id")
     assert len(body.content or b"") + len(body.extra or b"") <= MAX_BYTES
     if len(text.encode("utf-8", "surrogatepass")) * times < MAX_BYTES // 2:
@@ -340,10 +347,17 @@ def test_a_cut_result_can_always_be_stored(text: str, times: int, call_id: str) 
 
 
 def test_a_result_of_exactly_what_fits_stays_whole() -> None:
-    beside = len(encode(result_of(tool_request("t", {}), "", "c"), "").extra or b"")
+    beside = len(encode(as_stored("", "c"), "").extra or b"")
     whole = "x" * (MAX_BYTES - beside)
-    assert result_of(tool_request("t", {}), whole, "c").content == whole
-    assert "not kept" in result_of(tool_request("t", {}), whole + "x", "c").content
+    assert as_stored(whole, "c").content == whole
+    assert "left out" in as_stored(whole + "x", "c").content
+
+
+def as_stored(text: str, call_id: str) -> Message:
+    store, sizes = RamStore(), BlobSizes()
+    blobs = BlobRepository(store, "ann", sizes=sizes, clock=time.time)
+    kept = LargeTexts(store, SessionKey("1"), blobs, lambda: "id")
+    return kept.shortened(result_of(tool_request("t", {}), text, call_id))
 
 
 # --- what is remembered, and for how long ---

@@ -22,6 +22,7 @@ if typing.TYPE_CHECKING:
     from keepthread.context.wires.openai_responses import from_openai_responses
     from keepthread.errors import KeepthreadError
     from keepthread.memory.admin import Admin
+    from keepthread.memory.blobs.types import Blob
     from keepthread.memory.facts.extraction import Extraction
     from keepthread.memory.facts.types import Fact
     from keepthread.memory.fit import fit
@@ -62,6 +63,7 @@ if typing.TYPE_CHECKING:
 __all__ = [
     "Admin",
     "Attachment",
+    "Blob",
     "CachedTool",
     "Change",
     "Choice",
@@ -134,6 +136,7 @@ _NAMES: typing.Final = {
     "context.wires.openai_responses": "from_openai_responses",
     "errors": "KeepthreadError",
     "memory.admin": "Admin",
+    "memory.blobs.types": "Blob",
     "memory.facts.extraction": "Extraction",
     "memory.facts.types": "Fact",
     "memory.fit": "fit",

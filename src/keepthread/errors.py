@@ -18,6 +18,12 @@ class InvalidInput(KeepthreadError, ValueError):
     code = "invalid_input"
 
 
+class TooLarge(InvalidInput):
+    """The data is larger than the store's limit; nothing was stored. The text has both numbers."""
+
+    code = "too_large"
+
+
 class NotFound(KeepthreadError, LookupError):
     """Something that was asked for does not exist; the text names it."""
 

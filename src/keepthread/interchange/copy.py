@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
 from keepthread.errors import Conflict, Damaged, SessionExists, SessionGone, Stale
+from keepthread.interchange.blobs import copy_chunks, refer
 from keepthread.interchange.export import name_of
 from keepthread.interchange.import_ import same_conversation
 from keepthread.interchange.schema import SessionName, presentable
 from keepthread.protocols import Progress, Store
 from keepthread.stores.codec import dumps
 from keepthread.stores.front import every_session
-from keepthread.stores.kinds import UNDER_WAY
+from keepthread.stores.kinds import BLOB_CHUNK, UNDER_WAY
 from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey, Span
 
 T = TypeVar("T")
@@ -185,6 +186,7 @@ class Copying:
             if not page:
                 return
             for batch in _batches(page):
+                await refer(self.target, pair.owner, pair.target, batch)
                 try:
                     after = await self.target.load(pair.target, batch)
                 except Conflict:
@@ -203,6 +205,7 @@ class Copying:
         """Copy the records of an owner or the tenant; other records at the target stay."""
         records = await records_of(self.source, scope)
         if records is not None:
+            await copy_chunks(self.source, self.target, records)
             await self._put(scope, records, own=False)
 
     async def _put(self, scope: Scope, records: Sequence[Record], *, own: bool) -> None:
@@ -265,7 +268,7 @@ def changeable_fields(session: SessionInfo) -> dict[str, bytes]:
 async def records_of(store: Store, scope: Scope) -> list[Record] | None:
     """Return the records of a scope, or None if one is damaged."""
     try:
-        records = await store.scan(scope)
+        records = await store.scan(scope, without=BLOB_CHUNK)
     except Damaged:
         return None
     # Leases are about work in one store, so they are not copied.

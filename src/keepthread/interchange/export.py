@@ -1,16 +1,18 @@
 """Export a tenant, or some of its sessions, as lines of JSON."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from keepthread.errors import Damaged, KeepthreadError, SessionGone, SessionNotFound
 from keepthread.interchange import jsonl
 from keepthread.interchange import schema as nouns
+from keepthread.interchange.blobs import blobs_of_session, chunks_of
 from keepthread.interchange.schema import SessionName
 from keepthread.protocols import Progress, Store
 from keepthread.stores.front import every_session
-from keepthread.stores.kinds import NOT_IN_FILES
+from keepthread.stores.kinds import BLOB, BLOB_CHUNK, NOT_IN_FILES
 from keepthread.stores.validation import check_id
 from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
 
@@ -76,12 +78,24 @@ class _Export:
         if chosen:
             for session in chosen:
                 await self._session(session)
+            await self._blobs_of(chosen)
         else:
             await self._everything()
         done = self.done
         end: dict[str, JSON] = {"sessions": done.sessions, "messages": done.messages}
         self.write(jsonl.encode_line({"end": end | {"records": done.records}}))
         return done
+
+    async def _blobs_of(self, sessions: Sequence[SessionInfo]) -> None:
+        """Write the blobs that some sessions refer to, each once."""
+        found: dict[tuple[str, str], Record] = {}
+        for session in sessions:
+            with suppress(SessionGone):
+                for blob in await blobs_of_session(self.store, session.owner, session.key):
+                    found[session.owner, blob.key] = blob
+        for (owner, _), blob in found.items():
+            await self._chunks([blob], {"owner": owner})
+            self._records([blob], {"owner": owner})
 
     async def _named(self, name: str) -> SessionInfo:
         session = await self.store.get_session(name, self.owner or "default")
@@ -150,11 +164,20 @@ class _Export:
 
     async def _write_scope(self, scope: Scope, named: JSON) -> None:
         where = f"owner {scope.owner!r}" if scope.owner else "the tenant"
-        self._records(await self._read_records(scope, where), named)
+        records = await self._read_records(scope, where)
+        await self._chunks(records, named)
+        self._records(records, named)
+
+    async def _chunks(self, records: Sequence[Record], named: JSON) -> None:
+        """Write the chunks of blobs, before the records that describe them."""
+        for record in records:
+            if record.kind == BLOB:
+                async for chunk in chunks_of(self.store, record):
+                    self._records([chunk], named)
 
     async def _read_records(self, scope: Scope, where: str) -> list[Record]:
         try:
-            records = await self.store.scan(scope)
+            records = await self.store.scan(scope, without=BLOB_CHUNK)
         except Damaged as error:
             self.done.damaged.append(f"the records of {where}, left out: {error}")
             return []

@@ -21,6 +21,7 @@ from keepthread.errors import (
 )
 from keepthread.interchange import jsonl
 from keepthread.interchange import schema as nouns
+from keepthread.interchange.blobs import refer
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import NOT_IN_FILES
 from keepthread.stores.validation import check_id, show
@@ -231,6 +232,7 @@ class _Import:
         session = self.filled[-1]
         try:
             if not session.stored.forgotten:
+                await refer(self.store, session.stored.owner, session.stored.key, self.batch)
                 await self.store.load(session.stored.key, self.batch)
         except Conflict:
             raise taken(session.given.id) from None

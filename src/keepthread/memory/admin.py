@@ -177,10 +177,12 @@ class Admin:
             for info in page:
                 # Another process may have pruned it, or used it since the page was read.
                 with suppress(SessionGone, Stale):
-                    await self._store.delete_session(info.key, idle_since=before)
+                    await self._services.delete_session(info, idle_since=before)
                     pruned += not info.forgotten
                     if progress:
                         progress(pruned, max(total, pruned))
+        for owner in await self._store.owners():
+            await self._services.blobs(owner).sweep()
         return pruned
 
     async def _is_due(self) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from keepthread.context.context import Context, text_counter
@@ -12,6 +13,8 @@ from keepthread.context.trust import trust_in
 from keepthread.context.views import View, plan_of
 from keepthread.errors import InvalidInput, KeepthreadError
 from keepthread.memory import debug_log
+from keepthread.memory.blobs.large_texts import LargeTexts
+from keepthread.memory.blobs.repository import BlobRepository
 from keepthread.memory.facts.profile import known_of
 from keepthread.memory.history import (
     MOST_SYSTEM_MESSAGES,
@@ -64,6 +67,7 @@ class Conversation(NamedTuple):
     choice_log: ChoiceLog
     no_facts: NegativeCache
     searching: Callable[[], Searching]
+    blobs: BlobRepository
     recall: RecallScope = "session"
     """Where contexts recall from and models search."""
     tools: SessionKey | None = None
@@ -84,7 +88,15 @@ class Conversation(NamedTuple):
     async def append(
         self, messages: Sequence[Message], *, expect: int | None = None, turn: int | None = None
     ) -> list[Message]:
-        """Store messages with their counts."""
+        """Store messages with their counts; texts that are too long for the log become blobs."""
+        if self.large_texts.concern(messages):
+            store = partial(self._append, expect=expect, turn=turn)
+            return await self.large_texts.append(messages, store)
+        return await self._append(messages, expect=expect, turn=turn)
+
+    async def _append(
+        self, messages: Sequence[Message], *, expect: int | None, turn: int | None
+    ) -> list[Message]:
         counted = [await self._counted(message) for message in messages]
         if self.runtime.spans.tracer is None:  # what nobody traces shall not be slower for it
             stored = await self.store.append(self.key, counted, expect=expect, turn=turn)
@@ -107,6 +119,11 @@ class Conversation(NamedTuple):
         if found:
             with suppress(KeepthreadError):
                 await keep_system_messages(self.store, self.key, found)
+
+    @property
+    def large_texts(self) -> LargeTexts:
+        """Return what stores the long texts of this conversation."""
+        return LargeTexts(self.store, self.key, self.blobs, self.ids)
 
     @property
     def cache(self) -> ToolCache:

@@ -10,12 +10,13 @@ from keepthread.context.hidden import CLEARED, REWOUND, HiddenRanges
 from keepthread.context.tool_results import TOOL, CacheEntry
 from keepthread.context.trust import is_note, trust_in
 from keepthread.errors import MessageNotFound, SessionExists, SessionGone, Stale
+from keepthread.memory.blobs.repository import BlobRepository
 from keepthread.memory.material import position_key, summary_of
 from keepthread.memory.tool_cache import made_after
 from keepthread.memory.tool_calls import TOOL_SOURCE
 from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.stores.front import begin_again
-from keepthread.stores.kinds import FOLD, LEASE, MARKS, PIN, SYSTEM
+from keepthread.stores.kinds import BLOB_USE, FOLD, LEASE, MARKS, PIN, SYSTEM
 from keepthread.stores.records import forgotten_session
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
@@ -210,7 +211,9 @@ async def keep_system_messages(
         await store.put(scope, SYSTEM, key, None, made_of=[span])
 
 
-async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> SessionInfo:
+async def fork(
+    store: Store, source: SessionInfo, id: str, at: int | None, blobs: BlobRepository
+) -> SessionInfo:
     """Copy a session up to a position into a new one, which is not visible before it is complete.
 
     The next call with the same id and position resumes a copy that was interrupted; without a
@@ -227,6 +230,7 @@ async def fork(store: Store, source: SessionInfo, id: str, at: int | None) -> Se
     copied = target.messages
     while copied < end:
         page = await store.read(source.key, after=copied, until=end, limit=_COPY)
+        await blobs.refer(target.key, page)
         copied = await store.load(target.key, page)
     await _copy_shelf(store, source.key, target.key, end)
     while True:
@@ -275,7 +279,8 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
     """Copy the records made before the fork point."""
     turn = await current_turn(store, target)
     for record in await store.scan(Scope(session=source)):
-        if record.kind == LEASE:  # a process works on the source, not on the copy
+        # A process works on the source, not on the copy; the copy refers to blobs already.
+        if record.kind in (LEASE, BLOB_USE):
             continue
         value = record.value
         if entry := CacheEntry.of(record) if record.kind == TOOL else None:

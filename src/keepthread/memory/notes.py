@@ -21,6 +21,7 @@ from keepthread.memory.material import marks_of
 from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import ToolRequest, pair, text_of, tool_request
 from keepthread.protocols import NoteProvider
+from keepthread.stores.codec import encode
 from keepthread.stores.kinds import MARKS, NOTE
 from keepthread.stores.validation import check_count, check_id, check_text, show
 from keepthread.types import JSON, Message, ProactiveTool, ProvidedNote, Scope, Span
@@ -50,6 +51,7 @@ async def add_note(
         source=f"{SOURCE}{key}",
         meta=until,
     )
+    encode(note, "")  # a note that is too long is refused, not shortened: its text is compared
     results = [_result(tool) for tool in tools]
     return await _Injection(conversation, key, note, results, turn).run(once)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keepthread.context.views import View
 from keepthread.errors import InvalidInput
+from keepthread.memory.blobs.types import BlobSizes
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Embedder, NoteProvider, RecallScope, TokenCounter, Tracer
 from keepthread.stores.codec import new_id
@@ -38,6 +39,8 @@ class Options:
     """Functions that `session.provide` asks for notes, by the notes' keys."""
     tracer: Tracer | None = None
     """Gets a span for each append, context, compact and tool."""
+    blob_sizes: BlobSizes | None = None
+    """Sizes that decide how blobs are stored; tests use small ones."""
     clock: Callable[[], float] = time.time
     """Returns the time in seconds since 1970."""
     ids: Callable[[], str] = new_id

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import InvalidInput, SessionExists, SessionNotFound
+from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services
@@ -140,7 +141,7 @@ class OwnerMemory:
         info = await self._store.get_session(id, self._owner)
         if info is None or info.forgotten:
             raise SessionNotFound(f"there is no session {id!r}")
-        await self._store.delete_session(info.key)
+        await self._services.delete_session(info)
 
     def join(self, session: Session) -> Session:
         """Return a shared session as this owner sees it: its contexts show this owner's facts.
@@ -197,6 +198,13 @@ class OwnerMemory:
         some were deleted raises `CursorExpired`.
         """
         return await read_changes(self._store, self._owner, after, limit, wait)
+
+    # --- blobs ---
+
+    @property
+    def blobs(self) -> Blobs:
+        """Return the owner's blobs: bytes and long texts, stored beside the log."""
+        return Blobs(self._services.blobs(self._owner))
 
     # --- facts ---
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from keepthread.context.views import DEFAULT_VIEWS, strategy_needs
 from keepthread.errors import KeepthreadError, Unavailable
+from keepthread.memory.blobs.repository import BlobRepository
+from keepthread.memory.blobs.types import BlobSizes
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.options import Options
 from keepthread.memory.runtime import Maintenance, NegativeCache, Runtime
@@ -127,6 +129,7 @@ class Services:
             choice_log=self.explanations,
             no_facts=self.no_facts,
             searching=lambda: self.searching,
+            blobs=self.blobs(info.owner),
             providers=self.options.providers or {},
             recall=self.options.recall,
             person=person,
@@ -147,6 +150,21 @@ class Services:
         """Cancel the questions that are being embedded."""
         if "searching" in vars(self):  # otherwise there was no search
             await self.searching.close()
+
+    # --- blobs ---
+
+    def blobs(self, owner: str) -> BlobRepository:
+        """Return the blobs of an owner."""
+        options = self.options
+        sizes = options.blob_sizes or BlobSizes()
+        return BlobRepository(self.store, owner, sizes=sizes, clock=options.clock)
+
+    async def delete_session(self, info: SessionInfo, *, idle_since: float | None = None) -> None:
+        """Delete a session, and the blobs that only its messages refer to."""
+        blobs = self.blobs(info.owner)
+        used = await blobs.used_in(info.key)
+        await self.store.delete_session(info.key, idle_since=idle_since)
+        await blobs.release_session(info.key, used)
 
     # --- facts ---
 

@@ -21,7 +21,7 @@ from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import COSTS, MARKS
 from keepthread.stores.records import forgotten_session
 from keepthread.stores.rows import check_positions
-from keepthread.stores.validation import check_count, check_id
+from keepthread.stores.validation import check_count, check_id, check_message
 from keepthread.types import (
     JSON,
     Attachment,
@@ -255,6 +255,18 @@ class Session:
             view, budget=budget, query=query, newest=newest, text=text
         )
 
+    async def full_text(self, message: Message | str) -> str:
+        """Return all of a message's text, given the message or its id.
+
+        The log keeps a part of a text over 1 MiB, and all of it is a blob.
+        """
+        if isinstance(message, str):
+            found = await self._store.find(self.key, ids=[check_id(message, "a message id")])
+            if not found:
+                raise MessageNotFound(f"session {self.id!r} has no message {message!r}")
+            message = found[0]
+        return await self._conversation.large_texts.full_text(check_message(message))
+
     async def explanations(self, limit: int = 10) -> list[Explanation]:
         """Return the explanations of the latest contexts, newest first.
 
@@ -349,7 +361,9 @@ class Session:
     async def fork(self, at: int | None = None, *, id: str | None = None) -> "Session":
         """Return a new session with a copy of this one, up to a position if given."""
         name = self._conversation.ids() if id is None else id
-        made = await branching.fork(self._store, await self.refresh(), name, at)
+        made = await branching.fork(
+            self._store, await self.refresh(), name, at, self._conversation.blobs
+        )
         return Session(self._conversation._replace(id=made.id, key=made.key, tools=None), made)
 
     async def pin(self, id: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, cast
 
 from keepthread.context.ids import derived_call_id, result_ids
 from keepthread.errors import InvalidInput
-from keepthread.stores.codec import dumps, encode
+from keepthread.stores.codec import dumps
 from keepthread.stores.validation import MAX_BYTES, check_id, plain, show
 from keepthread.types import JSON, Message, ToolCall
 
@@ -154,8 +154,8 @@ def pair(
 def result_of(
     request: ToolRequest, text: str, call_id: str, *, meta: Mapping[str, JSON] | None = None
 ) -> Message:
-    """Return the message that records a result, cut to the largest size of a message."""
-    message = Message(
+    """Return the message that records a result; one that is too long is cut when it is stored."""
+    return Message(
         role="tool",
         content=text,
         tool_call_id=call_id,
@@ -163,28 +163,3 @@ def result_of(
         source=f"{TOOL_SOURCE}{request.name}",
         meta=meta or {},
     )
-    return _cut(message)
-
-
-def _cut(message: Message) -> Message:
-    """Return a message that may be stored: of a text that is too long, the head and the tail."""
-    data = message.content.encode("utf-8", "surrogatepass")
-    beside = encode(replace(message, content=""), message.id).extra or b""
-    room = MAX_BYTES - len(beside)
-    if len(data) <= room:
-        return message
-    mark = f"\n[… of {len(data):,} bytes, the middle was not kept …]\n"
-    half = max(0, room - len(mark.encode())) // 2
-    end, start = half, len(data) - half
-    while _inside(data, end):
-        end -= 1
-    while _inside(data, start):
-        start += 1
-    head, tail = data[:end], data[start:]
-    text = head.decode("utf-8", "surrogatepass") + mark + tail.decode("utf-8", "surrogatepass")
-    return replace(message, content=text)
-
-
-def _inside(data: bytes, place: int) -> bool:
-    """Return whether the byte at a place continues a character that began before it."""
-    return place < len(data) and data[place] & 0xC0 == 0x80

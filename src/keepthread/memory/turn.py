@@ -11,6 +11,7 @@ from typing import Final, Self, cast
 
 from keepthread.context.blocks import calls_of, is_answer
 from keepthread.context.context import Context
+from keepthread.context.full_text import has_text
 from keepthread.context.ids import derived_id
 from keepthread.context.sources import Shown, shown_by
 from keepthread.context.trust import lowest, origin_of
@@ -315,7 +316,7 @@ class Turn:
     def _warn_if_dropped(self, answer: str | Message) -> None:
         """Log that an answer is dropped, because the turn has another one already."""
         text = answer.content if isinstance(answer, Message) else answer
-        if self.answer is not None and text != self.answer.content:
+        if self.answer is not None and not has_text(self.answer, text):
             _log.warning(
                 "turn %d of session %r already has an answer; the new one is dropped",
                 self.number,
@@ -406,7 +407,8 @@ class Turn:
             return Recorded(caller.id, stored)
         result = result_of(request, text, call_id)
         (stored,) = await self.append(result)
-        fresh = stored.state == "live" and stored.content == result.content
+        kept = self._conversation.large_texts.shortened(result)
+        fresh = stored.state == "live" and stored.content == kept.content
         return Recorded(self._calls.message_of(stored.id), stored, fresh)
 
     async def _report_to_parent(self, task: DelegatedTask, error: BaseException | None) -> None:

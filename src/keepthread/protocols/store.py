@@ -56,6 +56,11 @@ class Store(Protocol):
         """Return what acknowledged writes survive."""
         ...
 
+    @property
+    def max_blob(self) -> int:
+        """Return the bytes of the largest blob that it stores."""
+        ...
+
     def tenant(self, name: str) -> Self:
         """Return this store for another tenant; both share one engine, closed with the first."""
         ...
@@ -260,11 +265,13 @@ class Store(Protocol):
         after: str | None = None,
         before: str | None = None,
         limit: int | None = None,
+        without: str | None = None,
     ) -> list[Record]:
         """Return the records of a scope, ordered by kind and key; all kinds, or one.
 
         For one kind, `after` and `before` limit the keys (both exclusive, compared by code point);
-        `limit` returns the last ones and reads no more than that.
+        `limit` returns the last ones and reads no more than that. Of all kinds, `without` leaves
+        one out, and does not read it.
         """
         ...
 

@@ -71,6 +71,10 @@ class Front(Generic[B]):
     def durability(self) -> Durability:
         return self.backend.durability
 
+    @property
+    def max_blob(self) -> int:
+        return self.backend.max_blob
+
     def tenant(self, name: str) -> Self:
         twin = copy(self)
         twin._tenant = check_id(name, "tenant")  # noqa: SLF001
@@ -235,8 +239,9 @@ class Front(Generic[B]):
         after: str | None = None,
         before: str | None = None,
         limit: int | None = None,
+        without: str | None = None,
     ) -> list[Record]:
-        keys = check_keys(kind, after, before, limit)
+        keys = check_keys(kind, after, before, limit, without)
         return await self.backend.scan(self._tenant, check_scope(scope), kind, keys)
 
     async def owners(self) -> list[str]:

@@ -41,6 +41,14 @@ LEASE: Final = "lease"
 FACT: Final = "fact"
 RECEIPT: Final = "receipt"
 """What an erasure removed, without text; the tenant has receipts as well."""
+BLOB: Final = "blob"
+"""The description of a blob, by its digest: size, name, and where its chunks are."""
+BLOB_CHUNK: Final = "blob_chunk"
+"""A part of a blob's bytes. A scan of all kinds leaves it out, because it is large."""
+BLOB_UPLOAD: Final = "blob_upload"
+"""Chunks that no description names: they are being written or removed."""
+BLOB_USE: Final = "blob_use"
+"""A message that refers to a blob; a session has one for each blob that it refers to."""
 
 # --- of the tenant ---
 
@@ -51,7 +59,7 @@ VECTORS: Final = "vectors"
 PRUNED: Final = "pruned"
 """When idle sessions were last deleted automatically."""
 
-UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS, PRUNED))
+UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS, PRUNED, BLOB_UPLOAD, BLOB_USE))
 """Kinds about work in one store; copies leave them out."""
 NOT_IN_FILES: Final = UNDER_WAY | {RECEIPT}
 """Kinds that exports leave out and imports refuse: a file proves nothing about this store."""

@@ -21,14 +21,7 @@ from keepthread.errors import (
 )
 from keepthread.protocols import Progress, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
-from keepthread.stores.changes import (
-    ADDED,
-    CREATED,
-    DELETED,
-    ERASED,
-    UPDATED,
-    change_of_record,
-)
+from keepthread.stores.changes import ADDED, CREATED, DELETED, ERASED, UPDATED, change_of_record
 from keepthread.stores.codec import PackedId, Row, new_id, pack_id, unpack_id
 from keepthread.stores.front import Front
 from keepthread.stores.ram_changes import RamChanges
@@ -62,7 +55,7 @@ from keepthread.stores.rows import (
     same_body,
     same_place,
 )
-from keepthread.stores.validation import MAX_COUNT
+from keepthread.stores.validation import MAX_BLOB, MAX_COUNT
 from keepthread.types import (
     Cleaning,
     Damage,
@@ -93,6 +86,7 @@ class RamBackend:
     """Sessions and records in dictionaries, shared by all tenants."""
 
     durability: Durability = "memory"
+    max_blob: int = MAX_BLOB
 
     def __init__(self) -> None:
         """Start empty."""
@@ -354,7 +348,9 @@ class RamBackend:
         places = sorted(
             place
             for place in records
-            if kind in (None, place[0]) and keys.after < place[1] < keys.before
+            if kind in (None, place[0])
+            and keys.after < place[1] < keys.before
+            and place[0] != keys.without
         )
         last = places[max(0, len(places) - keys.limit) :]
         return [decode_record(scope, *place, *records[place]) for place in last]

@@ -250,21 +250,32 @@ def check_scope(scope: Scope) -> Scope:
 
 
 class Keys(NamedTuple):
-    """A range of keys of one kind; the limit keeps the last ones."""
+    """A range of keys of one kind; the limit keeps the last ones. Or all kinds but one."""
 
     after: str = ""
     before: str = "\U0010ffff"  # not printable, so every key sorts before it
     limit: int = MAX_COUNT
+    without: str = ""
+    """A kind to leave out of all kinds."""
 
 
 ALL_KEYS: Final = Keys()
 
 
-def check_keys(kind: str | None, after: str | None, before: str | None, limit: int | None) -> Keys:
+def check_keys(
+    kind: str | None,
+    after: str | None,
+    before: str | None,
+    limit: int | None,
+    without: str | None = None,
+) -> Keys:
     """Return the range of keys to scan; without a kind, it must be all keys."""
     check_filter(kind, "kind")
+    check_filter(without, "without")
+    if without is not None and kind is not None:
+        raise InvalidInput("without is for a scan of all kinds: do not name one")
     if after is before is limit is None:
-        return ALL_KEYS
+        return ALL_KEYS if without is None else Keys(without=without)
     if kind is None:
         raise InvalidInput("after, before and limit are for the keys of one kind: name it")
     return Keys(

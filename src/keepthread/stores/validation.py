@@ -8,6 +8,7 @@ from keepthread.errors import InvalidInput, WrongFormat
 from keepthread.types import JSON, Message
 
 MAX_BYTES: Final = 1 << 20
+MAX_BLOB: Final = 64 << 20
 MAX_DEPTH: Final = 64
 MAX_ID: Final = 255
 MAX_COUNT: Final = (1 << 53) - 1

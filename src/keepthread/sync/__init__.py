@@ -7,6 +7,7 @@ in a notebook. Any thread may call it.
 import importlib
 import typing
 
+from keepthread.sync.blobs import Blobs
 from keepthread.sync.memory import Admin, Facts, Memory, Outbox, OwnerMemory
 from keepthread.sync.session import Session, Turn
 
@@ -15,6 +16,7 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "Blobs",
     "Facts",
     "Memory",
     "Orchestrator",

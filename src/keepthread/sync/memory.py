@@ -14,6 +14,7 @@ from keepthread.memory.owner import OwnerMemory as AsyncOwnerMemory
 from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Store, TokenCounter
 from keepthread.stores.outbox.store import Outbox as AsyncOutbox
+from keepthread.sync.blobs import Blobs
 from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped
 from keepthread.sync.loop import Loop
 from keepthread.sync.session import Session
@@ -82,6 +83,11 @@ class OwnerMemory(Wrapper[AsyncOwnerMemory]):
     search = blocking(AsyncOwnerMemory.search)
     index = blocking(AsyncOwnerMemory.index)
     changes = blocking(AsyncOwnerMemory.changes)
+
+    @property
+    def blobs(self) -> Blobs:
+        """Return the owner's blobs: bytes and long texts, stored beside the log."""
+        return Blobs(self._loop, self._wrapped.blobs)
 
     @property
     def facts(self) -> Facts:

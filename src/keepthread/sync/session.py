@@ -192,6 +192,7 @@ class Session(Wrapper[AsyncSession]):
         """
         return self._loop.run(self._wrapped.messages(after, limit, before=before).read)
 
+    full_text = blocking(AsyncSession.full_text)
     context = blocking(AsyncSession.context)
     explanations = blocking(AsyncSession.explanations)
     rebuild = blocking(AsyncSession.rebuild)

@@ -1053,6 +1053,19 @@ class StoreContract:
         assert await store.scan(Scope(owner="bea")) == []
 
     @on_store
+    async def test_one_kind_is_left_out_of_a_scan_of_all(self, store: Store) -> None:
+        session = await new_session(store)
+        for scope in (Scope(session=session), Scope(owner="ana"), Scope()):
+            for kind in ("b", "a", "ba", "b!", "c"):
+                await store.put(scope, kind, "1", kind)
+            for kind in ("a", "b", "c", "unknown"):
+                left = [k for k in ("a", "b", "b!", "ba", "c") if k != kind]
+                assert [r.kind for r in await store.scan(scope, without=kind)] == left
+        for wrong in ({"without": ""}, {"without": "b", "kind": "b"}, {"without": "b", "limit": 1}):
+            with refused(InvalidInput):
+                await store.scan(Scope(), **cast(dict[str, Any], wrong))
+
+    @on_store
     async def test_a_kind_is_scanned_between_two_keys_and_from_the_end(self, store: Store) -> None:
         session = await new_session(store)
         for scope in (Scope(session=session), Scope(owner="ana"), Scope()):

@@ -134,7 +134,7 @@ class Talks:
             authors = (await self._people.known(person.id)).authors
             # Channels have owners of their own, so what a person wrote is theirs, not the person's.
             receipts = [await self._memory.admin.forget(author=author) for author in authors]
-            if await self._memory.store.scan(Scope(owner=person.owner)):
+            if await self._memory.store.scan(Scope(owner=person.owner), without="blob_chunk"):
                 own = self._memory.for_owner(person.owner)
                 receipts.append(await own.forget(everything=True))
             await self._people.forget(person.id, upto)

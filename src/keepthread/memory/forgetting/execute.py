@@ -1,6 +1,7 @@
 """Carry out a plan: erase messages, and drop every record that was made from them."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.memory.digest_keys import drop_facts_key
+from keepthread.memory.forgetting.blobs import OF_BLOBS, BlobErasure
 from keepthread.memory.forgetting.choose import ErasureCounts
 from keepthread.memory.forgetting.follow import Propagation, Sessions, all_sessions
 from keepthread.memory.forgetting.plan import ErasurePlan, Intent
@@ -17,7 +19,18 @@ from keepthread.memory.forgetting.receipts import StoredReceipt, keep
 from keepthread.memory.forgetting.repeats import Living, details_of
 from keepthread.protocols import Progress, Store
 from keepthread.references import References
-from keepthread.stores.kinds import FACT, FORGET, LEASE, MARKS, RECEIPT, WHY, WHY_KEY
+from keepthread.stores.kinds import (
+    BLOB,
+    BLOB_CHUNK,
+    BLOB_USE,
+    FACT,
+    FORGET,
+    LEASE,
+    MARKS,
+    RECEIPT,
+    WHY,
+    WHY_KEY,
+)
 from keepthread.types import JSON, Record, Residue, Scope, SessionInfo, SessionKey
 
 _CONCURRENCY: Final = 8  # scopes read at a time, so that a server is not idle between two answers
@@ -120,7 +133,7 @@ class DerivedRecords:
 
     async def _scan(self, scoped: "_ScopeRecords") -> list[Record]:
         try:
-            return await self._store.scan(scoped.scope)
+            return await self._store.scan(scoped.scope, without=BLOB_CHUNK)
         except SessionGone:
             return []
         except Damaged:
@@ -140,7 +153,7 @@ class _ScopeRecords(NamedTuple):
 
 def _everything(record: Record) -> bool:
     """Return whether a record of a forgotten owner is dropped; receipts hold no text."""
-    return record.kind not in (LEASE, RECEIPT)
+    return record.kind not in (LEASE, RECEIPT) and record.kind not in OF_BLOBS
 
 
 def _all_but_marks(record: Record) -> bool:
@@ -182,6 +195,9 @@ class Erasure:
         """Count what will be erased, while it exists."""
         await self._counts.take(self._plan, self._sessions)
         self._records = await DerivedRecords(self._store, self._plan, self._sessions).count()
+        self._records.pop(BLOB_USE, None)
+        if number := await self._blobs().count(self._counts.probes):
+            self._records[BLOB] = number
 
     def plan_receipt(self, receipt: Receipt) -> Receipt:
         """Return the receipt that is planned, and keep it in the intent."""
@@ -226,12 +242,16 @@ class Erasure:
             self._sessions = await all_sessions(self._store)
             derived = DerivedRecords(self._store, plan, self._sessions)
             await derived.empty()
+            await self._blobs().run()
             self._residues = [
                 each for whose, each in derived.residues if self._reader in (None, whose)
             ]
             answers = self.intent.answers
             self._add_late()
             await Propagation(self._store, plan, self._sessions, answers=answers).run()
+
+    def _blobs(self) -> BlobErasure:
+        return BlobErasure(self._store, self._plan, self._sessions, time.time)
 
     async def _delete_halves(self) -> None:
         """Delete forks that are not yet complete; a completed one is kept.

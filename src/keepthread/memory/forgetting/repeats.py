@@ -13,6 +13,7 @@ from keepthread.memory.forgetting.follow import Sessions
 from keepthread.memory.forgetting.probes import held_by, pieces_of, texts_of
 from keepthread.protocols import Store
 from keepthread.stores.codec import dumps
+from keepthread.stores.kinds import BLOB_CHUNK
 from keepthread.types import JSON, Message, Scope, SessionInfo
 
 _LEAST: Final = 8
@@ -92,7 +93,7 @@ class Living:
                 await self._search_log(info)
         for scope, (owner, whose) in scopes.items():
             with suppress(SessionGone, Damaged):
-                for record in await self._store.scan(scope):
+                for record in await self._store.scan(scope, without=BLOB_CHUNK):
                     data = dumps(record.value, "the value")
                     found = {probe for probe in self._probes if probe in data}
                     self._note(found, owner, f"a record of kind {record.kind!r} of {whose}")

@@ -19,7 +19,7 @@ from keepthread.stores.outbox.types import Batch, KnownSessions, Survey
 from keepthread.stores.records import Condition, Update, strength
 from keepthread.stores.rows import AwaitedTurn, PreparedMessage, as_stored
 from keepthread.stores.sqlite.file import Connect, connect
-from keepthread.stores.validation import check_id
+from keepthread.stores.validation import MAX_BLOB, check_id
 from keepthread.types import Cleaning, Durability, Message, SessionInfo, SessionKey
 
 P = ParamSpec("P")
@@ -92,6 +92,12 @@ class OutboxBackend:
         if target and strength(target.durability) < strength(self._durability):
             return target.durability
         return self._durability
+
+    @property
+    def max_blob(self) -> int:
+        """Return the target's; while it is unavailable, no blob is stored."""
+        target = self.home.delivery.target
+        return target.max_blob if target else MAX_BLOB
 
     async def close(self) -> None:
         if not self._closed:

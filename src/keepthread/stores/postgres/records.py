@@ -69,8 +69,9 @@ async def get(engine: PgEngine, where: PgScope, kind: str, key: str) -> Record |
 async def scan(engine: PgEngine, where: PgScope, kind: str | None, keys: Keys) -> list[Record]:
     """Return the records of a scope."""
     name = None if kind is None else kind.encode()
-    if keys is ALL_KEYS:
-        rows = await engine.call(SQL["scan"], (*where, name, None, None, None))
+    if kind is None or keys is ALL_KEYS:
+        left_out = keys.without.encode() or None
+        rows = await engine.call(SQL["scan"], (*where, name, left_out, None, None))
     else:
         bounds = (keys.after.encode(), keys.before.encode(), keys.limit)
         rows = (await engine.call(SQL["scan"], (*where, name, *bounds)))[::-1]

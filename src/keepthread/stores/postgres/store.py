@@ -18,7 +18,7 @@ from keepthread.stores.postgres.server import PgServer
 from keepthread.stores.postgres.verify import PostgresInspection
 from keepthread.stores.records import Condition, Keys, Update, sid_of
 from keepthread.stores.rows import PreparedMessage
-from keepthread.stores.validation import check_id
+from keepthread.stores.validation import MAX_BLOB, check_id
 from keepthread.types import (
     Cleaning,
     Durability,
@@ -36,6 +36,8 @@ _PARTITIONS: Final = 16  # enough for one server; each adds a lock to every stat
 
 class PostgresBackend:
     """One database, for every tenant in it."""
+
+    max_blob: int = MAX_BLOB
 
     def __init__(self, server: PgServer, engine: PgEngine) -> None:
         """Use the connections of a server."""

@@ -129,11 +129,12 @@ class ScopedRecords:
 
     async def scan(self, kind: str | None, keys: Keys) -> list[Record]:
         """Return the records of the scope."""
-        first, last = _bounds(kind, keys)
         count = -1 if keys.limit == MAX_COUNT else keys.limit
-        args = (*self._who, first, last, count)
         while True:
-            found = alive(await self.link.run(LUA["scan"], self.place.keys, args))
+            found: list[bytes] = []
+            for first, last in _bounds(kind, keys):
+                args = (*self._who, first, last, count)
+                found += alive(await self.link.run(LUA["scan"], self.place.keys, args))
             kept = self.unpack_all(found)
             if await self.settled(kept):
                 return [k.record for _, k in kept]
@@ -187,8 +188,11 @@ class ScopedRecords:
             check_epoch(await epoch_of(self.link, session_place(self.tenant, session)), epoch)
 
 
-def _bounds(kind: str | None, keys: Keys) -> tuple[bytes, bytes]:
-    """Return the bounds of the names, both exclusive."""
-    if kind is None:
-        return b"-", b"+"
-    return b"(" + name_of(kind, keys.after), b"(" + name_of(kind, keys.before)
+def _bounds(kind: str | None, keys: Keys) -> list[tuple[bytes, bytes]]:
+    """Return ranges of names, the last first, each with two bounds, both exclusive."""
+    if kind is not None:
+        return [(b"(" + name_of(kind, keys.after), b"(" + name_of(kind, keys.before))]
+    if not keys.without:
+        return [(b"-", b"+")]
+    skipped = b"(" + keys.without.encode()  # no kind contains a control character
+    return [(skipped + b"\1", b"+"), (b"-", skipped + b"\0")]

@@ -33,7 +33,7 @@ from keepthread.stores.redis.records import ScopedRecords
 from keepthread.stores.redis.server import require
 from keepthread.stores.redis.verify import RedisInspection
 from keepthread.stores.rows import PreparedMessage
-from keepthread.stores.validation import MAX_COUNT, check_id
+from keepthread.stores.validation import MAX_BLOB, MAX_COUNT, check_id
 from keepthread.types import (
     Cleaning,
     Durability,
@@ -52,6 +52,8 @@ _MOST_KNOWN: Final = 10_000
 
 class RedisBackend:
     """One server or cluster, for every tenant on it."""
+
+    max_blob: int = MAX_BLOB // 4  # all of it is in the server's memory
 
     def __init__(self, link: RedisLink, durability: Durability, ttl: int) -> None:
         """Work on a link; sessions made here live for `ttl` milliseconds, 0 for ever."""

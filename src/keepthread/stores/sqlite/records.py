@@ -67,11 +67,11 @@ def scan(db: sqlite3.Connection, where: FileScope, kind: str | None, keys: Keys)
     """Return the records of a scope."""
     _check_owner(db, where)
     if kind is None:
-        rows = db.execute(SQL["records"], where).fetchall()
+        rows = db.execute(SQL["records"], (*where, keys.without)).fetchall()
     elif keys is ALL_KEYS:  # a damaged key may be outside every bound
         rows = db.execute(_OF_KIND, (*where, kind)).fetchall()
     else:
-        rows = db.execute(SQL["last_records"], (*where, kind, *keys)).fetchall()[::-1]
+        rows = db.execute(SQL["last_records"], (*where, kind, *keys[:3])).fetchall()[::-1]
     return [_decode(row) for row in rows]
 
 

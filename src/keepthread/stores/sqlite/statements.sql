@@ -130,7 +130,7 @@ UPDATE messages SET tokens = ?, counter = ?, total = ?, guard = ? WHERE sid = ? 
 SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?
 
 -- name: records
-SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? ORDER BY kind, key
+SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind IS NOT ? ORDER BY kind, key
 
 -- name: records_of_kind
 SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? ORDER BY key

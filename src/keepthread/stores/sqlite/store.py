@@ -31,7 +31,7 @@ from keepthread.stores.sqlite.index import SegmentCache
 from keepthread.stores.sqlite.records import scope_of
 from keepthread.stores.sqlite.search import SQLiteFinder
 from keepthread.stores.sqlite.verify import SQLiteInspection
-from keepthread.stores.validation import check_id
+from keepthread.stores.validation import MAX_BLOB, check_id
 from keepthread.types import (
     Cleaning,
     Durability,
@@ -53,6 +53,8 @@ _ROW_BYTES: Final = 200  # bytes that a recount writes for a message
 
 class SQLiteBackend:
     """One file, for every tenant in it."""
+
+    max_blob: int = MAX_BLOB
 
     def __init__(self, engine: Engine, durability: Durability) -> None:
         """Use an engine."""

@@ -141,7 +141,7 @@ $$;
 
 -- All records of a session, an owner or the tenant, or those of a kind, by kind and key. With bounds,
 -- those of a kind between two keys, the last first and up to a limit; without, all, because a damaged
--- key may sort anywhere.
+-- key may sort anywhere. Of all kinds, `_after` is one to leave out.
 CREATE FUNCTION keepthread.scan(
     _tenant integer, _sid bigint, _whose bytea, _kind bytea, _after bytea, _before bytea, _limit bigint
 ) RETURNS SETOF keepthread.record
@@ -153,7 +153,7 @@ BEGIN
             SELECT r.version, r.owner, r.kind, r.key, r.value, r.made_of, r.guard = keepthread.guard_of_record(
                 r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
             FROM keepthread.records r
-            WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose
+            WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind IS DISTINCT FROM _after
             ORDER BY r.kind, r.key;
     ELSIF _limit IS NULL THEN
         RETURN QUERY

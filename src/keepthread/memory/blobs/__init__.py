@@ -1,0 +1,1 @@
+"""Blobs: bytes and long texts, stored in chunks beside the log."""

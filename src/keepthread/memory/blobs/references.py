@@ -1,0 +1,98 @@
+"""Which messages refer to which blobs, so that a blob goes with the last of them.
+
+A reference is stored before its message, and before its blob is looked up. The process that removes
+a blob reads its description, sees no reference, and drops the description at the version it read.
+The process that adds a reference writes the description again. So one of the two notices the other.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
+
+from keepthread.context.ids import derived_id
+from keepthread.errors import SessionGone, Stale
+from keepthread.protocols import Store
+from keepthread.stores.kinds import BLOB_USE
+from keepthread.types import Record, Scope, SessionKey
+
+
+class BlobUse(NamedTuple):
+    """A message that refers to a blob."""
+
+    digest: str
+    session: SessionKey
+    message: str
+    """The message's id."""
+    at: float
+    key: str
+    version: int
+
+    @classmethod
+    def of(cls, record: Record) -> "BlobUse":
+        """Return the reference that a record of an owner holds."""
+        value = cast(Mapping[str, Any], record.value)
+        digest = record.key.partition(":")[0]
+        session = SessionKey(value["session"])
+        return cls(digest, session, value["message"], value["at"], record.key, record.version)
+
+
+class BlobReferences:
+    """The references of one owner's messages to blobs."""
+
+    def __init__(self, store: Store, owner: str, clock: Callable[[], float]) -> None:
+        """Take the store and the owner."""
+        self._store = store
+        self._scope = Scope(owner=owner)
+        self._clock = clock
+
+    async def add(self, digest: str, session: SessionKey, message: str) -> BlobUse:
+        """Note that a message refers to a blob, before either is stored."""
+        # A session names its blobs as well: they are released when it is deleted.
+        await self._store.put(Scope(session=session), BLOB_USE, digest, None)
+        key, at = f"{_prefix(digest, session)}{derived_id('use', message)}", self._clock()
+        value = {"session": session, "message": message, "at": at}
+        version = await self._store.put(self._scope, BLOB_USE, key, value)
+        return BlobUse(digest, session, message, at, key, version)
+
+    async def exist(self, digest: str) -> bool:
+        """Return whether a message refers to a blob."""
+        found = await self._store.scan(
+            self._scope, BLOB_USE, after=f"{digest}:", before=f"{digest};", limit=1
+        )
+        return bool(found)
+
+    async def all(self) -> list[BlobUse]:
+        """Return all references."""
+        return [BlobUse.of(record) for record in await self._store.scan(self._scope, BLOB_USE)]
+
+    async def of_session(self, digest: str, session: SessionKey) -> list[BlobUse]:
+        """Return the references of one session to a blob."""
+        first = _prefix(digest, session)
+        found = await self._store.scan(self._scope, BLOB_USE, after=first, before=f"{first[:-1]};")
+        return [BlobUse.of(record) for record in found]
+
+    async def drop(self, uses: Sequence[BlobUse]) -> None:
+        """Drop references; one that was noted again in the meantime stays."""
+        for use in uses:
+            try:
+                await self._store.drop(self._scope, BLOB_USE, use.key, version=use.version)
+            except Stale:
+                continue
+            with suppress(SessionGone, Stale):
+                await self._drop_of_session(use)
+
+    async def _drop_of_session(self, use: BlobUse) -> None:
+        """Drop the name of a blob in a session that no longer refers to it."""
+        place = (Scope(session=use.session), BLOB_USE, use.digest)
+        named = await self._store.get(*place)
+        if named is not None and not await self.of_session(use.digest, use.session):
+            await self._store.drop(*place, version=named.version)
+
+
+async def blobs_used_in(store: Store, session: SessionKey) -> list[str]:
+    """Return the digests of the blobs that messages of a session refer to."""
+    return [record.key for record in await store.scan(Scope(session=session), BLOB_USE)]
+
+
+def _prefix(digest: str, session: SessionKey) -> str:
+    return f"{digest}:{session}:"

@@ -1,0 +1,126 @@
+"""Erase the blobs that only forgotten messages refer to, with every chunk."""
+
+from collections.abc import Callable
+from typing import Final
+
+from keepthread.errors import KeepthreadError, SessionGone, Stale
+from keepthread.memory.blobs.references import BlobUse
+from keepthread.memory.blobs.repository import BlobRepository
+from keepthread.memory.blobs.types import BlobSizes, Described
+from keepthread.memory.forgetting.follow import Sessions
+from keepthread.memory.forgetting.plan import ErasurePlan
+from keepthread.memory.forgetting.probes import MOST, Probes
+from keepthread.protocols import Store
+from keepthread.stores.kinds import BLOB, BLOB_CHUNK, BLOB_UPLOAD, BLOB_USE
+from keepthread.types import Message, Scope, SessionKey
+
+OF_BLOBS: Final = frozenset((BLOB, BLOB_CHUNK, BLOB_UPLOAD, BLOB_USE))
+"""Kinds that are erased here, in an order that leaves no chunk without a name."""
+
+
+class BlobErasure:
+    """Erases the blobs of one plan."""
+
+    def __init__(
+        self, store: Store, plan: ErasurePlan, sessions: Sessions, clock: Callable[[], float]
+    ) -> None:
+        """Take the plan, and the sessions that exist."""
+        self._store = store
+        self._plan = plan
+        self._sessions = sessions
+        self._clock = clock
+
+    async def count(self, probes: Probes) -> int:
+        """Return how many blobs will be erased; offer pieces of them to search for."""
+        number = 0
+        for owner in self._owners():
+            blobs = self._blobs(owner)
+            going = {use.key for use in await self._going(blobs)}
+            named = {use.digest for use in await blobs.references.all() if use.key in going}
+            if owner == self._plan.owner:
+                named = {record.key for record in await self._store.scan(_of(owner), BLOB)}
+            for digest in sorted(named):
+                used = [use for use in await blobs.references.all() if use.digest == digest]
+                if owner == self._plan.owner or all(use.key in going for use in used):
+                    number += 1
+                    if number <= MOST:
+                        await self._offer(blobs, digest, probes)
+        return number
+
+    async def run(self) -> None:
+        """Erase the blobs; those that another message refers to stay."""
+        for owner in self._owners():
+            blobs = self._blobs(owner)
+            if owner == self._plan.owner:
+                await self._all(blobs, owner)
+                continue
+            going = await self._going(blobs)
+            await blobs.references.drop(going)
+            for digest in dict.fromkeys(use.digest for use in going):
+                await blobs.release(digest, put_too=True)
+            if going:
+                await blobs.chunks.sweep()
+
+    # --- inside ---
+
+    def _owners(self) -> list[str]:
+        touched = [self._sessions[key] for key in self._plan.sessions if key in self._sessions]
+        own = [] if self._plan.owner is None else [self._plan.owner]
+        return sorted({*own, *(info.owner for info in touched)})
+
+    def _blobs(self, owner: str) -> BlobRepository:
+        return BlobRepository(self._store, owner, sizes=BlobSizes(), clock=self._clock)
+
+    async def _going(self, blobs: BlobRepository) -> list[BlobUse]:
+        """Return the references of messages in the plan, and of sessions that are gone."""
+        found = await blobs.references.all()
+        by_session: dict[SessionKey, list[BlobUse]] = {}
+        for use in found:
+            by_session.setdefault(use.session, []).append(use)
+        going: list[BlobUse] = []
+        for session, uses in by_session.items():
+            if session not in self._sessions or session in self._plan.whole:
+                going += uses
+            elif self._plan.positions(session):
+                going += await self._erased(session, uses)
+        return going
+
+    async def _erased(self, session: SessionKey, uses: list[BlobUse]) -> list[BlobUse]:
+        try:
+            found = await self._store.find(session, ids={use.message for use in uses})
+        except SessionGone:
+            return uses
+        seqs = self._plan.reasons(session)
+        gone = {m.id for m in found if m.state == "erased" or m.seq in seqs}
+        return [use for use in uses if use.message in gone]
+
+    async def _offer(self, blobs: BlobRepository, digest: str, probes: Probes) -> None:
+        """Offer a piece of a blob as it is stored."""
+        try:
+            described = await blobs.chunks.describe(digest)
+            key = f"{described.upload}:000000" if described else ""
+            chunk = await self._store.get(blobs.chunks.scope, BLOB_CHUNK, key) if key else None
+        except KeepthreadError:
+            return
+        if chunk is not None and isinstance(chunk.value, str):
+            probes.offer(Message(role="user", content=chunk.value[:4096]))
+
+    async def _all(self, blobs: BlobRepository, owner: str) -> None:
+        """Erase everything of an owner."""
+        for record in await self._store.scan(_of(owner), BLOB):
+            found: Described | None = Described.of(record)
+            while found is not None:
+                try:
+                    await blobs.remove(found)
+                except Stale:
+                    found = await blobs.chunks.describe(record.key)
+                else:
+                    found = None
+        await blobs.chunks.sweep(all_of_them=True)
+        while left := await self._store.scan(_of(owner), BLOB_CHUNK, limit=1):  # of an import
+            await self._store.drop(_of(owner), BLOB_CHUNK, left[0].key)
+        await blobs.references.drop(await blobs.references.all())
+
+
+def _of(owner: str) -> Scope:
+    return Scope(owner=owner)
