@@ -2,13 +2,14 @@
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from keepthread import Memory
-from proofs.marked import Marker, in_files, settings
+from keepthread import Memory, Options
+from keepthread.stores.url import store_at
+from proofs.marked import SIZES, Marker, in_files, settings
 from proofs.places import file_url
 from servers import postgres, redis
 
@@ -30,8 +31,16 @@ class Ground(NamedTuple):
     def outbox(self) -> Path:
         return self.folders[0] / "outbox"
 
-    def opened(self, rng: random.Random | None = None, *, embeds: bool = False) -> Any:
-        return Memory.open(self.url, **settings(finds=self.finds, embeds=embeds, rng=rng))
+    @asynccontextmanager
+    async def opened(
+        self, rng: random.Random | None = None, *, embeds: bool = False
+    ) -> AsyncIterator[Memory]:
+        """Open the memory as `Memory.open` does, with small blobs."""
+        chosen = settings(finds=self.finds, embeds=embeds, rng=rng)
+        options = Options(**chosen, blob_sizes=SIZES)
+        async with Memory(await store_at(self.url)(), options) as memory:
+            await memory._services.settle()  # completes what was begun
+            yield memory
 
     async def index(self) -> None:
         """Read everything into the index of words and of vectors."""

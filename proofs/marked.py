@@ -5,12 +5,14 @@ import hashlib
 import json
 import random
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from keepthread import Compaction, Hybrid, Memory, Message, Scope, Session, Span, View
+from keepthread.memory.blobs.types import BlobSizes
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.models.tokens import Estimator
 from keepthread.recall.words import words_of
@@ -22,6 +24,8 @@ WEB: Final = "web:https://example.org/page"
 LOOKUP: Final = "tool:lookup"
 NOON: Final = 1_790_000_000.0
 VIEWS: Final = {"chat": View(1000, Hybrid(step=200, verbatim_messages=4, brief_turns=5))}
+SIZES: Final = BlobSizes(chunk=900, text=3000)
+"""Longer texts of messages are blobs, in several chunks that a server does not compress."""
 _SHORT, _CHINESE = 5, 7  # every fifth marker is under 16 bytes, every seventh is Chinese
 _RARE: Final = range(0x9300, 0x9FA0)  # ideographs that no other text here has
 _LEAST_STEM: Final = 6
@@ -40,8 +44,16 @@ class Marker(NamedTuple):
 
     @property
     def forms(self) -> list[bytes]:
-        """Return it in bytes, as it is and as an index would have it."""
-        return [form.encode() for form in {self.text, *self.stems}]
+        """Return it in bytes: as it is, as an index would have it, and as a chunk of a blob."""
+        return [*(form.encode() for form in {self.text, *self.stems}), *self.encoded]
+
+    @property
+    def encoded(self) -> Iterator[bytes]:
+        """Yield what Base64 makes of it after 0, 1 or 2 other bytes, without what others share."""
+        for before in range(3):
+            data = b"\0" * before + self.text.encode()
+            whole = b64encode(data[: len(data) // 3 * 3])
+            yield whole[4:] if before else whole
 
     def is_in(self, data: bytes) -> bool:
         """Tell whether it stands in bytes, as it is or as an index would have it."""
@@ -222,6 +234,15 @@ class Life:
     async def note(self, session: Session) -> None:
         await session.add_note("screen", self.mark())
         await session.pin((await session.messages(limit=1))[0].id)
+
+    async def say_at_length(self, session: Session) -> None:
+        """Say a text that is too long for the log, and attach bytes: both are blobs."""
+        around = random.Random(session.id).randbytes(1500).hex()  # a server would compress words
+        await session.append(Message(role="user", content=f"{around} {self.mark()} {around}"))
+        blobs = self.memory.for_owner(session.owner).blobs
+        stored = await blobs.put(f"{around[:700]} {self.mark()} {around[:700]}".encode())
+        attached = Attachment(media_type="text/plain", uri=stored.uri)
+        await session.append(Message(role="user", content="See there", attachments=[attached]))
 
     async def know(self, session: Session) -> None:
         """Know facts of messages, and have other records made of them on other shelves."""

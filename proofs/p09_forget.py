@@ -1,9 +1,9 @@
 """P9: forgotten means gone, from every file, whatever was under way, and it does not come back.
 
-Fifty markers go through everything that is kept: messages, tools, summaries, facts, accounts,
-forks, sub-agents, titles and records of sessions, the outbox. They are forgotten by each of the
-selectors, and then all files are searched. The same for files that chats keep aside and for the
-objects of the process. Then forgetting is killed, runs against work on the same messages
+Fifty markers go through everything that is kept: messages, tools, blobs, summaries, facts,
+accounts, forks, sub-agents, titles and records of sessions, the outbox. They are forgotten by each
+of the selectors, and then all files are searched. The same for files that chats keep aside and for
+the objects of the process. Then forgetting is killed, runs against work on the same messages
 (compactions, forks, updates, prunes), and what was erased is delivered again.
 """
 
@@ -134,6 +134,7 @@ async def tell_all(life: Life) -> None:
     """Say all markers, so that each selector has some of its own."""
     whole = await life.talk("whole", owner="ana")
     await life.note(whole)
+    await life.say_at_length(whole)
     await life.delegate(whole)
     await life.know(whole)
     await life.branch(whole, "whole, forked")
@@ -152,6 +153,7 @@ async def tell_all(life: Life) -> None:
     await life.hear(shared, WEB)
     await life.hear(shared, "tool:elsewhere", NOON + 30)
     eve = await life.talk("eve's", owner="eve")
+    await life.say_at_length(eve)
     await life.know(eve)
     await life.delegate(eve)
     if life.finds:
@@ -260,12 +262,13 @@ async def check_index(memory: Memory, markers: Sequence[Marker], tally: Tally) -
 
 async def small_life(ground: Ground, rng: random.Random, id: str) -> list[Marker]:
     """Say a few markers in a session, with a fork and a record beside."""
-    markers = new_markers(rng, 8)
+    markers = new_markers(rng, 10)
     async with ground.opened() as memory:
         life = Life(memory, markers, finds=False)
         session = await memory.session(id, owner=id, title=life.mark())
         for number in range(2):
             await life.turn(session, number)
+        await life.say_at_length(session)
         await life.know(session)
         await life.branch(session, f"{id}, forked")
     await ground.index()

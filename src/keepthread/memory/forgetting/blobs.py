@@ -35,16 +35,17 @@ class BlobErasure:
         number = 0
         for owner in self._owners():
             blobs = self._blobs(owner)
-            going = {use.key for use in await self._going(blobs)}
-            named = {use.digest for use in await blobs.references.all() if use.key in going}
             if owner == self._plan.owner:
                 named = {record.key for record in await self._store.scan(_of(owner), BLOB)}
+            else:
+                going = {use.key for use in await self._going(blobs)}
+                used = await blobs.references.all()
+                stay = {use.digest for use in used if use.key not in going}
+                named = {use.digest for use in used} - stay
             for digest in sorted(named):
-                used = [use for use in await blobs.references.all() if use.digest == digest]
-                if owner == self._plan.owner or all(use.key in going for use in used):
-                    number += 1
-                    if number <= MOST:
-                        await self._offer(blobs, digest, probes)
+                number += 1
+                if number <= MOST:
+                    await self._offer(blobs, digest, probes)
         return number
 
     async def run(self) -> None:
