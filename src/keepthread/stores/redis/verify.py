@@ -13,6 +13,7 @@ from keepthread.stores.redis.sessions import find_head, read_state, unpack_activ
 from keepthread.types import Damage, Scope, SessionKey, Verification
 
 _PAGE: Final = 200
+_RECORDS: Final = 20  # records read at once; a part of a blob is large
 _NOT_WRITTEN: Final = "the row is not what was written"
 
 
@@ -124,15 +125,21 @@ class RedisInspection:
 
     async def _records(self, place: Place, scope: Scope, session: str) -> None:
         args = (place.life, place.mark)
-        pairs, names = await self.link.run(LUA["records"], place.keys, args)
-        values: dict[bytes, bytes] = dict(zip(pairs[::2], pairs[1::2], strict=True))
-        present = {name: value for name, value in values.items() if not name.startswith(b"\0")}
+        fields, names = await self.link.run(LUA["records"], place.keys, args)
+        present = {name for name in fields if not name.startswith(b"\0")}
         self.records += len(present)
-        for name in sorted({*present, *names}):
-            try:
-                unpack(place, scope, name, present.get(name, b""))
-            except Damaged as error:
-                self._found(str(error), session)
-            else:
-                if name not in names:
+        ordered = set(names)
+        every = sorted(present | ordered)
+        for first in range(0, len(every), _RECORDS):
+            page = every[first : first + _RECORDS]
+            values: list[Any] = await self.link.ask("HMGET", place.records, *page)
+            for name, value in zip(page, values, strict=True):
+                if value is None and await self.link.ask("ZSCORE", place.order, name) is None:
+                    continue  # it was dropped in the meantime
+                try:
+                    unpack(place, scope, name, value or b"")
+                except Damaged as error:
+                    self._found(str(error), session)
+                    continue
+                if name not in ordered:
                     self._found(f"the record {name!r} is missing in the order of records", session)
