@@ -645,6 +645,7 @@ class TestOutboxStore(StoreContract):
     test_hostile_input_is_stored_exactly_or_refused = NEEDS_TENANTS
     test_owners_are_those_who_have_something_on_their_shelf = NEEDS_TENANTS
     test_two_tenants_see_nothing_of_each_other = NEEDS_TENANTS
+    test_changes_are_shown_to_their_owner_and_to_the_operator = NEEDS_TENANTS
     test_tenants_are_listed_by_name_page_by_page = NEEDS_TENANTS
     test_a_dropped_tenant_is_gone_and_begins_from_nothing = NEEDS_TENANTS
     test_a_closed_store_says_so = NEEDS_TENANTS

@@ -115,7 +115,7 @@ async def test_no_name_becomes_part_of_a_key(store: RedisStore, server: RedisSer
     for scope in (Scope(session=key), Scope(owner=strange), Scope()):
         await twin.put(scope, strange, strange, 1)
     keys = [name.decode() for name in server.ask("KEYS", "*")]
-    shape = re.compile(r"keepthread:\{[0-9a-f]{32}\}:[a-z]+(:[0-9a-f]{32})?")
+    shape = re.compile(r"keepthread:\{[0-9a-f]{32}\}:[a-z_]+(:[0-9a-f]{32})?")
     assert all(shape.fullmatch(name) for name in keys), keys
     assert said(await twin.tail(key)) == ["x"]
 

@@ -110,7 +110,7 @@ class References(NamedTuple):
     """Whether the context was asked for as one text."""
     fence: str
     """The delimiter around quotations."""
-    question: int
+    asked: int
     """The position of the user message to answer; 0 if there was none."""
     system: str
     """The keyed digest of the system prompt; empty without one."""

@@ -95,6 +95,7 @@ def test_no_character_of_a_text_is_left_out_of_its_pieces(text: str, vocabulary:
 
 
 @settings(max_examples=150, deadline=None)
+@example(" ".join(["ถ้าฝนตกอย่าลืมหยิบร่มมาด้วยนะ"] * 12), "o200k_base")
 @given(kinds.mixtures, names)
 def test_no_mixture_of_scripts_and_kinds_is_counted_too_low(
     encodings: dict[str, tiktoken.Encoding], text: str, vocabulary: str

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, cast
 
-from keepthread.types import Message
+from keepthread.types import Attachment, Message
 
 FULL_TEXT: Final = "full_text"
 """The key in a message's meta that names the blob with all of its text."""
@@ -48,7 +48,8 @@ def has_text(message: Message, text: str) -> bool:
 
 def blobs_of(message: Message) -> list[str]:
     """Return the digests of the blobs that a message refers to, each once."""
-    found = [a.uri.removeprefix(BLOB_URI) for a in message.attachments if _is_blob(a.uri)]
+    uris = [a.uri for a in message.attachments if isinstance(a, Attachment)]  # pyright: ignore[reportUnnecessaryIsInstance] - it may not be checked yet
+    found = [uri.removeprefix(BLOB_URI) for uri in uris if _is_blob(uri)]
     if whole := full_text_of(message):
         found.append(whole.digest)
     return list(dict.fromkeys(found))

@@ -140,7 +140,7 @@ def references_of(
         counter=counter,
         is_text=material.is_text,
         fence=material.fence,
-        question=newest.seq if newest else material.passed,
+        asked=newest.seq if newest else material.passed,
         system="",
         messages=messages,
         key="",

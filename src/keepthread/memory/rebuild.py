@@ -248,7 +248,7 @@ class _Builder:
             request = tool_request(wish.name, json.loads(wish.arguments))
         except (ValueError, RecursionError, InvalidInput):
             return None
-        question = self.sources.own.messages.get(self.references.question)
+        question = self.sources.own.messages.get(self.references.asked)
         key = self.conversation.cache.key(request, question.author if question else None)
         plain = replace(wish, arguments=request.arguments)
         return call_of(key, plain, result.id, self.counter)

@@ -90,7 +90,7 @@ class SourceReader:
             id: await self._log(other.key, {c.seq for c in chunks if c.session == id})
             for id, other in infos.items()
         }
-        seqs = {seq for each in made for seq in each.positions()} | {references.question} - {0}
+        seqs = {seq for each in made for seq in each.positions()} | {references.asked} - {0}
         seqs |= {chunk.seq for chunk in chunks if not chunk.session}
         keys = {fact.key for each in made for fact in each.facts}
         return RebuildSources(

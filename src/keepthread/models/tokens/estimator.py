@@ -43,8 +43,8 @@ _PATTERNS: Final = {
 }
 _NEVER: Final = 1 << 30
 Text = TypeVar("Text", str, bytes)
-_BYTEWISE, _CJK = 24, "\u2e80"
-"""TextBuffer up to this length, with characters below this one, are merged byte by byte as the
+_BYTEWISE, _CJK = 32, "\u2e80"
+"""Pieces up to this length, with characters below this one, are merged byte by byte as the
 vocabulary does; others character by character, which is several times as fast and rarely differs.
 """
 _LONGEST, _MOST = 48, 1 << 15
