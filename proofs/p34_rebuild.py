@@ -76,6 +76,8 @@ class Trial:
     broken: list[str]
     shown: list[Shown] = field(default_factory=list[Shown])
     gone: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    deleted: set[str] = field(default_factory=set[str])
+    """The ids of other sessions that were deleted, perhaps after something there was forgotten."""
     """Session ids and positions that were forgotten since the contexts."""
     changed: bool = False
     """Whether anything was done that may change a prompt."""
@@ -168,13 +170,15 @@ class Trial:
     async def forget_elsewhere(self, session: Session) -> None:
         """Forget a message that was recalled from another session, or delete that session."""
         del session
-        others = sorted({place for each in self.shown for place in each.recalled if place[0]})
+        recalled = {place for each in self.shown for place in each.recalled if place[0]}
+        others = sorted(place for place in recalled if place[0] not in self.deleted)
         if not others:
             return
         id, seq = self.rng.choice(others)
         handle = self.history.memory.for_owner(OWNER)
         if self.rng.random() < 0.3:
             await handle.delete_session(id)
+            self.deleted.add(id)
         else:
             found = await (await handle.get_session(id)).messages(after=seq - 1, limit=1)
             await handle.forget(session=id, message=found[0].id)
@@ -251,7 +255,12 @@ class Trial:
         """Check that what is forgotten is said, and that no digest covers it."""
         gone = {seq for id, seq in self.gone if not id} & shown.seqs
         away = self.gone & shown.recalled
-        told = {(c.session, s) for c in rebuilt.changes if c.reason == "erased" for s in places(c)}
+        told = {
+            (c.session, s)
+            for c in rebuilt.changes
+            if c.reason == ("deleted" if c.session in self.deleted else "erased")
+            for s in places(c)
+        }
         if not ({("", seq) for seq in gone} | away) <= told:
             self.fail(BROKEN[3], f"{sorted(gone)} {sorted(away)}: {rebuilt.changes}")
         for each in account.references.messages if account.references else ():
