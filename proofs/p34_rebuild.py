@@ -76,9 +76,9 @@ class Trial:
     broken: list[str]
     shown: list[Shown] = field(default_factory=list[Shown])
     gone: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """Session ids and positions that were forgotten since the contexts."""
     deleted: set[str] = field(default_factory=set[str])
     """The ids of other sessions that were deleted, perhaps after something there was forgotten."""
-    """Session ids and positions that were forgotten since the contexts."""
     changed: bool = False
     """Whether anything was done that may change a prompt."""
     recounted: bool = False
