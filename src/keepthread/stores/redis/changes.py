@@ -28,6 +28,7 @@ _SKEW: Final = 2
 """Seconds by which the clocks of a cluster may differ."""
 _PLACES_AT_ONCE: Final = 50
 _CHANGES_AT_ONCE: Final = 200
+_CHANGES_OF_ONE: Final = 1000
 _PERIOD: Final = 10
 """Digits of a period."""
 
@@ -122,25 +123,34 @@ async def read(link: RedisLink, tenant: str, wanted: Feed) -> FeedPage:
     if wanted.after is None and not wanted.limit:
         expired, *last = await _places(link, tenant, wanted.owner, "+")
         return FeedPage(found, [last[0] if last else "", 0])
+    ahead: list[str] = []
+    is_last, width = False, 1
     while len(found) < wanted.limit:
-        start = f"{'[' if number else '('}{place}" if place else "-"
-        expired, *places = await _places(link, tenant, wanted.owner, start)
-        if expired and wanted.after is not None:
-            raise expired_cursor()
-        most = min(wanted.limit - len(found), _CHANGES_AT_ONCE)
+        if not ahead:
+            if is_last:
+                break
+            start = f"{'[' if number else '('}{place}" if place else "-"
+            expired, *ahead = await _places(link, tenant, wanted.owner, start)
+            if expired and wanted.after is not None:
+                raise expired_cursor()
+            is_last = len(ahead) < _PLACES_AT_ONCE
+        # Several places at once, unless the first has more than is wanted.
+        group = ahead[:width]
+        most = min(wanted.limit - len(found), _CHANGES_AT_ONCE if width > 1 else _CHANGES_OF_ONE)
         streams = await asyncio.gather(
-            *(_read(link, tenant, one, number if one == place else 0, most + 1) for one in places)
+            *(_read(link, tenant, one, number if one == place else 0, most + 1) for one in group)
         )
-        for one, entries in zip(places, streams, strict=True):
+        width = min(2 * width, _PLACES_AT_ONCE)
+        for one, entries in zip(group, streams, strict=True):
             taken = entries[: min(most, wanted.limit - len(found))]
             found += [_decode(entry) for entry in taken]
             if len(taken) < len(entries):  # there is more: continue here
-                place = one if taken else place
-                number = int(taken[-1][0].partition(b"-")[2]) if taken else 0
+                if taken:
+                    place, number = one, int(taken[-1][0].partition(b"-")[2])
+                width = 1
                 break
             place, number = one, 0
-        if not number and len(places) < _PLACES_AT_ONCE:
-            break
+            del ahead[0]
     return FeedPage(found, [place, number])
 
 
