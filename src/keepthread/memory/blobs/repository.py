@@ -135,13 +135,20 @@ class BlobRepository:
                 await self._store.put(self._scope, BLOB, digest, value, version=known.version)
         raise missing_blob(digest)
 
-    async def release(self, digest: str, *, put_too: bool = False) -> bool:
-        """Remove a blob to which no message refers; return whether that was so.
+    async def mark_unused(self, digest: str) -> None:
+        """Let a blob go with the last message that refers to it, also if the program put it."""
+        while (known := await self.chunks.describe(digest)) and known.kept:
+            with suppress(Stale):
+                value = known._replace(kept=False).to_json()
+                await self._store.put(self._scope, BLOB, digest, value, version=known.version)
 
-        Those that the program put stay, without `put_too`.
+    async def release(self, digest: str) -> bool:
+        """Remove a blob to which no message refers, and return whether that was so.
+
+        Those that the program put stay.
         """
         while known := await self.chunks.describe(digest):
-            if (known.kept and not put_too) or await self.references.exist(digest):
+            if known.kept or await self.references.exist(digest):
                 return False
             with suppress(Stale):  # somebody refers to it at this moment: look again
                 await self.remove(known)

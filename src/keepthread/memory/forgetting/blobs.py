@@ -22,9 +22,16 @@ class BlobErasure:
     """Erases the blobs of one plan."""
 
     def __init__(
-        self, store: Store, plan: ErasurePlan, sessions: Sessions, clock: Callable[[], float]
+        self,
+        store: Store,
+        plan: ErasurePlan,
+        sessions: Sessions,
+        clock: Callable[[], float],
+        *,
+        resumed: bool = False,
     ) -> None:
-        """Take the plan, and the sessions that exist."""
+        """Take the plan, and the sessions that exist; `resumed` if another process began it."""
+        self._resumed = resumed
         self._store = store
         self._plan = plan
         self._sessions = sessions
@@ -56,11 +63,27 @@ class BlobErasure:
                 await self._all(blobs, owner)
                 continue
             going = await self._going(blobs)
+            keys = {use.key for use in going}
+            used = await blobs.references.all()
+            stay = {use.digest for use in used if use.key not in keys}
+            digests = list(dict.fromkeys(use.digest for use in going))
+            # Blobs that go are marked first: a process that dies here leaves no reference to them.
+            for digest in digests:
+                if digest not in stay:
+                    await blobs.mark_unused(digest)
             await blobs.references.drop(going)
-            for digest in dict.fromkeys(use.digest for use in going):
-                await blobs.release(digest, put_too=True)
-            if going:
+            for digest in digests:
+                await blobs.release(digest)
+            if self._resumed:
+                await self._unused(blobs, owner)
+            if going or self._resumed:
                 await blobs.chunks.sweep()
+
+    async def _unused(self, blobs: BlobRepository, owner: str) -> None:
+        """Erase blobs that a process which died had marked, and whose references it dropped."""
+        for record in await self._store.scan(_of(owner), BLOB):
+            if not Described.of(record).kept:
+                await blobs.release(record.key)
 
     # --- inside ---
 

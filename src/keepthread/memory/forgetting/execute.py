@@ -251,7 +251,9 @@ class Erasure:
             await Propagation(self._store, plan, self._sessions, answers=answers).run()
 
     def _blobs(self) -> BlobErasure:
-        return BlobErasure(self._store, self._plan, self._sessions, time.time)
+        return BlobErasure(
+            self._store, self._plan, self._sessions, time.time, resumed=self._resumed
+        )
 
     async def _delete_halves(self) -> None:
         """Delete forks that are not yet complete; a completed one is kept.
