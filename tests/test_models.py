@@ -356,13 +356,13 @@ async def test_a_server_without_a_sign_of_life_is_given_up(bench: Bench) -> None
 @pytest.mark.serial
 async def test_one_deadline_holds_for_all_tries(bench: Bench) -> None:
     slow = Say(status=500, first_after=0.2)
-    model, server, _ = bench.connect(*[slow] * 50, timeout=1.5, retries=50, sleep=asyncio.sleep)
+    model, server, _ = bench.connect(*[slow] * 50, timeout=3, retries=50, sleep=asyncio.sleep)
     clock = asyncio.get_running_loop().time
     began = clock()
     with pytest.raises(ModelUnavailable):
         await model.complete(ASKED)
     assert clock() - began < 10
-    assert 1 < len(server.requests) < 8
+    assert 1 < len(server.requests) < 16
 
 
 async def test_leaving_an_answer_closes_the_connection(bench: Bench) -> None:
