@@ -352,6 +352,26 @@ async def test_a_change_that_is_committed_late_is_not_passed_over(
     await store.close()
 
 
+async def test_a_transaction_that_began_early_and_changes_late_is_late_in_the_feed(
+    postgres: PostgresServer,
+) -> None:
+    """It has its number from the beginning, and locks the session after another append."""
+    store = await PostgresStore.open(postgres.empty())
+    key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
+    number = await store.backend.number("default")
+
+    async def work(link: PgLink) -> None:
+        await link.run(b"SELECT pg_current_xact_id()::text")
+        await store.append(key, [message("x", "first")])  # by another connection
+        await link.run(SQL["lock_session"], (number, int(key)))
+        await link.run(SQL["note_change"], (number, 3, int(key), [b"second"]))
+
+    await store.backend.engine.transact(work)
+    found, _ = await everything(store, owner="ana")
+    assert [c.ids for c in found if c.ids] == [("first",), ("second",)]
+    await store.close()
+
+
 async def test_a_cursor_of_another_server_is_refused(postgres: PostgresServer) -> None:
     """Places in the feed are numbers of transactions, which another server gives anew."""
     store = await PostgresStore.open(postgres.empty())

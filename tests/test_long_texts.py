@@ -4,6 +4,7 @@ import asyncio
 import io
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from keepthread.protocols import Store
 from keepthread.stores import RamStore, SQLiteStore
 from keepthread.stores.kinds import BLOB, BLOB_CHUNK, BLOB_USE, RECEIPT
 from keepthread.types import Record, Scope
+from tests.dying import Dying, Killed
 from tests.every_store import store
 
 __all__ = ["store"]
@@ -214,6 +216,36 @@ async def test_a_forgotten_message_takes_the_blobs_that_only_it_refers_to(store:
     await ann.forget(session="s")
     assert await left_of(store) == []
     assert await store.scan(Scope(session=session.key), BLOB_USE) == []
+
+
+@pytest.mark.parametrize("choice", [{"session": "s"}, {"session": "s", "message": "m"}])
+async def test_an_erasure_that_another_process_completes_leaves_no_blob(
+    choice: dict[str, Any],
+) -> None:
+    """The process is killed before and after each of its writes."""
+    everywhere = RamStore()
+    for number in range(400):
+        store = everywhere.tenant(f"t{number}")
+        ann = memory_over(store).for_owner("ann")
+        put = await ann.blobs.put(b"attached" * 300)
+        attached = Attachment(media_type="text/plain", uri=put.uri)
+        session = await ann.session("s")
+        given = Message(role="user", content=long("said"), attachments=[attached], id="m")
+        await session.append(given)
+        dying = Dying(store, number // 2 + 1, after=bool(number % 2))
+        try:
+            await memory_over(cast(Store, dying)).for_owner("ann").forget(**choice)
+        except Killed:
+            await memory_over(store).for_owner("ann").receipts()  # completes what was begun
+            if (await store.find(session.key, ids=["m"]))[0].state == "live":
+                continue  # it had not begun
+            assert await left_of(store) == [], number
+            assert await store.scan(Scope(session=session.key), BLOB_USE) == [], number
+        else:
+            break
+    else:
+        raise AssertionError("the erasure never ended")
+    assert await left_of(store) == []
 
 
 async def test_a_forgotten_owner_has_no_blobs_left(store: Store) -> None:

@@ -8,6 +8,7 @@ import pytest
 from keepthread import Memory, Message
 from keepthread.errors import InvalidInput, Stale
 from keepthread.protocols import Store
+from keepthread.stores.cursors import encode_cursor
 from keepthread.testing import ManualClock
 from keepthread.types import SessionInfo, SessionKey
 from tests.every_store import store
@@ -150,3 +151,16 @@ async def test_facts_come_in_pages(tmp_path: Path) -> None:
             found += [fact.text for fact in page]
         assert found == [f"Fact number {number}." for number in range(7)]
         assert (await facts.list()).next is None
+
+
+async def test_a_cursor_that_no_page_had_is_refused_by_every_list(store: Store) -> None:
+    memory = Memory(store)
+    ana = memory.for_owner("ana")
+    for position in ([], [1], ["a", "b"], [None], ["\n"]):
+        for call in (
+            ana.receipts(cursor=encode_cursor(("receipts", "ana"), position)),
+            ana.blobs.list(cursor=encode_cursor(("blobs", "ana"), position)),
+            memory.admin.list_tenants(cursor=encode_cursor(("tenants",), position)),
+        ):
+            with pytest.raises(InvalidInput, match="cursor"):
+                await call

@@ -19,6 +19,7 @@ from keepthread.stores.kinds import RECEIPT
 from keepthread.stores.ram import RamStore
 from keepthread.testing import ManualClock
 from keepthread.testing.contract import Letters
+from tests.dying import Dying, Killed
 from tests.every_store import store
 
 __all__ = ["store"]
@@ -110,39 +111,6 @@ async def test_an_erasure_that_matched_nothing_leaves_no_receipt(
 
 
 # --- interrupted ---
-
-WRITES = frozenset(("put", "drop", "erase", "put_session", "delete_session", "clean"))
-
-
-class Killed(BaseException):
-    """The process ends."""
-
-
-class Dying:
-    """A store whose process is killed at a write: before it, or after it."""
-
-    def __init__(self, store: Store, at: int, *, after: bool) -> None:
-        self.store = store
-        self.left = at
-        self.after = after
-        self.planned = False
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.store, name)
-        if name not in WRITES:
-            return method
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self.left -= 1
-            if self.left == 0 and not self.after:
-                raise Killed
-            answer = await method(*args, **kwargs)
-            self.planned = True
-            if self.left == 0:
-                raise Killed
-            return answer
-
-        return call
 
 
 async def test_whoever_completes_an_erasure_there_is_one_receipt_with_all_counts(

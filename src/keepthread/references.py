@@ -72,7 +72,7 @@ class Reference(NamedTuple):
 
     how: How
     seqs: Sequence[int] = ()
-    """Positions in the session's log; of a call in lines, 0 stands for a missing result."""
+    """Positions in the session's log; for a call in lines, 0 is a result that is missing."""
     digest: str = ""
     """The keyed digest of the message; empty once something it was made of was forgotten."""
     number: int = 0

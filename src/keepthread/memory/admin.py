@@ -10,9 +10,9 @@ from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services
 from keepthread.protocols import Progress
-from keepthread.stores.cursors import decode_cursor, encode_cursor
+from keepthread.stores.cursors import decode_name, encode_cursor
 from keepthread.stores.kinds import PRUNED
-from keepthread.stores.validation import check_count, check_id, seconds_of
+from keepthread.stores.validation import check_count, seconds_of
 from keepthread.text_caches import clear_text_caches
 from keepthread.types import (
     Change,
@@ -133,7 +133,7 @@ class Admin:
         and record are gone may still be listed. On PostgreSQL, the login must own the tables.
         """
         of = ("tenants",)
-        after = None if cursor is None else check_id(decode_cursor(of, cursor)[0], "cursor")
+        after = None if cursor is None else decode_name(of, cursor)
         found = await self._store.tenants(after=after, limit=check_count(limit, "limit") + 1)
         page = found[:limit]
         more = bool(page) and len(found) > limit

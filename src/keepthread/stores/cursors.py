@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from keepthread.errors import InvalidInput
 from keepthread.stores.codec import dumps
-from keepthread.stores.validation import MAX_COUNT
+from keepthread.stores.validation import MAX_COUNT, check_id
 from keepthread.types import JSON
 
 _CHECK: Final = 16
@@ -40,6 +40,13 @@ def decode_cursor(of: Sequence[JSON], cursor: str) -> list[Any]:
             " owner and filters"
         )
     return position
+
+
+def decode_name(of: Sequence[JSON], cursor: str) -> str:
+    """Return the name in a cursor of a list that is sorted by names."""
+    position = decode_cursor(of, cursor)
+    check_position(position, (str,))
+    return check_id(position[0], "the name in the cursor")
 
 
 def check_position(position: Sequence[object], like: Sequence[type]) -> None:

@@ -1,12 +1,18 @@
-"""Pages of sessions by activity, with filters, over any backend."""
+"""Pages of sessions by activity, with filters, over any backend; and pages of records."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from keepthread.protocols import Store
 from keepthread.stores.backend import Backend, Listing, Position
-from keepthread.stores.cursors import decode_cursor, encode_cursor, unreadable_cursor
-from keepthread.stores.validation import check_text, check_time
-from keepthread.types import JSON, Page, SessionInfo, SessionKey
+from keepthread.stores.cursors import (
+    decode_cursor,
+    decode_name,
+    encode_cursor,
+    unreadable_cursor,
+)
+from keepthread.stores.validation import check_count, check_text, check_time
+from keepthread.types import JSON, Page, Record, Scope, SessionInfo, SessionKey
 
 _BATCH: Final = 200
 _MOST_PASSED: Final = 1000
@@ -96,3 +102,16 @@ class SessionListing:
         except ValueError:
             raise unreadable_cursor() from None
         return _State(top, last, goes_up is True)
+
+
+async def record_page(
+    store: Store, scope: Scope, kind: str, of: Sequence[JSON], limit: int, cursor: str | None
+) -> Page[Record]:
+    """Return a page of the records of one kind, the last key first; `of` names the list."""
+    before = None if cursor is None else decode_name(of, cursor)
+    if not check_count(limit, "limit"):
+        return Page()
+    found = await store.scan(scope, kind, before=before, limit=limit + 1)
+    page = found[::-1][:limit]
+    more = len(found) > limit
+    return Page(page, cursor=encode_cursor(of, [page[-1].key]) if more else None)

@@ -11,7 +11,7 @@ from keepthread.errors import InvalidInput
 from keepthread.memory.blobs.chunks import Upload
 from keepthread.memory.blobs.repository import UNKNOWN_TYPE, BlobRepository
 from keepthread.memory.blobs.types import Blob, check_digest
-from keepthread.stores.validation import check_count, check_text, show
+from keepthread.stores.validation import check_text, show
 from keepthread.types import Page
 
 
@@ -90,7 +90,7 @@ class Blobs:
 
         The page is a list; its `next` is the `cursor` of the next page, or None.
         """
-        return await self._repository.page(check_count(limit, "limit"), cursor)
+        return await self._repository.page(limit, cursor)
 
     async def delete(self, digest: str) -> bool:
         """Delete a blob; return False if a message refers to it: then it goes with that message.

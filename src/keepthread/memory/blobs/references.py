@@ -78,15 +78,20 @@ class BlobReferences:
                 await self._store.drop(self._scope, BLOB_USE, use.key, version=use.version)
             except Stale:
                 continue
-            with suppress(SessionGone, Stale):
-                await self._drop_of_session(use)
+            await self._drop_name(use.session, use.digest)
 
-    async def _drop_of_session(self, use: BlobUse) -> None:
-        """Drop the name of a blob in a session that no longer refers to it."""
-        place = (Scope(session=use.session), BLOB_USE, use.digest)
-        named = await self._store.get(*place)
-        if named is not None and not await self.of_session(use.digest, use.session):
-            await self._store.drop(*place, version=named.version)
+    async def drop_names(self, session: SessionKey) -> None:
+        """Drop the names of the blobs that a session no longer refers to."""
+        with suppress(SessionGone):
+            for digest in await blobs_used_in(self._store, session):
+                await self._drop_name(session, digest)
+
+    async def _drop_name(self, session: SessionKey, digest: str) -> None:
+        place = (Scope(session=session), BLOB_USE, digest)
+        with suppress(SessionGone, Stale):
+            named = await self._store.get(*place)
+            if named is not None and not await self.of_session(digest, session):
+                await self._store.drop(*place, version=named.version)
 
 
 async def blobs_used_in(store: Store, session: SessionKey) -> list[str]:

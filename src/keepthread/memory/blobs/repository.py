@@ -13,8 +13,8 @@ from keepthread.memory.blobs.references import BlobReferences, blobs_used_in
 from keepthread.memory.blobs.types import Blob, BlobSizes, Described, missing_blob, too_large
 from keepthread.protocols import Store
 from keepthread.stores.codec import new_id
-from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.kinds import BLOB
+from keepthread.stores.listing import record_page
 from keepthread.types import Message, Page, SessionKey
 
 UNKNOWN_TYPE: Final = "application/octet-stream"
@@ -115,25 +115,17 @@ class BlobRepository:
 
     async def page(self, limit: int, cursor: str | None) -> Page[Blob]:
         """Return blobs, ordered by digest, the last first."""
-        whose = ("blobs", self.owner)
-        before = None if cursor is None else decode_cursor(whose, cursor)[0]
-        found = await self._store.scan(self._scope, BLOB, before=before, limit=limit + 1)
-        blobs = [Described.of(record).blob for record in reversed(found)]
-        more = len(blobs) > limit and limit > 0
-        last = encode_cursor(whose, [blobs[limit - 1].digest]) if more else None
-        return Page(blobs[:limit], cursor=last)
+        of = ("blobs", self.owner)
+        page = await record_page(self._store, self._scope, BLOB, of, limit, cursor)
+        return Page((Described.of(record).blob for record in page), cursor=page.next)
 
     # --- removing ---
 
     async def give_up(self, digest: str) -> bool:
         """Remove a blob that the program put, unless a message refers to it."""
-        while known := await self.chunks.describe(digest):
-            if not known.kept:
-                return await self.release(digest)
-            with suppress(Stale):
-                value = known._replace(kept=False).to_json()
-                await self._store.put(self._scope, BLOB, digest, value, version=known.version)
-        raise missing_blob(digest)
+        await self.find(digest)
+        await self.mark_unused(digest)
+        return await self.release(digest)
 
     async def mark_unused(self, digest: str) -> None:
         """Let a blob go with the last message that refers to it, also if the program put it."""

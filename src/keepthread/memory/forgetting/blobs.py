@@ -1,7 +1,7 @@
 """Erase the blobs that only forgotten messages refer to, with every chunk."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from keepthread.errors import KeepthreadError, SessionGone, Stale
 from keepthread.memory.blobs.references import BlobUse
@@ -16,6 +16,13 @@ from keepthread.types import Message, Scope, SessionKey
 
 OF_BLOBS: Final = frozenset((BLOB, BLOB_CHUNK, BLOB_UPLOAD, BLOB_USE))
 """Kinds that are erased here, in an order that leaves no chunk without a name."""
+
+
+class _Leaving(NamedTuple):
+    """References that an erasure drops, and the blobs that it erases with them."""
+
+    uses: list[BlobUse]
+    digests: list[str]
 
 
 class BlobErasure:
@@ -45,10 +52,7 @@ class BlobErasure:
             if owner == self._plan.owner:
                 named = {record.key for record in await self._store.scan(_of(owner), BLOB)}
             else:
-                going = {use.key for use in await self._going(blobs)}
-                used = await blobs.references.all()
-                stay = {use.digest for use in used if use.key not in going}
-                named = {use.digest for use in used} - stay
+                named = set((await self._leaving(blobs)).digests)
             for digest in sorted(named):
                 number += 1
                 if number <= MOST:
@@ -62,21 +66,16 @@ class BlobErasure:
             if owner == self._plan.owner:
                 await self._all(blobs, owner)
                 continue
-            going = await self._going(blobs)
-            keys = {use.key for use in going}
-            used = await blobs.references.all()
-            stay = {use.digest for use in used if use.key not in keys}
-            digests = list(dict.fromkeys(use.digest for use in going))
-            # Blobs that go are marked first: a process that dies here leaves no reference to them.
-            for digest in digests:
-                if digest not in stay:
-                    await blobs.mark_unused(digest)
-            await blobs.references.drop(going)
-            for digest in digests:
+            leaving = await self._leaving(blobs)
+            # Marked first: if this process dies, the one that completes the erasure finds them.
+            for digest in leaving.digests:
+                await blobs.mark_unused(digest)
+            await blobs.references.drop(leaving.uses)
+            for digest in leaving.digests:
                 await blobs.release(digest)
             if self._resumed:
                 await self._unused(blobs, owner)
-            if going or self._resumed:
+            if leaving.uses or self._resumed:
                 await blobs.chunks.sweep()
 
     async def _unused(self, blobs: BlobRepository, owner: str) -> None:
@@ -84,6 +83,9 @@ class BlobErasure:
         for record in await self._store.scan(_of(owner), BLOB):
             if not Described.of(record).kept:
                 await blobs.release(record.key)
+        for session in self._plan.sessions:
+            if session in self._sessions and self._sessions[session].owner == owner:
+                await blobs.references.drop_names(session)
 
     # --- inside ---
 
@@ -95,8 +97,8 @@ class BlobErasure:
     def _blobs(self, owner: str) -> BlobRepository:
         return BlobRepository(self._store, owner, sizes=BlobSizes(), clock=self._clock)
 
-    async def _going(self, blobs: BlobRepository) -> list[BlobUse]:
-        """Return the references of messages in the plan, and of sessions that are gone."""
+    async def _leaving(self, blobs: BlobRepository) -> "_Leaving":
+        """Return the references of messages in the plan, and the blobs with no other reference."""
         found = await blobs.references.all()
         by_session: dict[SessionKey, list[BlobUse]] = {}
         for use in found:
@@ -107,7 +109,10 @@ class BlobErasure:
                 going += uses
             elif self._plan.positions(session):
                 going += await self._erased(session, uses)
-        return going
+        keys = {use.key for use in going}
+        stay = {use.digest for use in found if use.key not in keys}
+        digests = dict.fromkeys(use.digest for use in going if use.digest not in stay)
+        return _Leaving(going, list(digests))
 
     async def _erased(self, session: SessionKey, uses: list[BlobUse]) -> list[BlobUse]:
         try:

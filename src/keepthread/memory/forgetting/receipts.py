@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, cast
 from keepthread.errors import Stale
 from keepthread.memory.forgetting.receipt import AffectedAnswer, Receipt
 from keepthread.protocols import Store
-from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.kinds import RECEIPT
-from keepthread.stores.validation import check_count, check_id
+from keepthread.stores.listing import record_page
 from keepthread.types import JSON, Page, Record, Residue, Scope
 
 MAX_PLACES: Final = 1000
@@ -76,14 +75,8 @@ async def read_receipts(
 ) -> Page[StoredReceipt]:
     """Return the receipts of an owner or, without one, of the tenant, latest first."""
     of = ("receipts", owner)
-    before = None if cursor is None else check_id(decode_cursor(of, cursor)[0], "cursor")
-    count = check_count(limit, "limit")
-    if not count:
-        return Page()
-    found = await store.scan(_scope(owner), RECEIPT, before=before, limit=count + 1)
-    page = found[::-1][:count]
-    more = len(found) > count
-    return Page(map(_stored, page), cursor=encode_cursor(of, [page[-1].key]) if more else None)
+    page = await record_page(store, _scope(owner), RECEIPT, of, limit, cursor)
+    return Page(map(_stored, page), cursor=page.next)
 
 
 def receipt_from_json(value: Mapping[str, Any]) -> Receipt:
