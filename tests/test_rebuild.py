@@ -1,7 +1,7 @@
 """Stored explanations: they rebuild exactly the prompt that was shown, or say what changed."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -20,9 +20,11 @@ from keepthread import (
     Window,
 )
 from keepthread.context import prompt_digests
+from keepthread.errors import InvalidInput
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
 from keepthread.references import SIZE, ChunkReference, FactReference, SummaryReference
+from keepthread.stores.ram import RamStore
 from keepthread.testing.contract import Letters
 from keepthread.types import Scope
 from proofs import Run
@@ -70,6 +72,12 @@ async def test_a_prompt_is_rebuilt_exactly(store: Store) -> None:
         assert rebuilt.messages == context.messages
     stored = await store.scan(Scope(session=session.key), "why")
     assert "quince" not in json.dumps([record.value for record in stored])
+
+
+async def test_what_is_not_an_explanation_is_refused() -> None:
+    session = await remembering(RamStore()).session("s")
+    with pytest.raises(InvalidInput, match=r"one of `await session.explanations\(\)`, not 'x'"):
+        await session.rebuild(cast(Any, "x"))
 
 
 async def test_a_forgotten_message_takes_its_digests_and_leaves_the_explanation(

@@ -105,7 +105,7 @@ async def test_what_cannot_be_listed_or_deleted_is_refused(store: Store) -> None
         if cursor is not None:
             with pytest.raises(InvalidInput, match="cursor"):
                 await memory.admin.list_tenants(cursor=cursor)
-    with pytest.raises(InvalidInput, match="another tenant's"):
+    with pytest.raises(InvalidInput, match="as another tenant"):
         await memory.admin.delete_tenant("default")
     with pytest.raises(NotFound, match="'nobody'"):
         await memory.admin.delete_tenant("nobody")

@@ -29,6 +29,7 @@ from keepthread.memory.why_log import Explanation
 from keepthread.protocols import KnownFact, Recollection, TokenCounter
 from keepthread.recall.chunks import pieces_of
 from keepthread.references import Reference, References
+from keepthread.stores.validation import show
 from keepthread.types import Message, Selection, SessionKey
 
 ChangeReason: TypeAlias = Literal["erased", "deleted", "changed", "hidden", "recounted", "unknown"]
@@ -74,7 +75,7 @@ _NOTHING: Final = Rebuilt(False, None, (), (PromptChange("unknown", "prompt"),))
 
 async def rebuild(conversation: Conversation, explanation: Explanation) -> Rebuilt:
     """Return the prompt that an explanation of this session is about."""
-    references = explanation.references
+    references = _check_explanation(explanation).references
     if references is None or references.session != conversation.key:
         return _NOTHING
     known = [""] if conversation.knows else []
@@ -89,6 +90,15 @@ async def rebuild(conversation: Conversation, explanation: Explanation) -> Rebui
     sources = await reader.read(references)
     builder = _Builder(references, sources, conversation)
     return builder.rebuilt(explanation)
+
+
+def _check_explanation(value: object) -> Explanation:
+    if not isinstance(value, Explanation):
+        raise InvalidInput(
+            "rebuild takes an explanation, one of `await session.explanations()`, not"
+            f" {show(value)}"
+        )
+    return value
 
 
 class _Builder:

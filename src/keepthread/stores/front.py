@@ -290,7 +290,8 @@ class Front(Generic[B]):
     async def drop_tenant(self, name: str, *, rewrite: bool = False) -> Cleaning:
         if check_id(name, "tenant") == self._tenant:
             raise InvalidInput(
-                f"this store works in the tenant {name!r}; delete it from another tenant's"
+                f"this memory is open as the tenant {name!r} itself; open it as another tenant to"
+                " delete this one"
             )
         cleaning = await self.backend.drop_tenant(name, rewrite)
         if cleaning is None:
