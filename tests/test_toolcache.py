@@ -577,7 +577,7 @@ async def test_ended_results_are_dropped(memory: Memory, session: Session) -> No
     await session.cache_tool("long", {}, "x", 4)
     await session.cache_tool("short", {}, "y", 1)
     for turn, left in [(0, 2), (1, 1), (3, 1), (4, 0)]:
-        assert await drop_ended(memory.store, session.key, turn) == left
+        assert (await drop_ended(memory.store, session.key, turn)).left == left
         assert len(await records(memory, session)) == left
 
 
@@ -943,7 +943,7 @@ async def test_a_record_that_is_no_entry_is_passed_over(
     assert await live(memory, session, 1) == []
     assert await ask_weather(session, weather) == "Lima: 1 °C"
     assert await ask_weather(session, weather) == "Lima: 1 °C"
-    assert await drop_ended(memory.store, session.key, 1) == 1
+    assert (await drop_ended(memory.store, session.key, 1)).left == 1
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", "[" * 100_000])
