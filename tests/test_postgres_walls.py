@@ -30,7 +30,7 @@ from servers.pgbouncer import pooled
 from servers.postgres import PostgresServer, new_server
 
 INDEXES = ("readings", "segments", "words", "vectors")
-TABLES = ("sessions", "messages", "records", "changes", *INDEXES)
+TABLES = ("sessions", "messages", "records", "record_changes", "changes", *INDEXES)
 
 
 @pytest.fixture
@@ -408,13 +408,14 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
     calls = {
         "append": ((*at, *body, None, None, 2e9), 2),
         "tail": ((*at, 100, None, 1 << 53, 0, 0), 80),
-        "gather": ((*at, 100, 0, [b"pin"], [b"pin"]), 90),
+        "gather": ((*at, 100, 0, [b"pin"], [b"pin"], 9), 90),
         "read": ((*at, 1000, 1 << 53, 20), 20),
         "find": ((*at, [b"m"], [7]), 3),
         "scan": ((*at, b"", b"pin", None, None, None), 2),
         "get": ((*at, b"", b"pin", b"1"), 1),
         "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [sid], [0], 1), 5),
         "drop": ((*at, b"", b"pin", b"1", None, 1), 5),
+        "updates": ((tenant, b"", b"fact", 1), 2),
         "changes": ((tenant, None, "0", 0, 20), 21),
         "note_change": ((tenant, 1, sid, []), 2),
         "recount_messages": ((*at, [7, 8], [1, 1], [b"", b""], [70, 80], [b"", b""]), 2),

@@ -8,7 +8,7 @@ store says which records changed since.
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from math import inf, log1p, sqrt
 from time import time
@@ -74,6 +74,11 @@ class _AgentFacts:
         self.by_weight: defaultdict[_Weights, list[Order]] = defaultdict(list)
         """The same, apart by what they weigh without their age."""
 
+    def sort(self) -> None:
+        """Put all lists in order."""
+        for orders in (self.live, self.own, *self.by_weight.values()):
+            orders.sort()
+
 
 class _View:
     """The profile of a group of agents, and the other facts that a question may find."""
@@ -114,13 +119,13 @@ class FactIndex:
 
     def _load(self, records: Iterable[Record], now: float) -> None:
         for record in records:
-            self._note(record)
-        lists: dict[int, list[Order]] = {}
+            if (fact := noted_of(record)) is not None:
+                self._noted[fact.key] = self._slots[slot_of(fact)][fact.key] = fact
+                self._versions[fact.key] = record.version
         for slot in self._slots:
             for order, found in self._lists_of(self._resolve(slot, now)):
                 found.append(order)
-                lists[id(found)] = found
-        for found in lists.values():
+        for found in (self._all, self._current, *self._agents.values()):
             found.sort()
 
     # --- changes ---
@@ -198,7 +203,8 @@ class FactIndex:
 
     def _lists_of(self, facts: Sequence[Fact]) -> Iterator[tuple[Order, list[Order]]]:
         """Yield each fact of a slot with every list that it belongs to."""
-        often = Counter(said(fact) for fact in facts if fact.state != "quarantined")
+        taken = [fact for fact in facts if fact.state != "quarantined"] if len(facts) > 1 else []
+        often = Counter(map(said, taken)) if taken else {}
         for fact in facts:
             order = order_of(fact)
             yield order, self._all
@@ -209,7 +215,7 @@ class FactIndex:
                 yield order, agent.live
                 if fact.agent or not fact.subject:
                     yield order, agent.own
-                    yield order, agent.by_weight[_weights(fact, often[said(fact)] - 1)]
+                    yield order, agent.by_weight[_weights(fact, often)]
 
     # --- reading ---
 
@@ -321,7 +327,8 @@ class FactIndex:
         return [self._facts[key] for key in rest[-_WEIGHED:]]
 
 
-def _weights(fact: Fact, again: int) -> _Weights:
+def _weights(fact: Fact, often: Mapping[str, int]) -> _Weights:
+    again = often[said(fact)] - 1 if often else 0
     return (
         _BY_HAND if fact.by == OWNER or fact.confirmed else 0,
         _DOUBTED if fact.trust == "assistant" else 0,
@@ -402,7 +409,8 @@ class WordIndex:
         for score, words, keys in scored:
             if not limit or (len(chosen) == limit and score > chosen[-1][0]):
                 break
-            chosen = nsmallest(limit, [*chosen, *((score, key, words) for key in keys)])
+            first = nsmallest(limit, keys)
+            chosen = nsmallest(limit, [*chosen, *((score, key, words) for key in first)])
         return [(self._facts[key], -score, words) for score, key, words in chosen]
 
 
