@@ -30,7 +30,7 @@ from servers.pgbouncer import pooled
 from servers.postgres import PostgresServer, new_server
 
 INDEXES = ("readings", "segments", "words", "vectors")
-TABLES = ("sessions", "messages", "records", "record_changes", "changes", *INDEXES)
+TABLES = ("sessions", "messages", "records", "changes", *INDEXES)
 
 
 @pytest.fixture
@@ -88,6 +88,11 @@ async def test_a_query_without_its_where_finds_no_foreign_row(
             statement = f"{write.format(f'keepthread.{table}')} RETURNING tenant"
             assert see(app, numbers["other"], statement) == mine
             assert see(app, None, statement) == []
+    names = ("tenant, whose, kind", "keepthread.record_changes")
+    for form in ("SELECT {0} FROM {1}", "DELETE FROM {1} RETURNING {0}"):
+        statement = form.format(*names)
+        assert see(app, numbers["other"], statement) == [(numbers["other"], b"ana", b"fact")]
+        assert see(app, None, statement) == []
 
 
 async def test_words_are_behind_a_door_of_their_own(

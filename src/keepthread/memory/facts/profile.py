@@ -80,7 +80,7 @@ class _AgentFacts:
             orders.sort()
 
 
-class _View:
+class _ProfileView:
     """The profile of a group of agents, and the other facts that a question may find."""
 
     def __init__(self) -> None:
@@ -109,8 +109,8 @@ class FactIndex:
         self._all: list[Order] = []
         self._current: list[Order] = []
         self._agents: defaultdict[str, _AgentFacts] = defaultdict(_AgentFacts)
-        self._views: dict[tuple[str, ...], _View] = {}
-        self._searched = _View()
+        self._views: dict[tuple[str, ...], _ProfileView] = {}
+        self._searched = _ProfileView()
         self._load(found.records, now)
 
     def __len__(self) -> int:
@@ -285,8 +285,8 @@ class FactIndex:
         version = self._versions[fact.key]
         return KnownFact(fact.key, fact.text, always, score, reason, fact.trust, messages, version)
 
-    def _view(self, agents: tuple[str, ...]) -> _View:
-        view = self._views.pop(agents, None) or _View()
+    def _view(self, agents: tuple[str, ...]) -> _ProfileView:
+        view = self._views.pop(agents, None) or _ProfileView()
         self._views[agents] = view
         if len(self._views) > _VIEWS:
             del self._views[next(iter(self._views))]
