@@ -204,7 +204,7 @@ class FactIndex:
     def _lists_of(self, facts: Sequence[Fact]) -> Iterator[tuple[Order, list[Order]]]:
         """Yield each fact of a slot with every list that it belongs to."""
         taken = [fact for fact in facts if fact.state != "quarantined"] if len(facts) > 1 else []
-        often = Counter(map(said, taken)) if taken else {}
+        often: Mapping[str, int] = Counter(map(said, taken)) if taken else {}
         for fact in facts:
             order = order_of(fact)
             yield order, self._all
