@@ -293,6 +293,12 @@ async def costs(number: int) -> list[tuple[dict[str, int], int]]:
     await session.add_message("user", "Which tea do I like?")
     await session.context()
     found: list[tuple[dict[str, int], int]] = []
+
+    async def exchange() -> None:
+        async with session.turn("And milk?") as turn:
+            await turn.context()
+            await turn.finish("Yes.")
+
     store.spent()
     for work in (
         session.context,
@@ -302,8 +308,10 @@ async def costs(number: int) -> list[tuple[dict[str, int], int]]:
         lambda: mine.list(limit=3),
         lambda: mine.remember("Likes milk.", attribute="milk", value="yes"),
         lambda: session.rewind(1),
+        exchange,
     ):
         await work()
+        await memory.idle()
         found.append(store.spent())
     await memory.close()
     return found
@@ -312,7 +320,7 @@ async def costs(number: int) -> list[tuple[dict[str, int], int]]:
 async def test_what_facts_cost_does_not_grow_with_their_number() -> None:
     few, many = await costs(20), await costs(300)
     assert few == many
-    assert all(records <= 2 for _, records in many[1:]), "more was read than changed"
+    assert all(records <= 2 for _, records in many[:-1]), "more was read than changed"
 
 
 async def test_the_cache_holds_a_number_of_facts_and_no_text_that_was_forgotten() -> None:

@@ -16,7 +16,7 @@ class LeastRecent(Generic[K, V]):
     """Up to `limit` values by their keys; the one that was used longest ago goes first.
 
     Threads may share it without a lock: at worst an entry is missing for a moment, or one goes too
-    early. Whoever uses it must work without an entry.
+    early. Its users work without an entry.
     """
 
     def __init__(self, limit: int) -> None:

@@ -307,7 +307,7 @@ _PAGE: Final = 100
 
 
 class Dropping(NamedTuple):
-    """What is left when some of a session's entries were looked at."""
+    """The result of looking at some of a session's entries."""
 
     left: int
     """How many of them are still valid."""

@@ -37,7 +37,7 @@ MOST_CHARACTERS: Final = 1200
 """Characters of a profile at most."""
 BEARING: Final = 8
 """Other facts related to a question, at most."""
-MAX_FACTS: Final = 50_000
+MAX_FACTS: Final = 30_000
 """Facts that a process keeps, of all owners together; each owner counts as ten more."""
 _EACH_OWNER: Final = 10
 _WEIGHED: Final = 1000
@@ -51,7 +51,7 @@ _VIEWS: Final = 4
 """Groups of agents whose profiles are kept for one owner."""
 
 Order: TypeAlias = tuple[float, int, str]
-"""What a fact is ordered by, see `order_of`; it ends with the fact's key."""
+"""The sort key of a fact, see `order_of`; it ends with the key of the fact."""
 _Weights: TypeAlias = tuple[float, float, float]
 """The parts of a fact's weight that do not depend on its age."""
 

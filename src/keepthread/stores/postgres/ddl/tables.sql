@@ -109,7 +109,8 @@ CREATE TABLE keepthread.records (
 CREATE INDEX records_by_version ON keepthread.records (tenant, sid, kind, version) WHERE sid > 0;
 
 -- The last changes of an owner's records of a kind, latest last, for readers that keep what they have
--- read. Whoever changes a record adds to it, and so holds its lock: numbers are in the order of commits.
+-- read. The transaction that changes a record adds to it and holds its lock, so numbers are in the order of
+-- commits.
 CREATE TABLE keepthread.record_changes (
     tenant  integer  NOT NULL,
     whose   bytea    NOT NULL,
