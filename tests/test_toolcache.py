@@ -590,14 +590,14 @@ async def test_a_result_used_while_ended_ones_are_dropped_stays(
         def __getattr__(self, name: str) -> Any:
             return getattr(memory.store, name)
 
-        async def scan(self, scope: Scope, kind: str) -> Any:
-            found = await memory.store.scan(scope, kind)
+        async def scan(self, scope: Scope, kind: str, **keys: Any) -> Any:
+            found = await memory.store.scan(scope, kind, **keys)
             assert await session.cached_tool("t", {}) == "x"
             return found
 
     await session.cache_tool("t", {}, "x", 2)
     await chat(session)
-    assert await drop_ended(cast(Store, Late()), session.key, 2) == 1
+    assert (await drop_ended(cast(Store, Late()), session.key, 2)).left == 1
     assert [tool.left for tool in await session.cached_tools()] == [2]
 
 
