@@ -13,6 +13,7 @@ from bench.orchestrator import BENCHMARK as ORCHESTRATOR
 from bench.places import folders
 from bench.postgres import BENCHMARK as POSTGRES
 from bench.prefix import BENCHMARK as PREFIX
+from bench.process_memory import BENCHMARK as MEMORY
 from bench.recall import BENCHMARK as RECALL
 from bench.redis import BENCHMARK as REDIS
 from bench.report import as_json, as_table, status
@@ -32,6 +33,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         POSTGRES,
         REDIS,
         CHAT,
+        MEMORY,
     )
 }
 QUICK_ROUNDS = 1

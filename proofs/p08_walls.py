@@ -49,7 +49,7 @@ LOOK_EVERY: Final = 100
 WORD: Final = "said"
 """A word that everybody says."""
 TABLES: Final = (
-    *("sessions", "messages", "records", "changes", "trimmed"),
+    *("sessions", "messages", "records", "record_changes", "changes", "trimmed"),
     *("readings", "segments", "words", "vectors"),
 )
 
@@ -199,6 +199,8 @@ BY_NAME: Final[Mapping[str, Probe]] = {
     "scan_sessions behind a key": lambda s, k, b: s.scan_sessions(after=k, limit=1000),
     "scan_sessions": lambda s, k, b: s.scan_sessions(limit=1000),
     "owners": lambda s, k, b: s.owners(),
+    "updates": lambda s, k, b: s.updates(Scope(owner=b.owner), "fact"),
+    "updates, an owner that both have": lambda s, k, b: s.updates(Scope(owner="ana"), "fact"),
     "changes": lambda s, k, b: s.changes(limit=1000),
     "changes of an owner": lambda s, k, b: s.changes(owner=b.owner, limit=1000),
     "changes, an owner that both have": lambda s, k, b: s.changes(owner="ana", limit=1000),
@@ -308,7 +310,7 @@ those of the operator, which the role of all others may not run."""
 SEEING: Final = (
     *("session_by_id", "session_by_sid", "list_sessions", "sessions_behind", "lock_session"),
     *("tail", "gather", "read", "find", "newest", "counts", "count_messages", "messages_behind"),
-    *("get", "scan", "owners", "records_behind", "append", "append_all", "next_epoch"),
+    *("get", "scan", "updates", "owners", "records_behind", "append", "append_all", "next_epoch"),
     *("append_with_care", "unread", "places", "parts", "fetch", "vectors_at", "nearest"),
     *("points_behind", "places_within", "points_within", "changes"),
     *("v_sessions", "v_messages"),
@@ -526,7 +528,7 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
         "append_with_care": (*at, *one, None, None, 2e9),
         "append_all": (*at, [b"new", b"newer"], *([part] * 2 for part in one[1:]), None, None, 2e9),
         "tail": (*at, 100, None, 1 << 53, 0, 2),
-        "gather": (*at, 100, 2, [b"pin"], [b"pin"]),
+        "gather": (*at, 100, 2, [b"pin"], [b"pin"], 100),
         "read": (*at, 0, 1 << 53, 100),
         "find": (*at, [b"m1"], [1, 2]),
         "put": (*at, b"", b"", *record, b"1", None, None, None, None, [sid], [0], 1),
@@ -534,6 +536,7 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
         "scan": (*at, b"", None, None, None, None),
         "drop": (*at, b"", *record, None, 1),
         "owners": (tenant,),
+        "updates": (tenant, b"ana", b"fact", 0),
         "changes": (tenant, None, None, 0, 100),
         "note_change": (tenant, 1, sid, []),
         "newest": (*at, 1 << 53, 0, 100),

@@ -325,3 +325,13 @@ def test_the_pipeline_is_judged_apart_from_models_and_tools(tmp_path: Path) -> N
     assert all(row["holds"] is None for row in rows)
     side_by_side = float(str(rows[0]["value"]))
     assert 1 <= side_by_side < 8  # one after the other would be 8
+
+
+def test_the_memory_of_a_process_is_measured_at_each_tenth(tmp_path: Path) -> None:
+    rows = run_quick("memory", tmp_path)
+    for name in ("SQLite", "SQLite with an outbox", "PostgreSQL", "PostgreSQL with an outbox"):
+        tenths = [row for row in rows if str(row["name"]).startswith(f"{name}, after")]
+        assert len(tenths) == 11
+        assert all(float(str(row["value"])) > 10 for row in tenths)
+        (more,) = [row for row in rows if row["name"] == f"{name}, more in the second half"]
+        assert more["bar"] == "<= 8"

@@ -17,10 +17,11 @@ from keepthread.context.trust import rank
 from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Unsupported
 from keepthread.memory.facts.facts import Facts
 from keepthread.memory.facts.markdown import read, write
-from keepthread.memory.facts.profile import MOST, MOST_CHARACTERS, known, known_of
+from keepthread.memory.facts.profile import MOST, MOST_CHARACTERS, FactIndex, known
 from keepthread.memory.facts.resolution import QUARANTINED, in_order, resolve, slot_of, standing
 from keepthread.memory.facts.types import Fact, Noted
 from keepthread.models.tokens import Estimator
+from keepthread.protocols import Updates
 from keepthread.stores.kinds import FACT
 from keepthread.testing import ManualClock
 from keepthread.types import JSON, Origin
@@ -709,7 +710,7 @@ async def test_the_profile_is_small_and_the_rest_comes_when_it_bears(
 
 
 def test_no_record_is_no_knowledge() -> None:
-    assert known_of([], "anything") == []
+    assert FactIndex(OWNER, Updates(0, True, []), 0).known("anything") == []
 
 
 # --- documents ---

@@ -88,6 +88,11 @@ async def test_a_query_without_its_where_finds_no_foreign_row(
             statement = f"{write.format(f'keepthread.{table}')} RETURNING tenant"
             assert see(app, numbers["other"], statement) == mine
             assert see(app, None, statement) == []
+    names = ("tenant, whose, kind", "keepthread.record_changes")
+    for form in ("SELECT {0} FROM {1}", "DELETE FROM {1} RETURNING {0}"):
+        statement = form.format(*names)
+        assert see(app, numbers["other"], statement) == [(numbers["other"], b"ana", b"fact")]
+        assert see(app, None, statement) == []
 
 
 async def test_words_are_behind_a_door_of_their_own(
@@ -408,13 +413,14 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
     calls = {
         "append": ((*at, *body, None, None, 2e9), 2),
         "tail": ((*at, 100, None, 1 << 53, 0, 0), 80),
-        "gather": ((*at, 100, 0, [b"pin"], [b"pin"]), 90),
+        "gather": ((*at, 100, 0, [b"pin"], [b"pin"], 9), 90),
         "read": ((*at, 1000, 1 << 53, 20), 20),
         "find": ((*at, [b"m"], [7]), 3),
         "scan": ((*at, b"", b"pin", None, None, None), 2),
         "get": ((*at, b"", b"pin", b"1"), 1),
         "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [sid], [0], 1), 5),
         "drop": ((*at, b"", b"pin", b"1", None, 1), 5),
+        "updates": ((tenant, b"", b"fact", 1), 2),
         "changes": ((tenant, None, "0", 0, 20), 21),
         "note_change": ((tenant, 1, sid, []), 2),
         "recount_messages": ((*at, [7, 8], [1, 1], [b"", b""], [70, 80], [b"", b""]), 2),

@@ -45,6 +45,7 @@ ELSEWHERE: Final = {
 """What runs only under conditions that are costly to make, and the test that makes them."""
 
 IN_SQLITE: Final = (
+    "test_a_reader_learns_which_records_changed",
     "test_changes_are_shown_to_their_owner_and_to_the_operator",
     "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_filter_is_applied_before_the_last_places_are_taken",
@@ -68,6 +69,7 @@ IN_SQLITE: Final = (
     "test_what_was_never_read_is_unread_from_the_start",
 )
 IN_POSTGRES: Final = (
+    "test_a_reader_learns_which_records_changed",
     "test_changes_are_shown_to_their_owner_and_to_the_operator",
     "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_damaged_source_is_gathered_as_it_is",
@@ -85,6 +87,7 @@ IN_POSTGRES: Final = (
     "test_two_tenants_see_nothing_of_each_other",
 )
 IN_REDIS: Final = (
+    "test_a_reader_learns_which_records_changed",
     "test_changes_are_shown_to_their_owner_and_to_the_operator",
     "test_a_dropped_tenant_is_gone_and_begins_from_nothing",
     "test_a_copy_has_no_gaps_and_no_strangers",

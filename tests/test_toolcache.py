@@ -577,7 +577,7 @@ async def test_ended_results_are_dropped(memory: Memory, session: Session) -> No
     await session.cache_tool("long", {}, "x", 4)
     await session.cache_tool("short", {}, "y", 1)
     for turn, left in [(0, 2), (1, 1), (3, 1), (4, 0)]:
-        assert await drop_ended(memory.store, session.key, turn) == left
+        assert (await drop_ended(memory.store, session.key, turn)).left == left
         assert len(await records(memory, session)) == left
 
 
@@ -590,14 +590,14 @@ async def test_a_result_used_while_ended_ones_are_dropped_stays(
         def __getattr__(self, name: str) -> Any:
             return getattr(memory.store, name)
 
-        async def scan(self, scope: Scope, kind: str) -> Any:
-            found = await memory.store.scan(scope, kind)
+        async def scan(self, scope: Scope, kind: str, **keys: Any) -> Any:
+            found = await memory.store.scan(scope, kind, **keys)
             assert await session.cached_tool("t", {}) == "x"
             return found
 
     await session.cache_tool("t", {}, "x", 2)
     await chat(session)
-    assert await drop_ended(cast(Store, Late()), session.key, 2) == 1
+    assert (await drop_ended(cast(Store, Late()), session.key, 2)).left == 1
     assert [tool.left for tool in await session.cached_tools()] == [2]
 
 
@@ -943,7 +943,7 @@ async def test_a_record_that_is_no_entry_is_passed_over(
     assert await live(memory, session, 1) == []
     assert await ask_weather(session, weather) == "Lima: 1 °C"
     assert await ask_weather(session, weather) == "Lima: 1 °C"
-    assert await drop_ended(memory.store, session.key, 1) == 1
+    assert (await drop_ended(memory.store, session.key, 1)).left == 1
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", "[" * 100_000])

@@ -1,11 +1,51 @@
-"""Caches of text that live as long as their process: `forget` empties all of them.
+"""Caches that live as long as their process: all are bounded, and `forget` empties those with text.
 
 Every cache whose keys or values hold text of messages, records or questions registers here.
 """
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Final, Generic, Protocol, TypeVar
 from weakref import ref
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class LeastRecent(Generic[K, V]):
+    """Up to `limit` values by their keys; the one that was used longest ago goes first.
+
+    Threads may share it without a lock: at worst an entry is missing for a moment, or one goes too
+    early. Its users work without an entry.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Begin empty."""
+        self._limit = limit
+        self._kept: dict[K, V] = {}
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self._kept)
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, which counts as used now."""
+        value = self._kept.pop(key, None)
+        if value is not None:
+            self._kept[key] = value
+        return value
+
+    def put(self, key: K, value: V) -> None:
+        """Keep a value."""
+        self._kept.pop(key, None)
+        self._kept[key] = value
+        with suppress(RuntimeError, StopIteration, KeyError):  # another thread did it
+            while len(self._kept) > self._limit:
+                del self._kept[next(iter(self._kept))]
+
+    def discard(self, key: K) -> None:
+        """Remove a key."""
+        self._kept.pop(key, None)
 
 
 class TextCache(Protocol):

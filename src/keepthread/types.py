@@ -19,9 +19,7 @@ SessionChange: TypeAlias = Literal["session_created", "session_updated", "sessio
 MessageChange: TypeAlias = Literal["messages_added", "messages_erased"]
 ChangeKind: TypeAlias = Literal[SessionChange, MessageChange, "fact_changed", "forgotten"]
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
-
 T = TypeVar("T")
-
 SessionKey = NewType("SessionKey", str)
 """Identifies one session for good: a session created again under a deleted id has another key."""
 
@@ -130,7 +128,6 @@ class SessionInfo:
     """False while a fork, import or copy is being written; such a session is not listed."""
     forgotten: bool = False
     """Whether it was forgotten as a whole: its tombstones are internal, and nothing shows it."""
-
     fence: str = ""
     """A random delimiter around quoted text in its contexts, chosen when it is created."""
     key: SessionKey = SessionKey("")
@@ -192,6 +189,8 @@ class Gathered(NamedTuple):
     sources: Sequence[Message] = ()
     """The messages that the followed records are made of, by position, each once."""
     fence: str = ""
+    more: Sequence[str] = ()
+    """Followed kinds that have more records than the limit."""
 
 
 class Hidden(NamedTuple):
@@ -228,6 +227,7 @@ class Selection(NamedTuple):
     """Owner, session id and position of each message that the shown facts come from."""
     made: Sequence[tuple[Message, Reference]] = ()
     """Messages that are not in the log as they are shown, and what they were made of."""
+    hidden: Sequence[Hidden] = ()
 
 
 class Summary(NamedTuple):

@@ -5,15 +5,26 @@ They are stored in one small record, so that both take constant time.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Final
 
+from keepthread.text_caches import LeastRecent
 from keepthread.types import JSON, Hidden, Message
 
 CLEARED = "cleared"
 REWOUND = "rewound"
 
 
-class HiddenRanges(NamedTuple):
+_KEPT: Final[LeastRecent[int, tuple[object, "HiddenRanges"]]] = LeastRecent(64)
+"""Ranges by the identity of what they were made from, which is kept with them."""
+_MANY: Final = 16
+"""Fewer ranges are made again at no cost."""
+
+
+@dataclass(frozen=True)
+class HiddenRanges:
     """The hidden ranges of a session, in order, none touching another's positions."""
 
     hidden: Sequence[Hidden] = ()
@@ -23,11 +34,30 @@ class HiddenRanges(NamedTuple):
     @classmethod
     def from_json(cls, value: Any) -> "HiddenRanges":
         """Return the hidden ranges of a record's value."""
-        spans = [(Hidden(*(span[name] for name in Hidden._fields)), span) for span in value]
-        return cls(
-            hidden=tuple(hidden for hidden, span in spans if not span.get("inner")),
-            inner=tuple(hidden for hidden, span in spans if span.get("inner")),
-        )
+        if known := _known(value):
+            return known
+        hidden = tuple([_hidden(span) for span in value if not span.get("inner")])
+        inner = tuple([_hidden(span) for span in value if span.get("inner")])
+        return _keep(value, _keep(hidden, cls(hidden, inner)))
+
+    @classmethod
+    def of(cls, hidden: Sequence[Hidden]) -> "HiddenRanges":
+        """Return ranges that are in order, as every context has them."""
+        return _known(hidden) or _keep(hidden, cls(hidden))
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [span.first for span in self.hidden]
+
+    @cached_property
+    def _messages(self) -> list[int]:
+        """Return how many messages are hidden before each range."""
+        return [*accumulate([s.last - s.first + 1 for s in self.hidden], initial=0)]
+
+    @cached_property
+    def _tokens(self) -> list[int]:
+        """Return how many tokens are hidden before each range."""
+        return [*accumulate([span.tokens for span in self.hidden], initial=0)]
 
     def to_json(self) -> JSON:
         """Return the value of a record."""
@@ -70,9 +100,13 @@ class HiddenRanges(NamedTuple):
     def until(self, seq: int) -> "HiddenRanges":
         """Return the ranges as they were for a log that ended at a position."""
         spans = [span for span in (*self.hidden, *self.inner) if span.last <= seq]
-        inner = [s for s in spans if any(_covers(other, s) for other in spans if other is not s)]
-        hidden = [span for span in spans if span not in inner]
-        return HiddenRanges(sorted(hidden, key=lambda span: span.first), inner)
+        hidden: list[Hidden] = []
+        inner: list[Hidden] = []
+        last = 0
+        for span in sorted(spans, key=lambda span: (span.first, -span.last)):
+            (inner if span.last <= last else hidden).append(span)
+            last = max(last, span.last)
+        return HiddenRanges(hidden, inner)
 
     def hides(self, seq: int) -> bool:
         """Return whether a position is hidden."""
@@ -94,8 +128,15 @@ class HiddenRanges(NamedTuple):
 
     def hidden_before(self, seq: int) -> tuple[int, int]:
         """Return how many messages and tokens are hidden before a position."""
-        spans = self.hidden[: bisect_right(self.hidden, seq, key=lambda span: span.first)]
-        return sum(s.last - s.first + 1 for s in spans), sum(s.tokens for s in spans)
+        index = bisect_right(self._firsts, seq)
+        return self._messages[index], self._tokens[index]
+
+    def within(self, first: int, last: int) -> Sequence[Hidden]:
+        """Return the ranges that share a position with another range."""
+        start = bisect_right(self._firsts, first)
+        if start and self.hidden[start - 1].last >= first:
+            start -= 1
+        return self.hidden[start : bisect_right(self._firsts, last)]
 
     def totals(self, messages: Sequence[Message]) -> list[int]:
         """Return the running totals of visible messages, hidden ones left out."""
@@ -104,12 +145,23 @@ class HiddenRanges(NamedTuple):
         return [message.total - self.hidden_before(message.seq)[1] for message in messages]
 
     def _before(self, seq: int) -> Hidden | None:
-        index = bisect_right(self.hidden, seq, key=lambda span: span.first)
+        index = bisect_right(self._firsts, seq)
         return self.hidden[index - 1] if index else None
 
 
-def _covers(outer: Hidden, inner: Hidden) -> bool:
-    return outer.first <= inner.first and inner.last <= outer.last
+def _hidden(span: Any) -> Hidden:
+    return Hidden(span["first"], span["last"], span["tokens"], span["reason"])
+
+
+def _known(made_from: object) -> HiddenRanges | None:
+    found = _KEPT.get(id(made_from))
+    return found[1] if found else None
+
+
+def _keep(made_from: Sequence[object], ranges: HiddenRanges) -> HiddenRanges:
+    if len(made_from) >= _MANY:
+        _KEPT.put(id(made_from), (made_from, ranges))
+    return ranges
 
 
 def opens_turn(message: Message) -> bool:

@@ -189,6 +189,24 @@ def _speaks(name: SectionName, material: Material) -> bool:
     return material.recalls if name == "recalled" else True
 
 
+MAX_FOLLOWED: Final = 100
+"""Pins, notes and cached results of a session that a context looks at: of each, those set last."""
+_BEYOND: Final = {
+    "pins": f"pins: only the {MAX_FOLLOWED} that were pinned last are looked at",
+    "notes": f"notes: only the {MAX_FOLLOWED} that were added last are looked at",
+    "tools": f"cached results: only the {MAX_FOLLOWED} that were used last are looked at",
+}
+
+
+def explain_beyond(
+    sections: Sequence[Section], beyond: Sequence[SectionName], account: WhyBuilder
+) -> None:
+    """Record that a session has more pins, notes or cached results than a context looks at."""
+    for section in sections:
+        if section.name in beyond:
+            account.add_range(0, 0, 0, 0, "", _BEYOND[section.name])
+
+
 def newest_that_fit(
     messages: Sequence[Message], room: int, account: WhyBuilder, *, section: str, reason: str
 ) -> list[Message]:

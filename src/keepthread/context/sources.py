@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from keepthread.context.hidden import CLEARED, REWOUND
+from keepthread.context.hidden import HiddenRanges
 from keepthread.context.ranges import Range, merged, without
 from keepthread.context.summary import COVERED, IN_SHORT
 from keepthread.context.trust import lowest, trust_in
@@ -48,10 +48,13 @@ def shown_by(selection: Selection, session: str) -> Shown:
 
 def sources(selection: Selection) -> list[Range]:
     """Return the ranges of positions that a context was made from, without hidden ones."""
-    summarized, hidden = (
-        [(c.first, c.last) for c in selection.choices if not c.section and c.reason in reasons]
-        for reasons in ((COVERED, IN_SHORT), (CLEARED, REWOUND))
-    )
+    summarized = [
+        (c.first, c.last)
+        for c in selection.choices
+        if not c.section and c.reason in (COVERED, IN_SHORT)
+    ]
+    ranges = HiddenRanges.of(selection.hidden)
+    hidden = [each[:2] for first, last in summarized for each in ranges.within(first, last)]
     shown = [(message.seq, message.seq) for message in selection.messages if message.seq]
     in_lines = [(c.first, c.last) for c in selection.choices if c.reason == IN_LINES]
     return merged([*without(summarized, hidden), *shown, *in_lines])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.context.facts import profile_that_fits
+from keepthread.context.hidden import HiddenRanges
 from keepthread.context.recall import recollect
 from keepthread.context.sections import (
     HYBRID,
@@ -22,6 +23,7 @@ from keepthread.context.sections import (
     Section,
     Shares,
     cached_that_fit,
+    explain_beyond,
     needs_of,
     newest_that_fit,
     oldest_that_fit,
@@ -310,6 +312,7 @@ class WindowPlan:
         layout.explain(window)
         self._explain_older(past, summary_section)
         layout.explain_late()
+        explain_beyond(self.rules.sections, material.beyond, account)
         account.add_hidden(material.hidden)
         return Selection(
             budget=self.budget,
@@ -319,6 +322,7 @@ class WindowPlan:
             choices=tuple(account.choices),
             facts=tuple(account.facts),
             made=tuple(account.made),
+            hidden=material.hidden,
         )
 
     def _anything_beside(self, recalled: Recalled) -> bool:
@@ -461,7 +465,7 @@ class WindowPlan:
 
     def _visible_upto(self, seq: int) -> int:
         """Return how many visible messages there are up to a position, the newest left out."""
-        hidden = sum(s.last - s.first + 1 for s in self.material.hidden if s.last <= seq)
+        hidden, _ = HiddenRanges.of(self.material.hidden).hidden_before(seq)
         newest = self.material.newest_user
         apart = newest.seq if newest else self.material.passed
         return seq - hidden - (0 < apart <= seq)

@@ -3,10 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from keepthread.context.hidden import HiddenRanges
 from keepthread.context.ranges import merged, written
 from keepthread.protocols import KnownFact
 from keepthread.references import FactReference, Reference
 from keepthread.types import Choice, Hidden, Message, Selection
+
+_HIDDEN: Final = 100
+"""Hidden ranges that are listed one by one, the newest."""
 
 
 class WhyBuilder:
@@ -41,8 +45,14 @@ class WhyBuilder:
         self.choices.append(Choice(first, last, messages, tokens, section, reason))
 
     def add_hidden(self, hidden: Sequence[Hidden]) -> None:
-        """Record the hidden ranges of the session."""
-        for span in hidden:
+        """Record the hidden ranges of the session; of many, the older ones on one line."""
+        first = max(0, len(hidden) - _HIDDEN)
+        if first:
+            before = HiddenRanges.of(hidden)
+            messages, tokens = before.hidden_before(hidden[first - 1].last)
+            reason = f"cleared or rewound, in {first:,} ranges"
+            self.add_range(hidden[0].first, hidden[first - 1].last, messages, tokens, "", reason)
+        for span in hidden[first:]:
             count = span.last - span.first + 1
             self.add_range(span.first, span.last, count, span.tokens, "", span.reason)
 

@@ -15,7 +15,6 @@ from keepthread.errors import InvalidInput, KeepthreadError
 from keepthread.memory import debug_log
 from keepthread.memory.blobs.large_texts import LargeTexts
 from keepthread.memory.blobs.repository import BlobRepository
-from keepthread.memory.facts.profile import known_of
 from keepthread.memory.history import (
     MOST_SYSTEM_MESSAGES,
     current_turn,
@@ -43,7 +42,7 @@ from keepthread.protocols import (
     TokenCounter,
 )
 from keepthread.stores.codec import encode
-from keepthread.stores.kinds import COSTS, FACT
+from keepthread.stores.kinds import COSTS
 from keepthread.stores.validation import check_count, check_message
 from keepthread.types import JSON, Message, Scope, Selection, SessionKey
 
@@ -296,18 +295,18 @@ class Conversation(NamedTuple):
     async def _facts(self, material: Material) -> Sequence[KnownFact]:
         """Return the facts about the owner, or about the person who asks, and the agent's own.
 
-        That an owner has no facts is cached for some seconds; facts are read each time.
+        That an owner has no facts is cached for some seconds. Other facts are kept, and the store
+        is asked each time which of them changed.
         """
-        if self.no_facts.contains(self.facts_owner):
+        owner = self.facts_owner
+        if self.no_facts.contains(owner):
             return ()
-        records = await self.store.scan(Scope(owner=self.facts_owner), FACT)
-        if not records:
-            self.no_facts.add(self.facts_owner)
+        index = await self.runtime.fact_cache.load(self.store, owner, self.runtime.clock())
+        if not index:
+            self.no_facts.add(owner)
             return ()
         agents = [*([""] if self.knows else []), *([self.agent] if self.agent else [])]
-        found = known_of(records, asked_of(material), now=self.runtime.clock(), agents=agents)
-        versions = {record.key: record.version for record in records}
-        return [fact._replace(version=versions[fact.key]) for fact in found]
+        return index.known(asked_of(material), agents)
 
     async def _recall(self, material: Material, request: RecallRequest) -> Recalled:
         """Return messages related to the question that the window does not show."""

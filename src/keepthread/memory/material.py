@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from keepthread.context.hidden import HiddenRanges
 from keepthread.context.ids import derived_id
 from keepthread.context.quoting import quoted
 from keepthread.context.rendering import is_quoted
+from keepthread.context.sections import MAX_FOLLOWED
 from keepthread.context.tool_results import TOOL, cached_results
 from keepthread.context.trust import has_ended
 from keepthread.protocols import CachedResult, History, Material, Store, TokenCounter, WindowStart
@@ -29,6 +30,11 @@ from keepthread.types import (
 )
 
 _FOLLOWED: Final = (SYSTEM, PIN, NOTE, TOOL)
+_SECTIONS: Final[dict[str, Literal["pins", "notes", "tools"]]] = {
+    PIN: "pins",
+    NOTE: "notes",
+    TOOL: "tools",
+}
 LEAST: Final = 12
 """Newest messages that are read whatever their size: the newest block may have to be cut."""
 _PAGE: Final = 200
@@ -53,7 +59,12 @@ async def gather(
     leaves that message out; `recalls` says whether the store can search.
     """
     found = await store.gather(
-        session, tokens=tokens, min_messages=LEAST, kinds=(MARKS,), follow=_FOLLOWED
+        session,
+        tokens=tokens,
+        min_messages=LEAST,
+        kinds=(MARKS,),
+        follow=_FOLLOWED,
+        follow_limit=MAX_FOLLOWED,
     )
     marks = await _with_own(store, session, marks_of(found.records), user_seq)
     messages: Sequence[Message] = found.messages
@@ -84,6 +95,7 @@ async def gather(
         passed=passed,
         notes=[_counted(n, counter) for n in records.named_by(NOTE) if not has_ended(n, turn)],
         tool_results=records.cached(turn, author, counter),
+        beyond=[_SECTIONS[kind] for kind in found.more if kind in _SECTIONS],
         fence=found.fence or derived_id("fence", session)[:12],
         recalls=recalls,
     )
@@ -97,7 +109,7 @@ async def gather_older(
 
     One of them may be the message that is to be left out, so `least` is at least 2.
     """
-    marks = HiddenRanges(material.hidden)
+    marks = HiddenRanges.of(material.hidden)
     before = material.messages[0].seq
     read = await _read_back(
         store, session, marks, before, tokens=tokens, min_messages=min_messages, limit=_PAGE
@@ -377,13 +389,9 @@ def _made_since(head: int, newest: Sequence[Record]) -> int:
 
 def _touched(spans: Sequence[Span], hidden: Sequence[Hidden]) -> int:
     """Return the first hidden position that a summary covers, or 0."""
-    touched = [
-        max(span.first, each.first)
-        for span in spans
-        for each in hidden
-        if span.first <= each.last and each.first <= span.last
-    ]
-    return min(touched, default=0)
+    ranges = HiddenRanges.of(hidden)
+    touched = [(span.first, ranges.within(span.first, span.last)[:1]) for span in spans]
+    return min([max(first, each.first) for first, found in touched for each in found], default=0)
 
 
 def summary_of(record: Record) -> Summary:
@@ -416,7 +424,7 @@ async def _gap(
     read = [m for m in material.messages if after < m.seq < first][-_MOST_GAP:]
     upto = read[0].seq if read else first
     left = budget - sum(m.tokens for m in read)
-    marks = HiddenRanges(hidden=material.hidden)
+    marks = HiddenRanges.of(material.hidden)
     while left > 0 and len(read) < _MOST_GAP:
         span = marks.visible_before(upto)
         if span is None or span[1] <= after:

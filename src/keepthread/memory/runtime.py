@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from keepthread.context.blocks import is_answer
 from keepthread.errors import KeepthreadError, SessionGone, StoreClosed
 from keepthread.event_loops import LOOK
+from keepthread.memory.facts.profile import FactCache
 from keepthread.memory.summaries import Compactor
 from keepthread.memory.tool_cache import drop_ended
 from keepthread.memory.tracing import Spans
 from keepthread.protocols import Store
 from keepthread.stores.leases import SECONDS, Leases, Locks
+from keepthread.text_caches import LeastRecent
 from keepthread.types import Message, SessionKey
 
 if TYPE_CHECKING:
@@ -237,6 +239,7 @@ class Runtime:
         """Begin with no lock held and no work."""
         self.locks = Locks()
         self.background = Background()
+        self.fact_cache = FactCache()
         self.spans = spans or Spans()
         self.clock = clock
         self.monotonic = monotonic
@@ -277,6 +280,8 @@ class Maintenance:
         self.extractor = extractor
         self.without_tools: set[SessionKey] = set()
         """Sessions known to have no cached tool results."""
+        self._dropping: LeastRecent[SessionKey, str] = LeastRecent(_MOST_KNOWN)
+        """Where to continue to look for results that ended, in sessions with many."""
 
     def after(self, session: SessionKey, turn: int) -> None:
         """Start what is due after a turn was closed, in the background."""
@@ -306,7 +311,16 @@ class Maintenance:
         self.without_tools.discard(session)
 
     async def _let_go(self, session: SessionKey, turn: int) -> None:
-        if session in self.without_tools or await drop_ended(self.store, session, turn):
+        """Remove cached tool results that ended; of many, some after each turn."""
+        if session in self.without_tools:
+            return
+        start = self._dropping.get(session)
+        found = await drop_ended(self.store, session, turn, start)
+        if found.before is not None:
+            self._dropping.put(session, found.before)
+            return
+        self._dropping.discard(session)
+        if found.left or start is not None:
             return
         if len(self.without_tools) >= _MOST_KNOWN:
             self.without_tools.clear()

@@ -175,7 +175,11 @@ class Services:
         )
 
         return FactRepository(
-            self.store, owner, clock=self.options.clock, learned=self.no_facts.discard
+            self.store,
+            owner,
+            clock=self.options.clock,
+            learned=self.no_facts.discard,
+            cache=self.runtime.fact_cache,
         )
 
     def facts(self, owner: str) -> "Facts":

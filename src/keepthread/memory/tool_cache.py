@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from keepthread.context.hidden import HiddenRanges
 from keepthread.context.tool_results import TOOL, CacheEntry
@@ -303,10 +303,25 @@ def _parsed(arguments: str) -> Mapping[str, JSON]:
     return cast(dict[str, JSON], value) if isinstance(value, dict) else {}
 
 
-async def drop_ended(store: Store, session: SessionKey, turn: int) -> int:
-    """Remove a session's entries that ended with a turn; return how many are left."""
+_PAGE: Final = 100
+
+
+class Dropping(NamedTuple):
+    """The result of looking at some of a session's entries."""
+
+    left: int
+    """How many of them are still valid."""
+    before: str | None
+    """The key to continue before; None after the first entry."""
+
+
+async def drop_ended(
+    store: Store, session: SessionKey, turn: int, before: str | None = None
+) -> Dropping:
+    """Remove entries of a session that ended with a turn, from the last hundred before a key."""
     scope, left = Scope(session=session), 0
-    for record in await store.scan(scope, TOOL):
+    found = await store.scan(scope, TOOL, before=before, limit=_PAGE)
+    for record in found:
         entry = CacheEntry.of(record)
         if entry and entry.last > turn:
             left += 1
@@ -315,4 +330,4 @@ async def drop_ended(store: Store, session: SessionKey, turn: int) -> int:
             await store.drop(scope, TOOL, record.key, version=record.version)
         except Stale:  # it was used in the meantime
             left += 1
-    return left
+    return Dropping(left, found[0].key if len(found) == _PAGE else None)

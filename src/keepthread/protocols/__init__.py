@@ -8,6 +8,7 @@ from keepthread.protocols.store import Progress as Progress
 from keepthread.protocols.store import Searchable as Searchable
 from keepthread.protocols.store import Store as Store
 from keepthread.protocols.store import TokenCounter as TokenCounter
+from keepthread.protocols.store import Updates as Updates
 from keepthread.types import (
     JSON,
     Digest,
@@ -130,6 +131,8 @@ class Material(NamedTuple):
     """The program's notes that are still valid, oldest first."""
     tool_results: Sequence[CachedResult] = ()
     """Cached tool results, oldest first."""
+    beyond: Sequence[Literal["pins", "notes", "tools"]] = ()
+    """Of which there are more than are looked at here: the latest 100 of each."""
     fence: str = ""
     """The random delimiter around quoted text; no stored text contains it."""
     past: History = History()

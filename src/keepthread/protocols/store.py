@@ -1,7 +1,7 @@
 """The protocols of a store: the log, the records, and the search in them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from keepthread.types import (
     JSON,
@@ -28,6 +28,18 @@ from keepthread.types import (
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called from time to time, in another thread, with the number of finished and of all items."""
+
+
+class Updates(NamedTuple):
+    """Records of one kind that changed after a number, and the number of the last change."""
+
+    number: int
+    """Names this state: pass it as `since` to read what changes after it."""
+    whole: bool
+    """Whether `records` are all there are; otherwise they are those that changed."""
+    records: Sequence[Record]
+    dropped: Sequence[str] = ()
+    """Keys of records that were dropped."""
 
 
 class TokenCounter(Protocol):
@@ -193,12 +205,15 @@ class Store(Protocol):
         min_messages: int = 0,
         kinds: Sequence[str] = (),
         follow: Sequence[str] = (),
+        follow_limit: int | None = None,
     ) -> Gathered:
         """Return the material of a context, read at one moment: prompt, tail, records by kind.
 
         `follow` names more kinds; the messages of this session that their records are made of are
-        returned too, so such records should be made of few messages. Raises `Damaged` if the
-        session's metadata is damaged, because its system prompt is unknown then.
+        returned too, so such records should be made of few messages. With `follow_limit`, no more
+        records of each followed kind are read than that, those that were put last; `more` names
+        the kinds that have more. Raises `Damaged` if the session's metadata is damaged, because
+        its system prompt is unknown then.
         """
         ...
 
@@ -272,6 +287,15 @@ class Store(Protocol):
         For one kind, `after` and `before` limit the keys (both exclusive, compared by code point);
         `limit` returns the last ones and reads no more than that. Of all kinds, `without` leaves
         one out, and does not read it.
+        """
+        ...
+
+    async def updates(self, scope: Scope, kind: str, *, since: int = 0) -> Updates:
+        """Return the records of an owner or of the tenant that changed after a number.
+
+        For kinds whose changes the feed announces: facts and receipts. It reads one small row if
+        nothing changed, and about as much as changed otherwise; after many changes, or for an
+        unknown number, it returns all records. The number of the last change is written with it.
         """
         ...
 

@@ -7,7 +7,7 @@ names the tenant; a backend only stores and reads. `Store` says what each method
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
 from keepthread.stores.records import Condition, Keys, Update
 from keepthread.stores.rows import PreparedMessage
 from keepthread.types import (
@@ -71,6 +71,7 @@ class Gather(NamedTuple):
     min_messages: int
     kinds: Sequence[str]
     follow: Sequence[str]
+    follow_limit: int
 
 
 class Feed(NamedTuple):
@@ -159,6 +160,7 @@ class Backend(Protocol):
     async def scan(
         self, tenant: str, scope: Scope, kind: str | None, keys: Keys, /
     ) -> list[Record]: ...
+    async def updates(self, tenant: str, scope: Scope, kind: str, since: int, /) -> Updates: ...
     async def owners(self, tenant: str, /) -> list[str]: ...
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None, /

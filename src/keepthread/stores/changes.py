@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from keepthread.errors import CursorExpired
 from keepthread.stores.kinds import FACT, FOLD, MARKS, NOTE, PIN, RECEIPT, SYSTEM
@@ -34,6 +34,37 @@ def change_of_record(scope: Scope, kind: str) -> int | None:
     if scope.session:
         return UPDATED if kind in _OF_SESSION else None
     return _OF_OWNER.get(kind)
+
+
+RECENT: Final = 32
+"""Changed keys that are kept with the number of a list of records."""
+
+
+class RecordChanges(NamedTuple):
+    """The last changes of an owner's records of one kind, each with its number, latest last.
+
+    A reader that has kept the records of a number reads again what changed after it. So the change
+    is added in the transaction that makes it.
+    """
+
+    recent: Sequence[tuple[int, str]] = ()
+
+    @property
+    def number(self) -> int:
+        """Return the number of the last change; 0 if there was none."""
+        return self.recent[-1][0] if self.recent else 0
+
+    def add(self, key: str) -> "RecordChanges":
+        """Return the changes after one more; numbers never return."""
+        number = max(self.number + 1, microseconds())
+        return RecordChanges([*self.recent[1 - RECENT :], (number, key)])
+
+    def since(self, number: int) -> list[str] | None:
+        """Return the keys that changed after a number; None if that is not known."""
+        for place, (known, _) in enumerate(self.recent):
+            if known == number:
+                return list(dict.fromkeys(key for _, key in self.recent[place + 1 :]))
+        return None
 
 
 def change_of(

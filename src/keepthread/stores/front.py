@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Final, Generic, Self, TypeVar
 
 from keepthread.errors import InvalidInput, NotFound, SessionExists, SessionGone, Stale
-from keepthread.protocols import Progress, Searchable, Store, TokenCounter
+from keepthread.protocols import Progress, Searchable, Store, TokenCounter, Updates
 from keepthread.stores.backend import Append, Backend, Feed, Gather, Put, Tail
+from keepthread.stores.changes import change_of_record
 from keepthread.stores.codec import new_id
 from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.listing import SessionListing
@@ -178,11 +179,13 @@ class Front(Generic[B]):
         min_messages: int = 0,
         kinds: Sequence[str] = (),
         follow: Sequence[str] = (),
+        follow_limit: int | None = None,
     ) -> Gathered:
-        check_positions(tokens=tokens, min_messages=min_messages)
+        check_positions(tokens=tokens, min_messages=min_messages, follow_limit=follow_limit)
         for kind in (*kinds, *follow):
             check_id(kind, "kind")
-        wanted = Gather(tokens, min_messages, kinds, follow)
+        limit = MAX_COUNT if follow_limit is None else follow_limit
+        wanted = Gather(tokens, min_messages, kinds, follow, limit)
         return await self.backend.gather(self._tenant, session, wanted)
 
     async def read(
@@ -243,6 +246,12 @@ class Front(Generic[B]):
     ) -> list[Record]:
         keys = check_keys(kind, after, before, limit, without)
         return await self.backend.scan(self._tenant, check_scope(scope), kind, keys)
+
+    async def updates(self, scope: Scope, kind: str, *, since: int = 0) -> Updates:
+        check_id(kind, "kind")
+        if check_scope(scope).session or change_of_record(scope, kind) is None:
+            raise InvalidInput(f"changes of {kind!r} are not numbered here; scan them instead")
+        return await self.backend.updates(self._tenant, scope, kind, check_count(since, "since"))
 
     async def owners(self) -> list[str]:
         return await self.backend.owners(self._tenant)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
 
 from keepthread.errors import (
     Conflict,
@@ -19,12 +18,12 @@ from keepthread.errors import (
     Stale,
     StoreClosed,
 )
-from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.changes import ADDED, CREATED, DELETED, ERASED, UPDATED, change_of_record
 from keepthread.stores.codec import PackedId, Row, new_id, pack_id, unpack_id
 from keepthread.stores.front import Front
-from keepthread.stores.ram_changes import RamChanges
+from keepthread.stores.ram_changes import KeptRecord, KeptRecords, RamChanges, newest_of
 from keepthread.stores.ram_log import RamLog
 from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
 from keepthread.stores.records import (
@@ -70,18 +69,6 @@ from keepthread.types import (
 )
 
 
-class _Kept(NamedTuple):
-    """A record as bytes, so that no caller can change the stored value."""
-
-    value: bytes
-    version: int
-    made_of: bytes | None
-
-
-_Records: TypeAlias = dict[tuple[str, str], _Kept]
-"""Records by kind and key."""
-
-
 class RamBackend:
     """Sessions and records in dictionaries, shared by all tenants."""
 
@@ -94,7 +81,7 @@ class RamBackend:
         self.index = RamIndex()
         self.feed = RamChanges()
         self._keys: dict[tuple[str, str, str], SessionKey] = {}
-        self._by_scope: dict[tuple[str, Scope], _Records] = {}
+        self._by_scope: dict[tuple[str, Scope], KeptRecords] = {}
         self._numbers = itertools.count(1)
         self._closed = False
 
@@ -260,11 +247,14 @@ class RamBackend:
 
     @exclusive
     async def gather(self, tenant: str, session: SessionKey, wanted: Gather) -> Gathered:
-        tokens, min_messages, kinds, follow = wanted
+        tokens, min_messages, kinds, follow, limit = wanted
         info = self._thread(tenant, session).described()
         scope = Scope(session=session)
         records = [r for kind in kinds for r in await self.scan(tenant, scope, kind, ALL_KEYS)]
-        followed = [r for kind in follow for r in await self.scan(tenant, scope, kind, ALL_KEYS)]
+        kept = self._records_of(tenant, scope)
+        newest = {kind: newest_of(kept, kind, limit) for kind in follow}
+        places = [place for found, _ in newest.values() for place in found]
+        followed = [decode_record(scope, *place, *kept[place]) for place in places]
         spans = [s for r in followed for s in r.made_of if s.session == session]
         seqs = [q for s in spans for q in range(s.first, min(s.last, info.messages) + 1)]
         return Gathered(
@@ -275,6 +265,7 @@ class RamBackend:
             ),
             records=records + followed,
             sources=await self.find(tenant, session, (), seqs),
+            more=[kind for kind, (_, is_cut) in newest.items() if is_cut],
         )
 
     @exclusive
@@ -332,7 +323,7 @@ class RamBackend:
         _compare(records, record.kind, record.key, record.version)
         for session, epoch in record.epochs.items():
             check_epoch(self._thread(tenant, session).info.epoch, epoch)
-        kept = _Kept(record.value, next(self._numbers), record.made_of)
+        kept = KeptRecord(record.value, next(self._numbers), record.made_of)
         records[record.kind, record.key] = kept
         self._note_record(tenant, scope, record.kind, record.key)
         return kept.version
@@ -354,6 +345,16 @@ class RamBackend:
         )
         last = places[max(0, len(places) - keys.limit) :]
         return [decode_record(scope, *place, *records[place]) for place in last]
+
+    @exclusive
+    async def updates(self, tenant: str, scope: Scope, kind: str, since: int) -> Updates:
+        known = self.feed.of_records(tenant, scope.owner, kind)
+        keys = known.since(since)
+        if keys is None:
+            return Updates(known.number, True, await self.scan(tenant, scope, kind, ALL_KEYS))
+        found = [await self.get(tenant, scope, kind, key) for key in keys]
+        dropped = [key for key, record in zip(keys, found, strict=True) if record is None]
+        return Updates(known.number, False, [record for record in found if record], dropped)
 
     @exclusive
     async def owners(self, tenant: str) -> list[str]:
@@ -391,7 +392,7 @@ class RamBackend:
         if scope.session:
             self._note(self._thread(tenant, scope.session), change)
         else:
-            self.feed.note(tenant, change, scope.owner, ids=(key,))
+            self.feed.note_record(tenant, scope, change, kind, key)
 
     # --- integrity ---
 
@@ -460,14 +461,14 @@ class RamBackend:
             raise SessionGone("the session was deleted")
         return thread
 
-    def _records_of(self, tenant: str, scope: Scope) -> _Records:
+    def _records_of(self, tenant: str, scope: Scope) -> KeptRecords:
         self._check_open()
         if scope.session:
             self._thread(tenant, scope.session)
         return self._by_scope.setdefault((tenant, scope), {})
 
 
-def _compare(records: _Records, kind: str, key: str, version: int | None) -> None:
+def _compare(records: KeptRecords, kind: str, key: str, version: int | None) -> None:
     kept = records.get((kind, key))
     check_version(kept.version if kept else 0, version)
 

@@ -1,15 +1,40 @@
-"""The feed of changes in memory, for `RamStore`."""
+"""The feed of changes in memory, and records as they are kept there, for `RamStore`."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from keepthread.stores.backend import Feed, FeedPage
-from keepthread.stores.changes import KEPT, change_of, check_trimmed, microseconds
+from keepthread.stores.changes import (
+    KEPT,
+    RecordChanges,
+    change_of,
+    check_trimmed,
+    microseconds,
+)
 from keepthread.stores.cursors import check_position
-from keepthread.types import Change, SessionInfo, SessionKey
+from keepthread.types import Change, Scope, SessionInfo, SessionKey
 
 _TRIM_EVERY: Final = 64
+
+
+class KeptRecord(NamedTuple):
+    """A record as bytes, so that no caller can change the stored value."""
+
+    value: bytes
+    version: int
+    made_of: bytes | None
+
+
+KeptRecords: TypeAlias = dict[tuple[str, str], KeptRecord]
+"""Records by kind and key."""
+
+
+def newest_of(records: KeptRecords, kind: str, limit: int) -> tuple[list[tuple[str, str]], bool]:
+    """Return the records of a kind that were put last, by key, and whether there are more."""
+    places = [place for place in records if place[0] == kind]
+    places.sort(key=lambda place: records[place].version, reverse=True)
+    return sorted(places[:limit]), len(places) > limit
 
 
 class _Changes:
@@ -36,6 +61,7 @@ class RamChanges:
     def __init__(self) -> None:
         """Start empty."""
         self._feeds: dict[tuple[str, str | None], _Changes] = {}
+        self._of_records: dict[tuple[str, str, str], RecordChanges] = {}
         self._last = 0
 
     def note(
@@ -53,10 +79,22 @@ class RamChanges:
         for whose in (owner, None):
             self._feeds.setdefault((tenant, whose), _Changes()).add(number, change)
 
+    def note_record(self, tenant: str, scope: Scope, change: int, kind: str, key: str) -> None:
+        """Add the change of a record of an owner or of the tenant."""
+        self.note(tenant, change, scope.owner, ids=(key,))
+        place = (tenant, scope.owner, kind)
+        self._of_records[place] = self.of_records(*place).add(key)
+
+    def of_records(self, tenant: str, owner: str, kind: str) -> RecordChanges:
+        """Return the last changes of the records of an owner or of the tenant."""
+        return self._of_records.get((tenant, owner, kind)) or RecordChanges()
+
     def drop(self, tenant: str) -> None:
         """Delete the feeds of a tenant."""
         for place in [place for place in self._feeds if place[0] == tenant]:
             del self._feeds[place]
+        for known in [known for known in self._of_records if known[0] == tenant]:
+            del self._of_records[known]
 
     def read(self, tenant: str, wanted: Feed) -> FeedPage:
         """Return the changes after a position."""

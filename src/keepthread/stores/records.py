@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.ids import derived_id
@@ -10,6 +11,7 @@ from keepthread.errors import Damaged, InvalidInput, SessionGone, Stale
 from keepthread.recall.chunks import ASSISTANT
 from keepthread.recall.positions import length_of, span
 from keepthread.stores.codec import ROLES, dumps, loads
+from keepthread.stores.kinds import MARKS
 from keepthread.stores.validation import (
     MAX_COUNT,
     check_count,
@@ -320,6 +322,14 @@ def touches(spans: Sequence[Span], session: SessionKey, seqs: Sequence[int]) -> 
     )
 
 
+_LONG: Final = 4096
+
+
+@lru_cache(maxsize=32)  # every context reads the hidden ranges of its session
+def _marks(value: bytes) -> JSON:
+    return loads(value)
+
+
 def decode_record(
     scope: Scope, kind: str, key: str, value: bytes, version: int, made_of: bytes | None
 ) -> Record:
@@ -328,7 +338,7 @@ def decode_record(
         scope=scope,
         kind=kind,
         key=key,
-        value=loads(value),
+        value=_marks(value) if kind == MARKS and len(value) > _LONG else loads(value),
         version=version,
         made_of=decode_spans(made_of),
     )

@@ -26,6 +26,7 @@ from keepthread.protocols import Store
 from keepthread.testing import ManualClock
 from keepthread.testing.hostile import CASES, try_hostile
 from keepthread.types import (
+    JSON,
     Attachment,
     Change,
     ForkPoint,
@@ -867,6 +868,29 @@ class StoreContract:
         assert list((await store.gather(key, tokens=0, kinds=["pin"])).sources) == []
 
     @on_store
+    async def test_of_followed_records_those_put_last_are_gathered(self, store: Store) -> None:
+        key = await new_session(store)
+        await store.append(key, [user(f"{n}") for n in range(1, 8)])
+        scope = Scope(session=key)
+        for n in (5, 1, 4, 2, 3):
+            await store.put(scope, "pin", f"{n}", n, made_of=[span(key, n)])
+        await store.put(scope, "note", "6", 6, made_of=[span(key, 6)])
+        await store.put(scope, "pin", "5", 5, made_of=[span(key, 5)])  # now the last one
+        await store.drop(scope, "pin", "2")
+        found = await store.gather(key, tokens=0, follow=["pin", "note"], follow_limit=2)
+        assert [record.value for record in found.records] == [3, 5, 6]
+        assert said(list(found.sources)) == list("356")
+        assert list(found.more) == ["pin"]
+        await store.erase(key, [3])
+        found = await store.gather(key, tokens=0, follow=["note", "pin"], follow_limit=2)
+        assert [record.value for record in found.records] == [6, 4, 5]
+        assert list(found.more) == ["pin"]
+        found = await store.gather(key, tokens=0, follow=["pin"], follow_limit=3)
+        assert ([record.value for record in found.records], list(found.more)) == ([1, 4, 5], [])
+        found = await store.gather(key, tokens=0, follow=["pin"], follow_limit=0)
+        assert (list(found.records), list(found.sources), list(found.more)) == ([], [], ["pin"])
+
+    @on_store
     async def test_a_damaged_source_is_gathered_as_it_is(self, store: Store) -> None:
         one, two = await new_session(store, "one"), await new_session(store, "two")
         await store.append(one, [user("a"), user("b")])
@@ -1164,6 +1188,60 @@ class StoreContract:
         assert await store.scan(scope) == []
 
     @on_store
+    async def test_a_reader_learns_which_records_changed(self, store: Store) -> None:
+        ann, ben = Scope(owner="ann"), Scope(owner="ben")
+        kept: dict[str, JSON] = {}
+        number = 0
+
+        async def refresh() -> bool:
+            nonlocal number
+            found = await store.updates(ann, "fact", since=number)
+            if found.whole:
+                kept.clear()
+            kept.update({record.key: record.value for record in found.records})
+            for key in found.dropped:
+                del kept[key]
+            changed, number = found.number != number, found.number
+            assert kept == {record.key: record.value for record in await store.scan(ann, "fact")}
+            return changed
+
+        await refresh()
+        await store.put(ann, "fact", "a", 1)
+        await store.put(ann, "fact", "b", 2)
+        assert await refresh()
+        same = await store.updates(ann, "fact", since=number)
+        assert (same.number, same.whole, [*same.records, *same.dropped]) == (number, False, [])
+        for change in (
+            store.put(ann, "fact", "a", 3),
+            store.put(ann, "fact", "c", 4),
+            store.drop(ann, "fact", "b"),
+        ):
+            await change
+            assert await refresh()
+        await store.put(ann, "fact", "a", 5)
+        await store.drop(ann, "fact", "c")
+        await store.put(ann, "fact", "c", 6)
+        assert await refresh()
+        for n in range(40):
+            await store.put(ann, "fact", f"{n}", n)
+        assert await refresh()
+        with refused(Stale):
+            await store.put(ann, "fact", "a", 7, version=1)
+        assert not await store.drop(ann, "fact", "nobody")
+        await store.put(ben, "fact", "a", 8)
+        await store.put(Scope(), "receipt", "a", 9)
+        assert not await refresh()
+        assert kept["a"] == 5
+        assert [r.value for r in (await store.updates(ben, "fact")).records] == [8]
+        assert [r.value for r in (await store.updates(Scope(), "receipt")).records] == [9]
+        unknown = await store.updates(ann, "fact", since=number - 1)
+        assert unknown.whole
+        assert len(unknown.records) == len(kept)
+        for scope, kind in ((ann, "blob"), (Scope(session=await new_session(store)), "fact")):
+            with refused(InvalidInput):
+                await store.updates(scope, kind)
+
+    @on_store
     async def test_owners_are_those_who_have_something_on_their_shelf(self, store: Store) -> None:
         key = await new_session(store, owner="cay")
         await store.put(Scope(session=key), "pin", "1", 1)
@@ -1252,6 +1330,9 @@ class StoreContract:
         assert await other.get_session("s") is None
         assert await other.list_sessions() == []
         assert await other.scan(Scope(owner="ana")) == []
+        number = (await store.updates(Scope(owner="ana"), "fact")).number
+        theirs = await other.updates(Scope(owner="ana"), "fact", since=number)
+        assert (theirs.whole, list(theirs.records)) == (True, [])
         assert await other.get(Scope(), "setting", "1") is None
         assert not await other.drop(Scope(), "setting", "1")
         for call in (

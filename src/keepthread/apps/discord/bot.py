@@ -35,6 +35,7 @@ from keepthread.context.quoting import sendable
 from keepthread.errors import InvalidInput, KeepthreadError, Unavailable
 
 _MOST_DIRECT: Final = 100
+_MOST_CHANNELS: Final = 10_000
 _LEAVING: Final = 1.0
 """Seconds to wait for the end of a socket that nobody uses any more."""
 _LONGEST_KEY: Final = 100
@@ -205,10 +206,13 @@ class DiscordBot(discord.Client):
         verdict = self._rules.verdict(heard)
         if verdict is None:
             return
-        self._newest[heard.channel] = max(heard.id, self._newest.get(heard.channel, 0))
+        self._newest[heard.channel] = max(heard.id, self._newest.pop(heard.channel, 0))
         if heard.guild is None:
             self._direct.pop(heard.channel, None)  # the latest are last
             self._direct[heard.channel] = message.channel
+        for known, most in ((self._direct, _MOST_DIRECT), (self._newest, _MOST_CHANNELS)):
+            if len(known) > most:
+                del known[next(iter(known))]
         dealing = partial(self._talks.keep, heard)
         if verdict == "answer":
             dealing = partial(self._answer, message, heard)
@@ -243,8 +247,8 @@ class DiscordBot(discord.Client):
                 allowed = self._rules.allow(guild.id, channel.id, parent)
                 if allowed and isinstance(channel, discord.abc.Messageable):
                     yield channel.id, channel, channel.last_message_id or 0
-        for id in list(self._direct)[-_MOST_DIRECT:]:
-            yield id, self._direct[id], None
+        for id, direct in self._direct.items():
+            yield id, direct, None
 
     # --- answering ---
 

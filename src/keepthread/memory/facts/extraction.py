@@ -268,9 +268,9 @@ class Extractor:
     ) -> int:
         """Note the facts that are new; an answer that repeats a fact does not make it new."""
         repository = self.repository(session.owner)
-        known = {
-            (slot_of(f), said(f)) for f in await repository.facts() if f.state != "quarantined"
-        }
+        index = await repository.index()
+        slots = [index.slot(slot_of(fact))[1] for fact, _, _ in found]
+        known = {(slot_of(f), said(f)) for slot in slots for f in slot if f.state != "quarantined"}
         noted = 0
         by = f"model:{self.extraction.model.name}"
         for fact, source, group in found:

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from keepthread.context.trust import lowest
 from keepthread.errors import InvalidInput, Stale
 from keepthread.memory.facts import documents, markdown
 from keepthread.memory.facts.extraction import Extractor, costs
-from keepthread.memory.facts.profile import bearing
 from keepthread.memory.facts.records import checked
 from keepthread.memory.facts.repository import FactRepository
-from keepthread.memory.facts.resolution import in_order, order_of, resolve, said, slot_of
+from keepthread.memory.facts.resolution import in_order, order_of, said, slot_of
 from keepthread.memory.facts.types import OWNER, Extracted, Fact, Found, Loaded, Noted, Wording
-from keepthread.stores.cursors import decode_cursor, encode_cursor
+from keepthread.stores.cursors import check_position, decode_cursor, encode_cursor
 from keepthread.stores.validation import check_count, check_text, check_time, seconds_of, show
 from keepthread.types import JSON, Message, Origin, Page
 
@@ -114,19 +113,15 @@ class Facts:
     async def _write(self, fact: Noted) -> Fact:
         """Note what no message states, unless it already holds or waits."""
         fact = checked(fact, self.owner)
-        noted = await self._repository.noted()
+        noted, facts = (await self._repository.index()).slot(slot_of(fact))
         timed = fact.since is not None or fact.until is not None
-        for known in resolve(noted, fact.at):
-            alike = (slot_of(known), known.text, known.value) == (
-                slot_of(fact),
-                fact.text,
-                fact.value,
-            )
+        for known in facts:
+            alike = (known.text, known.value) == (fact.text, fact.value)
             certain = known.state == "live" and known.trust != "assistant"
             repeated = fact.by == "model" and known.state in _CURRENT
             if alike and not timed and (certain or repeated):
                 return known
-        key, _ = await self._repository.add(fact._replace(at=_moment(fact, noted, fact.at)))
+        key, _ = await self._repository.add(fact._replace(at=_moment(noted, fact.at)))
         return await self._known(key)
 
     # --- looking ---
@@ -146,13 +141,18 @@ class Facts:
         next one, or None.
         """
         time = seconds_of(at, "at")
-        facts = await self._repository.facts(None if time is None else check_time(time, "at"))
-        current = [fact for fact in facts if all or fact.state in _CURRENT]
         of = ("facts", self.owner, all, time)
-        if cursor is not None:
-            last = tuple(decode_cursor(of, cursor))
-            current = [fact for fact in current if order_of(fact) > last]
-        if limit is None or len(current) <= check_count(limit, "limit"):
+        last = None if cursor is None else _place(decode_cursor(of, cursor))
+        most = None if limit is None else check_count(limit, "limit") + 1
+        if time is None:
+            current = (await self._repository.index()).facts(
+                current=not all, after=last, limit=most
+            )
+        else:
+            facts = await self._repository.facts(check_time(time, "at"))
+            current = [fact for fact in facts if all or fact.state in _CURRENT]
+            current = [f for f in current if last is None or order_of(f) > last][:most]
+        if limit is None or len(current) <= limit:
             return Page(current)
         page = current[:limit]
         return Page(page, cursor=encode_cursor(of, order_of(page[-1])) if page else None)
@@ -163,13 +163,13 @@ class Facts:
 
     async def history(self, key: str) -> Found:
         """Return all facts of a fact's slot, oldest first, with their earlier wordings."""
-        noted = await self._repository.noted()
-        mine = next((fact for fact in noted if fact.key == key), None)
+        index = await self._repository.index()
+        mine = index.stored(key)
         if mine is None:
             return []
-        slot = in_order([fact for fact in noted if slot_of(fact) == slot_of(mine)])
-        facts = {fact.key: fact for fact in resolve(slot, self._repository.clock())}
-        return [each for one in slot for each in _with_wordings(one, facts[one.key])]
+        noted, facts = index.slot(slot_of(mine))
+        by_key = {fact.key: fact for fact in facts}
+        return [each for one in in_order(noted) for each in _with_wordings(one, by_key[one.key])]
 
     async def search(self, query: str, *, limit: int = 10) -> Found:
         """Return the facts that share words with a question, the best first.
@@ -177,7 +177,7 @@ class Facts:
         Facts that wait to be confirmed are included.
         """
         check_count(limit, "limit")
-        return [fact for fact, _, _ in bearing(await self.list(), query)[:limit]]
+        return (await self._repository.index()).search(query, limit)
 
     # --- correcting ---
 
@@ -200,7 +200,7 @@ class Facts:
         if known.state == "superseded":
             raise InvalidInput(f"fact {key} was replaced; edit the fact that replaced it")
         now = self._repository.clock()
-        noted = await self._repository.noted()
+        index = await self._repository.index()
         start, end = seconds_of(since, "since"), seconds_of(until, "until")
         given = {"subject": subject, "attribute": attribute, "until": end}
         changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
@@ -219,7 +219,7 @@ class Facts:
                     since=start,
                     wordings=[*fact.wordings, Wording(fact.text, fact.value, known.since, now)],
                 )
-            return new._replace(at=_moment(new, noted, now))
+            return new._replace(at=_moment(index.slot(slot_of(new))[0], now))
 
         await self._repository.change(key, change)
         return await self._known(key)
@@ -238,11 +238,11 @@ class Facts:
         The fact that it had replaced holds again. The messages stay; see `Memory.forget` to erase
         them.
         """
-        noted = await self._repository.noted()
-        mine = next((fact for fact in noted if fact.key == key), None)
+        index = await self._repository.index()
+        mine = index.stored(key)
         if mine is None:
             return 0
-        alike = [f for f in noted if (slot_of(f), said(f)) == (slot_of(mine), said(mine))]
+        alike = [fact for fact in index.slot(slot_of(mine))[0] if said(fact) == said(mine)]
         return sum([await self._repository.forget(fact.key) for fact in alike])
 
     # --- as documents ---
@@ -291,13 +291,19 @@ class Facts:
         return fact
 
 
-def _moment(fact: Noted, noted: Sequence[Noted], now: float) -> float:
+def _moment(slot: Sequence[Noted], now: float) -> float:
     """Return when a fact written by hand counts as said: after everything in its slot.
 
     It is the newest, even if a clock went back.
     """
-    slot = [other.at for other in noted if slot_of(other) == slot_of(fact)]
-    return max([now, *(at + _TICK for at in slot)])
+    return max([now, *(other.at + _TICK for other in slot)])
+
+
+def _place(position: Sequence[object]) -> tuple[float, int, str]:
+    """Return where a page of facts begins, from a cursor."""
+    check_position(position, (float, int, str))
+    since, seq, key = position
+    return cast(float, since), cast(int, seq), cast(str, key)
 
 
 def _id(message: Message | str) -> str:

@@ -149,15 +149,22 @@ def from_value(key: str, value: object) -> Noted | None:
         return None
 
 
+_TEXT: Final = {str}
+
+
 def _noted(key: str, value: dict[str, Any]) -> Noted:
     place = value["place"]
+    texts = [value["text"], value["subject"], value["attribute"], value["value"], value["by"]]
+    if {*map(type, texts)} != _TEXT:
+        raise TypeError
+    text, subject, attribute, stated, by = texts
     return Noted(
         key=key,
-        text=check_text(value["text"], "text"),
+        text=text,
         at=check_time(value["at"], "at"),
-        subject=check_text(value["subject"], "subject"),
-        attribute=check_text(value["attribute"], "attribute"),
-        value=check_text(value["value"], "value"),
+        subject=subject,
+        attribute=attribute,
+        value=stated,
         many=value["many"] is True,
         messages=[
             Source(*_place(source), *(check_text(each, "a source") for each in source[2:]))
@@ -169,7 +176,7 @@ def _noted(key: str, value: dict[str, Any]) -> Noted:
         since=_optional_time(value["since"], "since"),
         until=_optional_time(value["until"], "until"),
         noted_at=check_time(value["noted_at"], "noted_at"),
-        by=check_text(value["by"], "by"),
+        by=by,
         confirmed_at=_optional_time(value["confirmed_at"], "confirmed_at"),
         wordings=[_wording(*wording) for wording in value["wordings"]],
         offset=check_count(value.get("offset", 0), "offset"),

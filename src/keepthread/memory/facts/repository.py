@@ -13,9 +13,9 @@ from keepthread.errors import (
 )
 from keepthread.memory.digest_keys import drop_facts_key
 from keepthread.memory.facts.grounding import last_position
+from keepthread.memory.facts.profile import FactCache, FactIndex
 from keepthread.memory.facts.provenance import MadeOf, news_in, trust_of, turn_of, written_from
 from keepthread.memory.facts.records import (
-    all_noted,
     checked,
     gone,
     is_gone,
@@ -55,13 +55,18 @@ class FactRepository:
         *,
         clock: Callable[[], float],
         learned: Callable[[str], None] | None = None,
+        cache: FactCache | None = None,
     ) -> None:
-        """Take the store and the owner; `learned` is called with the owner whose facts changed."""
+        """Take the store and the owner; `learned` is called with the owner whose facts changed.
+
+        `cache` holds facts that were read before; without one, every call reads all facts.
+        """
         self.store = store
         self.owner = check_id(owner, "owner")
         self.clock = clock
         self._scope = Scope(owner=owner)
         self._learned = learned
+        self._cache = cache
         self._able = False
 
     async def check(self) -> None:
@@ -70,18 +75,24 @@ class FactRepository:
             raise Unsupported(_NO_FACTS)
         self._able = True
 
+    async def index(self) -> FactIndex:
+        """Return all facts, with their states now."""
+        await self.check()
+        cache = FactCache(0) if self._cache is None else self._cache
+        return await cache.load(self.store, self.owner, self.clock())
+
     async def noted(self) -> list[Noted]:
         """Return all facts as they are stored."""
-        await self.check()
-        return all_noted(await self.store.scan(self._scope, FACT))
+        return (await self.index()).noted()
 
     async def facts(self, at: float | None = None) -> list[Fact]:
         """Return all facts with their states at a time, in the order in which they became true."""
-        return resolve(await self.noted(), self.clock(), asked=at)
+        index = await self.index()
+        return index.facts() if at is None else resolve(index.noted(), self.clock(), asked=at)
 
     async def fact(self, key: str) -> Fact | None:
         """Return one fact."""
-        return next((fact for fact in await self.facts() if fact.key == key), None)
+        return (await self.index()).fact(key)
 
     async def state(self, key: str) -> Literal["there", "gone"] | None:
         """Return whether a fact exists, or was forgotten."""

@@ -19,7 +19,7 @@ holds again, and a fact that is noted late takes its place in the past.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from keepthread.context.trust import rank
 from keepthread.memory.facts.types import Fact, FactState, Noted
@@ -55,6 +55,38 @@ def standing(fact: Noted) -> Origin:
     if fact.confirmed_at is None:
         return fact.trust
     return max(fact.trust, "user", key=rank)
+
+
+class SlotFacts(NamedTuple):
+    """The facts of a slot with their states, and the times at which they are the same."""
+
+    facts: Sequence[Fact]
+    since: float = -inf
+    until: float = inf
+
+    def holds_at(self, now: float) -> bool:
+        """Return whether the states are the same at another time."""
+        return self.since <= now < self.until
+
+
+def resolve_slot(slot: Sequence[Noted], now: float) -> SlotFacts:
+    """Return the facts of one slot with their states now, in any order."""
+    if len(slot) == 1 and slot[0].since is None and slot[0].until is None:
+        # Most slots hold one fact, which is true since it was said.
+        only = slot[0]
+        state = "quarantined" if standing(only) in QUARANTINED else "live"
+        return SlotFacts([_fact(only, state)])
+    taken = _statements([fact for fact in slot if standing(fact) not in QUARANTINED])
+    last = max([each.at for each in taken], default=-inf)
+    ends = [valid.end.time for valid in validity(taken).values()]
+    starts = [each.start.time for each in taken]
+    untils = [each.until.time for each in taken if each.until is not None]
+    times = [*starts, *ends, *untils]
+    asked = max(now, last)
+    before = max([time for time in times if time <= asked], default=-inf)
+    after = min([time for time in times if time > asked], default=inf)
+    # Now is never earlier than the last statement, so a time up to it changes nothing.
+    return SlotFacts(_resolved(slot, now, None), before if before > last else -inf, after)
 
 
 def resolve(noted: Iterable[Noted], now: float, *, asked: float | None = None) -> list[Fact]:

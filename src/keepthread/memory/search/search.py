@@ -313,7 +313,7 @@ class Searching:
         others = {hit.message.id for hit in hits if hit.session != session}
         if not others:
             return hits
-        marks = HiddenRanges(hidden=tuple(hidden))
+        marks = HiddenRanges.of(hidden)
         own = await self.store.find(session, ids=others)
         gone = {
             message.id

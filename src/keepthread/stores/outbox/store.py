@@ -133,6 +133,7 @@ class OutboxBackend:
     put = _passed_on(Backend.put)
     get = _passed_on(Backend.get)
     scan = _passed_on(Backend.scan)
+    updates = _passed_on(Backend.updates)
     owners = _passed_on(Backend.owners)
     drop = _passed_on(Backend.drop)
     changes = _passed_on(Backend.changes)

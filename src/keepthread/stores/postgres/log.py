@@ -296,10 +296,9 @@ _MESSAGE, _RECORD, _SOURCE = 1, 2, 3  # parts of what it returns
 
 async def gather(engine: PgEngine, tenant: int, sid: int, wanted: Gather) -> Gathered:
     """Return a session's prompt, tail, records and the messages those are made of."""
-    tokens, min_messages, kinds, follow = wanted
-    asked = (*kinds, *follow)
-    values = (tenant, sid, tokens, min_messages, _array(asked), _array(tuple(follow)))
-    rows = await engine.call(_GATHER, values)
+    tokens, min_messages, kinds, follow, limit = wanted
+    arrays = (_array(tuple(kinds)), _array(tuple(follow)))
+    rows = await engine.call(_GATHER, (tenant, sid, tokens, min_messages, *arrays, limit))
     messages: list[Message] = []
     records: dict[bytes, list[Record]] = {}
     sources: dict[int, Message] = {}
@@ -327,10 +326,21 @@ async def gather(engine: PgEngine, tenant: int, sid: int, wanted: Gather) -> Gat
         )
     else:
         messages = without_gaps(messages, session[2] - 1)
+    more = [kind for kind in follow if _cut(records.get(kind.encode(), []), limit)]
     for found in records.values():
         found.sort(key=lambda record: record.key)  # text sorts by code point, as keys do
-    chosen = [record for kind in asked for record in records.get(kind.encode(), ())]
-    return Gathered(prompt, messages, chosen, [sources[seq] for seq in sorted(sources)], fence)
+    chosen = [record for kind in (*kinds, *follow) for record in records.get(kind.encode(), ())]
+    made_of = [sources[seq] for seq in sorted(sources)]
+    return Gathered(prompt, messages, chosen, made_of, fence, more)
+
+
+def _cut(records: list[Record], limit: int) -> bool:
+    """Remove the oldest of one record too many; return whether there was one."""
+    if len(records) <= limit:
+        return False
+    records.sort(key=lambda record: record.version)
+    del records[0]
+    return True
 
 
 @lru_cache

@@ -5,6 +5,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
+from keepthread.protocols import Updates
 from keepthread.stores.backend import Put
 from keepthread.stores.changes import change_of_record
 from keepthread.stores.postgres import sessions
@@ -78,6 +79,15 @@ async def scan(engine: PgEngine, where: PgScope, kind: str | None, keys: Keys) -
     if not rows:
         await _check_owner(engine, where)
     return [_decode(where.sid, row) for row in rows]
+
+
+async def updates(engine: PgEngine, where: PgScope, kind: str, since: int) -> Updates:
+    """Return the records of an owner or of the tenant that changed after a number."""
+    values = (where.tenant, where.whose, kind.encode(), since)
+    first, *rows = await engine.call(SQL["updates"], values)
+    dropped = [row[3].decode() for row in rows if not row[0]]
+    found = [_decode(0, row) for row in rows if row[0]]
+    return Updates(first[0], first[6], found, dropped)
 
 
 async def owners(engine: PgEngine, tenant: int) -> list[str]:

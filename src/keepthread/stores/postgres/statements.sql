@@ -40,7 +40,7 @@ SELECT * FROM keepthread.append_all(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s,
 SELECT * FROM keepthread.tail(%s::integer, %s, %s, %s, %s, %s, %s)
 
 -- name: gather
-SELECT * FROM keepthread.gather(%s::integer, %s, %s, %s, %s::bytea[], %s::bytea[])
+SELECT * FROM keepthread.gather(%s::integer, %s, %s, %s, %s::bytea[], %s::bytea[], %s)
 
 -- name: read
 SELECT * FROM keepthread.read(%s::integer, %s, %s, %s, %s)
@@ -59,6 +59,9 @@ SELECT * FROM keepthread.scan(%s::integer, %s, %s, %s, %s, %s, %s)
 
 -- name: drop
 SELECT * FROM keepthread.drop(%s::integer, %s, %s, %s, %s, %s, %s::integer)
+
+-- name: updates
+SELECT * FROM keepthread.updates(%s::integer, %s, %s, %s)
 
 -- name: owners
 SELECT * FROM keepthread.owners(%s::integer)

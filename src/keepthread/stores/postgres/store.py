@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from keepthread.errors import SessionGone
-from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
@@ -144,6 +144,9 @@ class PostgresBackend:
 
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
         return await records.scan(self.engine, await self._scope(tenant, scope), kind, keys)
+
+    async def updates(self, tenant: str, scope: Scope, kind: str, since: int) -> Updates:
+        return await records.updates(self.engine, await self._scope(tenant, scope), kind, since)
 
     async def owners(self, tenant: str) -> list[str]:
         return await records.owners(self.engine, await self.number(tenant))

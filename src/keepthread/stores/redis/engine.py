@@ -212,7 +212,7 @@ def _script(text: bytes, *, writes: bool) -> Script:
     return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest(), writes)
 
 
-_READING: Final = ("gather", "get", "look", "read", "records", "scan", "tail")
+_READING: Final = ("gather", "get", "look", "read", "records", "scan", "tail", "updates")
 _WRITING: Final = ("mend", "recount", "settle", "stage")
 _CHANGING: Final = ("append", "create", "delete", "drop", "erase", "extend", "put", "update")
 _INDEXING: Final = (

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from keepthread.errors import SessionGone
 from keepthread.types import Scope, SessionKey
 
-_PARTS: Final = ("session", "messages", "ids", "records", "order")
+_PARTS: Final = ("session", "messages", "ids", "records", "order", "recent")
 _TAG: Final = 32
 _SESSION: Final = "session"
 _LONGEST_NUMBER: Final = 16

@@ -16,7 +16,7 @@ from keepthread.stores.records import forgotten_session
 from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place
-from keepthread.stores.redis.records import ScopedRecords
+from keepthread.stores.redis.records import Kept, ScopedRecords
 from keepthread.stores.redis.rows import (
     guard_of,
     id_field,
@@ -48,7 +48,7 @@ from keepthread.stores.rows import (
     same_body,
     same_place,
 )
-from keepthread.stores.validation import show
+from keepthread.stores.validation import MAX_COUNT, show
 from keepthread.types import Gathered, Message
 
 _STORED: Final = 1
@@ -306,7 +306,8 @@ def _or_empty(value: int | None) -> int | str:
 async def gather(records: ScopedRecords, wish: Gather) -> Gathered:
     """Return prompt, tail and records of a session."""
     place, link = records.place, records.link
-    numbers = (wish.tokens, wish.min_messages, place.key, len(wish.kinds))
+    limit = -1 if wish.follow_limit == MAX_COUNT else wish.follow_limit
+    numbers = (wish.tokens, wish.min_messages, place.key, len(wish.kinds), limit)
     args = (place.life, place.mark, *numbers, *wish.kinds, *wish.follow)
     while True:
         record, data, *parts = alive(await link.run(LUA["gather"], place.keys, args))
@@ -314,8 +315,9 @@ async def gather(records: ScopedRecords, wish: Gather) -> Gathered:
         head = await sound_head(link, place, data)
         if head is None:
             continue
-        rows, plain, followed, sources = parts
-        kept = [one for found in (*plain, *followed) for one in records.unpack_all(found)]
+        rows, plain, followed, sources, more = parts
+        lists = [sorted(records.unpack_all(found), key=_name) for found in (*plain, *followed)]
+        kept = [one for found in lists for one in found]
         if not await records.settled(kept):
             continue
         messages = newest_first(place, head[0].seq, rows)[::-1]
@@ -331,4 +333,9 @@ async def gather(records: ScopedRecords, wish: Gather) -> Gathered:
             messages=messages,
             records=[one.record for _, one in kept],
             sources=[found[seq] for seq in sorted(found)],
+            more=[kind for kind, is_cut in zip(wish.follow, more, strict=True) if is_cut],
         )
+
+
+def _name(one: tuple[bytes, Kept]) -> bytes:
+    return one[0]

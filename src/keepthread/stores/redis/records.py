@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone, Stale
+from keepthread.protocols import Updates
 from keepthread.stores.backend import Put
 from keepthread.stores.records import Keys, check_epoch, check_version, decode_record
 from keepthread.stores.redis.changes import PlaceWriter
@@ -36,6 +37,12 @@ class Kept(NamedTuple):
 def name_of(kind: str, key: str) -> bytes:
     """Return the field of a record; names sort by kind and key, because neither contains NUL."""
     return f"{kind}\0{key}".encode()
+
+
+def name_by_version(member: bytes) -> bytes:
+    """Return the field of a record from its member in the order by version."""
+    kind, _, rest = member.partition(b"\0")
+    return kind + b"\0" + rest.partition(b"\0")[2]
 
 
 def pack_rest(value: bytes, made_of: bytes | None, waits: Mapping[SessionKey, int]) -> bytes:
@@ -138,6 +145,14 @@ class ScopedRecords:
             kept = self.unpack_all(found)
             if await self.settled(kept):
                 return [k.record for _, k in kept]
+
+    async def updates(self, kind: str, since: int) -> Updates:
+        """Return all records of a kind, or nothing if no record of the scope changed."""
+        while True:
+            found = await self.link.run(LUA["updates"], self.place.keys, (*self._who, kind, since))
+            kept = self.unpack_all(found[2])
+            if await self.settled(kept):
+                return Updates(int(found[0]), bool(found[1]), [k.record for _, k in kept])
 
     async def drop(
         self, kind: str, key: str, version: int | None, writer: PlaceWriter, change: int | None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Self
 
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
-from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
 from keepthread.stores.backend import (
     Append,
     Feed,
@@ -199,6 +199,9 @@ class RedisBackend:
 
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
         return await self._records(tenant, scope).scan(kind, keys)
+
+    async def updates(self, tenant: str, scope: Scope, kind: str, since: int) -> Updates:
+        return await self._records(tenant, scope).updates(kind, since)
 
     async def owners(self, tenant: str) -> list[str]:
         return await sessions.owners(self.link, tenant)

@@ -7,7 +7,7 @@ from keepthread.protocols import Progress
 from keepthread.stores.redis import sessions as listing
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place, index_of, records_place, session_place
-from keepthread.stores.redis.records import unpack
+from keepthread.stores.redis.records import name_by_version, unpack
 from keepthread.stores.redis.rows import id_field, message_at, unpack_head, unpack_row
 from keepthread.stores.redis.sessions import find_head, read_state, unpack_active, unpack_record
 from keepthread.types import Damage, Scope, SessionKey, Verification
@@ -125,11 +125,12 @@ class RedisInspection:
 
     async def _records(self, place: Place, scope: Scope, session: str) -> None:
         args = (place.life, place.mark)
-        fields, names = await self.link.run(LUA["records"], place.keys, args)
+        fields, names, recent = await self.link.run(LUA["records"], place.keys, args)
         present = {name for name in fields if not name.startswith(b"\0")}
         self.records += len(present)
         ordered = set(names)
-        every = sorted(present | ordered)
+        dated = set(map(name_by_version, recent)) if place.key else ordered
+        every = sorted(present | ordered | dated)
         for first in range(0, len(every), _RECORDS):
             page = every[first : first + _RECORDS]
             values: list[Any] = await self.link.ask("HMGET", place.records, *page)
@@ -141,5 +142,5 @@ class RedisInspection:
                 except Damaged as error:
                     self._found(str(error), session)
                     continue
-                if name not in ordered:
+                if name not in ordered or name not in dated:
                     self._found(f"the record {name!r} is missing in the order of records", session)

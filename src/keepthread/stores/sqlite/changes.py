@@ -4,6 +4,7 @@ A write notes its change in its own transaction. Writers come one after the othe
 in the order of the commits, and a reader never passes over one.
 """
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from typing import Final, cast
@@ -12,6 +13,7 @@ from keepthread.errors import Damaged
 from keepthread.stores.backend import Feed, FeedPage
 from keepthread.stores.changes import (
     KEPT,
+    RecordChanges,
     change_of,
     change_of_record,
     check_trimmed,
@@ -19,6 +21,7 @@ from keepthread.stores.changes import (
     microseconds,
     split_ids,
 )
+from keepthread.stores.codec import value_check
 from keepthread.stores.cursors import check_position
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.types import Change, Scope, SessionKey
@@ -66,6 +69,17 @@ def note_record(
         note_session(db, tenant, change, sid)
     else:
         note(db, tenant, change, owner, ids=(key,))
+        recent = json.dumps(record_changes(db, tenant, owner, kind).add(key).recent)
+        row = (tenant, owner, kind, recent)
+        db.execute(SQL["put_record_changes"], (*row, value_check(*row)))
+
+
+def record_changes(db: sqlite3.Connection, tenant: str, owner: str, kind: str) -> RecordChanges:
+    """Return the last changes of an owner's records; none if they are damaged."""
+    row = db.execute(SQL["record_changes"], (tenant, owner, kind)).fetchone()
+    if row is None or row[4] != value_check(*row[:4]):
+        return RecordChanges()
+    return RecordChanges([(number, key) for number, key in json.loads(row[3])])
 
 
 def trim(db: sqlite3.Connection, tenant: str, before: int) -> None:
@@ -82,6 +96,7 @@ def trim(db: sqlite3.Connection, tenant: str, before: int) -> None:
 def drop_some(db: sqlite3.Connection, tenant: str, most: int) -> bool:
     """Delete some changes of a tenant that is being deleted; return whether there were any."""
     db.execute(SQL["delete_trimmed"], (tenant,))
+    db.execute(SQL["delete_record_changes"], (tenant,))
     return db.execute(SQL["delete_changes_of_tenant"], (tenant, tenant, most)).rowcount > 0
 
 

@@ -6,6 +6,7 @@ from json import dumps
 from typing import Any, NamedTuple
 
 from keepthread.errors import Damaged
+from keepthread.protocols import Updates
 from keepthread.stores.backend import Put
 from keepthread.stores.codec import value_check
 from keepthread.stores.records import (
@@ -24,8 +25,7 @@ from keepthread.stores.sqlite.schema import SQL
 from keepthread.types import Record, Scope, SessionKey
 
 _OF_KIND = SQL["records_of_kind"]
-_OF_FOUR_KINDS = SQL["records_of_four_kinds"]
-_FOUR = 4
+_NEWEST = SQL["newest_records"]
 
 
 class FileScope(NamedTuple):
@@ -77,10 +77,34 @@ def scan(db: sqlite3.Connection, where: FileScope, kind: str | None, keys: Keys)
 
 def scan_kinds(db: sqlite3.Connection, where: FileScope, kinds: Sequence[str]) -> list[Record]:
     """Return the records of some kinds of an existing session, kind by kind."""
-    if len(kinds) == _FOUR:  # the kinds of a context, in one statement
-        found = [_decode(row) for row in db.execute(_OF_FOUR_KINDS, (*where, *kinds))]
-        return [record for kind in kinds for record in found if record.kind == kind]
     return [_decode(row) for kind in kinds for row in db.execute(_OF_KIND, (*where, kind))]
+
+
+def scan_newest(
+    db: sqlite3.Connection, where: FileScope, kind: str, limit: int
+) -> tuple[list[Record], bool]:
+    """Return the records of an existing session that were put last, and whether it has more."""
+    rows = db.execute(_NEWEST, (*where, kind, limit + 1)).fetchall()
+    found = [_decode(row) for row in rows[:limit]]
+    return sorted(found, key=lambda record: record.key), len(rows) > limit
+
+
+def updates(db: sqlite3.Connection, where: FileScope, kind: str, since: int) -> Updates:
+    """Return the records of an owner or of the tenant that changed after a number."""
+    known = changes.record_changes(db, where.tenant, where.owner, kind)
+    if since and known.number == since:
+        return Updates(since, False, [])
+    db.execute("BEGIN")
+    try:
+        known = changes.record_changes(db, where.tenant, where.owner, kind)
+        keys = known.since(since)
+        if keys is None:
+            return Updates(known.number, True, scan(db, where, kind, ALL_KEYS))
+        found = [get(db, where, kind, key) for key in keys]
+        dropped = [key for key, record in zip(keys, found, strict=True) if record is None]
+        return Updates(known.number, False, [record for record in found if record], dropped)
+    finally:
+        db.execute("COMMIT")
 
 
 def scan_sessions(

@@ -61,6 +61,19 @@ CREATE TABLE records (
     UNIQUE (tenant, sid, owner, kind, key)
 );
 
+-- The newest records of a session, kind by kind: a context reads no more of them than it may show.
+CREATE INDEX records_by_version ON records (tenant, sid, kind, version) WHERE sid > 0;
+
+-- The last changes of an owner's records of a kind, for readers that keep what they have read.
+CREATE TABLE record_changes (
+    tenant TEXT    NOT NULL,
+    owner  TEXT    NOT NULL,
+    kind   TEXT    NOT NULL,
+    recent TEXT    NOT NULL,  -- JSON: [number, key] …, latest last
+    guard  INTEGER NOT NULL,
+    PRIMARY KEY (tenant, owner, kind)
+) WITHOUT ROWID;
+
 -- The feed of changes. A number is the time in microseconds, or one more than the last, so numbers grow
 -- with every change of a tenant. A change contains no text: it says what to read again.
 CREATE TABLE changes (

@@ -23,7 +23,7 @@ from keepthread.stores.records import (
 from keepthread.stores.sqlite import changes, index, watermarks
 from keepthread.stores.sqlite import vectors as embeddings
 from keepthread.stores.sqlite.log import check_session, erase, known_head_of, sources, tail, touch
-from keepthread.stores.sqlite.records import FileScope, drop_made_of, scan_kinds
+from keepthread.stores.sqlite.records import FileScope, drop_made_of, scan_kinds, scan_newest
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.validation import MAX_COUNT
 from keepthread.text_caches import register_cache
@@ -109,15 +109,18 @@ def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
 
 def gather(db: sqlite3.Connection, tenant: str, sid: int, wanted: Gather) -> Gathered:
     """Return the material of a context, read at one moment."""
-    tokens, min_messages, kinds, follow = wanted
+    tokens, min_messages, kinds, follow, limit = wanted
+    where = FileScope(tenant, sid, "")
     db.execute("BEGIN")
     try:
         prompt, fence = prompt_and_fence(db, tenant, sid)
         newest = tail(db, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, min_messages))
-        records = scan_kinds(db, FileScope(tenant, sid, ""), (*kinds, *follow))
-        followed = [record for record in records if record.kind in follow]
+        records = scan_kinds(db, where, kinds)
+        read = [scan_newest(db, where, kind, limit) for kind in follow]
+        followed = [record for found, _ in read for record in found]
         made_of = sources(db, sid, followed) if followed else []
-        return Gathered(prompt, newest, records, made_of, fence)
+        more = [kind for kind, (_, is_cut) in zip(follow, read, strict=True) if is_cut]
+        return Gathered(prompt, newest, [*records, *followed], made_of, fence, more)
     finally:
         db.execute("COMMIT")
 

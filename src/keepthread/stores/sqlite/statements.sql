@@ -143,8 +143,19 @@ ORDER BY key DESC LIMIT ?
 -- name: records_made_of
 SELECT * FROM records WHERE tenant = ? AND sid = ? AND made_of IS NOT NULL
 
--- name: records_of_four_kinds
-SELECT * FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind IN (?, ?, ?, ?) ORDER BY kind, key
+-- name: newest_records
+SELECT * FROM records INDEXED BY records_by_version
+WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND sid > 0
+ORDER BY version DESC LIMIT ?
+
+-- name: record_changes
+SELECT tenant, owner, kind, recent, guard FROM record_changes WHERE tenant = ? AND owner = ? AND kind = ?
+
+-- name: put_record_changes
+INSERT OR REPLACE INTO record_changes (tenant, owner, kind, recent, guard) VALUES (?, ?, ?, ?, ?)
+
+-- name: delete_record_changes
+DELETE FROM record_changes WHERE tenant = ?
 
 -- name: records_of_sessions
 SELECT * FROM records

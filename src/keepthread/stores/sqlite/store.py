@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, StorageFull
-from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
 from keepthread.stores.backend import (
     Append,
     Feed,
@@ -178,6 +178,10 @@ class SQLiteBackend:
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
         where = scope_of(tenant, scope)
         return await self.engine.read(lambda db: records.scan(db, where, kind, keys))
+
+    async def updates(self, tenant: str, scope: Scope, kind: str, since: int) -> Updates:
+        where = scope_of(tenant, scope)
+        return await self.engine.read(lambda db: records.updates(db, where, kind, since))
 
     async def owners(self, tenant: str) -> list[str]:
         return await self.engine.read(lambda db: records.owners(db, tenant))

@@ -383,6 +383,8 @@ $$;
 -- newest messages, the last one first; 0 is the session (content: its details, seq: where the newest
 -- messages begin); 2 records in any order (seq: version, id: key, counter: kind, content: value, extra:
 -- made_of); 3 the messages that followed records are made of. `intact` is of the session or the record.
+-- Of each followed kind, the records that were put last are returned, one more than the limit if there
+-- are more.
 CREATE TYPE keepthread.gathered AS (
     part integer, intact boolean, seq bigint, id bytea, role smallint, content bytea, extra bytea,
     tokens bigint, counter bytea, turn bigint, turns bigint, total bigint,
@@ -390,7 +392,8 @@ CREATE TYPE keepthread.gathered AS (
 );
 
 CREATE FUNCTION keepthread.gather(
-    _tenant integer, _sid bigint, _tokens bigint, _least bigint, _kinds bytea[], _follow bytea[]
+    _tenant integer, _sid bigint, _tokens bigint, _least bigint, _kinds bytea[], _follow bytea[],
+    _limit bigint
 ) RETURNS SETOF keepthread.gathered
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -430,7 +433,7 @@ BEGIN
                0::double precision, NULL::bytea, NULL::bytea
         FROM keepthread.sessions s
         WHERE s.tenant = _tenant AND s.sid = _sid;
-    IF NOT FOUND OR cardinality(_kinds) = 0 THEN
+    IF NOT FOUND THEN
         RETURN;
     END IF;
 
@@ -442,14 +445,28 @@ BEGIN
                0::bigint, 0::bigint, 0::double precision, NULL::bytea, NULL::bytea
         FROM keepthread.records r
         WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = '' AND r.kind = ANY (_kinds);
-    IF FOUND AND cardinality(_follow) > 0 THEN
+    RETURN QUERY
+        SELECT 2, r.guard = keepthread.guard_of_record(
+                   r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of,
+                   r.firsts, r.lasts),
+               r.version, r.key, 0::smallint, r.value, r.made_of, 0::bigint, r.kind, 0::bigint,
+               0::bigint, 0::bigint, 0::double precision, NULL::bytea, NULL::bytea
+        FROM unnest(_follow) AS followed (kind), LATERAL (
+            SELECT * FROM keepthread.records r
+            WHERE r.tenant = _tenant AND r.sid = _sid AND r.kind = followed.kind AND r.sid > 0
+            ORDER BY r.version DESC LIMIT _limit + 1
+        ) r;
+    IF FOUND THEN
         RETURN QUERY
             SELECT 3, true, m.seq, m.id, m.role, m.content, nullif(m.extra, ''), m.tokens, m.counter,
                    m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
             FROM (
                 SELECT DISTINCT span.low, span.high
-                FROM keepthread.records r, unnest(r.firsts, r.lasts) AS span (low, high)
-                WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = '' AND r.kind = ANY (_follow)
+                FROM unnest(_follow) AS followed (kind), LATERAL (
+                    SELECT r.firsts, r.lasts FROM keepthread.records r
+                    WHERE r.tenant = _tenant AND r.sid = _sid AND r.kind = followed.kind AND r.sid > 0
+                    ORDER BY r.version DESC LIMIT _limit
+                ) r, unnest(r.firsts, r.lasts) AS span (low, high)
             ) span,
             LATERAL (
                 SELECT * FROM keepthread.messages m

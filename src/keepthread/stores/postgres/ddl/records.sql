@@ -77,7 +77,7 @@ BEGIN
     WHERE _seen IS NULL OR r.version = _seen;
     IF FOUND THEN
         outcome := 'put';
-        PERFORM keepthread.note_change_of_record(_tenant, _change, _sid, _owner, _key);
+        PERFORM keepthread.note_change_of_record(_tenant, _change, _sid, _whose, _owner, _kind, _key);
     ELSE  -- somebody put it first, just now
         outcome := 'version';
         SELECT r.version INTO number FROM keepthread.records r
@@ -117,15 +117,16 @@ BEGIN
     WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
     outcome := 'dropped';
     IF number > 0 THEN
-        PERFORM keepthread.note_change_of_record(_tenant, _change, _sid, theirs, _key);
+        PERFORM keepthread.note_change_of_record(_tenant, _change, _sid, _whose, theirs, _kind, _key);
     END IF;
     number := (number > 0)::integer;
 END
 $$;
 
 -- Add the change that a record announces when it is written or deleted; NULL: nothing is announced.
+-- The last 32 changes of an owner's records of a kind are known by their numbers.
 CREATE FUNCTION keepthread.note_change_of_record(
-    _tenant integer, _change integer, _sid bigint, _owner bytea, _key bytea
+    _tenant integer, _change integer, _sid bigint, _whose bytea, _owner bytea, _kind bytea, _key bytea
 ) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -133,6 +134,13 @@ BEGIN
         RETURN;
     ELSIF _sid = 0 THEN
         PERFORM keepthread.note_change(_tenant, _change, _owner, 0, '', ARRAY[_key]);
+        INSERT INTO keepthread.record_changes AS c (tenant, whose, kind, numbers, keys)
+        VALUES (_tenant, _whose, _kind, ARRAY[keepthread.next_of('keepthread.versions')], ARRAY[_key])
+        ON CONFLICT (tenant, whose, kind) DO UPDATE
+        SET numbers = (c.numbers || greatest(
+                c.numbers[cardinality(c.numbers)] + 1, excluded.numbers[1]
+            ))[cardinality(c.numbers) - 30 :],
+            keys = (c.keys || excluded.keys)[cardinality(c.numbers) - 30 :];
     ELSE
         PERFORM keepthread.note_change_of_session(_tenant, _change, _sid, '{}');
     END IF;
@@ -170,6 +178,42 @@ BEGIN
             WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind
               AND r.key > _after AND r.key < _before
             ORDER BY r.key DESC LIMIT _limit;
+    END IF;
+END
+$$;
+
+-- The records of an owner or of the tenant that changed after a number. The first row is not a record:
+-- `version` is the number of the last change, and `intact` says that all records follow, because it is
+-- not known which ones changed. A record that was dropped has the version 0.
+CREATE FUNCTION keepthread.updates(_tenant integer, _whose bytea, _kind bytea, _since bigint)
+RETURNS SETOF keepthread.record
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    known   keepthread.record_changes;
+    place   integer;
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    SELECT * INTO known FROM keepthread.record_changes c
+    WHERE c.tenant = _tenant AND c.whose = _whose AND c.kind = _kind;
+    place := array_position(known.numbers, _since);
+    RETURN QUERY
+        SELECT coalesce(known.numbers[cardinality(known.numbers)], 0), NULL::bytea, NULL::bytea, NULL::bytea,
+               NULL::bytea, NULL::bytea, place IS NULL;
+    IF place IS NULL THEN
+        RETURN QUERY SELECT * FROM keepthread.scan(_tenant, 0, _whose, _kind, NULL, NULL, NULL);
+    ELSIF place < cardinality(known.numbers) THEN
+        RETURN QUERY
+            SELECT coalesce(r.version, 0), r.owner, _kind, changed.key, r.value, r.made_of,
+                   r.guard = keepthread.guard_of_record(
+                       r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts,
+                       r.lasts)
+            FROM (SELECT DISTINCT unnest(known.keys[place + 1 :]) AS key) changed
+            LEFT JOIN LATERAL (
+                SELECT * FROM keepthread.records r
+                WHERE r.tenant = _tenant AND r.sid = 0 AND r.whose = _whose AND r.kind = _kind
+                  AND r.key = changed.key
+                OFFSET 0  -- one by one: never all records, held against the list
+            ) r ON true;
     END IF;
 END
 $$;

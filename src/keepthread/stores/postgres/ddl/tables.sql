@@ -105,6 +105,21 @@ CREATE TABLE keepthread.records (
     PRIMARY KEY (tenant, sid, whose, kind, key)
 ) PARTITION BY HASH (tenant, sid);
 
+-- The newest records of a session, kind by kind: a context reads no more of them than it may show.
+CREATE INDEX records_by_version ON keepthread.records (tenant, sid, kind, version) WHERE sid > 0;
+
+-- The last changes of an owner's records of a kind, latest last, for readers that keep what they have
+-- read. The transaction that changes a record adds to it and holds its lock, so numbers are in the order of
+-- commits.
+CREATE TABLE keepthread.record_changes (
+    tenant  integer  NOT NULL,
+    whose   bytea    NOT NULL,
+    kind    bytea    NOT NULL,
+    numbers bigint[] NOT NULL,
+    keys    bytea[]  NOT NULL,
+    PRIMARY KEY (tenant, whose, kind)
+) WITH (fillfactor = 50);
+
 -- The feed of changes. `place` is a transaction that ended before this change was made, or made it: all
 -- changes before the oldest transaction under way are known, so a reader stops there and passes over
 -- none that is committed late. `number` orders the changes of one place. See `changes.sql`.

@@ -98,6 +98,13 @@ BEGIN
         ) batch WHERE t.tenant = _tenant AND t.owner = batch.owner;
         GET DIAGNOSTICS deleted = ROW_COUNT;
     END IF;
+    IF deleted = 0 THEN
+        DELETE FROM keepthread.record_changes c USING (
+            SELECT o.whose, o.kind FROM keepthread.record_changes o
+            WHERE o.tenant = _tenant ORDER BY o.whose, o.kind LIMIT _limit
+        ) batch WHERE c.tenant = _tenant AND c.whose = batch.whose AND c.kind = batch.kind;
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+    END IF;
     RETURN deleted;
 END
 $$;

@@ -1,14 +1,14 @@
 -- The beginning of every script on a session or on records.
 --
 -- KEYS are those of one hash tag, and so of one slot: the session's hash, its messages, the
--- positions of their ids, its records, and their order. An owner's or the tenant's records have the
--- same five, without messages.
+-- positions of their ids, its records, their order by name, and by version. An owner's or the tenant's
+-- records have the same, without messages and without an order by version.
 -- ARGV[1] is the session's life, or empty for other records; ARGV[2] is the mark of the place.
 --
 -- A server whose memory is full rejects a script's first write if it adds data, but no later write.
 -- So scripts that add data start by adding, and scripts that free memory start by removing.
 
-local session, messages, ids, records, order = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local session, messages, ids, records, order, recent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local life, mark = ARGV[1], ARGV[2]
 
 local function gone()
@@ -146,17 +146,56 @@ local function former(name)
     return '\0' .. name
 end
 
+-- Versions never return: they count on from the last, which outlives every record, and where even
+-- that was lost with its server, from the time. Of an owner's records the last one is the number of the
+-- last change, so a record that is dropped takes one as well.
+local function next_version()
+    local time = redis.call('TIME')
+    local last = tonumber(redis.call('HGET', session, 'version') or '') or 0
+    local version = math.max(last + 1, time[1] * 1000000 + time[2])
+    redis.call('HSET', session, 'version', string.format('%.0f', version))
+    return version
+end
+
+-- The member of a session's record in the order by version: kind, version and key.
+local function by_version(name, record)
+    local kind, key = string.match(name, '^(%Z*)%z(.*)$')
+    return kind .. '\0' .. string.format('%016.0f', (struct.unpack('<i8', record))) .. '\0' .. key
+end
+
+-- Keep the order by version when a record takes the place of another; either may be missing.
+local function reorder(name, before, after)
+    if life == '' then
+        return
+    end
+    if before and #before >= 8 then
+        redis.call('ZREM', recent, by_version(name, before))
+    end
+    if after and #after >= 8 then
+        redis.call('ZADD', recent, 0, by_version(name, after))
+    end
+end
+
 local function remove(name)
+    local present = redis.call('HGET', records, name)
     redis.call('HDEL', records, name, former(name))
     redis.call('ZREM', order, name)
+    reorder(name, present, nil)
+    if present and life == '' then
+        next_version()
+    end
 end
 
 -- Revert a waiting record: restore the one it was to replace.
 local function take_back(name)
     local before = redis.call('HGET', records, former(name))
     if before then
+        reorder(name, redis.call('HGET', records, name), before)
         redis.call('HSET', records, name, before)
         redis.call('HDEL', records, former(name))
+        if life == '' then
+            next_version()
+        end
     else
         remove(name)
     end

@@ -13,7 +13,7 @@ end
 if ARGV[4] ~= '' and tonumber(ARGV[4]) ~= version then
     return { 0, version }
 end
-local state = redis.call('HMGET', session, 'record', 'version', 'head')
+local state = redis.call('HMGET', session, 'record', 'head')
 if ARGV[5] ~= '' then
     local epoch = state[1] and #state[1] >= 16 and struct.unpack('<i8', state[1], 9) or -1
     if epoch ~= tonumber(ARGV[5]) then
@@ -21,11 +21,7 @@ if ARGV[5] ~= '' then
     end
 end
 
--- Versions never return: they count on from the last, which outlives every record, and where even
--- that was lost with its server, from the time.
-local time = redis.call('TIME')
-local next_version = math.max((tonumber(state[2] or '') or 0) + 1, time[1] * 1000000 + time[2])
-redis.call('HSET', session, 'version', string.format('%.0f', next_version))
+local number = next_version()
 local _, waits = struct.unpack('<I4I4', rest, 13)
 if waits > 0 then
     local _, present_waits = struct.unpack('<I4I4', present or string.rep('\0', 36), 29)
@@ -35,9 +31,11 @@ if waits > 0 then
 else
     redis.call('HDEL', records, former(name))
 end
-redis.call('HSET', records, name, close_record(name, struct.pack('<i8', next_version), rest))
+local record = close_record(name, struct.pack('<i8', number), rest)
+redis.call('HSET', records, name, record)
 redis.call('ZADD', order, 0, name)
-local _, _, _, ttl = open_head(state[3])
+reorder(name, present, record)
+local _, _, _, ttl = open_head(state[2])
 keep(ttl)
 announce()
-return { 1, next_version }
+return { 1, number }

@@ -1,2 +1,3 @@
--- Return the names of all records of a session, an owner or the tenant, and the names in their order, of one moment.
-return { redis.call('HKEYS', records), redis.call('ZRANGE', order, 0, -1) }
+-- Return the names of all records of a session, an owner or the tenant, and their orders by name and by
+-- version, of one moment.
+return { redis.call('HKEYS', records), redis.call('ZRANGE', order, 0, -1), redis.call('ZRANGE', recent, 0, -1) }

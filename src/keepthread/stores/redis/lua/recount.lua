@@ -1,6 +1,6 @@
 -- Replace the log by the staged rows with new counts, if only appends changed it in the meantime:
 -- appended rows keep their counts, and their totals continue from the new ones.
--- ARGV: 3 the revision seen, 4 the next one, 5 how many rows are staged at KEYS[6], 6 the last
+-- ARGV: 3 the revision seen, 4 the next one, 5 how many rows are staged at KEYS[7], 6 the last
 -- position among them, 7 by how much its total moved, 8 whether this repeats an attempt of unknown
 -- outcome. Returns whether it did; -1 if the log would count too many tokens.
 if gone() then
@@ -11,7 +11,7 @@ local seq, turns, total, ttl = open_head(state[2])
 if ARGV[8] == '1' and state[1] == ARGV[4] then
     return 1
 end
-if state[1] ~= ARGV[3] or not seq or redis.call('HLEN', KEYS[6]) ~= tonumber(ARGV[5]) then
+if state[1] ~= ARGV[3] or not seq or redis.call('HLEN', KEYS[7]) ~= tonumber(ARGV[5]) then
     return 0
 end
 if number(add(total, ARGV[7])) > MOST then
@@ -25,12 +25,12 @@ for at = tonumber(ARGV[6]) + 1, seq do
         row = close_row(at, turn, all, sum, string.sub(row, 33))
     end
     if row then
-        redis.call('HSET', KEYS[6], at, row)
+        redis.call('HSET', KEYS[7], at, row)
     end
 end
-if redis.call('EXISTS', KEYS[6]) == 1 then
-    redis.call('PERSIST', KEYS[6])
-    redis.call('RENAME', KEYS[6], messages)
+if redis.call('EXISTS', KEYS[7]) == 1 then
+    redis.call('PERSIST', KEYS[7])
+    redis.call('RENAME', KEYS[7], messages)
 end
 redis.call('HSET', session, 'revision', ARGV[4], 'head', close_head(seq, turns, add(total, ARGV[7]), ttl))
 if ttl > 0 then
