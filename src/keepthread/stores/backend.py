@@ -7,7 +7,7 @@ names the tenant; a backend only stores and reads. `Store` says what each method
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.protocols import MadeRecords, Progress, Relatives, Searchable, TokenCounter
 from keepthread.stores.records import Condition, Keys, Update
 from keepthread.stores.rows import PreparedMessage
 from keepthread.types import (
@@ -62,6 +62,11 @@ class Listing(NamedTuple):
     """Latest activity first; None means from the first."""
     after: Position | None = None
     """If given, earliest activity first."""
+    unlisted: bool = False
+    """Whether to return the sessions that are not listed instead: delegates and unready ones.
+
+    Their positions may be of earlier activity.
+    """
 
 
 class Gather(NamedTuple):
@@ -103,6 +108,8 @@ class Put(NamedTuple):
     """The same as `made_of`, before it was encoded."""
     version: int | None
     epochs: Mapping[SessionKey, int]
+    names: Sequence[str] = ()
+    """The ids of sessions of the same owner that the value names."""
 
 
 class Backend(Protocol):
@@ -124,8 +131,9 @@ class Backend(Protocol):
         self, tenant: str, owner: str | None, wanted: Listing, /
     ) -> list[tuple[Position, SessionInfo]]: ...
     async def scan_sessions(
-        self, tenant: str, after: SessionKey | None, limit: int, /
+        self, tenant: str, owner: str | None, after: SessionKey | None, limit: int, /
     ) -> list[SessionInfo]: ...
+    async def relatives(self, tenant: str, session: SessionKey, /) -> Relatives: ...
     async def delete_session(
         self, tenant: str, session: SessionKey, required: Condition, /
     ) -> None: ...
@@ -159,6 +167,15 @@ class Backend(Protocol):
     async def scan(
         self, tenant: str, scope: Scope, kind: str | None, keys: Keys, /
     ) -> list[Record]: ...
+    async def made_of(
+        self, tenant: str, session: SessionKey, nodes: Sequence[int] | None, /
+    ) -> MadeRecords:
+        """Return the records at some nodes of a session, or at all; see `links`.
+
+        Others may be among them: the front checks what each is made of.
+        """
+        ...
+
     async def owners(self, tenant: str, /) -> list[str]: ...
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None, /

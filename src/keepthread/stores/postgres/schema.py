@@ -10,6 +10,7 @@ _FILES: Final = (
     "changes",
     "log",
     "sessions",
+    "links",
     "records",
     "maintenance",
     "tenants",
@@ -18,7 +19,7 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 21
+FORMAT: Final = 22
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

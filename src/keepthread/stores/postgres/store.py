@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from keepthread.errors import SessionGone
-from keepthread.protocols import Progress, Searchable, TokenCounter
+from keepthread.protocols import MadeRecords, Progress, Relatives, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
@@ -81,10 +81,14 @@ class PostgresBackend:
         return await sessions.listed(self.engine, await self.number(tenant), owner, wanted)
 
     async def scan_sessions(
-        self, tenant: str, after: SessionKey | None, limit: int
+        self, tenant: str, owner: str | None, after: SessionKey | None, limit: int
     ) -> list[SessionInfo]:
         sid = 0 if after is None else sid_of(after)
-        return await sessions.behind(self.engine, await self.number(tenant), sid, limit)
+        return await sessions.behind(self.engine, await self.number(tenant), owner, sid, limit)
+
+    async def relatives(self, tenant: str, session: SessionKey) -> Relatives:
+        sid = sid_of(session)
+        return await sessions.relatives(self.engine, await self.number(tenant), sid)
 
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
         sid = sid_of(session)
@@ -144,6 +148,12 @@ class PostgresBackend:
 
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
         return await records.scan(self.engine, await self._scope(tenant, scope), kind, keys)
+
+    async def made_of(
+        self, tenant: str, session: SessionKey, nodes: Sequence[int] | None
+    ) -> MadeRecords:
+        sid = sid_of(session)
+        return await records.made_of(self.engine, await self.number(tenant), sid, nodes)
 
     async def owners(self, tenant: str) -> list[str]:
         return await records.owners(self.engine, await self.number(tenant))
