@@ -320,6 +320,10 @@ class Store(Protocol):
         """Return the owners who have records, sorted by name."""
         ...
 
+    async def blob_owners(self) -> list[str]:
+        """Return the owners who store blobs that a message may refer to, sorted by name."""
+        ...
+
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
         """Delete a record; return whether it existed. `version` as in `put`."""
         ...

@@ -278,6 +278,9 @@ class Front(Generic[B]):
     async def owners(self) -> list[str]:
         return await self.backend.owners(self._tenant)
 
+    async def blob_owners(self) -> list[str]:
+        return await self.backend.blob_owners(self._tenant)
+
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
         check_id(kind, "kind")
         check_id(key, "key")

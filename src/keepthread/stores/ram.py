@@ -23,6 +23,7 @@ from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, P
 from keepthread.stores.changes import ADDED, CREATED, DELETED, ERASED, UPDATED, change_of_record
 from keepthread.stores.codec import PackedId, Row, new_id, pack_id, unpack_id
 from keepthread.stores.front import Front
+from keepthread.stores.kinds import OF_REFERENCES
 from keepthread.stores.links import names_in_messages, names_in_session, nodes_above
 from keepthread.stores.ram_changes import RamChanges
 from keepthread.stores.ram_log import RamLinks, RamLog, RecordPlace, RecordsByName, StoredRecord
@@ -367,11 +368,17 @@ class RamBackend:
 
     @exclusive
     async def owners(self, tenant: str) -> list[str]:
+        return sorted(scope.owner for scope, records in self._of_owners(tenant) if records)
+
+    @exclusive
+    async def blob_owners(self, tenant: str) -> list[str]:
+        found = self._of_owners(tenant)
+        return sorted(s.owner for s, rs in found if any(kind in OF_REFERENCES for kind, _ in rs))
+
+    def _of_owners(self, tenant: str) -> list[tuple[Scope, RecordsByName]]:
         self._check_open()
-        by_scope = self._by_scope.items()
-        return sorted(
-            s.owner for (name, s), records in by_scope if name == tenant and s.owner and records
-        )
+        kept = self._by_scope.items()
+        return [(scope, rs) for (name, scope), rs in kept if name == tenant and scope.owner]
 
     @exclusive
     async def drop(

@@ -197,10 +197,10 @@ class Erasure:
         """Sessions that were closed; one that begins again in the meantime is left alone."""
         self._done = 0
 
-    async def preview(self) -> None:
+    async def preview(self, propagation: Propagation) -> None:
         """Count what will be erased, while it exists."""
         await self._counts.take(self._plan, self._sessions)
-        self._records = await (await self._derived()).count()
+        self._records = await (await self._derived(propagation)).count()
         self._records.pop(BLOB_USE, None)
         if number := await self._blobs().count(self._counts.probes):
             self._records[BLOB] = number
@@ -246,19 +246,18 @@ class Erasure:
                 await self._erase(key)
             await self._blank()
             self._sessions = await sessions_of(self._store, plan)
-            derived = await self._derived()
+            propagation = Propagation(
+                self._store, plan, self._sessions, answers=self.intent.answers
+            )
+            derived = await self._derived(propagation)
             await derived.empty()
             await self._blobs().run()
             self._residues = derived.residues_for(self._reader)
             self._add_late()
-            await self._propagation().run()
+            await propagation.run()
 
-    def _propagation(self) -> Propagation:
-        answers = self.intent.answers
-        return Propagation(self._store, self._plan, self._sessions, answers=answers)
-
-    async def _derived(self) -> DerivedRecords:
-        naming = await self._propagation().naming()
+    async def _derived(self, propagation: Propagation) -> DerivedRecords:
+        naming = await propagation.naming()
         return DerivedRecords(self._store, self._plan, {info.key: info for info in naming})
 
     def _blobs(self) -> BlobErasure:

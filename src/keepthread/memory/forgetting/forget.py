@@ -58,11 +58,12 @@ class Forgetting:
             await self._outbox.outbox.deliver()  # so that the log has all messages
         sessions: Sessions = {}
         plan = await choose(self._store, sessions, query)
-        await Propagation(self._store, plan, sessions, answers=answers).run()
+        propagation = Propagation(self._store, plan, sessions, answers=answers)
+        await propagation.run()
         intent = Intent(self._ids(), query, plan, answers, rewrite, reader=self._reader)
         erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
-        await erasure.preview()
-        known = await self._answers(plan, sessions, erased=answers)
+        await erasure.preview(propagation)
+        known = await self._answers(plan, sessions, propagation, erased=answers)
         receipt = replace(_blank(query, self._clock()), answers=known, answers_erased=answers)
         planned = erasure.plan_receipt(receipt)
         return (
@@ -78,10 +79,11 @@ class Forgetting:
         found = await intents(self._store)
         for intent in found:
             sessions = await sessions_of(self._store, intent.plan)
+            propagation = Propagation(self._store, intent.plan, sessions, answers=intent.answers)
             if not intent.done:
-                await Propagation(self._store, intent.plan, sessions, answers=intent.answers).run()
+                await propagation.run()
             erasure = Erasure(self._store, intent, sessions, self._views, None)
-            await erasure.preview()
+            await erasure.preview(propagation)
             planned = intent.planned or _blank(intent.query, self._clock())
             receipt = await self._carry_out(erasure, planned)
             _log.info("completed a forgetting of %d messages", receipt.messages)
@@ -101,7 +103,7 @@ class Forgetting:
             clear_text_caches()
 
     async def _answers(
-        self, plan: ErasurePlan, sessions: Sessions, *, erased: bool
+        self, plan: ErasurePlan, sessions: Sessions, propagation: Propagation, *, erased: bool
     ) -> list[AffectedAnswer]:
         if erased:
             seqs = {
@@ -109,7 +111,7 @@ class Forgetting:
                 for key in plan.sessions
             }
         else:
-            seqs = await Propagation(self._store, plan, sessions, answers=False).answers()
+            seqs = await propagation.answers()
         return [
             AffectedAnswer(sessions[key].id, seq)
             for key, found in seqs.items()

@@ -136,6 +136,7 @@ class OutboxBackend:
     scan = _passed_on(Backend.scan)
     made_of = _passed_on(Backend.made_of)
     owners = _passed_on(Backend.owners)
+    blob_owners = _passed_on(Backend.blob_owners)
     drop = _passed_on(Backend.drop)
     changes = _passed_on(Backend.changes)
     verify = _passed_on(Backend.verify)

@@ -143,6 +143,11 @@ async def owners(engine: PgEngine, tenant: int) -> list[str]:
     return [owner.decode() for (owner,) in await engine.call(SQL["owners"], (tenant,))]
 
 
+async def blob_owners(engine: PgEngine, tenant: int) -> list[str]:
+    """Return the owners who have blobs."""
+    return [owner.decode() for (owner,) in await engine.call(SQL["blob_owners"], (tenant,))]
+
+
 async def drop(
     engine: PgEngine, where: PgScope, scope: Scope, kind: str, key: str, version: int | None
 ) -> bool:

@@ -81,6 +81,9 @@ SELECT * FROM keepthread.made_of(%s::integer, %s, %s::bigint[])
 -- name: owners
 SELECT * FROM keepthread.owners(%s::integer)
 
+-- name: blob_owners
+SELECT * FROM keepthread.blob_owners(%s::integer)
+
 -- name: changes
 SELECT * FROM keepthread.changes(%s::integer, %s, %s::text, %s, %s)
 

@@ -158,6 +158,9 @@ class PostgresBackend:
     async def owners(self, tenant: str) -> list[str]:
         return await records.owners(self.engine, await self.number(tenant))
 
+    async def blob_owners(self, tenant: str) -> list[str]:
+        return await records.blob_owners(self.engine, await self.number(tenant))
+
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:

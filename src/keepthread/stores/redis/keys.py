@@ -76,6 +76,8 @@ class Index(NamedTuple):
     """Where something changed, by periods; each owner has one as well."""
     feed_state: str
     """Which periods were read, and which were deleted."""
+    blob_owners: str
+    """The owners who have blobs."""
     unlisted: str
     """The sessions that are not listed, by activity that may be older than their latest."""
     links: str

@@ -194,7 +194,9 @@ class RedisBackend:
         if not scope.session:
             announced = [tenants.enroll(self.link, tenant)]
             if scope.owner:
-                announced.append(sessions.announce_owner(self.link, tenant, scope.owner))
+                announced.append(
+                    sessions.announce_owner(self.link, tenant, scope.owner, record.kind)
+                )
             await asyncio.gather(*announced)
         writer, change = await self._record_writer(tenant, scope, record.kind)
         return await records.put(record, writer, change)
@@ -212,6 +214,9 @@ class RedisBackend:
 
     async def owners(self, tenant: str) -> list[str]:
         return await sessions.owners(self.link, tenant)
+
+    async def blob_owners(self, tenant: str) -> list[str]:
+        return await sessions.blob_owners(self.link, tenant)
 
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None

@@ -48,7 +48,7 @@ async def drop(link: RedisLink, tenant: str) -> bool:
     own = records_place(tenant, "")
     await _unlink(link, (*own.keys, own.changes))
     # Numbers of sessions never return: the last one outlives clocks that are set back.
-    await _unlink(link, (index.ends, index.unlisted, index.links), (index.last,))
+    await _unlink(link, (index.ends, index.unlisted, index.links, index.blob_owners), (index.last,))
     await link.run(LUA["strike"], (TENANTS,), (tenant,))
     if await _exists(link, tenant, index):  # others have written in the meantime
         await enroll(link, tenant)

@@ -60,7 +60,8 @@ def _copy(db: sqlite3.Connection, part: Path, progress: Progress | None) -> None
 
 _PATIENCE: Final = 2.0
 """Seconds to wait for readers of an older state of the file."""
-_CHUNK: Final = 8 << 20
+_CHUNK: Final = 256 << 10
+"""Bytes that are searched at a time: as many as stay in a processor's cache."""
 _HAS_WORDS: Final = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'words'"
 
 

@@ -110,6 +110,11 @@ def owners(db: sqlite3.Connection, tenant: str) -> list[str]:
     return [owner for (owner,) in db.execute(SQL["owners"], (tenant,))]
 
 
+def blob_owners(db: sqlite3.Connection, tenant: str) -> list[str]:
+    """Return the owners who have blobs."""
+    return [owner for (owner,) in db.execute(SQL["blob_owners"], (tenant,))]
+
+
 def drop(
     db: sqlite3.Connection, where: FileScope, kind: str, key: str, version: int | None
 ) -> bool:

@@ -66,6 +66,8 @@ CREATE TABLE records (
     UNIQUE (tenant, sid, owner, kind, key)
 );
 
+CREATE INDEX records_of_blobs ON records (tenant, owner) WHERE sid = 0 AND kind IN ('blob_upload', 'blob_use');
+
 -- Where to look for what was made of a message; see `links.py`. Entries may be out of date. Each span of
 -- a record's `made_of` has a row: `sid` is the session, `node` the block of positions around the span.
 CREATE TABLE sources (

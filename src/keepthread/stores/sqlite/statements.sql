@@ -56,7 +56,6 @@ FROM messages f
 CROSS JOIN messages m ON m.seq = 1 AND m.id = f.id AND m.created_at = f.created_at AND m.sid <> f.sid
 CROSS JOIN sessions s ON s.sid = m.sid
 WHERE f.sid = ? AND f.seq = 1 AND s.tenant = ? AND s.owner = ?
-ORDER BY s.sid
 
 -- name: sessions_naming
 SELECT s.* FROM naming n CROSS JOIN sessions s ON s.sid = n.sid
@@ -192,6 +191,10 @@ ORDER BY sid, key
 
 -- name: owners
 SELECT DISTINCT owner FROM records WHERE tenant = ? AND sid = 0 AND owner <> '' ORDER BY owner
+
+-- name: blob_owners
+SELECT DISTINCT owner FROM records
+WHERE tenant = ? AND sid = 0 AND kind IN ('blob_upload', 'blob_use') ORDER BY owner
 
 -- name: delete_record
 DELETE FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?

@@ -192,6 +192,9 @@ class SQLiteBackend:
     async def owners(self, tenant: str) -> list[str]:
         return await self.engine.read(lambda db: records.owners(db, tenant))
 
+    async def blob_owners(self, tenant: str) -> list[str]:
+        return await self.engine.read(lambda db: records.blob_owners(db, tenant))
+
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:

@@ -208,6 +208,17 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION keepthread.blob_owners(_tenant integer) RETURNS SETOF bytea
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT DISTINCT r.owner FROM keepthread.records r
+        WHERE r.tenant = _tenant AND r.sid = 0 AND r.kind IN ('blob_upload', 'blob_use')
+        ORDER BY r.owner;
+END
+$$;
+
 -- A session's own records at some nodes, or at all: those that may be made of a position.
 CREATE FUNCTION keepthread.records_at(_tenant integer, _sid bigint, _nodes bigint[])
 RETURNS SETOF keepthread.records

@@ -112,6 +112,8 @@ CREATE TABLE keepthread.records (
     PRIMARY KEY (tenant, sid, whose, kind, key)
 ) PARTITION BY HASH (tenant, sid);
 
+CREATE INDEX records_of_blobs ON keepthread.records (owner, tenant)
+    WHERE sid = 0 AND kind IN ('blob_upload', 'blob_use');
 CREATE INDEX records_by_node ON keepthread.records (tenant, sid, node) WHERE node IS NOT NULL;
 
 -- Where to look for what was made of a message of another session, or of an owner's: one row per span
