@@ -21,12 +21,20 @@ from keepthread.errors import (
 from keepthread.protocols import MadeRecords, Progress, Relatives, Searchable, TokenCounter
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.changes import ADDED, CREATED, DELETED, ERASED, UPDATED, change_of_record
-from keepthread.stores.codec import PackedId, Row, new_id, pack_id, unpack_id
+from keepthread.stores.codec import PackedId, Row, new_id, unpack_id
 from keepthread.stores.front import Front
 from keepthread.stores.kinds import OF_REFERENCES
 from keepthread.stores.links import names_in_messages, names_in_session, nodes_above
 from keepthread.stores.ram_changes import RamChanges
-from keepthread.stores.ram_log import RamLinks, RamLog, RecordPlace, RecordsByName, StoredRecord
+from keepthread.stores.ram_log import (
+    RamLinks,
+    RamLog,
+    RecordPlace,
+    RecordsByName,
+    StoredRecord,
+    check_record,
+    names_between,
+)
 from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
 from keepthread.stores.records import (
     ALL_KEYS,
@@ -34,7 +42,6 @@ from keepthread.stores.records import (
     Keys,
     Update,
     check_epoch,
-    check_version,
     decode_record,
     decode_spans,
     encode_details,
@@ -59,7 +66,6 @@ from keepthread.stores.rows import (
 from keepthread.stores.validation import MAX_BLOB, MAX_COUNT
 from keepthread.types import (
     Cleaning,
-    Damage,
     Durability,
     Gathered,
     Message,
@@ -285,9 +291,7 @@ class RamBackend:
         self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int]
     ) -> list[Message]:
         thread = self._thread(tenant, session)
-        found = {thread.seqs.get(pack_id(id), 0) for id in ids}
-        found.update(seq for seq in seqs if seq <= thread.head.seq)
-        return [thread.message(seq) for seq in sorted(found) if seq]
+        return thread.find(ids, seqs)
 
     @exclusive
     async def erase(self, tenant: str, session: SessionKey, seqs: Sequence[int]) -> int:
@@ -328,7 +332,7 @@ class RamBackend:
     @exclusive
     async def put(self, tenant: str, scope: Scope, record: Put) -> int:
         records = self._records_of(tenant, scope)
-        _compare(records, record.kind, record.key, record.version)
+        check_record(records, record.kind, record.key, record.version)
         for session, epoch in record.epochs.items():
             check_epoch(self._thread(tenant, session).info.epoch, epoch)
         kept = StoredRecord(record.value, next(self._numbers), record.made_of)
@@ -347,14 +351,7 @@ class RamBackend:
     @exclusive
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
         records = self._records_of(tenant, scope)
-        places = sorted(
-            place
-            for place in records
-            if kind in (None, place[0])
-            and keys.after < place[1] < keys.before
-            and place[0] != keys.without
-        )
-        last = places[max(0, len(places) - keys.limit) :]
+        last = names_between(records, kind, keys)
         return [decode_record(scope, *place, *records[place]) for place in last]
 
     @exclusive
@@ -385,7 +382,7 @@ class RamBackend:
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:
         records = self._records_of(tenant, scope)
-        _compare(records, kind, key, version)
+        check_record(records, kind, key, version)
         if records.pop((kind, key), None) is None:
             return False
         self._links.drop(RecordPlace(tenant, scope, kind, key))
@@ -416,19 +413,13 @@ class RamBackend:
     @exclusive
     async def verify(self, tenant: str, progress: Progress | None) -> Verification:
         threads = self._threads(tenant)
-        damages = [
-            Damage(what="the row is not what was written", session=t.info.id, seq=seq)
-            for t in threads
-            for seq in range(1, t.head.seq + 1)
-            if t.message(seq).state == "damaged"
-        ]
+        damages = [damage for thread in threads for damage in thread.damages()]
         messages = sum(t.head.seq for t in threads)
         if progress:
             progress(messages, messages)
         records = sum(len(s) for (name, _), s in self._by_scope.items() if name == tenant)
-        return Verification(
-            sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
-        )
+        counts = {"sessions": len(threads), "messages": messages, "records": records}
+        return Verification(**counts, damages=tuple(damages))
 
     async def clean(self, *_: object) -> Cleaning:
         self._check_open()
@@ -484,10 +475,6 @@ class RamBackend:
         if scope.session:
             self._thread(tenant, scope.session)
         return self._by_scope.setdefault((tenant, scope), {})
-
-
-def _compare(records: RecordsByName, kind: str, key: str, version: int | None) -> None:
-    check_version(records[kind, key].version if (kind, key) in records else 0, version)
 
 
 class RamStore(Front[RamBackend]):

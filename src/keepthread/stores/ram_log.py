@@ -6,11 +6,11 @@ from typing import NamedTuple, TypeAlias
 
 from keepthread.protocols import TokenCounter
 from keepthread.stores.backend import Tail
-from keepthread.stores.codec import PackedId, Row, decode
+from keepthread.stores.codec import PackedId, Row, decode, pack_id
 from keepthread.stores.links import node_of
-from keepthread.stores.records import decode_details
+from keepthread.stores.records import Keys, check_version, decode_details
 from keepthread.stores.rows import Head, head_after, recounted_row
-from keepthread.types import Message, Scope, SessionInfo, SessionKey, Span
+from keepthread.types import Damage, Message, Scope, SessionInfo, SessionKey, Span
 
 
 class RamLog:
@@ -44,6 +44,19 @@ class RamLog:
         """Add rows at the end."""
         self.rows.extend(rows)
         self.seqs.update((row.id, row.seq) for row in rows)
+
+    def find(self, ids: Sequence[str], seqs: Sequence[int]) -> list[Message]:
+        """Return the messages with these ids or positions."""
+        found = {self.seqs.get(pack_id(id), 0) for id in ids}
+        found.update(seq for seq in seqs if seq <= self.head.seq)
+        return [self.message(seq) for seq in sorted(found) if seq]
+
+    def damages(self) -> list[Damage]:
+        """Return the rows that are not what was written."""
+        what = "the row is not what was written"
+        seqs = range(1, self.head.seq + 1)
+        damaged = [seq for seq in seqs if self.message(seq).state == "damaged"]
+        return [Damage(what=what, session=self.info.id, seq=seq) for seq in damaged]
 
     def tail(self, wanted: Tail) -> list[Message]:
         """Return the newest messages that fit."""
@@ -86,6 +99,22 @@ class StoredRecord(NamedTuple):
 
 RecordsByName: TypeAlias = dict[tuple[str, str], StoredRecord]
 """Records by kind and key."""
+
+
+def names_between(records: RecordsByName, kind: str | None, keys: Keys) -> list[tuple[str, str]]:
+    """Return the kinds and keys of records in a range, in order; a limit takes the last."""
+    names = sorted(
+        (its_kind, key)
+        for its_kind, key in records
+        if kind in (None, its_kind) and keys.after < key < keys.before and its_kind != keys.without
+    )
+    return names[max(0, len(names) - keys.limit) :]
+
+
+def check_record(records: RecordsByName, kind: str, key: str, version: int | None) -> None:
+    """Raise `Stale` if a record is not the one the caller read."""
+    kept = records.get((kind, key))
+    check_version(kept.version if kept else 0, version)
 
 
 class RecordPlace(NamedTuple):

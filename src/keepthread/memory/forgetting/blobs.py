@@ -116,7 +116,7 @@ class BlobErasure:
         return _Leaving(going, digests)
 
     async def _uses(self, blobs: BlobRepository) -> dict[SessionKey, list[BlobUse]]:
-        """Return the references of the plan's sessions; of deleted ones the owner's list tells."""
+        """Return the references of the plan's sessions; deleted ones are in the owner's list."""
         keys = [*self._plan.sessions, *self._plan.halves]
         found: dict[SessionKey, list[BlobUse]] = {}
         if self._resumed or not all([await self._exists(key) for key in keys]):

@@ -10,7 +10,6 @@ from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.stores.backend import Listing, Position
 from keepthread.stores.changes import CREATED, DELETED, UPDATED
 from keepthread.stores.codec import decode
-from keepthread.stores.kinds import OF_REFERENCES
 from keepthread.stores.records import (
     KINDS,
     NOT_DELETED,
@@ -27,7 +26,6 @@ from keepthread.stores.redis.keys import (
     Place,
     index_of,
     owner_tag,
-    records_place,
     session_name,
     session_place,
     tag_of,
@@ -469,37 +467,3 @@ async def describe_if_there(link: RedisLink, tenant: str, key: bytes) -> Session
         return await describe(link, session_place(tenant, SessionKey(key.decode())))
     except SessionGone:
         return None
-
-
-# --- owners of records ---
-
-
-async def announce_owner(link: RedisLink, tenant: str, owner: str, kind: str) -> None:
-    """Announce an owner before a record of some kind is stored."""
-    index = index_of(tenant)
-    await link.run(LUA["announce"], (index.owners,), (owner,))
-    if kind in OF_REFERENCES:
-        await link.run(LUA["announce"], (index.blob_owners,), (owner,))
-
-
-async def owners(link: RedisLink, tenant: str) -> list[str]:
-    """Return the owners who have a record."""
-    return await _owners(link, tenant, index_of(tenant).owners, ("-", "+"))
-
-
-async def blob_owners(link: RedisLink, tenant: str) -> list[str]:
-    """Return the owners who have blobs; no kind is between these two."""
-    bounds = (f"[{min(OF_REFERENCES)}\0", f"({max(OF_REFERENCES)}\1")
-    return await _owners(link, tenant, index_of(tenant).blob_owners, bounds)
-
-
-async def _owners(link: RedisLink, tenant: str, name: str, names: tuple[str, str]) -> list[str]:
-    known: list[bytes] = await link.ask("ZRANGE", name, 0, -1)
-    places = [records_place(tenant, owner.decode()) for owner in known]
-    asked: list[Any] = await asyncio.gather(
-        *(link.ask("ZRANGEBYLEX", p.order, *names, "LIMIT", 0, 1) for p in places)
-    )
-    gone = [owner for owner, there in zip(known, asked, strict=True) if not there]
-    if gone:
-        await link.run(LUA["clear"], (name,), (GRACE, *gone))
-    return sorted(owner.decode() for owner in known if owner not in gone)

@@ -195,7 +195,7 @@ class RedisBackend:
             announced = [tenants.enroll(self.link, tenant)]
             if scope.owner:
                 announced.append(
-                    sessions.announce_owner(self.link, tenant, scope.owner, record.kind)
+                    tenants.announce_owner(self.link, tenant, scope.owner, record.kind)
                 )
             await asyncio.gather(*announced)
         writer, change = await self._record_writer(tenant, scope, record.kind)
@@ -213,10 +213,10 @@ class RedisBackend:
         return await made_of(self.link, tenant, session, nodes)
 
     async def owners(self, tenant: str) -> list[str]:
-        return await sessions.owners(self.link, tenant)
+        return await tenants.owners(self.link, tenant)
 
     async def blob_owners(self, tenant: str) -> list[str]:
-        return await sessions.blob_owners(self.link, tenant)
+        return await tenants.blob_owners(self.link, tenant)
 
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None

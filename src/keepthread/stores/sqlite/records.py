@@ -149,8 +149,8 @@ def _made_of(
 def drop_made_of(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[int]) -> None:
     """Delete a session's records made of these positions of it, which must ascend."""
     session = SessionKey(str(sid))
-    # What exactly a damaged record is made of is unknown, so it is deleted too: nobody can read
-    # it, but its bytes may still contain erased text.
+    # The sources of a damaged record are unknown, so it is deleted too: nobody can read it, but
+    # its bytes may still contain erased text.
     versions = [
         row[:1]
         for row in _made_of(db, tenant, sid, nodes_above(seqs))

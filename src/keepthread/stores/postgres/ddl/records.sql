@@ -239,8 +239,8 @@ BEGIN
 END
 $$;
 
--- Delete a session's records that are made of these positions of it, at the nodes above them. What exactly
--- a damaged record is made of is unknown, so it is deleted too: nobody can read it, but its bytes may
+-- Delete a session's records that are made of these positions of it, at the nodes above them. The sources of a
+-- damaged record are unknown, so it is deleted too: nobody can read it, but its bytes may
 -- contain erased text.
 CREATE FUNCTION keepthread.drop_made_of(_tenant integer, _sid bigint, _seqs bigint[], _nodes bigint[])
 RETURNS void

@@ -1,9 +1,9 @@
 -- Store messages at the end of a log, all or none.
 -- ARGV: 3 the position expected, 4 the turn, 5 whether to store (2: also as the first of the log, which
--- the index of copies was told of), 6 the time of activity, sealed,
+-- the index of copies has by now), 6 the time of activity, sealed,
 -- 7 whether the session's record is wanted, then an id and a row's rest for each message.
 -- Returns the head before, 1 if it stored, 2 if the session was forgotten and takes no new messages, or 3 if
--- the index must be told of its first message, the record, and id, position and row of what is known.
+-- the index of copies must have its first message first, the record, and id, position and row of what is known.
 if gone() then
     return false
 end
