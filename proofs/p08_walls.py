@@ -50,6 +50,7 @@ WORD: Final = "said"
 """A word that everybody says."""
 TABLES: Final = (
     *("sessions", "messages", "records", "record_changes", "changes", "trimmed"),
+    *("sources", "naming"),
     *("readings", "segments", "words", "vectors"),
 )
 
@@ -97,8 +98,9 @@ async def settle(store: Store, number: int) -> Tenant:
         made_of = [Span(session=key, first=1, last=2)]
         await store.put(Scope(session=key), "pin", "1", f"record {mark}", made_of=made_of)
         keys.append(key)
+    made_of = [Span(session=key, first=1, last=2) for key in keys]
     for scope in (Scope(), Scope(owner="ana"), Scope(owner=f"ana {mark}")):
-        await store.put(scope, "fact", "1", f"record {mark}")
+        await store.put(scope, "fact", "1", f"record {mark}", made_of=made_of)
     dead = (await store.put_session(SessionInfo(id="dead"))).key
     await store.delete_session(dead)
     if await store.finder():
@@ -142,6 +144,12 @@ def say(text: str, id: str = "") -> list[Message]:
     return [Message(role="user", id=id, content=text)]
 
 
+NAMING: Final = [
+    Message(role="assistant", content="intrusion", meta={"recalled_from": {"session 1": [[1, 1]]}})
+]
+"""An answer that says it was written from another session."""
+
+
 BY_KEY: Final[Mapping[str, Probe]] = {
     "describe": lambda s, k, b: s.describe(k),
     "update": lambda s, k, b: s.put_session(SessionInfo(id="session 1", key=k, title="taken")),
@@ -165,6 +173,7 @@ BY_KEY: Final[Mapping[str, Probe]] = {
     "scan": lambda s, k, b: s.scan(Scope(session=k)),
     "scan keys": lambda s, k, b: s.scan(Scope(session=k), "pin", after="0", limit=9),
     "drop": lambda s, k, b: s.drop(Scope(session=k), "pin", "1"),
+    "append of an answer that names a session": lambda s, k, b: s.append(k, NAMING),
 }
 """What needs a session: `k` is another's key, and `b` the other."""
 
@@ -198,9 +207,15 @@ BY_NAME: Final[Mapping[str, Probe]] = {
     "list_sessions of all": lambda s, k, b: s.list_sessions(limit=1000),
     "scan_sessions behind a key": lambda s, k, b: s.scan_sessions(after=k, limit=1000),
     "scan_sessions": lambda s, k, b: s.scan_sessions(limit=1000),
+    "scan_sessions of an owner": lambda s, k, b: s.scan_sessions(owner=b.owner, limit=1000),
+    "idle_sessions": lambda s, k, b: s.idle_sessions(1e12, limit=1000),
+    "relatives": lambda s, k, b: s.relatives(k),
+    "made_of": lambda s, k, b: s.made_of(k, [1, 2, 3]),
+    "made_of all": lambda s, k, b: s.made_of(k, range(1, 3000)),
     "owners": lambda s, k, b: s.owners(),
     "updates": lambda s, k, b: s.updates(Scope(owner=b.owner), "fact"),
     "updates, an owner that both have": lambda s, k, b: s.updates(Scope(owner="ana"), "fact"),
+    "blob_owners": lambda s, k, b: s.blob_owners(),
     "changes": lambda s, k, b: s.changes(limit=1000),
     "changes of an owner": lambda s, k, b: s.changes(owner=b.owner, limit=1000),
     "changes, an owner that both have": lambda s, k, b: s.changes(owner="ana", limit=1000),
@@ -312,7 +327,8 @@ SEEING: Final = (
     *("tail", "gather", "read", "find", "newest", "counts", "count_messages", "messages_behind"),
     *("get", "scan", "updates", "owners", "records_behind", "append", "append_all", "next_epoch"),
     *("append_with_care", "unread", "places", "parts", "fetch", "vectors_at", "nearest"),
-    *("points_behind", "places_within", "points_within", "changes"),
+    *("points_behind", "places_within", "points_within", "changes", "append_naming"),
+    *("unlisted_sessions", "relatives", "made_of", "blob_owners"),
     *("v_sessions", "v_messages"),
 )
 """Statements that answer with rows; without conditions, with rows of one's own."""
@@ -517,26 +533,38 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
     row = (1, *one[:6], 1, 1, 1, 1.0, bytes(32), bytes(8))
     record = (b"pin", b"1")
     return {
-        "create_session": (tenant, session.encode(), b"ana", 0, True, 1.0, 1.0, b"{}"),
+        "create_session": (tenant, session.encode(), b"ana", 0, True, 1.0, 1.0, b"{}", [b"s"]),
         # Nothing is said of what was seen, so nothing but the wall keeps them from a row.
         "update_session": (*at, True, b"{}", 2e9, None, None, None),
         "delete_session": (*at, False, None),
         "session_by_id": (tenant, session.replace("session 0", "ana").encode(), session.encode()),
         "list_sessions": (tenant, None, 1e11, 0, False, 100),
-        "sessions_behind": (tenant, 0, 100),
+        "unlisted_sessions": (tenant, 0.0, 0, 100),
+        "relatives": at,
+        "name_sessions": (*at, [b"session 1"]),
+        "sessions_behind": (tenant, None, 0, 100),
         "append": (*at, *one, None, None, 2e9),
         "append_with_care": (*at, *one, None, None, 2e9),
         "append_all": (*at, [b"new", b"newer"], *([part] * 2 for part in one[1:]), None, None, 2e9),
+        "append_naming": (
+            *(*at, [b"session 1"], *at, [b"new", b"newer"]),
+            *(*([part] * 2 for part in one[1:]), None, None, 2e9),
+        ),
         "tail": (*at, 100, None, 1 << 53, 0, 2),
         "gather": (*at, 100, 2, [b"pin"], [b"pin"], 100),
         "read": (*at, 0, 1 << 53, 100),
         "find": (*at, [b"m1"], [1, 2]),
-        "put": (*at, b"", b"", *record, b"1", None, None, None, None, [sid], [0], 1),
+        "put": (
+            *(*at, b"", b"", *record, b"1", None, None, None, None),
+            *(b"place", [sid], [64], None, [sid], [0], 1),
+        ),
         "get": (*at, b"", *record),
         "scan": (*at, b"", None, None, None, None),
-        "drop": (*at, b"", *record, None, 1),
+        "drop": (*at, b"", *record, b"place", None, 1),
+        "made_of": (*at, None),
         "owners": (tenant,),
         "updates": (tenant, b"ana", b"fact", 0),
+        "blob_owners": (tenant,),
         "changes": (tenant, None, None, 0, 100),
         "note_change": (tenant, 1, sid, []),
         "newest": (*at, 1 << 53, 0, 100),
@@ -544,7 +572,7 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
         "replace_messages": (*at, *([part] for part in row)),
         "counts": (*at, 0, 100),
         "recount_messages": (*at, [1], [7], [b""], [7], [bytes(8)]),
-        "drop_made_of": (*at, [1, 2]),
+        "drop_made_of": (*at, [1, 2], None),
         "count_messages": (tenant,),
         "messages_behind": (tenant, 0, 0, 100),
         "records_behind": (tenant, -1, b"", b"", b"", 100),

@@ -644,6 +644,7 @@ class TestOutboxStore(StoreContract):
     test_every_session_is_scanned_in_the_order_of_making = NEEDS_TENANTS
     test_hostile_input_is_stored_exactly_or_refused = NEEDS_TENANTS
     test_owners_are_those_who_have_something_on_their_shelf = NEEDS_TENANTS
+    test_nothing_leads_to_another_tenant = NEEDS_TENANTS
     test_two_tenants_see_nothing_of_each_other = NEEDS_TENANTS
     test_changes_are_shown_to_their_owner_and_to_the_operator = NEEDS_TENANTS
     test_tenants_are_listed_by_name_page_by_page = NEEDS_TENANTS

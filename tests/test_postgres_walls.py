@@ -19,6 +19,7 @@ from keepthread.errors import (
     WrongFormat,
 )
 from keepthread.recall.positions import VIEW
+from keepthread.stores.links import nodes_above
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.postgres.schema import FORMAT, SQL
 from keepthread.stores.postgres.server import PgServer, durability_of
@@ -299,7 +300,7 @@ async def test_every_new_connection_checks_its_role(
 
 HOT = (
     "append append_with_care head seq_of sound first_of_tail tail read find gather scan get put"
-    " drop is_there"
+    " drop is_there records_at name_sessions"
 )
 LOCALS = {
     "first": "bigint",
@@ -418,9 +419,20 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
         "find": ((*at, [b"m"], [7]), 3),
         "scan": ((*at, b"", b"pin", None, None, None), 2),
         "get": ((*at, b"", b"pin", b"1"), 1),
-        "put": ((*at, b"", b"", b"pin", b"3", b"1", None, None, None, 0, [sid], [0], 1), 5),
-        "drop": ((*at, b"", b"pin", b"1", None, 1), 5),
+        "put": (
+            (
+                *(*at, b"", b"", b"pin", b"3", b"1", None, None, None, None),
+                *(b"place", [sid], [64], 0, [sid], [0], 1),
+            ),
+            5,
+        ),
+        "drop": ((*at, b"", b"pin", b"1", b"place", None, 1), 5),
         "updates": ((tenant, b"", b"fact", 1), 2),
+        "made_of": ((*at, nodes_above([9])), 3),
+        "drop_made_of": ((*at, [9], nodes_above([9])), 4),
+        "name_sessions": ((*at, [b"s7"]), 3),
+        "sessions_behind": ((tenant, b"default", sid, 5), 5),
+        "unlisted_sessions": ((tenant, 0.0, 0, 5), 5),
         "changes": ((tenant, None, "0", 0, 20), 21),
         "note_change": ((tenant, 1, sid, []), 2),
         "recount_messages": ((*at, [7, 8], [1, 1], [b"", b""], [70, 80], [b"", b""]), 2),

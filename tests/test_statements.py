@@ -67,6 +67,12 @@ IN_SQLITE: Final = (
     "test_sessions_are_listed_page_by_page",
     "test_what_is_erased_before_it_is_read_is_passed_over",
     "test_what_was_never_read_is_unread_from_the_start",
+    "test_idle_sessions_of_all_kinds_are_found_page_by_page",
+    "test_nothing_leads_to_another_tenant",
+    "test_owners_of_blobs_are_found_without_the_others",
+    "test_records_are_found_by_what_they_are_made_of",
+    "test_sessions_that_name_another_are_its_relatives",
+    "test_the_sessions_of_one_owner_are_scanned_alone",
 )
 IN_POSTGRES: Final = (
     "test_a_reader_learns_which_records_changed",
@@ -85,6 +91,12 @@ IN_POSTGRES: Final = (
     "test_owners_sessions_and_tenants_are_walls",
     "test_recounting_counts_what_another_counted",
     "test_two_tenants_see_nothing_of_each_other",
+    "test_idle_sessions_of_all_kinds_are_found_page_by_page",
+    "test_nothing_leads_to_another_tenant",
+    "test_owners_of_blobs_are_found_without_the_others",
+    "test_records_are_found_by_what_they_are_made_of",
+    "test_sessions_that_name_another_are_its_relatives",
+    "test_the_sessions_of_one_owner_are_scanned_alone",
 )
 IN_REDIS: Final = (
     "test_a_reader_learns_which_records_changed",
@@ -96,6 +108,12 @@ IN_REDIS: Final = (
     "test_recounting_counts_what_another_counted",
     "test_two_tenants_see_nothing_of_each_other",
     "test_what_was_made_before_an_erasure_is_refused",
+    "test_idle_sessions_of_all_kinds_are_found_page_by_page",
+    "test_nothing_leads_to_another_tenant",
+    "test_owners_of_blobs_are_found_without_the_others",
+    "test_records_are_found_by_what_they_are_made_of",
+    "test_sessions_that_name_another_are_its_relatives",
+    "test_the_sessions_of_one_owner_are_scanned_alone",
 )
 
 OpenStore = Callable[[Path, Callable[[], float]], Awaitable[Store]]

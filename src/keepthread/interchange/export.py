@@ -69,11 +69,12 @@ class _Export:
 
     async def run(self, names: Sequence[str]) -> Exported:
         chosen = [await self._named(name) for name in dict.fromkeys(names)]
-        async for session in every_session(self.store):
-            self.names[session.key] = await name_of(self.store, session)
-            self.total += session.messages if self._is_meant(session) else 0
         if chosen:
             self.total = sum(session.messages for session in chosen)
+        else:
+            async for session in every_session(self.store):
+                self.names[session.key] = await name_of(self.store, session)
+                self.total += session.messages if self._is_meant(session) else 0
         self.write(jsonl.encode_line(jsonl.HEADER))
         if chosen:
             for session in chosen:
@@ -95,7 +96,7 @@ class _Export:
                     found[session.owner, blob.key] = blob
         for (owner, _), blob in found.items():
             await self._chunks([blob], {"owner": owner})
-            self._records([blob], {"owner": owner})
+            await self._records([blob], {"owner": owner})
 
     async def _named(self, name: str) -> SessionInfo:
         session = await self.store.get_session(name, self.owner or "default")
@@ -144,7 +145,7 @@ class _Export:
             self._write("deleted", {"session": id, "owner": owner})
             self.done = replace(before, deleted=before.deleted + 1)
             return
-        self._records(records, {"session": id, "owner": owner})
+        await self._records(records, {"session": id, "owner": owner})
 
     async def _messages(self, session: SessionInfo) -> None:
         id = self.names[session.key].id
@@ -166,14 +167,14 @@ class _Export:
         where = f"owner {scope.owner!r}" if scope.owner else "the tenant"
         records = await self._read_records(scope, where)
         await self._chunks(records, named)
-        self._records(records, named)
+        await self._records(records, named)
 
     async def _chunks(self, records: Sequence[Record], named: JSON) -> None:
         """Write the chunks of blobs, before the records that describe them."""
         for record in records:
             if record.kind == BLOB:
                 async for chunk in chunks_of(self.store, record):
-                    self._records([chunk], named)
+                    await self._records([chunk], named)
 
     async def _read_records(self, scope: Scope, where: str) -> list[Record]:
         try:
@@ -184,10 +185,19 @@ class _Export:
         # Leases and receipts are about this store, so they are not exported.
         return [record for record in records if record.kind not in NOT_IN_FILES]
 
-    def _records(self, records: Sequence[Record], scope: JSON) -> None:
+    async def _records(self, records: Sequence[Record], scope: JSON) -> None:
         for record in records:
+            for span in record.made_of:
+                await self._learn_name(span.session)
             self._write("record", nouns.record_to_json(record, scope, self.names))
         self.done.records += len(records)
+
+    async def _learn_name(self, key: SessionKey) -> None:
+        """Learn the name of a session that a record is made of; a deleted one has none."""
+        if key not in self.names:
+            with suppress(SessionGone):
+                session = await self.store.describe(key)
+                self.names[key] = await name_of(self.store, session)
 
     def _write(self, kind: str, value: dict[str, Any]) -> None:
         self.write(jsonl.encode_line({kind: value}))

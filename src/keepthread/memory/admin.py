@@ -21,7 +21,6 @@ from keepthread.types import (
     Role,
     Scope,
     SessionInfo,
-    SessionKey,
     Verification,
 )
 
@@ -181,7 +180,7 @@ class Admin:
                     pruned += not info.forgotten
                     if progress:
                         progress(pruned, max(total, pruned))
-        for owner in await self._store.owners():
+        for owner in await self._store.blob_owners():
             await self._services.blobs(owner).sweep()
         return pruned
 
@@ -200,7 +199,9 @@ class Admin:
 
     async def _idle(self, before: float) -> AsyncGenerator[list[SessionInfo]]:
         """Yield, page by page, the sessions without activity since a time."""
-        after: SessionKey | None = None
-        while page := await self._store.scan_sessions(after=after, limit=_PAGE):
-            yield [s for s in page if s.state == "live" and s.updated_at < before]
-            after = page[-1].key
+        cursor: str | None = None
+        while True:
+            page = await self._store.idle_sessions(before, limit=_PAGE, cursor=cursor)
+            yield [session for session in page if session.state == "live"]
+            if (cursor := page.next) is None:
+                return

@@ -55,6 +55,23 @@ class TokenCounter(Protocol):
         ...
 
 
+class Relatives(NamedTuple):
+    """The sessions of an owner that may repeat messages of another of the owner's sessions."""
+
+    copies: Sequence[SessionInfo]
+    """Those with the same first message: the same id and time, even if it is erased."""
+    naming: Sequence[SessionInfo]
+    """Those that name it, or did: as parent or fork point, in an answer or an explanation."""
+
+
+class MadeRecords(NamedTuple):
+    """Records that are made of some messages."""
+
+    records: Sequence[Record]
+    damaged: Sequence[Scope]
+    """Scopes with a damaged record that may be made of them."""
+
+
 class Store(Protocol):
     """One tenant's data: a log of messages for each session, and records beside the logs.
 
@@ -129,11 +146,28 @@ class Store(Protocol):
         ...
 
     async def scan_sessions(
-        self, *, after: SessionKey | None = None, limit: int = 100
+        self, *, owner: str | None = None, after: SessionKey | None = None, limit: int = 100
     ) -> list[SessionInfo]:
-        """Return every session after a key, or from the first, in the order of creation.
+        """Return every session of an owner or of all, after a key, in the order of creation.
 
         Includes delegates and sessions that are not ready. The key may be of a deleted session.
+        """
+        ...
+
+    async def idle_sessions(
+        self, before: float, *, limit: int = 100, cursor: str | None = None
+    ) -> Page[SessionInfo]:
+        """Return the sessions of all kinds without activity since a time; reads no others.
+
+        Sessions that are not listed come last. `cursor` is the `next` of an earlier page. A session
+        may have become active since it was read: pass `idle_since` to `delete_session`.
+        """
+        ...
+
+    async def relatives(self, session: SessionKey) -> Relatives:
+        """Return the sessions of the same owner that may repeat messages of this one.
+
+        Reads an index, not the owner's other sessions. A deleted session has none.
         """
         ...
 
@@ -299,8 +333,19 @@ class Store(Protocol):
         """
         ...
 
+    async def made_of(self, session: SessionKey, seqs: Iterable[int]) -> MadeRecords:
+        """Return the records of any scope that are made of one of these messages of a session.
+
+        Reads an index, not the other records. The session may have been deleted.
+        """
+        ...
+
     async def owners(self) -> list[str]:
         """Return the owners who have records, sorted by name."""
+        ...
+
+    async def blob_owners(self) -> list[str]:
+        """Return the owners who store blobs that a message may refer to, sorted by name."""
         ...
 
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:

@@ -7,7 +7,14 @@ names the tenant; a backend only stores and reads. `Store` says what each method
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
+from keepthread.protocols import (
+    MadeRecords,
+    Progress,
+    Relatives,
+    Searchable,
+    TokenCounter,
+    Updates,
+)
 from keepthread.stores.records import Condition, Keys, Update
 from keepthread.stores.rows import PreparedMessage
 from keepthread.types import (
@@ -62,6 +69,11 @@ class Listing(NamedTuple):
     """Latest activity first; None means from the first."""
     after: Position | None = None
     """If given, earliest activity first."""
+    unlisted: bool = False
+    """Whether to return the sessions that are not listed instead: delegates and unready ones.
+
+    Their positions may be of earlier activity.
+    """
 
 
 class Gather(NamedTuple):
@@ -104,6 +116,8 @@ class Put(NamedTuple):
     """The same as `made_of`, before it was encoded."""
     version: int | None
     epochs: Mapping[SessionKey, int]
+    names: Sequence[str] = ()
+    """The ids of sessions of the same owner that the value names."""
 
 
 class Backend(Protocol):
@@ -125,8 +139,9 @@ class Backend(Protocol):
         self, tenant: str, owner: str | None, wanted: Listing, /
     ) -> list[tuple[Position, SessionInfo]]: ...
     async def scan_sessions(
-        self, tenant: str, after: SessionKey | None, limit: int, /
+        self, tenant: str, owner: str | None, after: SessionKey | None, limit: int, /
     ) -> list[SessionInfo]: ...
+    async def relatives(self, tenant: str, session: SessionKey, /) -> Relatives: ...
     async def delete_session(
         self, tenant: str, session: SessionKey, required: Condition, /
     ) -> None: ...
@@ -161,7 +176,20 @@ class Backend(Protocol):
         self, tenant: str, scope: Scope, kind: str | None, keys: Keys, /
     ) -> list[Record]: ...
     async def updates(self, tenant: str, scope: Scope, kind: str, since: int, /) -> Updates: ...
+    async def made_of(
+        self, tenant: str, session: SessionKey, nodes: Sequence[int] | None, /
+    ) -> MadeRecords:
+        """Return the records at some nodes of a session, or at all; see `links`.
+
+        Others may be among them: the front checks what each is made of.
+        """
+        ...
+
     async def owners(self, tenant: str, /) -> list[str]: ...
+    async def blob_owners(self, tenant: str, /) -> list[str]:
+        """Return the owners with records of the kinds `OF_REFERENCES`."""
+        ...
+
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None, /
     ) -> bool: ...

@@ -11,12 +11,21 @@ from dataclasses import replace
 from typing import Final, Generic, Self, TypeVar
 
 from keepthread.errors import InvalidInput, NotFound, SessionExists, SessionGone, Stale
-from keepthread.protocols import Progress, Searchable, Store, TokenCounter, Updates
+from keepthread.protocols import (
+    MadeRecords,
+    Progress,
+    Relatives,
+    Searchable,
+    Store,
+    TokenCounter,
+    Updates,
+)
 from keepthread.stores.backend import Append, Backend, Feed, Gather, Put, Tail
 from keepthread.stores.changes import change_of_record
 from keepthread.stores.codec import new_id
 from keepthread.stores.cursors import decode_cursor, encode_cursor
-from keepthread.stores.listing import SessionListing
+from keepthread.stores.links import names_in_record, nodes_above
+from keepthread.stores.listing import SessionListing, idle_page
 from keepthread.stores.records import (
     CHANGEABLE,
     Update,
@@ -27,9 +36,10 @@ from keepthread.stores.records import (
     condition,
     encode_spans,
     encode_value,
+    touches,
 )
 from keepthread.stores.rows import AwaitedTurn, check_positions, draft, draft_copy
-from keepthread.stores.validation import MAX_COUNT, check_count, check_id
+from keepthread.stores.validation import MAX_COUNT, check_count, check_id, check_time
 from keepthread.types import (
     JSON,
     Change,
@@ -127,9 +137,22 @@ class Front(Generic[B]):
         return await listing.page(check_count(limit, "limit"), cursor)
 
     async def scan_sessions(
-        self, *, after: SessionKey | None = None, limit: int = 100
+        self, *, owner: str | None = None, after: SessionKey | None = None, limit: int = 100
     ) -> list[SessionInfo]:
-        return await self.backend.scan_sessions(self._tenant, after, check_count(limit, "limit"))
+        check_filter(owner, "owner")
+        most = check_count(limit, "limit")
+        return await self.backend.scan_sessions(self._tenant, owner, after, most)
+
+    async def idle_sessions(
+        self, before: float, *, limit: int = 100, cursor: str | None = None
+    ) -> Page[SessionInfo]:
+        since = check_time(before, "before")
+        return await idle_page(
+            self.backend, self._tenant, since, check_count(limit, "limit"), cursor
+        )
+
+    async def relatives(self, session: SessionKey) -> Relatives:
+        return await self.backend.relatives(self._tenant, session)
 
     async def delete_session(
         self, session: SessionKey, *, unready: bool = False, idle_since: float | None = None
@@ -226,7 +249,8 @@ class Front(Generic[B]):
     ) -> int:
         check_scope(scope)
         data, spans = encode_value(kind, key, value), encode_spans(made_of)
-        record = Put(kind, key, data, spans, made_of, version, epochs or {})
+        names = names_in_record(kind, value) if scope.session else ()
+        record = Put(kind, key, data, spans, made_of, version, epochs or {}, names)
         return await self.backend.put(self._tenant, scope, record)
 
     async def get(self, scope: Scope, kind: str, key: str) -> Record | None:
@@ -253,8 +277,19 @@ class Front(Generic[B]):
             raise InvalidInput(f"changes of {kind!r} are not numbered here; scan them instead")
         return await self.backend.updates(self._tenant, scope, kind, check_count(since, "since"))
 
+    async def made_of(self, session: SessionKey, seqs: Iterable[int]) -> MadeRecords:
+        places = sorted({check_count(seq, "seq") for seq in seqs})
+        nodes = nodes_above(places)
+        found = await self.backend.made_of(self._tenant, session, nodes)
+        made = [r for r in found.records if touches(r.made_of, session, places)]
+        made.sort(key=lambda r: (r.scope, r.kind, r.key))
+        return MadeRecords(made, sorted(found.damaged))
+
     async def owners(self) -> list[str]:
         return await self.backend.owners(self._tenant)
+
+    async def blob_owners(self) -> list[str]:
+        return await self.backend.blob_owners(self._tenant)
 
     async def drop(self, scope: Scope, kind: str, key: str, *, version: int | None = None) -> bool:
         check_id(kind, "kind")
@@ -328,10 +363,10 @@ async def begin_again(store: Store, forgotten: SessionInfo, new: SessionInfo) ->
 _PAGE: Final = 500
 
 
-async def every_session(store: Store) -> AsyncIterator[SessionInfo]:
-    """Yield all sessions of a tenant, ready or not, delegates too."""
+async def every_session(store: Store, owner: str | None = None) -> AsyncIterator[SessionInfo]:
+    """Yield all sessions of an owner or of the tenant, ready or not, delegates too."""
     last: SessionKey | None = None
-    while page := await store.scan_sessions(after=last, limit=_PAGE):
+    while page := await store.scan_sessions(owner=owner, after=last, limit=_PAGE):
         for session in page:
             yield session
         last = page[-1].key

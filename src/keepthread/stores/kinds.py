@@ -50,6 +50,9 @@ BLOB_UPLOAD: Final = "blob_upload"
 BLOB_USE: Final = "blob_use"
 """A message that refers to a blob; a session has one for each blob that it refers to."""
 
+OF_REFERENCES: Final = (BLOB_UPLOAD, BLOB_USE)
+"""Kinds that every owner of blobs has; stores keep an index of those owners."""
+
 # --- of the tenant ---
 
 FORGET: Final = "forget"

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from keepthread.protocols import Store
 from keepthread.stores.backend import Backend, Listing, Position
 from keepthread.stores.cursors import (
+    check_position,
     decode_cursor,
     decode_name,
     encode_cursor,
@@ -102,6 +103,35 @@ class SessionListing:
         except ValueError:
             raise unreadable_cursor() from None
         return _State(top, last, goes_up is True)
+
+
+_FIRST: Final = Position(0.0, SessionKey("0"))
+
+
+async def idle_page(
+    backend: Backend, tenant: str, before: float, limit: int, cursor: str | None
+) -> Page[SessionInfo]:
+    """Return a page of the sessions without activity since a time: the listed ones, then others."""
+    of: Sequence[JSON] = ("idle", tenant, before)
+    unlisted, last = False, _FIRST
+    if cursor is not None:
+        position = decode_cursor(of, cursor)
+        check_position(position, (bool, float, str))
+        unlisted, last = position[0], Position(check_time(position[1], "at"), position[2])
+    found: Page[SessionInfo] = Page()
+    while len(found) < limit:
+        wanted = Listing(limit - len(found), after=last, unlisted=unlisted)
+        rows = await backend.list_sessions(tenant, None, wanted)
+        idle = [row for row in rows if row[0].at < before]
+        found += [session for _, session in idle if session.updated_at < before]
+        last = idle[-1][0] if idle else last
+        if len(idle) < wanted.limit:
+            if unlisted:
+                return found
+            unlisted, last = True, _FIRST
+    if limit:
+        found.next = encode_cursor(of, [unlisted, *last])
+    return found
 
 
 async def record_page(

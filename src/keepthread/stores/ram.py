@@ -18,13 +18,31 @@ from keepthread.errors import (
     Stale,
     StoreClosed,
 )
-from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
+from keepthread.protocols import (
+    MadeRecords,
+    Progress,
+    Relatives,
+    Searchable,
+    TokenCounter,
+    Updates,
+)
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.changes import ADDED, CREATED, DELETED, ERASED, UPDATED, change_of_record
-from keepthread.stores.codec import PackedId, Row, new_id, pack_id, unpack_id
+from keepthread.stores.codec import PackedId, Row, new_id, unpack_id
 from keepthread.stores.front import Front
-from keepthread.stores.ram_changes import KeptRecord, KeptRecords, RamChanges, newest_of
-from keepthread.stores.ram_log import RamLog
+from keepthread.stores.kinds import OF_REFERENCES
+from keepthread.stores.links import names_in_messages, names_in_session, nodes_above
+from keepthread.stores.ram_changes import RamChanges
+from keepthread.stores.ram_log import (
+    RamLinks,
+    RamLog,
+    RecordPlace,
+    RecordsByName,
+    StoredRecord,
+    check_record,
+    names_between,
+    newest_of,
+)
 from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
 from keepthread.stores.records import (
     ALL_KEYS,
@@ -32,7 +50,6 @@ from keepthread.stores.records import (
     Keys,
     Update,
     check_epoch,
-    check_version,
     decode_record,
     decode_spans,
     encode_details,
@@ -57,7 +74,6 @@ from keepthread.stores.rows import (
 from keepthread.stores.validation import MAX_BLOB, MAX_COUNT
 from keepthread.types import (
     Cleaning,
-    Damage,
     Durability,
     Gathered,
     Message,
@@ -80,8 +96,9 @@ class RamBackend:
         self.threads: dict[SessionKey, RamLog] = {}
         self.index = RamIndex()
         self.feed = RamChanges()
+        self._links = RamLinks()
         self._keys: dict[tuple[str, str, str], SessionKey] = {}
-        self._by_scope: dict[tuple[str, Scope], KeptRecords] = {}
+        self._by_scope: dict[tuple[str, Scope], RecordsByName] = {}
         self._numbers = itertools.count(1)
         self._closed = False
 
@@ -106,6 +123,7 @@ class RamBackend:
         info = replace(session, key=key, epoch=0, state="live")
         self.threads[key] = thread = RamLog(place, tenant, info, details)
         self._keys[tenant, session.owner, session.id] = key
+        self._links.name(thread, names_in_session(session))
         self._note(thread, CREATED)
         return thread.described()
 
@@ -141,7 +159,7 @@ class RamBackend:
         places = {
             (thread.info.updated_at, thread.place): thread
             for thread in self._threads(tenant)
-            if is_listed(thread.info) and owner in (None, thread.info.owner)
+            if is_listed(thread.info) != wanted.unlisted and owner in (None, thread.info.owner)
         }
         chosen = [
             place
@@ -155,11 +173,22 @@ class RamBackend:
 
     @exclusive
     async def scan_sessions(
-        self, tenant: str, after: SessionKey | None, limit: int
+        self, tenant: str, owner: str | None, after: SessionKey | None, limit: int
     ) -> list[SessionInfo]:
         last = 0 if after is None else sid_of(after)
-        found = [t.described() for t in self._threads(tenant) if t.place > last]
-        return found[:limit]
+        threads = [t for t in self._threads(tenant) if owner in (None, t.info.owner)]
+        return [t.described() for t in threads if t.place > last][:limit]
+
+    @exclusive
+    async def relatives(self, tenant: str, session: SessionKey) -> Relatives:
+        self._check_open()
+        thread = self.threads.get(session)
+        if thread is None or thread.tenant != tenant:
+            return Relatives((), ())
+        return Relatives._make(
+            [self.threads[key].described() for key in keys]
+            for keys in self._links.relatives(thread)
+        )
 
     @exclusive
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
@@ -168,7 +197,10 @@ class RamBackend:
         del self.threads[session]
         del self._keys[tenant, thread.info.owner, thread.info.id]
         self.index.forget(session)
-        self._by_scope.pop((tenant, Scope(session=session)), None)
+        scope = Scope(session=session)
+        for place in self._by_scope.pop((tenant, scope), ()):
+            self._links.drop(RecordPlace(tenant, scope, *place))
+        self._links.end(thread)
         self._note(thread, DELETED)
 
     # --- the log ---
@@ -199,6 +231,8 @@ class RamBackend:
                 rows.append(row)
                 answers.append(message)
         thread.extend(rows)
+        self._links.begin(thread)
+        self._links.name(thread, names_in_messages(new.drafts))
         if rows:
             at = max(thread.info.updated_at, new.now)
             thread.info = replace(thread.info, updated_at=at)
@@ -225,31 +259,21 @@ class RamBackend:
             head = head_after(row)
         new = rows[thread.head.seq :]
         thread.rows, thread.seqs = rows, seqs
+        self._links.begin(thread)
+        self._links.name(thread, names_in_messages(drafts))
         if new:
             self._note(thread, ADDED, [unpack_id(row.id) for row in new])
         return head.seq
 
     @exclusive
     async def tail(self, tenant: str, session: SessionKey, wanted: Tail) -> list[Message]:
-        tokens, limit, before, after, min_messages = wanted
-        thread = self._thread(tenant, session)
-        found: list[Message] = []
-        used = 0
-        for seq in range(min(thread.head.seq, before - 1), after, -1):
-            message = thread.message(seq)
-            used += message.tokens
-            full = tokens is not None and used > tokens and len(found) >= min_messages
-            if full or len(found) == limit:
-                break
-            found.append(message)
-        found.reverse()
-        return found
+        return self._thread(tenant, session).tail(wanted)
 
     @exclusive
     async def gather(self, tenant: str, session: SessionKey, wanted: Gather) -> Gathered:
         tokens, min_messages, kinds, follow, limit = wanted
-        info = self._thread(tenant, session).described()
-        scope = Scope(session=session)
+        thread, scope = self._thread(tenant, session), Scope(session=session)
+        info = thread.described()
         records = [r for kind in kinds for r in await self.scan(tenant, scope, kind, ALL_KEYS)]
         kept = self._records_of(tenant, scope)
         newest = {kind: newest_of(kept, kind, limit) for kind in follow}
@@ -260,9 +284,7 @@ class RamBackend:
         return Gathered(
             system_prompt=info.system_prompt,
             fence=info.fence,
-            messages=await self.tail(
-                tenant, session, Tail(tokens, None, MAX_COUNT, 0, min_messages)
-            ),
+            messages=thread.tail(Tail(tokens, None, MAX_COUNT, 0, min_messages)),
             records=records + followed,
             sources=await self.find(tenant, session, (), seqs),
             more=[kind for kind, (_, is_cut) in newest.items() if is_cut],
@@ -281,9 +303,7 @@ class RamBackend:
         self, tenant: str, session: SessionKey, ids: Sequence[str], seqs: Sequence[int]
     ) -> list[Message]:
         thread = self._thread(tenant, session)
-        found = {thread.seqs.get(pack_id(id), 0) for id in ids}
-        found.update(seq for seq in seqs if seq <= thread.head.seq)
-        return [thread.message(seq) for seq in sorted(found) if seq]
+        return thread.find(ids, seqs)
 
     @exclusive
     async def erase(self, tenant: str, session: SessionKey, seqs: Sequence[int]) -> int:
@@ -297,10 +317,14 @@ class RamBackend:
         if rows:
             thread.info = replace(thread.info, epoch=thread.info.epoch + 1)
             erased = [row.seq for row in rows]
-            records = self._records_of(tenant, Scope(session=session))
-            for place, kept in list(records.items()):
-                if touches(decode_spans(kept.made_of), session, erased):
-                    del records[place]
+            scope = Scope(session=session)
+            records = self._records_of(tenant, scope)
+            for place in self._links.made_of(tenant, session, nodes_above(erased)):
+                at = place.kind, place.key
+                spans = decode_spans(records[at].made_of) if place.scope == scope else ()
+                if touches(spans, session, erased):
+                    del records[at]
+                    self._links.drop(place)
             self.index.forget(session, erased)
             self._note(thread, ERASED, [unpack_id(row.id) for row in rows])
         return thread.info.epoch
@@ -320,11 +344,14 @@ class RamBackend:
     @exclusive
     async def put(self, tenant: str, scope: Scope, record: Put) -> int:
         records = self._records_of(tenant, scope)
-        _compare(records, record.kind, record.key, record.version)
+        check_record(records, record.kind, record.key, record.version)
         for session, epoch in record.epochs.items():
             check_epoch(self._thread(tenant, session).info.epoch, epoch)
-        kept = KeptRecord(record.value, next(self._numbers), record.made_of)
+        kept = StoredRecord(record.value, next(self._numbers), record.made_of)
         records[record.kind, record.key] = kept
+        self._links.put(RecordPlace(tenant, scope, record.kind, record.key), record.spans)
+        if record.names:
+            self._links.name(self._thread(tenant, scope.session), record.names)
         self._note_record(tenant, scope, record.kind, record.key)
         return kept.version
 
@@ -336,14 +363,7 @@ class RamBackend:
     @exclusive
     async def scan(self, tenant: str, scope: Scope, kind: str | None, keys: Keys) -> list[Record]:
         records = self._records_of(tenant, scope)
-        places = sorted(
-            place
-            for place in records
-            if kind in (None, place[0])
-            and keys.after < place[1] < keys.before
-            and place[0] != keys.without
-        )
-        last = places[max(0, len(places) - keys.limit) :]
+        last = names_between(records, kind, keys)
         return [decode_record(scope, *place, *records[place]) for place in last]
 
     @exclusive
@@ -357,21 +377,37 @@ class RamBackend:
         return Updates(known.number, False, [record for record in found if record], dropped)
 
     @exclusive
-    async def owners(self, tenant: str) -> list[str]:
+    async def made_of(
+        self, tenant: str, session: SessionKey, nodes: Sequence[int] | None
+    ) -> MadeRecords:
         self._check_open()
-        by_scope = self._by_scope.items()
-        return sorted(
-            s.owner for (name, s), records in by_scope if name == tenant and s.owner and records
-        )
+        places = self._links.made_of(tenant, session, nodes)
+        kept = [(p, self._by_scope[tenant, p.scope][p.kind, p.key]) for p in places]
+        return MadeRecords([decode_record(p.scope, p.kind, p.key, *k) for p, k in kept], ())
+
+    @exclusive
+    async def owners(self, tenant: str) -> list[str]:
+        return sorted(scope.owner for scope, records in self._of_owners(tenant) if records)
+
+    @exclusive
+    async def blob_owners(self, tenant: str) -> list[str]:
+        found = self._of_owners(tenant)
+        return sorted(s.owner for s, rs in found if any(kind in OF_REFERENCES for kind, _ in rs))
+
+    def _of_owners(self, tenant: str) -> list[tuple[Scope, RecordsByName]]:
+        self._check_open()
+        kept = self._by_scope.items()
+        return [(scope, rs) for (name, scope), rs in kept if name == tenant and scope.owner]
 
     @exclusive
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
     ) -> bool:
         records = self._records_of(tenant, scope)
-        _compare(records, kind, key, version)
+        check_record(records, kind, key, version)
         if records.pop((kind, key), None) is None:
             return False
+        self._links.drop(RecordPlace(tenant, scope, kind, key))
         self._note_record(tenant, scope, kind, key)
         return True
 
@@ -399,19 +435,13 @@ class RamBackend:
     @exclusive
     async def verify(self, tenant: str, progress: Progress | None) -> Verification:
         threads = self._threads(tenant)
-        damages = [
-            Damage(what="the row is not what was written", session=t.info.id, seq=seq)
-            for t in threads
-            for seq in range(1, t.head.seq + 1)
-            if t.message(seq).state == "damaged"
-        ]
+        damages = [damage for thread in threads for damage in thread.damages()]
         messages = sum(t.head.seq for t in threads)
         if progress:
             progress(messages, messages)
         records = sum(len(s) for (name, _), s in self._by_scope.items() if name == tenant)
-        return Verification(
-            sessions=len(threads), messages=messages, records=records, damages=tuple(damages)
-        )
+        counts = {"sessions": len(threads), "messages": messages, "records": records}
+        return Verification(**counts, damages=tuple(damages))
 
     async def clean(self, *_: object) -> Cleaning:
         self._check_open()
@@ -435,8 +465,9 @@ class RamBackend:
             return None
         for thread in self._threads(tenant):
             await self.delete_session(tenant, thread.info.key, Condition())
-        for place in [place for place in self._by_scope if place[0] == tenant]:
-            del self._by_scope[place]
+        for name, scope in [place for place in self._by_scope if place[0] == tenant]:
+            for place in self._by_scope.pop((name, scope)):
+                self._links.drop(RecordPlace(name, scope, *place))
         self.feed.drop(tenant)
         return await self.clean()
 
@@ -461,16 +492,11 @@ class RamBackend:
             raise SessionGone("the session was deleted")
         return thread
 
-    def _records_of(self, tenant: str, scope: Scope) -> KeptRecords:
+    def _records_of(self, tenant: str, scope: Scope) -> RecordsByName:
         self._check_open()
         if scope.session:
             self._thread(tenant, scope.session)
         return self._by_scope.setdefault((tenant, scope), {})
-
-
-def _compare(records: KeptRecords, kind: str, key: str, version: int | None) -> None:
-    kept = records.get((kind, key))
-    check_version(kept.version if kept else 0, version)
 
 
 class RamStore(Front[RamBackend]):

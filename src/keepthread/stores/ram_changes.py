@@ -1,8 +1,8 @@
-"""The feed of changes in memory, and records as they are kept there, for `RamStore`."""
+"""The feed of changes in memory, for `RamStore`."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 from keepthread.stores.backend import Feed, FeedPage
 from keepthread.stores.changes import (
@@ -16,25 +16,6 @@ from keepthread.stores.cursors import check_position
 from keepthread.types import Change, Scope, SessionInfo, SessionKey
 
 _TRIM_EVERY: Final = 64
-
-
-class KeptRecord(NamedTuple):
-    """A record as bytes, so that no caller can change the stored value."""
-
-    value: bytes
-    version: int
-    made_of: bytes | None
-
-
-KeptRecords: TypeAlias = dict[tuple[str, str], KeptRecord]
-"""Records by kind and key."""
-
-
-def newest_of(records: KeptRecords, kind: str, limit: int) -> tuple[list[tuple[str, str]], bool]:
-    """Return the records of a kind that were put last, by key, and whether there are more."""
-    places = [place for place in records if place[0] == kind]
-    places.sort(key=lambda place: records[place].version, reverse=True)
-    return sorted(places[:limit]), len(places) > limit
 
 
 class _Changes:

@@ -1,13 +1,16 @@
 """One session of `RamStore`: its metadata and its log, in the rows that every store has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 from keepthread.protocols import TokenCounter
-from keepthread.stores.codec import PackedId, Row, decode
-from keepthread.stores.records import decode_details
+from keepthread.stores.backend import Tail
+from keepthread.stores.codec import PackedId, Row, decode, pack_id
+from keepthread.stores.links import node_of
+from keepthread.stores.records import Keys, check_version, decode_details
 from keepthread.stores.rows import Head, head_after, recounted_row
-from keepthread.types import Message, SessionInfo
+from keepthread.types import Damage, Message, Scope, SessionInfo, SessionKey, Span
 
 
 class RamLog:
@@ -42,6 +45,34 @@ class RamLog:
         self.rows.extend(rows)
         self.seqs.update((row.id, row.seq) for row in rows)
 
+    def find(self, ids: Sequence[str], seqs: Sequence[int]) -> list[Message]:
+        """Return the messages with these ids or positions."""
+        found = {self.seqs.get(pack_id(id), 0) for id in ids}
+        found.update(seq for seq in seqs if seq <= self.head.seq)
+        return [self.message(seq) for seq in sorted(found) if seq]
+
+    def damages(self) -> list[Damage]:
+        """Return the rows that are not what was written."""
+        what = "the row is not what was written"
+        seqs = range(1, self.head.seq + 1)
+        damaged = [seq for seq in seqs if self.message(seq).state == "damaged"]
+        return [Damage(what=what, session=self.info.id, seq=seq) for seq in damaged]
+
+    def tail(self, wanted: Tail) -> list[Message]:
+        """Return the newest messages that fit."""
+        tokens, limit, before, after, min_messages = wanted
+        found: list[Message] = []
+        used = 0
+        for seq in range(min(self.head.seq, before - 1), after, -1):
+            message = self.message(seq)
+            used += message.tokens
+            full = tokens is not None and used > tokens and len(found) >= min_messages
+            if full or len(found) == limit:
+                break
+            found.append(message)
+        found.reverse()
+        return found
+
     def recount(self, counter: TokenCounter) -> int:
         """Count messages that another counter counted; return how many."""
         rows: list[Row] = []
@@ -56,3 +87,120 @@ class RamLog:
             rows.append(recounted_row(self.place, row, tokens, name.encode(), total))
         self.rows = rows
         return counted
+
+
+class StoredRecord(NamedTuple):
+    """A record as bytes, so that no caller can change the stored value."""
+
+    value: bytes
+    version: int
+    made_of: bytes | None
+
+
+RecordsByName: TypeAlias = dict[tuple[str, str], StoredRecord]
+"""Records by kind and key."""
+
+
+def names_between(records: RecordsByName, kind: str | None, keys: Keys) -> list[tuple[str, str]]:
+    """Return the kinds and keys of records in a range, in order; a limit takes the last."""
+    names = sorted(
+        (its_kind, key)
+        for its_kind, key in records
+        if kind in (None, its_kind) and keys.after < key < keys.before and its_kind != keys.without
+    )
+    return names[max(0, len(names) - keys.limit) :]
+
+
+def newest_of(records: RecordsByName, kind: str, limit: int) -> tuple[list[tuple[str, str]], bool]:
+    """Return the records of a kind that were put last, by key, and whether there are more."""
+    places = [place for place in records if place[0] == kind]
+    places.sort(key=lambda place: records[place].version, reverse=True)
+    return sorted(places[:limit]), len(places) > limit
+
+
+def check_record(records: RecordsByName, kind: str, key: str, version: int | None) -> None:
+    """Raise `Stale` if a record is not the one the caller read."""
+    kept = records.get((kind, key))
+    check_version(kept.version if kept else 0, version)
+
+
+class RecordPlace(NamedTuple):
+    """Where a record is."""
+
+    tenant: str
+    scope: Scope
+    kind: str
+    key: str
+
+
+class RamLinks:
+    """Which records are made of which messages, and which sessions name which; see `links`."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._made: dict[tuple[str, SessionKey], dict[int, dict[RecordPlace, None]]] = {}
+        self._nodes: dict[RecordPlace, list[tuple[SessionKey, int]]] = {}
+        self._naming: dict[tuple[str, str, str], dict[SessionKey, None]] = {}
+        self._names: dict[SessionKey, set[tuple[str, str, str]]] = {}
+        self._firsts: dict[tuple[str, str, PackedId, float], dict[SessionKey, None]] = {}
+
+    def put(self, place: RecordPlace, spans: Iterable[Span]) -> None:
+        """Note what a record is made of, and nothing else any more."""
+        self.drop(place)
+        for span in spans:
+            if (node := node_of(span)) is not None:
+                by_node = self._made.setdefault((place.tenant, span.session), {})
+                by_node.setdefault(node, {})[place] = None
+                self._nodes.setdefault(place, []).append((span.session, node))
+
+    def drop(self, place: RecordPlace) -> None:
+        """Forget a record."""
+        for session, node in self._nodes.pop(place, ()):
+            by_node = self._made.get((place.tenant, session), {})
+            by_node.get(node, {}).pop(place, None)
+            if not by_node.get(node):
+                by_node.pop(node, None)
+            if not by_node:
+                self._made.pop((place.tenant, session), None)
+
+    def made_of(
+        self, tenant: str, session: SessionKey, nodes: Sequence[int] | None
+    ) -> list[RecordPlace]:
+        """Return the records at some nodes of a session, or at all."""
+        by_node = self._made.get((tenant, session), {})
+        wanted = by_node if nodes is None else nodes
+        return list(dict.fromkeys(place for node in wanted for place in by_node.get(node, ())))
+
+    def name(self, log: RamLog, names: Iterable[str]) -> None:
+        """Note that a session names others of its owner."""
+        for id in names:
+            named = (log.tenant, log.info.owner, id)
+            self._naming.setdefault(named, {})[log.info.key] = None
+            self._names.setdefault(log.info.key, set()).add(named)
+
+    def begin(self, log: RamLog) -> None:
+        """Note the first message of a session."""
+        if log.rows:
+            self._firsts.setdefault(_first(log), {})[log.info.key] = None
+
+    def relatives(self, log: RamLog) -> tuple[list[SessionKey], list[SessionKey]]:
+        """Return the other sessions with the same first message, and those that name this one."""
+        keys = self._firsts.get(_first(log), ()) if log.rows else ()
+        naming = self._naming.get((log.tenant, log.info.owner, log.info.id), ())
+        return [key for key in keys if key != log.info.key], list(naming)
+
+    def end(self, log: RamLog) -> None:
+        """Forget a session that is deleted."""
+        for named in self._names.pop(log.info.key, ()):
+            self._naming[named].pop(log.info.key, None)
+            if not self._naming[named]:
+                del self._naming[named]
+        if log.rows and (keys := self._firsts.get(_first(log))):
+            keys.pop(log.info.key, None)
+            if not keys:
+                del self._firsts[_first(log)]
+
+
+def _first(log: RamLog) -> tuple[str, str, PackedId, float]:
+    first = log.rows[0]
+    return (log.tenant, log.info.owner, first.id, first.created_at)

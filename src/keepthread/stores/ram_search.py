@@ -186,10 +186,9 @@ class RamFinder:
     @exclusive
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
         known = self._view(view).parts
-        numbers = {int(info.key) for info in await self._scope(None, None)}
         keys = sorted({place >> LENGTH_BITS for place in places})
         found = [known[key] for key in keys if key in known]
-        return [part._replace(words=()) for part in found if session_of(part.place) in numbers]
+        return [part._replace(words=()) for part in found if self._is_mine(session_of(part.place))]
 
     @exclusive
     async def fetch(
@@ -266,6 +265,11 @@ class RamFinder:
             found = await self._backend.find(self._tenant, SessionKey(str(number)), (), list(some))
             admitted.update(number << SEQ_BITS | m.seq for m in found if only.admits(m))
         return [place for place in places if place >> MESSAGE in admitted]
+
+    def _is_mine(self, number: int) -> bool:
+        """Return whether a session is indexed for this tenant."""
+        log = self._backend.threads.get(SessionKey(str(number)))
+        return log is not None and log.tenant == self._tenant and is_listed(log.info)
 
     def _view(self, name: str) -> _View:
         return self._index.views.setdefault(check_id(name, "view"), _View())

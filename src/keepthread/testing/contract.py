@@ -134,6 +134,11 @@ def span(session: SessionKey, first: int, last: int | None = None) -> Span:
     return Span(session=session, first=first, last=first if last is None else last)
 
 
+def _from(session: str) -> Message:
+    """Return an answer that was written from a message of another session."""
+    return assistant("so it is", meta={"recalled_from": {session: [[1, 1]]}})
+
+
 async def new_session(store: Store, id: str = "s", **fields: Any) -> SessionKey:
     """Make a session and return its key."""
     return (await store.put_session(SessionInfo(id=id, **fields))).key
@@ -379,6 +384,119 @@ class StoreContract:
         await store.delete_session(keys[1])
         assert [s.id for s in await store.scan_sessions(after=keys[1], limit=1)] == ["c"]
         assert await store.scan_sessions(after=keys[3]) == []
+
+    @on_store
+    async def test_the_sessions_of_one_owner_are_scanned_alone(self, store: Store) -> None:
+        ids = [("a", "ana"), ("b", "bea"), ("c", "ana"), ("a", "bea"), ("d", "ana")]
+        keys = [await new_session(store, id, owner=owner) for id, owner in ids]
+        await new_session(store, "task", owner="ana", kind="delegate")
+        await new_session(store, "half", owner="ana", kind="fork", ready=False)
+        found = await store.scan_sessions(owner="ana")
+        assert [s.id for s in found] == ["a", "c", "d", "task", "half"]
+        assert [s.id for s in await store.scan_sessions(owner="ana", limit=1)] == ["a"]
+        after = await store.scan_sessions(owner="ana", after=keys[2], limit=2)
+        assert [s.id for s in after] == ["d", "task"]
+        await store.delete_session(keys[4])
+        assert [s.id for s in await store.scan_sessions(owner="ana", after=keys[2])] == [
+            "task",
+            "half",
+        ]
+        assert await store.scan_sessions(owner="cay") == []
+
+    @on_store
+    async def test_idle_sessions_of_all_kinds_are_found_page_by_page(self, store: Store) -> None:
+        for n in range(1, 8):
+            times = {"created_at": 10.0 * n, "updated_at": 10.0 * n}
+            kind = "delegate" if n % 3 == 0 else "main"
+            await new_session(store, f"s{n}", owner=f"o{n}", kind=kind, ready=n != 4, **times)
+        assert await store.idle_sessions(10.0) == []
+        for limit in (1, 2, 5, 100):
+            found: list[str] = []
+            page = await store.idle_sessions(65.0, limit=limit)
+            while True:
+                assert len(page) <= limit
+                found += [session.id for session in page]
+                if page.next is None:
+                    break
+                page = await store.idle_sessions(65.0, limit=limit, cursor=page.next)
+            assert found == ["s1", "s2", "s5", "s3", "s4", "s6"]
+        with refused(InvalidInput):
+            await store.idle_sessions(64.0, cursor=(await store.idle_sessions(65.0, limit=1)).next)
+
+    @on_store
+    async def test_copies_of_a_session_are_its_relatives(self, store: Store) -> None:
+        origin = await new_session(store, "origin", owner="ana")
+        said = await store.append(origin, [user("one", id="m1"), user("two", id="m2")])
+        copy = await new_session(store, "copy", owner="ana", kind="fork")
+        for one in said:
+            await store.load(copy, [one])
+        foreign = await new_session(store, "foreign", owner="bea")
+        await store.load(foreign, said)
+        later = await new_session(store, "later", owner="ana")
+        await store.append(later, [replace(said[0], seq=0, created_at=said[0].created_at + 1)])
+        await new_session(store, "empty", owner="ana")
+
+        async def copies(key: SessionKey) -> list[str]:
+            return [info.id for info in (await store.relatives(key)).copies]
+
+        assert await copies(origin) == ["copy"]
+        assert await copies(copy) == ["origin"]
+        assert await copies(foreign) == await copies(later) == []
+        await store.erase(origin, [1])
+        assert await copies(copy) == ["origin"]
+        await store.delete_session(copy)
+        assert await copies(origin) == []
+        assert await store.relatives(copy) == ((), ())
+
+    @on_store
+    async def test_sessions_that_name_another_are_its_relatives(self, store: Store) -> None:
+        named = await new_session(store, "named", owner="ana")
+        await new_session(store, "task", owner="ana", kind="delegate", parent="named")
+        point = ForkPoint(session="named", seq=0)
+        await new_session(store, "half", owner="ana", kind="fork", ready=False, forked_from=point)
+        answered = await new_session(store, "answered", owner="ana")
+        await store.append(answered, [user("ask"), _from("named"), _from("named")])
+        loaded = await new_session(store, "loaded", owner="ana")
+        await store.load(loaded, await store.read(answered))
+        explained = await new_session(store, "explained", owner="ana")
+        choice = {"section": "recalled", "session": "named", "first": 1, "last": 1}
+        await store.put(Scope(session=explained), "why", "1", {"choices": [choice]})
+        chunked = await new_session(store, "chunked", owner="ana")
+        made = {"messages": [[1, 1, "-"], {"how": "recalled", "chunks": [["named", 1, 0, 0.0]]}]}
+        await store.put(Scope(session=chunked), "why", "1", {"references": made})
+        foreign = await new_session(store, "foreign", owner="bea")
+        await store.append(foreign, [_from("named")])
+        plain = await new_session(store, "plain", owner="ana")
+        await store.append(plain, [_from("other"), user("named", meta={"recalled_from": 7})])
+        await store.put(Scope(session=plain), "why", "1", ["named"])
+        found = {info.id for info in (await store.relatives(named)).naming}
+        assert found == {"task", "half", "answered", "loaded", "explained", "chunked"}
+        await store.delete_session(answered)
+        found = {info.id for info in (await store.relatives(named)).naming}
+        assert found == {"task", "half", "loaded", "explained", "chunked"}
+
+    @on_store
+    async def test_nothing_leads_to_another_tenant(self, store: Store) -> None:
+        other = store.tenant("other")
+        mine = await new_session(store, "s", owner="ana")
+        theirs = await new_session(other, "s", owner="ana")
+        idle = [await new_session(each, "idle", updated_at=5.0) for each in (store, other)]
+        said = await store.append(mine, [user("one", id="m")])
+        await other.load(theirs, said)
+        for each, key in ((store, mine), (other, theirs)):
+            await each.append(await new_session(each, "naming", owner="ana"), [_from("s")])
+            spans = [span(mine, 1), span(theirs, 1)]
+            await each.put(Scope(owner="ana"), "made", str(key), 1, made_of=spans)
+        pairs = ((store, mine, theirs), (other, theirs, mine))
+        for number, (each, key, foreign) in enumerate(pairs):
+            copies, naming = await each.relatives(key)
+            assert (list(copies), [info.id for info in naming]) == ([], ["naming"])
+            assert await each.relatives(foreign) == ((), ())
+            for named in (key, foreign):
+                found = (await each.made_of(named, [1])).records
+                assert [record.key for record in found] == [str(key)]
+            assert [info.key for info in await each.scan_sessions(owner="ana", limit=1)] == [key]
+            assert [info.key for info in await each.idle_sessions(6.0)] == [idle[number]]
 
     @on_store
     async def test_times_that_a_new_session_brings_are_kept(self, store: Store) -> None:
@@ -1176,6 +1294,54 @@ class StoreContract:
             await store.put(scope, "fact", "3", "fine", epochs={key: 1})
 
     @on_store
+    async def test_records_are_found_by_what_they_are_made_of(self, store: Store) -> None:
+        one, two = await new_session(store, "one"), await new_session(store, "two")
+        await store.append(one, [user(str(n)) for n in range(1, 10)])
+        await store.append(two, [user("a")])
+        mine = Scope(session=one)
+
+        async def made(scope: Scope, key: str, *spans: tuple[SessionKey, int, int]) -> None:
+            await store.put(scope, "made", key, key, made_of=[span(*each) for each in spans])
+
+        async def found(session: SessionKey, *seqs: int) -> list[str]:
+            records = (await store.made_of(session, seqs)).records
+            for each in records:
+                assert each == await store.get(each.scope, each.kind, each.key)
+            return [record.key for record in records]
+
+        await made(mine, "point", (one, 3, 3))
+        await made(mine, "range", (one, 2, 5))
+        await made(mine, "two", (one, 1, 1), (one, 8, 8))
+        await made(Scope(session=two), "abroad", (one, 5, 5))
+        await made(Scope(owner="ana"), "fact", (one, 4, 9), (two, 1, 1))
+        await made(Scope(owner="ana"), "far", (one, 7, 10**15))
+        await made(Scope(), "tenant", (one, 9, 9), (SessionKey("of another store"), 1, 9))
+        await made(mine, "none", (one, 5, 4))
+        await store.put(mine, "made", "plain", 1)
+        assert sorted(await found(one, 3)) == ["point", "range"]
+        assert sorted(await found(one, 5)) == ["abroad", "fact", "range"]
+        assert sorted(await found(one, 1, 9)) == ["fact", "far", "tenant", "two"]
+        assert await found(one, 6) == ["fact"]
+        assert await found(one, 10**14) == ["far"]
+        assert sorted(await found(one, *range(1, 3000))) == [
+            *("abroad", "fact", "far", "point", "range", "tenant", "two")
+        ]
+        assert await found(two, 1) == ["fact"]
+        assert await found(one) == await found(two, 2) == []
+        # A record that is written again, or dropped, leads nowhere any more.
+        await made(Scope(owner="ana"), "fact", (one, 2, 2))
+        assert sorted(await found(one, 2)) == ["fact", "range"]
+        assert await found(two, 1) == []
+        await store.drop(Scope(owner="ana"), "made", "far")
+        assert await found(one, 10**14) == []
+        await store.erase(one, [5])
+        assert sorted(await found(one, 3, 5)) == ["abroad", "point"]
+        await store.delete_session(one)
+        assert sorted(await found(one, *range(1, 10))) == ["abroad", "fact", "tenant"]
+        await store.delete_session(two)
+        assert await found(one, 5) == []
+
+    @on_store
     async def test_a_wrong_record_is_refused(self, store: Store) -> None:
         scope = Scope(owner="ana")
         for kind, key, value in (("", "k", 1), ("k", "\n", 1), ("k", "k", float("nan"))):
@@ -1251,6 +1417,20 @@ class StoreContract:
         await store.put(Scope(owner="ana"), "fact", "2", 1)
         await store.tenant("other").put(Scope(owner="dan"), "fact", "1", 1)
         assert await store.owners() == ["ana", "bea"]
+
+    @on_store
+    async def test_owners_of_blobs_are_found_without_the_others(self, store: Store) -> None:
+        await store.put(Scope(owner="ana"), "fact", "1", 1)
+        await store.put(Scope(owner="bea"), "blob_use", "1", 1)
+        await store.put(Scope(owner="bea"), "blob_use", "2", 1)
+        await store.put(Scope(owner="cay"), "blob_upload", "1", 1)
+        await store.put(Scope(owner="cay"), "blob_chunk", "1", 1)
+        await store.put(Scope(owner="dan"), "blob", "1", 1)
+        key = await new_session(store, owner="eve")
+        await store.put(Scope(session=key), "blob_use", "1", 1)
+        assert await store.blob_owners() == ["bea", "cay"]
+        await store.drop(Scope(owner="cay"), "blob_upload", "1")
+        assert await store.blob_owners() == ["bea"]
 
     # --- recounting ---
 

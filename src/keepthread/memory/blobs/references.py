@@ -65,6 +65,13 @@ class BlobReferences:
         """Return all references."""
         return [BlobUse.of(record) for record in await self._store.scan(self._scope, BLOB_USE)]
 
+    async def of_blob(self, digest: str) -> list[BlobUse]:
+        """Return the references to one blob."""
+        found = await self._store.scan(
+            self._scope, BLOB_USE, after=f"{digest}:", before=f"{digest};"
+        )
+        return [BlobUse.of(record) for record in found]
+
     async def of_session(self, digest: str, session: SessionKey) -> list[BlobUse]:
         """Return the references of one session to a blob."""
         first = _prefix(digest, session)

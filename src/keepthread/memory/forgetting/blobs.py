@@ -37,11 +37,12 @@ class BlobErasure:
         *,
         resumed: bool = False,
     ) -> None:
-        """Take the plan, and the sessions that exist; `resumed` if another process began it."""
+        """Take the plan, and its sessions that exist; `resumed` if another process began it."""
         self._resumed = resumed
         self._store = store
         self._plan = plan
-        self._sessions = sessions
+        self._sessions = dict(sessions)
+        self._gone: set[SessionKey] = set()
         self._clock = clock
 
     async def count(self, probes: Probes) -> int:
@@ -99,20 +100,42 @@ class BlobErasure:
 
     async def _leaving(self, blobs: BlobRepository) -> "_Leaving":
         """Return the references of messages in the plan, and the blobs with no other reference."""
-        found = await blobs.references.all()
-        by_session: dict[SessionKey, list[BlobUse]] = {}
-        for use in found:
-            by_session.setdefault(use.session, []).append(use)
         going: list[BlobUse] = []
-        for session, uses in by_session.items():
-            if session not in self._sessions or session in self._plan.whole:
+        for session, uses in (await self._uses(blobs)).items():
+            if not await self._exists(session) or session in self._plan.whole:
                 going += uses
             elif self._plan.positions(session):
                 going += await self._erased(session, uses)
         keys = {use.key for use in going}
-        stay = {use.digest for use in found if use.key not in keys}
-        digests = dict.fromkeys(use.digest for use in going if use.digest not in stay)
-        return _Leaving(going, list(digests))
+        digests: list[str] = []
+        for digest in dict.fromkeys(use.digest for use in going):
+            others = [u for u in await blobs.references.of_blob(digest) if u.key not in keys]
+            if not any([await self._exists(use.session) for use in others]):
+                going += others
+                digests.append(digest)
+        return _Leaving(going, digests)
+
+    async def _uses(self, blobs: BlobRepository) -> dict[SessionKey, list[BlobUse]]:
+        """Return the references of the plan's sessions; deleted ones are in the owner's list."""
+        keys = [*self._plan.sessions, *self._plan.halves]
+        found: dict[SessionKey, list[BlobUse]] = {}
+        if self._resumed or not all([await self._exists(key) for key in keys]):
+            for use in await blobs.references.all():
+                found.setdefault(use.session, []).append(use)
+            return found
+        for key in keys:
+            if self._sessions[key].owner == blobs.owner:
+                for digest in await blobs.used_in(key):
+                    found.setdefault(key, []).extend(await blobs.references.of_session(digest, key))
+        return found
+
+    async def _exists(self, session: SessionKey) -> bool:
+        if session not in self._sessions and session not in self._gone:
+            try:
+                self._sessions[session] = await self._store.describe(session)
+            except SessionGone:
+                self._gone.add(session)
+        return session in self._sessions
 
     async def _erased(self, session: SessionKey, uses: list[BlobUse]) -> list[BlobUse]:
         try:

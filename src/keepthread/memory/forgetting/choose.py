@@ -1,7 +1,7 @@
 """Choose the messages to forget, and count what will be erased with them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -15,6 +15,7 @@ from keepthread.memory.forgetting.repeats import Detail, details_of, repeated_by
 from keepthread.protocols import Searchable, Store
 from keepthread.recall.chunks import parts_of
 from keepthread.recall.positions import VIEW
+from keepthread.stores.front import every_session
 from keepthread.stores.kinds import FACT
 from keepthread.types import Message, Scope, SessionInfo, SessionKey
 
@@ -22,23 +23,40 @@ _PAGE: Final = 500
 
 
 async def choose(store: Store, sessions: Sessions, query: ForgetQuery) -> ErasurePlan:
-    """Return a plan with the positions that match a query."""
+    """Return a plan with the positions that match a query; add their sessions to those given."""
     plan = ErasurePlan()
-    matching = [info for info in sessions.values() if query.matches_session(info)]
-    if query.session is not None and not matching:
-        raise SessionNotFound(f"there is no session {query.session!r}")
     if query.is_whole and query.session is None:
         plan.owner = query.owner
-    for info in matching:
+    async for info in _matching(store, query):
+        known = plan.size()
         if query.is_whole:
             plan.add_whole(info.key, info.messages, "chosen")
         else:
             await _choose_some(store, plan, info, query)
+        if info.key in plan.whole or plan.size() > known:
+            sessions[info.key] = info
     if query.can_match_facts:
         await _choose_facts(store, plan, query)
     if query.message is not None and not plan:
         raise MessageNotFound(f"session {query.session!r} has no message {query.message!r}")
     return plan
+
+
+async def _matching(store: Store, query: ForgetQuery) -> AsyncGenerator[SessionInfo]:
+    """Yield the sessions that may have matching messages."""
+    found = False
+    if query.session is not None and query.owner is not None:
+        named = await store.get_session(query.session, query.owner)
+        if named is not None:
+            found = True
+            yield named
+    else:
+        async for info in every_session(store, query.owner):
+            if query.matches_session(info):
+                found = True
+                yield info
+    if query.session is not None and not found:
+        raise SessionNotFound(f"there is no session {query.session!r}")
 
 
 async def _choose_facts(store: Store, plan: ErasurePlan, query: ForgetQuery) -> None:

@@ -1,18 +1,17 @@
 """Carry out a plan: erase messages, and drop every record that was made from them."""
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.memory.digest_keys import drop_facts_key
 from keepthread.memory.forgetting.blobs import OF_BLOBS, BlobErasure
 from keepthread.memory.forgetting.choose import ErasureCounts
-from keepthread.memory.forgetting.follow import Propagation, Sessions, all_sessions
+from keepthread.memory.forgetting.follow import Propagation, Sessions, sessions_of
 from keepthread.memory.forgetting.plan import ErasurePlan, Intent
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.receipts import StoredReceipt, keep
@@ -33,23 +32,20 @@ from keepthread.stores.kinds import (
 )
 from keepthread.types import JSON, Record, Residue, Scope, SessionInfo, SessionKey
 
-_CONCURRENCY: Final = 8  # scopes read at a time, so that a server is not idle between two answers
-
 
 class DerivedRecords:
-    """The records of every scope of a tenant, searched for those that a plan drops.
+    """The records of every scope of a tenant that a plan drops or changes.
 
     Explanations stay, but lose the digests of what is forgotten.
     """
 
     def __init__(self, store: Store, plan: ErasurePlan, sessions: Sessions) -> None:
-        """Take the plan."""
+        """Take the plan, and its sessions with those that name them."""
         self._store = store
         self._plan = plan
         self._sessions = sessions
         self._keys = {(info.owner, info.id): info.key for info in sessions.values()}
-        self.residues: list[tuple[str, Residue]] = []
-        """With the owner whose records they are of."""
+        self.residues: dict[Scope, Residue] = {}
         """Scopes whose records cannot be read."""
 
     async def count(self) -> Counter[str]:
@@ -85,25 +81,37 @@ class DerivedRecords:
     async def _touched(self) -> AsyncGenerator[tuple[Record, JSON]]:
         """Yield the records that are dropped, and those that change with their new values."""
         self.residues.clear()
-        scopes = [self._of_session(info) for info in self._sessions.values()]
-        for owner in await self._store.owners():
-            goes = _everything if owner == self._plan.owner else self._is_made_or_fact
-            scopes.append(_ScopeRecords(Scope(owner=owner), owner, owner, goes))
-        scopes.append(_ScopeRecords(Scope(), "", "the tenant", self._is_made))
-        for start in range(0, len(scopes), _CONCURRENCY):
-            some = scopes[start : start + _CONCURRENCY]
-            found = await asyncio.gather(*(self._scan(scoped) for scoped in some))
-            for scoped, records in zip(some, found, strict=True):
-                going = [record for record in records if scoped.goes(record)]
-                if any(record.kind == FACT for record in going):  # digests of it say nothing now
-                    going = [*(r for r in records if r.kind == WHY_KEY), *going]
-                for record in going:
-                    yield record, None
-                for record in records:
-                    if record.kind == WHY and not scoped.goes(record):
-                        left = self._without_digests(record, scoped.owner)
-                        if left is not None:
-                            yield record, left
+        going = {(r.scope, r.kind, r.key): r for r in await self._dropped()}
+        for scope in {r.scope for r in going.values() if r.kind == FACT}:
+            for key in await self._scan(scope, WHY_KEY):  # digests of the fact say nothing now
+                going.setdefault((key.scope, key.kind, key.key), key)
+        for record in sorted(going.values(), key=lambda r: (r.scope, r.kind != WHY_KEY)):
+            yield record, None
+        for info in self._sessions.values():
+            for record in await self._scan(Scope(session=info.key), WHY):
+                left = self._without_digests(record, info.owner)
+                if (record.scope, record.kind, record.key) not in going and left is not None:
+                    yield record, left
+
+    async def _dropped(self) -> list[Record]:
+        """Return the records that are dropped; some more than once."""
+        plan = self._plan
+        found: list[Record] = []
+        for session in plan.sessions:
+            made = await self._store.made_of(session, plan.positions(session))
+            for scope in made.damaged:
+                self._note_damage(scope)
+            found += made.records
+        for session in plan.whole.keys() & self._sessions.keys():
+            kept = await self._scan(Scope(session=session))
+            found += [r for r in kept if r.kind not in (MARKS, LEASE)]  # ranges hold no text
+        if plan.owner is not None:
+            kept = await self._scan(Scope(owner=plan.owner))
+            left = (LEASE, RECEIPT, *OF_BLOBS)  # receipts hold no text
+            found += [record for record in kept if record.kind not in left]
+        for owner, key in sorted(plan.facts):
+            found += await self._get(Scope(owner=owner), FACT, key)
+        return [record for record in found if record.kind != FORGET]
 
     def _without_digests(self, record: Record, owner: str) -> JSON:
         """Return an explanation without the digests of what is forgotten; None if it has none."""
@@ -120,45 +128,43 @@ class DerivedRecords:
             return None
         return {**value, "references": left.to_record()}
 
-    def _of_session(self, info: SessionInfo) -> "_ScopeRecords":
-        goes = _all_but_marks if info.key in self._plan.whole else self._is_made
-        return _ScopeRecords(Scope(session=info.key), info.owner, info.id, goes)
-
-    def _is_made(self, record: Record) -> bool:
-        return record.kind != FORGET and self._plan.touches(record.made_of)
-
-    def _is_made_or_fact(self, record: Record) -> bool:
-        chosen = record.kind == FACT and (record.scope.owner, record.key) in self._plan.facts
-        return chosen or self._is_made(record)
-
-    async def _scan(self, scoped: "_ScopeRecords") -> list[Record]:
+    async def _scan(self, scope: Scope, kind: str | None = None) -> list[Record]:
         try:
-            return await self._store.scan(scoped.scope, without=BLOB_CHUNK)
+            if kind is not None:
+                return await self._store.scan(scope, kind)
+            return await self._store.scan(scope, without=BLOB_CHUNK)
         except SessionGone:
             return []
         except Damaged:
-            why = "a damaged record: which messages it was made from is unknown"
-            where = f"the records of {scoped.whose}"
-            residue = Residue(where, why, "it is dropped; `verify` names it")
-            self.residues.append((scoped.owner, residue))
+            self._note_damage(scope)
             return []
 
+    async def _get(self, scope: Scope, kind: str, key: str) -> list[Record]:
+        try:
+            record = await self._store.get(scope, kind, key)
+        except Damaged:
+            self._note_damage(scope)
+            return []
+        return [record] if record else []
 
-class _ScopeRecords(NamedTuple):
-    scope: Scope
-    owner: str
-    whose: str
-    goes: Callable[[Record], bool]
+    def _note_damage(self, scope: Scope) -> None:
+        info = self._sessions.get(scope.session)
+        whose = info.id if info else scope.session or scope.owner or "the tenant"
+        why = "a damaged record: which messages it was made from is unknown"
+        until = "it is dropped; `verify` names it"
+        self.residues[scope] = Residue(f"the records of {whose}", why, until)
 
+    def residues_for(self, reader: str | None) -> list[Residue]:
+        """Return the residues that an owner may know of, or all."""
+        return [
+            residue
+            for scope, residue in self.residues.items()
+            if reader in (None, self._owner_of(scope))
+        ]
 
-def _everything(record: Record) -> bool:
-    """Return whether a record of a forgotten owner is dropped; receipts hold no text."""
-    return record.kind not in (LEASE, RECEIPT) and record.kind not in OF_BLOBS
-
-
-def _all_but_marks(record: Record) -> bool:
-    """Return whether a record of a forgotten session is dropped; hidden ranges hold no text."""
-    return record.kind not in (MARKS, LEASE)
+    def _owner_of(self, scope: Scope) -> str:
+        info = self._sessions.get(scope.session)
+        return info.owner if info else scope.owner
 
 
 _AT_ONCE: Final = 500
@@ -191,10 +197,10 @@ class Erasure:
         """Sessions that were closed; one that begins again in the meantime is left alone."""
         self._done = 0
 
-    async def preview(self) -> None:
+    async def preview(self, propagation: Propagation) -> None:
         """Count what will be erased, while it exists."""
         await self._counts.take(self._plan, self._sessions)
-        self._records = await DerivedRecords(self._store, self._plan, self._sessions).count()
+        self._records = await (await self._derived(propagation)).count()
         self._records.pop(BLOB_USE, None)
         if number := await self._blobs().count(self._counts.probes):
             self._records[BLOB] = number
@@ -239,16 +245,20 @@ class Erasure:
             for key in plan.sessions:
                 await self._erase(key)
             await self._blank()
-            self._sessions = await all_sessions(self._store)
-            derived = DerivedRecords(self._store, plan, self._sessions)
+            self._sessions = await sessions_of(self._store, plan)
+            propagation = Propagation(
+                self._store, plan, self._sessions, answers=self.intent.answers
+            )
+            derived = await self._derived(propagation)
             await derived.empty()
             await self._blobs().run()
-            self._residues = [
-                each for whose, each in derived.residues if self._reader in (None, whose)
-            ]
-            answers = self.intent.answers
+            self._residues = derived.residues_for(self._reader)
             self._add_late()
-            await Propagation(self._store, plan, self._sessions, answers=answers).run()
+            await propagation.run()
+
+    async def _derived(self, propagation: Propagation) -> DerivedRecords:
+        naming = await propagation.naming()
+        return DerivedRecords(self._store, self._plan, {info.key: info for info in naming})
 
     def _blobs(self) -> BlobErasure:
         return BlobErasure(
@@ -338,11 +348,15 @@ class Erasure:
         touched = [*self._plan.sessions, *self._plan.halves]
         rewrite = self.intent.rewrite
         cleaning = await self._store.clean(sessions=touched, rewrite=rewrite, probes=probes)
-        living = Living(self._store, self._sessions, probes, self._reader)
+        owners = [self._sessions[key].owner for key in touched if key in self._sessions]
+        living = Living(self._store, owners, probes, self._reader)
         if cleaning.found:
             await living.search()
             probes = [probe for probe in probes if probe not in living.held]
             again = await self._store.clean(probes=probes)
+            if again.found and not again.again:  # in unused space, which only a rewrite removes
+                again = await self._store.clean(sessions=touched, rewrite=True, probes=probes)
+                cleaning = cleaning._replace(done=again.done)
             cleaning = again._replace(done=cleaning.done)
         receipt = replace(
             receipt,

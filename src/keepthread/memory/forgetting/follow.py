@@ -2,6 +2,8 @@
 
 A fork's messages have the ids, positions and times of those they were copied from. So the copies of
 a session are the sessions of its owner with the same first message, even if it is a tombstone now.
+The store finds them, and the sessions that name another one, by an index: other sessions of the
+owner are not read, and those of other owners never.
 """
 
 import asyncio
@@ -9,27 +11,21 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from keepthread.context.ids import result_ids
-from keepthread.errors import SessionGone
+from keepthread.errors import InvalidInput, SessionGone
 from keepthread.memory.forgetting.answers import answers_to
 from keepthread.memory.forgetting.plan import ErasurePlan
-from keepthread.protocols import Store
+from keepthread.protocols import Relatives, Store
 from keepthread.stores.front import every_session
 from keepthread.stores.kinds import DELEGATED
 from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey
 
 Sessions: TypeAlias = dict[SessionKey, SessionInfo]
+"""The sessions that an erasure has met so far: those of its plan, and their relatives."""
 
 _PAGE: Final = 500
 _CONCURRENCY: Final = 8  # sessions read at a time, so that a server is not idle between two answers
 _NEAR: Final = 200
 """Messages after a call in which its results are searched for, in addition to their ids."""
-
-
-class _First(NamedTuple):
-    """A session's first message, which its copies share."""
-
-    id: str
-    at: float
 
 
 class _Link(NamedTuple):
@@ -41,9 +37,27 @@ class _Link(NamedTuple):
     result: str
 
 
-async def all_sessions(store: Store) -> Sessions:
-    """Return all sessions by key, also forks that are not yet complete."""
-    return {session.key: session async for session in every_session(store)}
+async def all_sessions(store: Store, owner: str | None = None) -> Sessions:
+    """Return all sessions of an owner or of the tenant, also forks that are not yet complete."""
+    return {session.key: session async for session in every_session(store, owner)}
+
+
+async def sessions_of(store: Store, plan: ErasurePlan) -> Sessions:
+    """Return the sessions of a plan that exist."""
+    found = {} if plan.owner is None else await all_sessions(store, plan.owner)
+    keys = [key for key in plan.sessions if key not in found]
+    for start in range(0, len(keys), _CONCURRENCY):
+        some = keys[start : start + _CONCURRENCY]
+        infos = await asyncio.gather(*(_described(store, key) for key in some))
+        found |= {info.key: info for info in infos if info is not None}
+    return found
+
+
+async def _described(store: Store, key: SessionKey) -> SessionInfo | None:
+    try:
+        return await store.describe(key)
+    except SessionGone:
+        return None
 
 
 async def messages_at(
@@ -63,12 +77,15 @@ class Propagation:
     def __init__(
         self, store: Store, plan: ErasurePlan, sessions: Sessions, *, answers: bool
     ) -> None:
-        """Take the plan; `answers` includes answers that were written from its messages."""
+        """Take the plan and its sessions, to which relatives are added.
+
+        `answers` includes answers that were written from its messages.
+        """
         self._store = store
         self._plan = plan
         self._sessions = sessions
         self._answers = answers
-        self._firsts: dict[str, dict[_First, list[SessionKey]]] = {}
+        self._relatives: dict[SessionKey, Relatives] = {}
         self._links: dict[SessionKey, _Link | None] = {}
 
     async def run(self) -> None:
@@ -81,9 +98,31 @@ class Propagation:
                     await self._copies(session, seqs)
             await self._delegates()
             if self._answers:
-                found = await answers_to(self._store, self._sessions, self._plan)
-                for session, seqs in found.items():
+                for session, seqs in (await self.answers()).items():
                     self._plan.add(session, seqs, "answer")
+
+    async def answers(self) -> dict[SessionKey, list[int]]:
+        """Return the answers that were written from messages of the plan, and are not in it."""
+        return await answers_to(self._store, await self._naming(), self._plan)
+
+    async def naming(self) -> list[SessionInfo]:
+        """Return the sessions of the plan, and those that name one of them."""
+        return list((await self._naming()).values())
+
+    async def _naming(self) -> Sessions:
+        found: Sessions = {}
+        for key in self._plan.sessions:
+            if key in self._sessions:
+                found[key] = self._sessions[key]
+                found |= {info.key: info for info in (await self._relatives_of(key)).naming}
+        return found
+
+    async def _relatives_of(self, session: SessionKey) -> Relatives:
+        if session not in self._relatives:
+            found = self._relatives[session] = await self._store.relatives(session)
+            for info in (*found.copies, *found.naming):
+                self._sessions.setdefault(info.key, info)
+        return self._relatives[session]
 
     # --- in the log ---
 
@@ -95,7 +134,7 @@ class Propagation:
                 if message.state == "live" and message.tool_calls:
                     self._plan.add(session, await self._results_of(session, message), "made")
                 if message.state == "live" and message.role == "tool":
-                    self._reported(message, owner)
+                    await self._reported(message, owner)
 
     async def _results_of(self, session: SessionKey, call: Message) -> list[int]:
         calls = {each.id for each in call.tool_calls}
@@ -104,24 +143,30 @@ class Propagation:
         found += [m for m in near if m.turn == call.turn and m.tool_call_id in calls]
         return [m.seq for m in found if m.role == "tool" and m.state == "live"]
 
-    def _reported(self, result: Message, owner: str) -> None:
+    async def _reported(self, result: Message, owner: str) -> None:
         named = result.meta.get("session")
-        if isinstance(named, str):
-            for child in self._sessions.values():
-                if (child.owner, child.id, child.kind) == (owner, named, "delegate"):
-                    self._plan.add_whole(child.key, child.messages, "delegate")
+        try:
+            child = await self._store.get_session(named, owner) if isinstance(named, str) else None
+        except InvalidInput:  # a program wrote something else there
+            return
+        if child is not None and child.kind == "delegate":
+            self._sessions[child.key] = child
+            self._plan.add_whole(child.key, child.messages, "delegate")
 
     # --- copies ---
 
     async def _copies(self, session: SessionKey, seqs: Sequence[int]) -> None:
         mine = self._sessions[session]
-        for fork in self._sessions.values():
+        found = await self._relatives_of(session)
+        for fork in found.naming:
             point = fork.forked_from
             if fork.ready or fork.forgotten or fork.kind != "fork":
                 continue
-            if point and (fork.owner, point.session) == (mine.owner, mine.id):
+            if point and point.session == mine.id:
                 self._plan.halves.add(fork.key)
-        for twin in await self._twins(mine):
+        for twin in found.copies if mine.kind != "delegate" else ():
+            if twin.kind == "delegate" or twin.key in self._plan.halves:
+                continue
             if session in self._plan.whole and twin.key not in self._plan.whole:
                 self._plan.twins.setdefault(twin.key, set()).add(session)
             common = sorted(seq for seq in seqs if seq <= twin.messages)
@@ -131,38 +176,14 @@ class Propagation:
                 alike = [m.seq for m in page if m.seq in there and _is_copy(m, there[m.seq])]
                 self._plan.add(twin.key, alike, "copy")
 
-    async def _twins(self, info: SessionInfo) -> list[SessionInfo]:
-        """Return the sessions that have the same first message."""
-        if info.kind == "delegate":
-            return []
-        firsts = self._firsts.get(info.owner)
-        if firsts is None:
-            firsts = self._firsts[info.owner] = await self._firsts_of(info.owner)
-        families = [keys for keys in firsts.values() if info.key in keys]
-        keys = [key for family in families for key in family if key != info.key]
-        return [self._sessions[key] for key in keys if key not in self._plan.halves]
-
-    async def _firsts_of(self, owner: str) -> dict[_First, list[SessionKey]]:
-        mine = [info for info in self._sessions.values() if info.owner == owner and info.messages]
-        keys = [info.key for info in mine if info.kind != "delegate"]
-        found: dict[_First, list[SessionKey]] = {}
-        for start in range(0, len(keys), _CONCURRENCY):
-            some = keys[start : start + _CONCURRENCY]
-            firsts = await asyncio.gather(*(self._find(key, seqs=[1]) for key in some))
-            for key, messages in zip(some, firsts, strict=True):
-                for first in messages:
-                    found.setdefault(_First(first.id, first.created_at), []).append(key)
-        return found
-
     # --- sub-agents ---
 
     async def _delegates(self) -> None:
         """Add delegated tasks with the messages they were made from, and reports with answers."""
         touched = set(self._plan.sessions)
-        near = [self._sessions[key] for key in touched if key in self._sessions]
-        parents = {(info.owner, info.id) for info in near}
-        for child in self._sessions.values():
-            is_near = child.key in touched or (child.owner, child.parent) in parents
+        parents = {self._sessions[key].id for key in touched if key in self._sessions}
+        for child in await self.naming():
+            is_near = child.key in touched or child.parent in parents
             link = await self._link(child) if is_near and child.kind == "delegate" else None
             if link is None:
                 continue
@@ -185,14 +206,21 @@ class Propagation:
         link = None
         if record is not None:
             value = cast(dict[str, Any], record.value)
-            parents = [span.session for span in record.made_of if span.session in self._sessions]
-            link = _Link(record, parents or self._others(child), value["call"], value["result"])
+            parents = [s.session for s in record.made_of if await self._exists(s.session)]
+            others = parents or await self._others(child)
+            link = _Link(record, others, value["call"], value["result"])
         self._links[child.key] = link
         return link
 
-    def _others(self, child: SessionInfo) -> list[SessionKey]:
+    async def _exists(self, key: SessionKey) -> bool:
+        if key not in self._sessions and (info := await _described(self._store, key)):
+            self._sessions[key] = info
+        return key in self._sessions
+
+    async def _others(self, child: SessionInfo) -> list[SessionKey]:
         """Return the forks that may hold a report if the session it was made to is gone."""
-        mine = [info for info in self._sessions.values() if info.owner == child.owner]
+        mine = (await all_sessions(self._store, child.owner)).values()
+        self._sessions |= {info.key: info for info in mine if info.key not in self._sessions}
         return [info.key for info in mine if info.kind != "delegate"]
 
     async def _reports(self, link: _Link) -> list[tuple[SessionKey, Message]]:

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from keepthread.memory.forgetting.answers import answers_to
+from keepthread.errors import SessionGone
 from keepthread.memory.forgetting.choose import choose
 from keepthread.memory.forgetting.execute import Erasure
-from keepthread.memory.forgetting.follow import Propagation, Sessions, all_sessions
+from keepthread.memory.forgetting.follow import Propagation, Sessions, sessions_of
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent, intents
 from keepthread.memory.forgetting.receipt import AffectedAnswer, Receipt
 from keepthread.memory.forgetting.receipts import StoredReceipt, read_receipts
@@ -55,13 +56,14 @@ class Forgetting:
         query.check()
         if self._outbox is not None:
             await self._outbox.outbox.deliver()  # so that the log has all messages
-        sessions = await all_sessions(self._store)
+        sessions: Sessions = {}
         plan = await choose(self._store, sessions, query)
-        await Propagation(self._store, plan, sessions, answers=answers).run()
+        propagation = Propagation(self._store, plan, sessions, answers=answers)
+        await propagation.run()
         intent = Intent(self._ids(), query, plan, answers, rewrite, reader=self._reader)
         erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
-        await erasure.preview()
-        known = await self._answers(plan, sessions, erased=answers)
+        await erasure.preview(propagation)
+        known = await self._answers(plan, sessions, propagation, erased=answers)
         receipt = replace(_blank(query, self._clock()), answers=known, answers_erased=answers)
         planned = erasure.plan_receipt(receipt)
         return (
@@ -76,11 +78,12 @@ class Forgetting:
         """Complete what a process began before it died; return the number of intents."""
         found = await intents(self._store)
         for intent in found:
-            sessions = await all_sessions(self._store)
+            sessions = await sessions_of(self._store, intent.plan)
+            propagation = Propagation(self._store, intent.plan, sessions, answers=intent.answers)
             if not intent.done:
-                await Propagation(self._store, intent.plan, sessions, answers=intent.answers).run()
+                await propagation.run()
             erasure = Erasure(self._store, intent, sessions, self._views, None)
-            await erasure.preview()
+            await erasure.preview(propagation)
             planned = intent.planned or _blank(intent.query, self._clock())
             receipt = await self._carry_out(erasure, planned)
             _log.info("completed a forgetting of %d messages", receipt.messages)
@@ -100,7 +103,7 @@ class Forgetting:
             clear_text_caches()
 
     async def _answers(
-        self, plan: ErasurePlan, sessions: Sessions, *, erased: bool
+        self, plan: ErasurePlan, sessions: Sessions, propagation: Propagation, *, erased: bool
     ) -> list[AffectedAnswer]:
         if erased:
             seqs = {
@@ -108,7 +111,7 @@ class Forgetting:
                 for key in plan.sessions
             }
         else:
-            seqs = await answers_to(self._store, sessions, plan)
+            seqs = await propagation.answers()
         return [
             AffectedAnswer(sessions[key].id, seq)
             for key, found in seqs.items()
@@ -120,7 +123,10 @@ class Forgetting:
         """Remove messages from the outbox that were set aside there and match as well."""
         if self._outbox is None:
             return 0
-        sessions = await all_sessions(self._store)
+        sessions: Sessions = {}
+        for key in await self._outbox.sessions_aside():
+            with suppress(SessionGone):
+                sessions[key] = await self._store.describe(key)
         return await self._outbox.erase_aside(
             lambda key, message: (
                 key in plan.whole

@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
-from keepthread.memory.forgetting.follow import Sessions
 from keepthread.memory.forgetting.probes import held_by, pieces_of, texts_of
 from keepthread.protocols import Store
 from keepthread.stores.codec import dumps
+from keepthread.stores.front import every_session
 from keepthread.stores.kinds import BLOB_CHUNK
 from keepthread.types import JSON, Message, Scope, SessionInfo
 
@@ -67,11 +67,14 @@ class Living:
     """
 
     def __init__(
-        self, store: Store, sessions: Sessions, probes: Sequence[bytes], reader: str | None
+        self, store: Store, owners: Iterable[str], probes: Sequence[bytes], reader: str | None
     ) -> None:
-        """Take the store and the probes; without a reader, every place is shown."""
+        """Take the store and the probes; without a reader, every place is shown.
+
+        The data of these owners is searched first.
+        """
         self._store = store
-        self._sessions = sessions
+        self._owners = list(dict.fromkeys(owners))
         self._probes = probes
         self._reader = reader
         self.shown: set[bytes] = set()
@@ -82,21 +85,44 @@ class Living:
         """Where they were found, without text."""
 
     async def search(self) -> None:
-        """Read all records and messages."""
-        scopes = {Scope(): ("", "the tenant")}
-        scopes |= {Scope(owner=owner): (owner, owner) for owner in await self._store.owners()}
-        for info in self._sessions.values():
-            for detail in details_of(info):
-                self._note(self._in(detail), info.owner, detail.where)
-            scopes[Scope(session=info.key)] = info.owner, f"session {info.id!r}"
-            with suppress(SessionGone):
-                await self._search_log(info)
-        for scope, (owner, whose) in scopes.items():
-            with suppress(SessionGone, Damaged):
-                for record in await self._store.scan(scope, without=BLOB_CHUNK):
-                    data = dumps(record.value, "the value")
-                    found = {probe for probe in self._probes if probe in data}
-                    self._note(found, owner, f"a record of kind {record.kind!r} of {whose}")
+        """Read the records and messages of the owners, then those of all others.
+
+        For a reader, it ends once every probe was found: places of others are not shown.
+        """
+        for owner in self._owners:
+            await self._search_owner(owner)
+        if self._reader is not None and self._reader in self._owners and self._all_held():
+            return
+        async for info in every_session(self._store):
+            if info.owner not in self._owners:
+                await self._search_session(info)
+        for owner in await self._store.owners():
+            if owner not in self._owners:
+                await self._search_records(Scope(owner=owner), owner, owner)
+        await self._search_records(Scope(), "", "the tenant")
+
+    def _all_held(self) -> bool:
+        return self.held.issuperset(self._probes)
+
+    async def _search_owner(self, owner: str) -> None:
+        async for info in every_session(self._store, owner):
+            await self._search_session(info)
+        await self._search_records(Scope(owner=owner), owner, owner)
+
+    async def _search_session(self, info: SessionInfo) -> None:
+        for detail in details_of(info):
+            self._note(self._in(detail), info.owner, detail.where)
+        with suppress(SessionGone):
+            await self._search_log(info)
+        whose = f"session {info.id!r}"
+        await self._search_records(Scope(session=info.key), info.owner, whose)
+
+    async def _search_records(self, scope: Scope, owner: str, whose: str) -> None:
+        with suppress(SessionGone, Damaged):
+            for record in await self._store.scan(scope, without=BLOB_CHUNK):
+                data = dumps(record.value, "the value")
+                found = {probe for probe in self._probes if probe in data}
+                self._note(found, owner, f"a record of kind {record.kind!r} of {whose}")
 
     def has(self, detail: Detail) -> bool:
         """Return whether a session's record has a probe, without reading the store."""

@@ -167,6 +167,11 @@ class OutboxFile:
         await self._engine.write(lambda db: [_execute(db, each) for each in sql.CLEAR])
         await self.tidy()
 
+    async def sessions_aside(self) -> set[SessionKey]:
+        """Return the sessions that have messages that were set aside."""
+        rows = await self._engine.read(lambda db: db.execute(sql.ASIDE).fetchall())
+        return {SessionKey(key) for _, key in rows}
+
     async def erase(self, meant: Selects) -> int:
         """Remove the selected messages that were set aside; return their number."""
         return await self._engine.write(lambda db: _erase(db, meant))

@@ -123,6 +123,7 @@ class OutboxBackend:
     describe = _after_delivery(Backend.describe)
     list_sessions = _passed_on(Backend.list_sessions)
     scan_sessions = _passed_on(Backend.scan_sessions)
+    relatives = _passed_on(Backend.relatives)
     load = _after_delivery(Backend.load)
     tail = _after_delivery(Backend.tail)
     gather = _after_delivery(Backend.gather)
@@ -134,7 +135,9 @@ class OutboxBackend:
     get = _passed_on(Backend.get)
     scan = _passed_on(Backend.scan)
     updates = _passed_on(Backend.updates)
+    made_of = _passed_on(Backend.made_of)
     owners = _passed_on(Backend.owners)
+    blob_owners = _passed_on(Backend.blob_owners)
     drop = _passed_on(Backend.drop)
     changes = _passed_on(Backend.changes)
     verify = _passed_on(Backend.verify)
@@ -315,6 +318,10 @@ class OutboxStore(Front[OutboxBackend]):
         raise InvalidInput(
             f"an outbox belongs to one tenant; open a memory with an outbox of its own for {name!r}"
         )
+
+    async def sessions_aside(self) -> set[SessionKey]:
+        """Return the sessions that have messages that were set aside."""
+        return await self.backend.file.sessions_aside()
 
     async def erase_aside(self, meant: Selects) -> int:
         """Remove the selected messages that were set aside; return their number."""

@@ -11,6 +11,7 @@ from keepthread.stores import codec
 from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.changes import ADDED, ERASED
 from keepthread.stores.codec import PackedId, Row, pack_id
+from keepthread.stores.links import names_in_messages, nodes_above
 from keepthread.stores.postgres import records, sessions
 from keepthread.stores.postgres.engine import PgEngine, PgLink, Taken
 from keepthread.stores.postgres.schema import SQL
@@ -116,6 +117,10 @@ async def _append(engine: PgEngine, tenant: int, sid: int, new: Append) -> list[
     """
     drafts, *conditions = new
     rows = [_values(draft) for draft in drafts]
+    if names := names_in_messages(drafts):
+        columns = map(list, zip(*rows, strict=True))
+        values = (tenant, sid, records.encoded(names), tenant, sid, *columns, *conditions)
+        return await engine.call(SQL["append_naming"], values)
     if len(rows) == 1:
         values = (tenant, sid, *rows[0], *conditions)
         try:
@@ -251,6 +256,8 @@ async def load(link: PgLink, tenant: int, sid: int, drafts: Sequence[PreparedMes
         new.append(row)
     if new:
         await link.run(SQL["insert_messages"], (tenant, sid, *columns(new)))
+        if names := names_in_messages(drafts):
+            await link.run(SQL["name_sessions"], (tenant, sid, records.encoded(names)))
         await _note(link, tenant, ADDED, sid, new)
     return head.seq
 
@@ -273,7 +280,7 @@ async def erase(link: PgLink, tenant: int, sid: int, places: Sequence[int]) -> i
         return epoch
     await link.run(SQL["replace_messages"], (tenant, sid, *columns(graves)))
     erased = [row.seq for row in graves]
-    await link.run(SQL["drop_made_of"], (tenant, sid, erased))
+    await link.run(SQL["drop_made_of"], (tenant, sid, erased, nodes_above(erased)))
     await link.run(SQL["unindex"], (tenant, sid, erased))
     ((epoch,),) = await link.run(SQL["next_epoch"], (tenant, sid))
     await link.run(SQL["seal_session"], (tenant, sid))

@@ -1,18 +1,26 @@
 """Records in PostgreSQL: each function is one call of one SQL function."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
-from keepthread.protocols import Updates
+from keepthread.protocols import MadeRecords, Updates
 from keepthread.stores.backend import Put
 from keepthread.stores.changes import change_of_record
+from keepthread.stores.links import digest_of, node_of
 from keepthread.stores.postgres import sessions
 from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
-from keepthread.stores.records import ALL_KEYS, Keys, check_epoch, check_version, decode_record
-from keepthread.types import Record, Scope, SessionKey
+from keepthread.stores.records import (
+    ALL_KEYS,
+    Keys,
+    check_epoch,
+    check_version,
+    decode_record,
+    sid_of,
+)
+from keepthread.types import Record, Scope, SessionKey, Span
 
 _LONGEST_NAME: Final = 255  # bytes of an owner's name that an index holds as it is
 
@@ -36,13 +44,16 @@ async def put(
     engine: PgEngine, where: PgScope, scope: Scope, record: Put, epochs: Mapping[int, int]
 ) -> int:
     """Store a record, unless it or its sources changed since the caller read them."""
-    kind, key, value, made_of, given, version, _ = record
+    kind, key, value, made_of, given, version, _, named = record
     names = [name.encode() for name in (scope.owner, kind, key)]
     spans: tuple[list[int] | None, ...] = (None, None)
+    own = [s for s in given if s.session == scope.session and s.first <= s.last]
     if made_of is not None:
-        own = [s for s in given if s.session == scope.session and s.first <= s.last]
         spans = ([span.first for span in own], [span.last for span in own])
-    values = (*where, *names, value, made_of, *spans, version)
+    place = (place_of(scope, kind, key), *_sources(scope, given))
+    values = (*where, *names, value, made_of, *spans, _node(own), *place, version)
+    if named:
+        await engine.call(SQL["name_sessions"], (where.tenant, where.sid, encoded(named)))
     seen = (list(epochs), list(epochs.values()))
     # With a version, a retry would fail because of the first attempt.
     change = change_of_record(scope, kind)
@@ -56,6 +67,41 @@ async def put(
     if outcome == "epoch":
         check_epoch(number, next(e for e in epochs.values() if e != number))
     return number
+
+
+def place_of(scope: Scope, kind: str, key: str) -> bytes:
+    """Return a short name of a record within its session, or within the tenant."""
+    return bytes.fromhex(digest_of(scope.owner, kind, key))
+
+
+def encoded(names: Sequence[str]) -> list[bytes]:
+    """Return names as the tables have them."""
+    return [name.encode() for name in names]
+
+
+def _node(own: Sequence[Span]) -> int | None:
+    """Return the node around the spans of a record's own session."""
+    if not own:
+        return None
+    first, last = min(span.first for span in own), max(span.last for span in own)
+    return node_of(own[0]._replace(first=first, last=last))
+
+
+def _sources(scope: Scope, spans: Sequence[Span]) -> tuple[list[int] | None, list[int] | None]:
+    """Return the other sessions that a record is made of, and the nodes of its spans there."""
+    found: dict[tuple[int, int], None] = {}
+    for span in spans:
+        node = node_of(span)
+        if node is not None and span.session != scope.session and _is_key(span.session):
+            found[sid_of(span.session), node] = None
+    return ([sid for sid, _ in found], [node for _, node in found]) if found else (None, None)
+
+
+def _is_key(session: SessionKey) -> bool:
+    try:
+        return sid_of(session) > 0
+    except SessionGone:  # the key of another store
+        return False
 
 
 async def get(engine: PgEngine, where: PgScope, kind: str, key: str) -> Record | None:
@@ -90,9 +136,25 @@ async def updates(engine: PgEngine, where: PgScope, kind: str, since: int) -> Up
     return Updates(first[0], first[6], found, dropped)
 
 
+async def made_of(
+    engine: PgEngine, tenant: int, sid: int, nodes: Sequence[int] | None
+) -> MadeRecords:
+    """Return the records at some nodes of a session, or at all."""
+    wanted = None if nodes is None else list(nodes)
+    rows = await engine.call(SQL["made_of"], (tenant, sid, wanted))
+    found = {row[1]: row for row in rows}.values()
+    damaged = {_scope(row[0], row[2]) for row in found if not row[-1]}
+    return MadeRecords([_decode(row[0], row[1:]) for row in found if row[-1]], list(damaged))
+
+
 async def owners(engine: PgEngine, tenant: int) -> list[str]:
     """Return the owners who have a record."""
     return [owner.decode() for (owner,) in await engine.call(SQL["owners"], (tenant,))]
+
+
+async def blob_owners(engine: PgEngine, tenant: int) -> list[str]:
+    """Return the owners who have blobs."""
+    return [owner.decode() for (owner,) in await engine.call(SQL["blob_owners"], (tenant,))]
 
 
 async def drop(
@@ -100,7 +162,8 @@ async def drop(
 ) -> bool:
     """Delete a record."""
     change = change_of_record(scope, kind)
-    values = (*where, kind.encode(), key.encode(), version, change)
+    place = place_of(scope, kind, key)
+    values = (*where, kind.encode(), key.encode(), place, version, change)
     ((outcome, number),) = await engine.call(SQL["drop"], values, again=False)
     if outcome == "gone":
         raise SessionGone("the session was deleted")
@@ -119,8 +182,13 @@ def record(
     made_of: bytes | None,
 ) -> Record:
     """Return a sound record."""
-    scope = Scope(session=SessionKey(str(sid)) if sid else SessionKey(""), owner=owner.decode())
+    scope = _scope(sid, owner)
     return decode_record(scope, kind.decode(), key.decode(), value, version, made_of)
+
+
+def _scope(sid: int, owner: bytes) -> Scope:
+    key = SessionKey(str(sid)) if sid else SessionKey("")
+    return Scope(session=key, owner=owner.decode("utf-8", "replace"))
 
 
 def damaged(kind: bytes, key: bytes) -> Damaged:

@@ -10,6 +10,7 @@ _FILES: Final = (
     "changes",
     "log",
     "sessions",
+    "links",
     "records",
     "maintenance",
     "tenants",

@@ -5,7 +5,9 @@ from math import inf
 from typing import Any, cast
 
 from keepthread.errors import SessionExists, SessionGone, Stale
+from keepthread.protocols import Relatives
 from keepthread.stores.backend import Listing, Position
+from keepthread.stores.links import names_in_session
 from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.records import (
@@ -27,7 +29,8 @@ async def create(engine: PgEngine, tenant: int, session: SessionInfo) -> Session
     details = encode_details(session)
     id, owner, kind = session.id.encode(), session.owner.encode(), KINDS.index(session.kind)
     times = (session.created_at, session.updated_at)
-    values = (tenant, id, owner, kind, session.ready, *times, details)
+    names = [name.encode() for name in names_in_session(session)]
+    values = (tenant, id, owner, kind, session.ready, *times, details, names)
     ((sid,),) = await engine.call(SQL["create_session"], values, again=False)
     if sid is None:
         raise SessionExists(f"session {session.id!r} already exists")
@@ -79,16 +82,27 @@ async def listed(
     name = None if owner is None else owner.encode()
     place = wanted.after or wanted.before
     bound = (place.at, sid_of(place.key)) if place else (inf, 0)
-    values = (tenant, name, *bound, wanted.after is not None, wanted.limit)
-    rows = await engine.call(SQL["list_sessions"], values)
+    if wanted.unlisted:
+        rows = await engine.call(SQL["unlisted_sessions"], (tenant, *bound, wanted.limit))
+    else:
+        values = (tenant, name, *bound, wanted.after is not None, wanted.limit)
+        rows = await engine.call(SQL["list_sessions"], values)
     return [(Position(row[7], SessionKey(str(row[0]))), _decode(row)) for row in rows]
 
 
-async def behind(engine: PgEngine, tenant: int, after: int, limit: int) -> list[SessionInfo]:
+async def behind(
+    engine: PgEngine, tenant: int, owner: str | None, after: int, limit: int
+) -> list[SessionInfo]:
     """Return every session after a key."""
-    return [
-        _decode(row) for row in await engine.call(SQL["sessions_behind"], (tenant, after, limit))
-    ]
+    values = (tenant, None if owner is None else owner.encode(), after, limit)
+    return [_decode(row) for row in await engine.call(SQL["sessions_behind"], values)]
+
+
+async def relatives(engine: PgEngine, tenant: int, sid: int) -> Relatives:
+    """Return the sessions of the same owner that may repeat messages of this one."""
+    rows = await engine.call(SQL["relatives"], (tenant, sid))
+    copies = [_decode(row[1:]) for row in rows if row[0]]
+    return Relatives(copies, [_decode(row[1:]) for row in rows if not row[0]])
 
 
 async def delete(engine: PgEngine, tenant: int, sid: int, required: Condition) -> None:

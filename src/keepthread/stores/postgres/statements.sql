@@ -6,7 +6,7 @@
 SELECT keepthread.tenant_number(%s, %s)
 
 -- name: create_session
-SELECT keepthread.create_session(%s::integer, %s, %s, %s, %s, %s, %s, %s)
+SELECT keepthread.create_session(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s::bytea[])
 
 -- name: update_session
 SELECT keepthread.update_session(%s::integer, %s, %s, %s, %s, %s, %s, %s)
@@ -23,8 +23,17 @@ SELECT * FROM keepthread.session_by_sid(%s::integer, %s)
 -- name: list_sessions
 SELECT * FROM keepthread.list_sessions(%s::integer, %s, %s, %s, %s, %s)
 
+-- name: unlisted_sessions
+SELECT * FROM keepthread.unlisted_sessions(%s::integer, %s, %s, %s)
+
+-- name: relatives
+SELECT is_copy, (session).* FROM keepthread.relatives(%s::integer, %s)
+
+-- name: name_sessions
+SELECT keepthread.name_sessions(%s::integer, %s, %s::bytea[])
+
 -- name: sessions_behind
-SELECT * FROM keepthread.sessions_behind(%s::integer, %s, %s)
+SELECT * FROM keepthread.sessions_behind(%s::integer, %s, %s, %s)
 
 -- name: append
 SELECT * FROM keepthread.append(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
@@ -35,6 +44,10 @@ SELECT * FROM keepthread.append_with_care(
 
 -- name: append_all
 SELECT * FROM keepthread.append_all(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: append_naming
+SELECT a.* FROM keepthread.name_sessions(%s::integer, %s, %s::bytea[]) n, keepthread.append_all(
+    %s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) a
 
 -- name: tail
 SELECT * FROM keepthread.tail(%s::integer, %s, %s, %s, %s, %s, %s)
@@ -49,7 +62,9 @@ SELECT * FROM keepthread.read(%s::integer, %s, %s, %s, %s)
 SELECT * FROM keepthread.find(%s::integer, %s, %s, %s)
 
 -- name: put
-SELECT * FROM keepthread.put(%s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::integer)
+SELECT * FROM keepthread.put(
+    %s::integer, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint[], %s::bigint[], %s, %s, %s,
+    %s::integer)
 
 -- name: get
 SELECT * FROM keepthread.get(%s::integer, %s, %s, %s, %s)
@@ -58,13 +73,19 @@ SELECT * FROM keepthread.get(%s::integer, %s, %s, %s, %s)
 SELECT * FROM keepthread.scan(%s::integer, %s, %s, %s, %s, %s, %s)
 
 -- name: drop
-SELECT * FROM keepthread.drop(%s::integer, %s, %s, %s, %s, %s, %s::integer)
+SELECT * FROM keepthread.drop(%s::integer, %s, %s, %s, %s, %s, %s, %s::integer)
+
+-- name: made_of
+SELECT * FROM keepthread.made_of(%s::integer, %s, %s::bigint[])
 
 -- name: updates
 SELECT * FROM keepthread.updates(%s::integer, %s, %s, %s)
 
 -- name: owners
 SELECT * FROM keepthread.owners(%s::integer)
+
+-- name: blob_owners
+SELECT * FROM keepthread.blob_owners(%s::integer)
 
 -- name: changes
 SELECT * FROM keepthread.changes(%s::integer, %s, %s::text, %s, %s)
@@ -155,7 +176,7 @@ ORDER BY seq LIMIT %s
 SELECT keepthread.recount_messages(%s::integer, %s, %s, %s, %s, %s, %s)
 
 -- name: drop_made_of
-SELECT keepthread.drop_made_of(%s::integer, %s, %s::bigint[])
+SELECT keepthread.drop_made_of(%s::integer, %s, %s::bigint[], %s::bigint[])
 
 -- name: unindex
 SELECT keepthread.unindex(%s::integer, %s, %s::bigint[])

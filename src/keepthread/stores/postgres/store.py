@@ -6,7 +6,14 @@ from contextlib import suppress
 from typing import Final, Self
 
 from keepthread.errors import SessionGone
-from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
+from keepthread.protocols import (
+    MadeRecords,
+    Progress,
+    Relatives,
+    Searchable,
+    TokenCounter,
+    Updates,
+)
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
@@ -81,10 +88,14 @@ class PostgresBackend:
         return await sessions.listed(self.engine, await self.number(tenant), owner, wanted)
 
     async def scan_sessions(
-        self, tenant: str, after: SessionKey | None, limit: int
+        self, tenant: str, owner: str | None, after: SessionKey | None, limit: int
     ) -> list[SessionInfo]:
         sid = 0 if after is None else sid_of(after)
-        return await sessions.behind(self.engine, await self.number(tenant), sid, limit)
+        return await sessions.behind(self.engine, await self.number(tenant), owner, sid, limit)
+
+    async def relatives(self, tenant: str, session: SessionKey) -> Relatives:
+        sid = sid_of(session)
+        return await sessions.relatives(self.engine, await self.number(tenant), sid)
 
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
         sid = sid_of(session)
@@ -148,8 +159,17 @@ class PostgresBackend:
     async def updates(self, tenant: str, scope: Scope, kind: str, since: int) -> Updates:
         return await records.updates(self.engine, await self._scope(tenant, scope), kind, since)
 
+    async def made_of(
+        self, tenant: str, session: SessionKey, nodes: Sequence[int] | None
+    ) -> MadeRecords:
+        sid = sid_of(session)
+        return await records.made_of(self.engine, await self.number(tenant), sid, nodes)
+
     async def owners(self, tenant: str) -> list[str]:
         return await records.owners(self.engine, await self.number(tenant))
+
+    async def blob_owners(self, tenant: str) -> list[str]:
+        return await records.blob_owners(self.engine, await self.number(tenant))
 
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None

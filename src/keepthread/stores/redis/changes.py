@@ -5,22 +5,33 @@ script that changes something also adds the change. Which streams to read is ann
 the index of the tenant: for every second, a *period*, the places where something may have changed.
 A script that comes too late for its period is refused and announced again. So a period that is over
 is complete, and readers go from one to the next.
+
+Links are announced before as well: entries of the index that lead from a session to records and
+sessions that may repeat its messages (see `stores.links`).
 """
 
 import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.errors import Damaged, StorageFull
 from keepthread.stores.backend import Feed, FeedPage
 from keepthread.stores.changes import KEPT, change_of, expired_cursor
 from keepthread.stores.cursors import check_position, unreadable_cursor
+from keepthread.stores.links import digest_of
 from keepthread.stores.redis.engine import LUA, Argument, PeriodOver, RedisCluster, RedisLink
-from keepthread.stores.redis.keys import Place, changed_place, index_of, owner_tag, place_name
-from keepthread.types import Change, SessionKey
+from keepthread.stores.redis.keys import (
+    Place,
+    changed_place,
+    index_of,
+    owner_tag,
+    place_in_index,
+    place_name,
+)
+from keepthread.types import Change, Scope, SessionKey
 
 _log: Final = logging.getLogger("keepthread")
 _MOST_ANNOUNCED: Final = 10_000
@@ -77,6 +88,17 @@ class PlaceWriter:
         self._owner = owner
         self._session = session
 
+    async def name(self, ids: Sequence[str]) -> None:
+        """Announce that a session names others of its owner."""
+        place = place_in_index(Scope(session=self.place.key))
+        sources = [named(self._owner, id) for id in ids]
+        await enter(self.link, self._tenant, sources, place)
+
+    async def begin(self, id: str, at: float) -> None:
+        """Announce the first message of a session."""
+        place = place_in_index(Scope(session=self.place.key))
+        await enter(self.link, self._tenant, [begun_with(self._owner, id, at)], place)
+
     async def run(
         self,
         script: str,
@@ -111,6 +133,50 @@ class PlaceWriter:
                 return await self.link.run(LUA[script], keys, (*args, period, change), again=second)
             except PeriodOver as late:
                 earliest = late.period
+
+
+async def enter(link: RedisLink, tenant: str, sources: Iterable[str], place: str) -> None:
+    """Add entries of the index that lead from sources to a place."""
+    pairs = [part for source in sources for part in (source, place)]
+    if pairs:
+        await link.run(LUA["enter"], (index_of(tenant).links,), pairs)
+
+
+async def entered(link: RedisLink, tenant: str, bounds: Sequence[str]) -> list[bytes]:
+    """Return the places that entries between pairs of bounds lead to, each once."""
+    found: list[bytes] = await link.run(LUA["entries"], (index_of(tenant).links,), bounds)
+    return list(dict.fromkeys(found))
+
+
+async def withdraw_entries(link: RedisLink, tenant: str, places: Sequence[str]) -> None:
+    """Remove the entries that lead to places, or to all within them."""
+    if places:
+        await link.run(LUA["withdraw"], (index_of(tenant).links,), places)
+
+
+def named(owner: str, id: str) -> str:
+    """Return the source of entries that lead to sessions that name one."""
+    return digest_of("named", owner, id)
+
+
+def begun_with(owner: str, id: str, at: float) -> str:
+    """Return the source of entries that lead to sessions with a first message."""
+    return digest_of("first", owner, id, repr(at))
+
+
+def bounds_of(source: str) -> tuple[str, str]:
+    """Return the bounds of the entries of one source."""
+    return f"[>{source}\0", f"(>{source}\1"
+
+
+def spans_at(session: SessionKey, node: int) -> str:
+    """Return the source of entries that lead to records made of a session."""
+    return f"made:{session}:{node}"
+
+
+def all_spans(session: SessionKey) -> tuple[str, str]:
+    """Return the bounds of all entries that lead to records made of a session."""
+    return f"[>made:{session}:", f"(>made:{session};"
 
 
 async def read(link: RedisLink, tenant: str, wanted: Feed) -> FeedPage:

@@ -216,8 +216,8 @@ _READING: Final = ("gather", "get", "look", "read", "records", "scan", "tail", "
 _WRITING: Final = ("mend", "recount", "settle", "stage")
 _CHANGING: Final = ("append", "create", "delete", "drop", "erase", "extend", "put", "update")
 _INDEXING: Final = (
-    *("announce", "changed", "clear", "enroll", "feed", "list", "register"),
-    *("strike", "sweep", "unlink"),
+    *("announce", "changed", "clear", "enroll", "enter", "feed", "list", "register"),
+    *("strike", "sweep", "unlink", "withdraw"),
 )
 _COMMON: Final = _read("common")
 _CHANGES: Final = _COMMON + _read("changes")
@@ -227,7 +227,7 @@ LUA: Final = (
     | {name: _script(_COMMON + _read(name), writes=True) for name in _WRITING}
     | {name: _script(_CHANGES + _read(name), writes=True) for name in _CHANGING}
     | {name: _script(_read(f"index/{name}"), writes=True) for name in _INDEXING}
-    | {"due": _script(_read("index/due"), writes=False)}
+    | {name: _script(_read(f"index/{name}"), writes=False) for name in ("due", "entries")}
 )
 
 

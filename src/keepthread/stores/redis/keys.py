@@ -76,14 +76,38 @@ class Index(NamedTuple):
     """Where something changed, by periods; each owner has one as well."""
     feed_state: str
     """Which periods were read, and which were deleted."""
+    blob_owners: str
+    """The owners who have blobs."""
+    unlisted: str
+    """The sessions that are not listed, by activity that may be older than their latest."""
+    links: str
+    """Entries that lead from a session to what may have been made of it; see `changes.enter`."""
 
     def active_of(self, owner: str) -> str:
         """Name the sorted set of one owner's sessions."""
         return f"{self.active}:{owner_tag(owner)}"
 
+    def sessions_of(self, owner: str) -> str:
+        """Name the sorted set of all sessions of one owner."""
+        return f"{self.sessions}:{owner_tag(owner)}"
+
     def feed_of(self, owner: str) -> str:
         """Name the feed of one owner."""
         return f"{self.feed}:{owner_tag(owner)}"
+
+
+def place_in_index(scope: Scope, kind: str = "", key: str = "") -> str:
+    """Return where a record is, as entries of the index name it; without a kind, a session."""
+    whose = scope.session or (f"owner:{scope.owner}" if scope.owner else "tenant")
+    return f"{whose}\0{kind}\0{key}"
+
+
+def place_from_index(place: bytes) -> tuple[Scope, str, str]:
+    """Return what `place_in_index` named."""
+    whose, kind, key = place.decode().split("\0")
+    if whose.startswith("owner:"):
+        return Scope(owner=whose.removeprefix("owner:")), kind, key
+    return Scope(session=SessionKey("" if whose == "tenant" else whose)), kind, key
 
 
 def owner_tag(owner: str) -> str:

@@ -12,6 +12,7 @@ from keepthread.errors import Conflict, Damaged, MessageNotFound, Stale
 from keepthread.stores.backend import Append, Gather, Tail
 from keepthread.stores.changes import ADDED, ERASED
 from keepthread.stores.codec import PackedId, Row, pack_id, unpack_id
+from keepthread.stores.links import names_in_messages
 from keepthread.stores.records import forgotten_session
 from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import LUA, RedisLink
@@ -53,6 +54,7 @@ from keepthread.types import Gathered, Message
 
 _STORED: Final = 1
 _FORGOTTEN: Final = 2
+_BEGINS: Final = 3
 
 
 async def append(
@@ -62,6 +64,8 @@ async def append(
     link, place = writer.link, writer.place
     drafts, expect, turn, now = wanted
     known: dict[PackedId, Message] = {}
+    begins = False
+    await writer.name(names_in_messages(drafts))
     while True:
         fresh = [d for d in drafts if d.packed not in known]
         first = {d.packed: d for d in reversed(fresh)}
@@ -72,7 +76,7 @@ async def append(
             place.mark,
             "" if expect is None else expect,
             "" if turn is None else _count(turn),
-            int(agree),
+            int(agree) + (agree and begins),
             pack_active(place, now),
             int(with_record),
             *(part for d in new for part in (id_field(d.packed), pack_rest(d))),
@@ -82,6 +86,10 @@ async def append(
         data, stored, record, *found = alive(reply)
         head = await sound_head(link, place, data)
         if head is None:
+            continue
+        if stored == _BEGINS:
+            await writer.begin(new[0].id, new[0].created_at)
+            begins = True
             continue
         if stored == _STORED:
             return _answers(place, drafts, known, head[0], turn), record if new else b""
@@ -200,6 +208,7 @@ async def load(writer: PlaceWriter, drafts: Sequence[PreparedMessage]) -> int:
     link, place = writer.link, writer.place
     ids = [id_field(d.packed) for d in drafts]
     seqs = [d.message.seq for d in drafts]
+    await writer.name(names_in_messages(drafts))
     while True:
         args = (place.life, place.mark, len(ids), *ids, *seqs)
         data, places, found = alive(await link.run(LUA["look"], place.keys, args))
@@ -212,6 +221,8 @@ async def load(writer: PlaceWriter, drafts: Sequence[PreparedMessage]) -> int:
         rows = _new_copies(place, drafts, head, taken, present)
         if not rows:
             return head.seq
+        if not head.seq:
+            await writer.begin(unpack_id(rows[0].id), rows[0].created_at)
         end = head_after(rows[-1])
         parts = (part for row in rows for part in (id_field(row.id), row.seq, pack_row(row)))
         args = (place.life, place.mark, data, pack_head(place, end, ttl), *parts)

@@ -1,5 +1,6 @@
 """A record as one value in Redis; `lua/common.lua` says the same in Lua."""
 
+import asyncio
 import json
 import os
 import struct
@@ -8,16 +9,33 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone, Stale
-from keepthread.protocols import Updates
+from keepthread.protocols import MadeRecords, Relatives, Updates
 from keepthread.stores.backend import Put
-from keepthread.stores.records import Keys, check_epoch, check_version, decode_record
-from keepthread.stores.redis.changes import PlaceWriter
+from keepthread.stores.links import node_of
+from keepthread.stores.records import ALL_KEYS, Keys, check_epoch, check_version, decode_record
+from keepthread.stores.redis.changes import (
+    PlaceWriter,
+    all_spans,
+    begun_with,
+    bounds_of,
+    enter,
+    entered,
+    named,
+    spans_at,
+    withdraw_entries,
+)
 from keepthread.stores.redis.engine import LUA, RedisLink
-from keepthread.stores.redis.keys import Place, session_place
-from keepthread.stores.redis.rows import seal
-from keepthread.stores.redis.sessions import alive, epoch_of
+from keepthread.stores.redis.keys import (
+    Place,
+    place_from_index,
+    place_in_index,
+    scope_place,
+    session_place,
+)
+from keepthread.stores.redis.rows import message_at, seal
+from keepthread.stores.redis.sessions import alive, describe, describe_if_there, epoch_of
 from keepthread.stores.validation import MAX_COUNT
-from keepthread.types import Record, Scope, SessionKey
+from keepthread.types import Record, Scope, SessionInfo, SessionKey, Span
 
 _SEAL: Final = 8
 _rest = struct.Struct("<8sIII")
@@ -100,7 +118,7 @@ class ScopedRecords:
 
     async def put(self, new: Put, writer: PlaceWriter, change: int | None) -> int:
         """Store a record, unless it or its sources changed since the caller read them."""
-        kind, key, value, made_of, _, version, epochs = new
+        kind, key, value, made_of, spans, version, epochs, names = new
         others = {s: epoch for s, epoch in epochs.items() if s != self.place.key}
         own = epochs.get(self.place.key) if self.place.key else None
         name = name_of(kind, key)
@@ -110,6 +128,10 @@ class ScopedRecords:
             record = await self.get(kind, key)  # another version is reported first
             check_version(record.version if record else 0, version)
             raise
+        sources = _sources(spans, self.place.key)
+        place = place_in_index(self.scope, kind, key)
+        await writer.name(names)
+        await enter(self.link, self.tenant, sources, place)
         rest = pack_rest(value, made_of, others)
         seen = ("" if version is None else version, "" if own is None else own)
         args = (*self._who, name, *seen, rest)
@@ -118,6 +140,8 @@ class ScopedRecords:
             check_epoch(number, own or 0)
         if verdict != _PUT:
             check_version(number, version)
+        # Again, because another process may have dropped the record, with its entries, just before.
+        await enter(self.link, self.tenant, sources, place)
         if others:
             await self._settle(name, number, others, settled(rest))
         return number
@@ -164,6 +188,8 @@ class ScopedRecords:
         verdict, number = alive(reply)
         if not verdict:
             check_version(number, version)
+        if not self.place.key:  # those of a session go with it
+            await withdraw_entries(self.link, self.tenant, [place_in_index(self.scope, kind, key)])
         return bool(number)
 
     def _changed(self, key: str) -> Sequence[str]:
@@ -201,6 +227,77 @@ class ScopedRecords:
     async def _check(self, epochs: Mapping[SessionKey, int]) -> None:
         for session, epoch in epochs.items():
             check_epoch(await epoch_of(self.link, session_place(self.tenant, session)), epoch)
+
+
+def _sources(spans: Sequence[Span], own: SessionKey) -> list[str]:
+    """Return the sources of entries that lead to a record; its own session is read as a whole."""
+    nodes = [(span.session, node_of(span)) for span in spans if span.session != own]
+    return [spans_at(session, node) for session, node in nodes if node is not None]
+
+
+async def made_of(
+    link: RedisLink, tenant: str, session: SessionKey, nodes: Sequence[int] | None
+) -> MadeRecords:
+    """Return the records of other scopes at some nodes of a session, and all of its own."""
+    if nodes is None:
+        bounds = all_spans(session)
+    else:
+        bounds = tuple(b for node in nodes for b in bounds_of(spans_at(session, node)))
+    places = [place_from_index(place) for place in await entered(link, tenant, bounds)]
+    found: list[Record] = []
+    damaged: list[Scope] = []
+    for scope, kind, key in places:
+        try:
+            records = ScopedRecords(link, tenant, scope_place(tenant, scope), scope)
+            record = await records.get(kind, key)
+        except SessionGone:
+            continue
+        except Damaged:
+            damaged.append(scope)
+        else:
+            found += [record] if record else []
+    own = Scope(session=session)
+    try:
+        records = ScopedRecords(link, tenant, session_place(tenant, session), own)
+        found += await records.scan(None, ALL_KEYS)
+    except SessionGone:
+        pass
+    except Damaged:
+        damaged.append(own)
+    return MadeRecords(found, list(dict.fromkeys(damaged)))
+
+
+async def relatives(link: RedisLink, tenant: str, place: Place) -> Relatives:
+    """Return the sessions of the same owner that may repeat messages of this one."""
+    try:
+        mine = await describe(link, place)
+        first = await _first(link, place)
+    except SessionGone:
+        return Relatives((), ())
+    naming = await _entered(link, tenant, named(mine.owner, mine.id))
+    if first is None:
+        return Relatives((), naming)
+    others = await _entered(link, tenant, begun_with(mine.owner, *first))
+    others = [info for info in others if info.key != mine.key]
+    begun = await asyncio.gather(
+        *(_first(link, session_place(tenant, info.key)) for info in others)
+    )
+    pairs = zip(others, begun, strict=True)
+    return Relatives([info for info, its in pairs if its == first], naming)
+
+
+async def _entered(link: RedisLink, tenant: str, source: str) -> list[SessionInfo]:
+    places = await entered(link, tenant, bounds_of(source))
+    keys = [place.partition(b"\0")[0] for place in places]
+    found = await asyncio.gather(*(describe_if_there(link, tenant, key) for key in keys))
+    return sorted((info for info in found if info), key=lambda info: info.key)
+
+
+async def _first(link: RedisLink, place: Place) -> tuple[str, float] | None:
+    """Return the id and the time of a session's first message."""
+    data = await link.ask("HGET", place.messages, 1)
+    message = message_at(place, 1, data) if data else None
+    return (message.id, message.created_at) if message else None
 
 
 def _bounds(kind: str | None, keys: Keys) -> list[tuple[bytes, bytes]]:

@@ -20,13 +20,12 @@ from keepthread.stores.records import (
     encode_details,
     is_listed,
 )
-from keepthread.stores.redis.changes import PlaceWriter
+from keepthread.stores.redis.changes import PlaceWriter, withdraw_entries
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import (
     Place,
     index_of,
     owner_tag,
-    records_place,
     session_name,
     session_place,
     tag_of,
@@ -293,6 +292,7 @@ async def register(link: RedisLink, tenant: str, info: SessionInfo, ttl: int) ->
     """Announce a session before it is created, and return its key."""
     index = index_of(tenant)
     keys = (index.last, index.sessions, index.active, index.active_of(info.owner), index.ends)
+    keys += (index.unlisted, index.sessions_of(info.owner))
     about = (tag_of(info.owner, info.id), int(is_listed(info)), repr(info.updated_at))
     key: bytes = await link.run(LUA["register"], keys, (*about, ttl, GRACE, owner_tag(info.owner)))
     return SessionKey(key.decode())
@@ -301,7 +301,7 @@ async def register(link: RedisLink, tenant: str, info: SessionInfo, ttl: int) ->
 async def tell(link: RedisLink, tenant: str, info: SessionInfo) -> None:
     """Update the index with a session's activity, and whether it is listed."""
     index = index_of(tenant)
-    keys = (index.sessions, index.active, index.active_of(info.owner))
+    keys = (index.sessions, index.active, index.active_of(info.owner), index.unlisted)
     number = info.key.partition("-")[0]
     args = (info.key, number, int(is_listed(info)), repr(info.updated_at))
     await link.run(LUA["list"], keys, args)
@@ -310,8 +310,10 @@ async def tell(link: RedisLink, tenant: str, info: SessionInfo) -> None:
 async def withdraw(link: RedisLink, tenant: str, key: SessionKey, owner: str) -> None:
     """Remove a session from the index."""
     index = index_of(tenant)
-    keys = (index.sessions, index.active, index.active_of(owner))
+    keys = (index.sessions, index.active, index.active_of(owner), index.unlisted)
+    keys += (index.sessions_of(owner),)
     await link.run(LUA["clear"], keys, (-GRACE, key))
+    await withdraw_entries(link, tenant, [key])
 
 
 async def listed(
@@ -320,13 +322,14 @@ async def listed(
     """Return listed sessions by activity, as the index knows it."""
     index = index_of(tenant)
     name = index.active if owner is None else index.active_of(owner)
+    name = index.unlisted if wanted.unlisted else name
     found: list[tuple[Position, SessionInfo]] = []
     gone = 0
     if wanted.limit:
         async for places in _by_activity(link, name, wanted, min(_PAGE, max(10, wanted.limit))):
             infos = await _there(link, tenant, [place.key.encode() for place in places], name)
             gone += len(places) - len(infos)
-            there = {info.key: info for info in infos if info.state == "damaged" or is_listed(info)}
+            there = {info.key: info for info in infos if _is_wanted(info, wanted)}
             found += [(place, there[place.key]) for place in places if place.key in there]
             if len(found) >= wanted.limit:
                 break
@@ -334,6 +337,10 @@ async def listed(
         await sweep(link, tenant, most=_SWEPT_BY_A_LIST)
     found.sort(key=lambda each: each[0], reverse=wanted.after is None)
     return found[: wanted.limit]
+
+
+def _is_wanted(info: SessionInfo, wanted: Listing) -> bool:
+    return info.state == "damaged" or is_listed(info) != wanted.unlisted
 
 
 async def _by_activity(
@@ -387,8 +394,11 @@ async def sweep(link: RedisLink, tenant: str, *, most: int) -> None:
         if not entries:
             return
         left = await asyncio.gather(*(_time_left(link, tenant, entry) for entry in entries))
+        gone = [e.decode("utf-8", "replace") for e, t in zip(entries, left, strict=True) if t < 0]
+        await withdraw_entries(link, tenant, [entry.partition(" ")[0] for entry in gone])
         pairs = [part for pair in zip(entries, left, strict=True) for part in pair]
-        await link.run(LUA["sweep"], (index.sessions, index.active, index.ends), (GRACE, *pairs))
+        keys = (index.sessions, index.active, index.ends, index.unlisted)
+        await link.run(LUA["sweep"], keys, (GRACE, *pairs))
         most -= len(entries)
 
 
@@ -404,24 +414,30 @@ async def _time_left(link: RedisLink, tenant: str, entry: bytes) -> int:
 
 
 async def scan(
-    link: RedisLink, tenant: str, after: SessionKey | None, limit: int
+    link: RedisLink, tenant: str, owner: str | None, after: SessionKey | None, limit: int
 ) -> list[SessionInfo]:
     """Return every session after a key, in the order of creation."""
     found: list[SessionInfo] = []
-    async for info in every(link, tenant, after=after, page=min(limit, _PAGE)):
+    async for info in every(link, tenant, owner, after=after, page=min(limit, _PAGE)):
         if len(found) == limit:
             break
         found.append(info)
-    if len(found) < limit:  # it has passed all expired sessions too
+    if owner is None and len(found) < limit:  # it has passed all expired sessions too
         await sweep(link, tenant, most=MAX_COUNT)
     return found
 
 
 async def every(
-    link: RedisLink, tenant: str, *, after: SessionKey | None = None, page: int = _PAGE
+    link: RedisLink,
+    tenant: str,
+    owner: str | None = None,
+    *,
+    after: SessionKey | None = None,
+    page: int = _PAGE,
 ) -> AsyncIterator[SessionInfo]:
     """Yield every session after a key, or from the first."""
-    name = index_of(tenant).sessions
+    index = index_of(tenant)
+    name = index.sessions if owner is None else index.sessions_of(owner)
     last = f"({after.partition('-')[0]}" if after else "-inf"
     while page > 0:
         keys = await link.ask("ZRANGEBYSCORE", name, last, "+inf", "LIMIT", 0, page)
@@ -436,36 +452,18 @@ async def _there(
     link: RedisLink, tenant: str, keys: Sequence[bytes], met_in: str
 ) -> list[SessionInfo]:
     """Return the existing sessions of these keys; remove the others from the index."""
-    found = await asyncio.gather(*(_describe(link, tenant, key) for key in keys))
+    found = await asyncio.gather(*(describe_if_there(link, tenant, key) for key in keys))
     gone = [key for key, info in zip(keys, found, strict=True) if info is None]
     if gone:
         index = index_of(tenant)
-        await link.run(LUA["clear"], (index.sessions, index.active, met_in), (GRACE, *gone))
+        sets = (index.sessions, index.active, index.unlisted, met_in)
+        await link.run(LUA["clear"], sets, (GRACE, *gone))
     return [info for info in found if info is not None]
 
 
-async def _describe(link: RedisLink, tenant: str, key: bytes) -> SessionInfo | None:
+async def describe_if_there(link: RedisLink, tenant: str, key: bytes) -> SessionInfo | None:
+    """Return a session's metadata, or None if it is gone."""
     try:
         return await describe(link, session_place(tenant, SessionKey(key.decode())))
     except SessionGone:
         return None
-
-
-# --- owners of records ---
-
-
-async def announce_owner(link: RedisLink, tenant: str, owner: str) -> None:
-    """Announce an owner before a record is stored."""
-    await link.run(LUA["announce"], (index_of(tenant).owners,), (owner,))
-
-
-async def owners(link: RedisLink, tenant: str) -> list[str]:
-    """Return the owners who have a record."""
-    name = index_of(tenant).owners
-    known: list[bytes] = await link.ask("ZRANGE", name, 0, -1)
-    places = [records_place(tenant, owner.decode()) for owner in known]
-    asked: list[Any] = await asyncio.gather(*(link.ask("EXISTS", p.records) for p in places))
-    gone = [owner for owner, there in zip(known, asked, strict=True) if not there]
-    if gone:
-        await link.run(LUA["clear"], (name,), (GRACE, *gone))
-    return sorted(owner.decode() for owner in known if owner not in gone)

@@ -9,7 +9,14 @@ from functools import partial
 from typing import Final, Self
 
 from keepthread.errors import InvalidInput, SessionExists, Unavailable
-from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
+from keepthread.protocols import (
+    MadeRecords,
+    Progress,
+    Relatives,
+    Searchable,
+    TokenCounter,
+    Updates,
+)
 from keepthread.stores.backend import (
     Append,
     Feed,
@@ -24,12 +31,13 @@ from keepthread.stores.backend import (
 from keepthread.stores.changes import change_of_record
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
+from keepthread.stores.links import names_in_session
 from keepthread.stores.records import Condition, Keys, Update, encode_details
 from keepthread.stores.redis import changes, log, maintenance, sessions, tenants
 from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, RedisLink, Timeouts, make_client
 from keepthread.stores.redis.keys import Place, scope_place, session_place
-from keepthread.stores.redis.records import ScopedRecords
+from keepthread.stores.redis.records import ScopedRecords, made_of, relatives
 from keepthread.stores.redis.server import require
 from keepthread.stores.redis.verify import RedisInspection
 from keepthread.stores.rows import PreparedMessage
@@ -75,6 +83,7 @@ class RedisBackend:
         key = await sessions.register(self.link, tenant, session, self._ttl)
         place = session_place(tenant, key)
         writer = PlaceWriter(self._announcer, tenant, place, session.owner, session.id)
+        await writer.name(names_in_session(session))
         # After the session is in the index: a tenant that is being deleted is listed again then.
         is_new, _ = await asyncio.gather(
             sessions.create(writer, tenant, session, self._ttl),
@@ -111,11 +120,14 @@ class RedisBackend:
         return await sessions.listed(self.link, tenant, owner, wanted)
 
     async def scan_sessions(
-        self, tenant: str, after: SessionKey | None, limit: int
+        self, tenant: str, owner: str | None, after: SessionKey | None, limit: int
     ) -> list[SessionInfo]:
         if after is not None:
             session_place(tenant, after)  # raises if it is not a key
-        return await sessions.scan(self.link, tenant, after, limit)
+        return await sessions.scan(self.link, tenant, owner, after, limit)
+
+    async def relatives(self, tenant: str, session: SessionKey) -> Relatives:
+        return await relatives(self.link, tenant, session_place(tenant, session))
 
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
         place = session_place(tenant, session)
@@ -189,7 +201,9 @@ class RedisBackend:
         if not scope.session:
             announced = [tenants.enroll(self.link, tenant)]
             if scope.owner:
-                announced.append(sessions.announce_owner(self.link, tenant, scope.owner))
+                announced.append(
+                    tenants.announce_owner(self.link, tenant, scope.owner, record.kind)
+                )
             await asyncio.gather(*announced)
         writer, change = await self._record_writer(tenant, scope, record.kind)
         return await records.put(record, writer, change)
@@ -203,8 +217,16 @@ class RedisBackend:
     async def updates(self, tenant: str, scope: Scope, kind: str, since: int) -> Updates:
         return await self._records(tenant, scope).updates(kind, since)
 
+    async def made_of(
+        self, tenant: str, session: SessionKey, nodes: Sequence[int] | None
+    ) -> MadeRecords:
+        return await made_of(self.link, tenant, session, nodes)
+
     async def owners(self, tenant: str) -> list[str]:
-        return await sessions.owners(self.link, tenant)
+        return await tenants.owners(self.link, tenant)
+
+    async def blob_owners(self, tenant: str) -> list[str]:
+        return await tenants.blob_owners(self.link, tenant)
 
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None

@@ -1,4 +1,4 @@
-"""The tenants of a Redis server or cluster: one sorted set of names, and deleting all keys of one.
+"""Tenants in Redis: one sorted set of names, deleting all keys of one, and the owners of records.
 
 A tenant is enrolled before its first session or record is created. Nothing is searched for with
 SCAN: the keys of a tenant are known from its index.
@@ -6,9 +6,10 @@ SCAN: the keys of a tenant are known from its index.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from keepthread.errors import SessionGone
+from keepthread.stores.kinds import OF_REFERENCES
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import (
     TENANTS,
@@ -48,7 +49,7 @@ async def drop(link: RedisLink, tenant: str) -> bool:
     own = records_place(tenant, "")
     await _unlink(link, (*own.keys, own.changes))
     # Numbers of sessions never return: the last one outlives clocks that are set back.
-    await _unlink(link, (index.ends,), (index.last,))
+    await _unlink(link, (index.ends, index.unlisted, index.links, index.blob_owners), (index.last,))
     await link.run(LUA["strike"], (TENANTS,), (tenant,))
     if await _exists(link, tenant, index):  # others have written in the meantime
         await enroll(link, tenant)
@@ -113,3 +114,37 @@ async def _drop_feed(link: RedisLink, tenant: str, index: Index) -> None:
 
 async def _unlink(link: RedisLink, keys: Sequence[str], ending: Sequence[str] = ()) -> None:
     await link.run(LUA["unlink"], (*keys, *ending), (len(keys), _DAY))
+
+
+# --- owners of records ---
+
+
+async def announce_owner(link: RedisLink, tenant: str, owner: str, kind: str) -> None:
+    """Announce an owner before a record of some kind is stored."""
+    index = index_of(tenant)
+    await link.run(LUA["announce"], (index.owners,), (owner,))
+    if kind in OF_REFERENCES:
+        await link.run(LUA["announce"], (index.blob_owners,), (owner,))
+
+
+async def owners(link: RedisLink, tenant: str) -> list[str]:
+    """Return the owners who have a record."""
+    return await _owners(link, tenant, index_of(tenant).owners, ("-", "+"))
+
+
+async def blob_owners(link: RedisLink, tenant: str) -> list[str]:
+    """Return the owners who have blobs; no kind is between these two."""
+    bounds = (f"[{min(OF_REFERENCES)}\0", f"({max(OF_REFERENCES)}\1")
+    return await _owners(link, tenant, index_of(tenant).blob_owners, bounds)
+
+
+async def _owners(link: RedisLink, tenant: str, name: str, names: tuple[str, str]) -> list[str]:
+    known: list[bytes] = await link.ask("ZRANGE", name, 0, -1)
+    places = [records_place(tenant, owner.decode()) for owner in known]
+    asked: list[Any] = await asyncio.gather(
+        *(link.ask("ZRANGEBYLEX", p.order, *names, "LIMIT", 0, 1) for p in places)
+    )
+    gone = [owner for owner, there in zip(known, asked, strict=True) if not there]
+    if gone:
+        await link.run(LUA["clear"], (name,), (GRACE, *gone))
+    return sorted(owner.decode() for owner in known if owner not in gone)

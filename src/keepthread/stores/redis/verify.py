@@ -4,12 +4,12 @@ from typing import Any, Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
 from keepthread.protocols import Progress
-from keepthread.stores.redis import sessions as listing
 from keepthread.stores.redis.engine import LUA, RedisLink
 from keepthread.stores.redis.keys import Place, index_of, records_place, session_place
 from keepthread.stores.redis.records import name_by_version, unpack
 from keepthread.stores.redis.rows import id_field, message_at, unpack_head, unpack_row
 from keepthread.stores.redis.sessions import find_head, read_state, unpack_active, unpack_record
+from keepthread.stores.redis.tenants import owners
 from keepthread.types import Damage, Scope, SessionKey, Verification
 
 _PAGE: Final = 200
@@ -50,7 +50,7 @@ class RedisInspection:
             if len(self.damages) > known and await self._is_gone(log.place):
                 del self.damages[known:]
         await self._records(records_place(self.tenant, ""), Scope(), "")
-        for owner in await listing.owners(self.link, self.tenant):
+        for owner in await owners(self.link, self.tenant):
             await self._records(records_place(self.tenant, owner), Scope(owner=owner), "")
         return Verification(
             sessions=len(logs),

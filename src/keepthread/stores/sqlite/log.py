@@ -8,6 +8,7 @@ from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, S
 from keepthread.stores.backend import Append, Tail
 from keepthread.stores.changes import ADDED
 from keepthread.stores.codec import Row, decode, guarded, pack_id, unpack_id, value_check
+from keepthread.stores.links import names_in_messages
 from keepthread.stores.records import forgotten_session, refuses_messages
 from keepthread.stores.rows import (
     Head,
@@ -113,6 +114,7 @@ def append(
         if touches:
             touch(db, sid, now)
         added = [message.id for message in answers if message.seq > start.seq]
+        name_sessions(db, sid, names_in_messages(drafts))
         changes.note(db, tenant, ADDED, owner, sid, id, added)
     return answers, grown
 
@@ -151,6 +153,7 @@ def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Prepare
         head = head_after(row)
         new.append(unpack_id(row.id))
     if new:
+        name_sessions(db, sid, names_in_messages(drafts))
         changes.note(db, tenant, ADDED, owner, sid, id, new)
     return head.seq
 
@@ -242,6 +245,12 @@ def erase(db: sqlite3.Connection, sid: int, seqs: Iterable[int]) -> dict[int, st
 def touch(db: sqlite3.Connection, sid: int, now: float) -> None:
     """Record activity, unless the clock went back."""
     db.execute(SQL["touch_session"], (now, value_check(sid, now), sid, now))
+
+
+def name_sessions(db: sqlite3.Connection, sid: int, names: Sequence[str]) -> None:
+    """Note that a session names others of its owner."""
+    if names:
+        db.executemany(SQL["insert_naming"], [(name, sid) for name in names])
 
 
 def check_session(db: sqlite3.Connection, tenant: str, sid: int) -> int:

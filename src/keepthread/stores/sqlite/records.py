@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from json import dumps
 from typing import Any, NamedTuple
 
-from keepthread.errors import Damaged
-from keepthread.protocols import Updates
+from keepthread.errors import Damaged, SessionGone
+from keepthread.protocols import MadeRecords, Updates
 from keepthread.stores.backend import Put
 from keepthread.stores.codec import value_check
+from keepthread.stores.links import node_of, nodes_above
 from keepthread.stores.records import (
     ALL_KEYS,
     Keys,
@@ -20,9 +21,9 @@ from keepthread.stores.records import (
     touches,
 )
 from keepthread.stores.sqlite import changes
-from keepthread.stores.sqlite.log import check_session
+from keepthread.stores.sqlite.log import check_session, name_sessions
 from keepthread.stores.sqlite.schema import SQL
-from keepthread.types import Record, Scope, SessionKey
+from keepthread.types import Record, Scope, SessionKey, Span
 
 _OF_KIND = SQL["records_of_kind"]
 _NEWEST = SQL["newest_records"]
@@ -43,7 +44,7 @@ def scope_of(tenant: str, scope: Scope) -> FileScope:
 
 def put(db: sqlite3.Connection, where: FileScope, record: Put, epochs: Mapping[int, int]) -> int:
     """Store a record, unless it or its sources changed since the caller read them."""
-    kind, key, value, made_of, _, version, _ = record
+    kind, key, value, made_of, spans, version, _, names = record
     _check_owner(db, where)
     _check_version(db, where, kind, key, version)
     for sid, epoch in epochs.items():
@@ -52,8 +53,19 @@ def put(db: sqlite3.Connection, where: FileScope, record: Put, epochs: Mapping[i
     new = db.execute(SQL["insert_record"], (*where, kind, key, value, made_of)).lastrowid
     assert new is not None
     db.execute(SQL["guard_record"], (value_check(new, *where, kind, key, value, made_of), new))
+    db.executemany(SQL["insert_source"], {(*at, new) for at in map(_source, spans) if at})
+    name_sessions(db, where.sid, names)
     changes.note_record(db, *where, kind, key)
     return new
+
+
+def _source(span: Span) -> tuple[int, int] | None:
+    """Return where a span is entered in the index; None for one that holds no message."""
+    node = node_of(span)
+    try:
+        return None if node is None else (sid_of(span.session), node)
+    except SessionGone:  # the key of another store
+        return None
 
 
 def get(db: sqlite3.Connection, where: FileScope, kind: str, key: str) -> Record | None:
@@ -121,6 +133,11 @@ def owners(db: sqlite3.Connection, tenant: str) -> list[str]:
     return [owner for (owner,) in db.execute(SQL["owners"], (tenant,))]
 
 
+def blob_owners(db: sqlite3.Connection, tenant: str) -> list[str]:
+    """Return the owners who have blobs."""
+    return [owner for (owner,) in db.execute(SQL["blob_owners"], (tenant,))]
+
+
 def drop(
     db: sqlite3.Connection, where: FileScope, kind: str, key: str, version: int | None
 ) -> bool:
@@ -133,6 +150,25 @@ def drop(
     return True
 
 
+def made_of(
+    db: sqlite3.Connection, tenant: str, sid: int, nodes: Sequence[int] | None
+) -> MadeRecords:
+    """Return the records at some nodes of a session, or at all."""
+    rows = _made_of(db, tenant, sid, nodes)
+    damaged = {_scope(row) for row in rows if not intact(row)}
+    return MadeRecords([_decode(row) for row in rows if intact(row)], list(damaged))
+
+
+def _made_of(
+    db: sqlite3.Connection, tenant: str, sid: int, nodes: Sequence[int] | None
+) -> list[tuple[Any, ...]]:
+    if nodes is None:
+        found = db.execute(SQL["records_from_session"], (sid, tenant))
+    else:
+        found = db.execute(SQL["records_at_nodes"], (dumps(nodes), sid, tenant))
+    return list({row[0]: row for row in found}.values())
+
+
 def drop_made_of(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[int]) -> None:
     """Delete a session's records made of these positions of it, which must ascend."""
     session = SessionKey(str(sid))
@@ -140,8 +176,8 @@ def drop_made_of(db: sqlite3.Connection, tenant: str, sid: int, seqs: Sequence[i
     # its bytes may still contain erased text.
     versions = [
         row[:1]
-        for row in db.execute(SQL["records_made_of"], (tenant, sid))
-        if not intact(row) or touches(decode_spans(row[7]), session, seqs)
+        for row in _made_of(db, tenant, sid, nodes_above(seqs))
+        if row[2] == sid and (not intact(row) or touches(decode_spans(row[7]), session, seqs))
     ]
     db.executemany(SQL["delete_version"], versions)
 
@@ -165,8 +201,12 @@ def _check_version(
 
 
 def _decode(row: tuple[Any, ...]) -> Record:
-    version, _, sid, owner, kind, key, value, made_of, _ = row
+    version, _, _, _, kind, key, value, made_of, _ = row
     if not intact(row):
         raise Damaged(f"the record {kind}/{key} is damaged; drop it, or run `verify`")
-    scope = Scope(session=SessionKey(str(sid)) if sid else SessionKey(""), owner=owner)
-    return decode_record(scope, kind, key, value, version, made_of)
+    return decode_record(_scope(row), kind, key, value, version, made_of)
+
+
+def _scope(row: tuple[Any, ...]) -> Scope:
+    sid, owner = row[2:4]
+    return Scope(session=SessionKey(str(sid)) if sid else SessionKey(""), owner=owner)

@@ -23,6 +23,8 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_by_activity ON sessions (tenant, active_at) WHERE ready AND kind <> 2;
 CREATE INDEX sessions_by_owner ON sessions (tenant, owner, active_at) WHERE ready AND kind <> 2;
+CREATE INDEX sessions_of_owner ON sessions (tenant, owner);
+CREATE INDEX sessions_unlisted ON sessions (tenant, active_at) WHERE NOT (ready AND kind <> 2);
 
 -- One row per message. The last row of a session is its head: position, turns and token total
 -- are read from there, so that an append updates nothing. Text is kept as bytes: it may hold NUL
@@ -45,6 +47,9 @@ CREATE TABLE messages (
     UNIQUE (sid, seq),
     UNIQUE (sid, id)
 );
+
+-- Copies of a session have its first message, even if that is erased.
+CREATE INDEX messages_by_first ON messages (id, created_at) WHERE seq = 1;
 
 -- One row per record. Those of a session have its sid, those of an owner its name, the tenant's neither.
 -- Every put makes a new row, so a version never returns.
@@ -73,6 +78,36 @@ CREATE TABLE record_changes (
     guard  INTEGER NOT NULL,
     PRIMARY KEY (tenant, owner, kind)
 ) WITHOUT ROWID;
+
+CREATE INDEX records_of_blobs ON records (tenant, owner) WHERE sid = 0 AND kind IN ('blob_upload', 'blob_use');
+
+-- Where to look for what was made of a message; see `links.py`. Entries may be out of date. Each span of
+-- a record's `made_of` has a row: `sid` is the session, `node` the block of positions around the span.
+CREATE TABLE sources (
+    sid     INTEGER NOT NULL,
+    node    INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (sid, node, version)
+) WITHOUT ROWID;
+
+CREATE INDEX sources_by_record ON sources (version);
+
+CREATE TRIGGER sources_end AFTER DELETE ON records WHEN old.made_of IS NOT NULL
+BEGIN
+    DELETE FROM sources WHERE version = old.version;
+END;
+
+-- Sessions that name another session of their owner by its id: as parent or fork point, in an answer or
+-- in an explanation.
+CREATE TABLE naming (
+    tenant TEXT    NOT NULL,
+    owner  TEXT    NOT NULL,
+    id     TEXT    NOT NULL,
+    sid    INTEGER NOT NULL,
+    PRIMARY KEY (tenant, owner, id, sid)
+) WITHOUT ROWID;
+
+CREATE INDEX naming_by_session ON naming (sid);
 
 -- The feed of changes. A number is the time in microseconds, or one more than the last, so numbers grow
 -- with every change of a tenant. A change contains no text: it says what to read again.

@@ -7,10 +7,12 @@ from math import inf
 from typing import Any, Final, cast
 
 from keepthread.errors import SessionExists, SessionGone
+from keepthread.protocols import Relatives
 from keepthread.recall.positions import MOST_SEQ
 from keepthread.stores.backend import Gather, Listing, Position, Tail
 from keepthread.stores.changes import CREATED, DELETED, ERASED, UPDATED
 from keepthread.stores.codec import value_check
+from keepthread.stores.links import names_in_session
 from keepthread.stores.records import (
     KINDS,
     Condition,
@@ -22,7 +24,15 @@ from keepthread.stores.records import (
 )
 from keepthread.stores.sqlite import changes, index, watermarks
 from keepthread.stores.sqlite import vectors as embeddings
-from keepthread.stores.sqlite.log import check_session, erase, known_head_of, sources, tail, touch
+from keepthread.stores.sqlite.log import (
+    check_session,
+    erase,
+    known_head_of,
+    name_sessions,
+    sources,
+    tail,
+    touch,
+)
 from keepthread.stores.sqlite.records import FileScope, drop_made_of, scan_kinds, scan_newest
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.validation import MAX_COUNT
@@ -42,6 +52,7 @@ def create(db: sqlite3.Connection, tenant: str, session: SessionInfo) -> Session
     assert sid is not None
     _seal(db, sid)
     touch(db, sid, session.updated_at)
+    name_sessions(db, sid, names_in_session(session))
     changes.note(db, tenant, CREATED, session.owner, sid, session.id)
     return by_sid(db, tenant, sid)
 
@@ -130,6 +141,7 @@ def listed(
 ) -> list[tuple[Position, SessionInfo]]:
     """Return sessions by activity."""
     name = "earliest_sessions" if wanted.after else "latest_sessions"
+    name = "unlisted_sessions" if wanted.unlisted else name
     whose = (tenant,) if owner is None else (tenant, owner)
     place = wanted.after or wanted.before
     bound = (place.at, sid_of(place.key)) if place else (inf, 0)
@@ -138,10 +150,27 @@ def listed(
     return [(Position(row[10], SessionKey(str(row[0]))), _decode(db, row)) for row in rows]
 
 
-def scan(db: sqlite3.Connection, tenant: str, after: int, limit: int) -> list[SessionInfo]:
+def scan(
+    db: sqlite3.Connection, tenant: str, owner: str | None, after: int, limit: int
+) -> list[SessionInfo]:
     """Return every session after a key."""
-    rows = db.execute(SQL["sessions_behind"], (tenant, after, limit)).fetchall()
+    if owner is None:
+        rows = db.execute(SQL["sessions_behind"], (tenant, after, limit)).fetchall()
+    else:
+        values = (tenant, owner, after, limit)
+        rows = db.execute(SQL["sessions_of_owner_behind"], values).fetchall()
     return [_decode(db, row) for row in rows]
+
+
+def relatives(db: sqlite3.Connection, tenant: str, sid: int) -> Relatives:
+    """Return the sessions of the same owner that may repeat messages of this one."""
+    row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
+    if row is None:
+        return Relatives((), ())
+    id, owner = row[2:4]
+    copies = db.execute(SQL["session_copies"], (sid, tenant, owner)).fetchall()
+    naming = db.execute(SQL["sessions_naming"], (tenant, owner, id)).fetchall()
+    return Relatives([_decode(db, each) for each in copies], [_decode(db, each) for each in naming])
 
 
 def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -> None:
@@ -152,6 +181,7 @@ def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -
     _forget_views(db, session)
     db.execute(SQL["delete_messages"], (sid,))
     db.execute(SQL["delete_records_of_session"], (tenant, sid))
+    db.execute(SQL["delete_naming"], (sid,))
     db.execute(SQL["delete_session"], (sid, tenant))
     db.execute(SQL["delete_scope"], (tenant, session.owner) * 2)
 

@@ -45,8 +45,35 @@ SELECT * FROM sessions
 WHERE tenant = ? AND owner = ? AND ready AND kind <> 2 AND (active_at, sid) > (?, ?)
 ORDER BY active_at, sid LIMIT ?
 
+-- name: unlisted_sessions
+SELECT * FROM sessions
+WHERE tenant = ? AND NOT (ready AND kind <> 2) AND (active_at, sid) > (?, ?)
+ORDER BY active_at, sid LIMIT ?
+
+-- name: session_copies
+SELECT s.*
+FROM messages f
+CROSS JOIN messages m ON m.seq = 1 AND m.id = f.id AND m.created_at = f.created_at AND m.sid <> f.sid
+CROSS JOIN sessions s ON s.sid = m.sid
+WHERE f.sid = ? AND f.seq = 1 AND s.tenant = ? AND s.owner = ?
+
+-- name: sessions_naming
+SELECT s.* FROM naming n CROSS JOIN sessions s ON s.sid = n.sid
+WHERE n.tenant = ? AND n.owner = ? AND n.id = ?
+ORDER BY s.sid
+
+-- name: insert_naming
+INSERT OR IGNORE INTO naming (tenant, owner, id, sid)
+SELECT tenant, owner, ?, sid FROM sessions WHERE sid = ?
+
+-- name: delete_naming
+DELETE FROM naming WHERE sid = ?
+
 -- name: sessions_behind
 SELECT * FROM sessions NOT INDEXED WHERE tenant = ? AND sid > ? ORDER BY sid LIMIT ?
+
+-- name: sessions_of_owner_behind
+SELECT * FROM sessions INDEXED BY sessions_of_owner WHERE tenant = ? AND owner = ? AND sid > ? ORDER BY sid LIMIT ?
 
 -- name: session_exists
 SELECT epoch FROM sessions WHERE sid = ? AND tenant = ?
@@ -140,8 +167,19 @@ SELECT * FROM records
 WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key > ? AND key < ?
 ORDER BY key DESC LIMIT ?
 
--- name: records_made_of
-SELECT * FROM records WHERE tenant = ? AND sid = ? AND made_of IS NOT NULL
+-- name: records_at_nodes
+SELECT r.*
+FROM json_each(?) j
+CROSS JOIN sources s ON s.sid = ? AND s.node = j.value
+CROSS JOIN records r ON r.version = s.version
+WHERE r.tenant = ?
+
+-- name: records_from_session
+SELECT r.* FROM sources s CROSS JOIN records r ON r.version = s.version
+WHERE s.sid = ? AND r.tenant = ?
+
+-- name: insert_source
+INSERT OR IGNORE INTO sources (sid, node, version) VALUES (?, ?, ?)
 
 -- name: newest_records
 SELECT * FROM records INDEXED BY records_by_version
@@ -164,6 +202,10 @@ ORDER BY sid, key
 
 -- name: owners
 SELECT DISTINCT owner FROM records WHERE tenant = ? AND sid = 0 AND owner <> '' ORDER BY owner
+
+-- name: blob_owners
+SELECT DISTINCT owner FROM records
+WHERE tenant = ? AND sid = 0 AND kind IN ('blob_upload', 'blob_use') ORDER BY owner
 
 -- name: delete_record
 DELETE FROM records WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND key = ?

@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from keepthread.errors import DurabilityTooLow, KeepthreadError, ReadOnly, StorageFull
-from keepthread.protocols import Progress, Searchable, TokenCounter, Updates
+from keepthread.protocols import (
+    MadeRecords,
+    Progress,
+    Relatives,
+    Searchable,
+    TokenCounter,
+    Updates,
+)
 from keepthread.stores.backend import (
     Append,
     Feed,
@@ -97,10 +104,14 @@ class SQLiteBackend:
         return await self.engine.read(lambda db: sessions.listed(db, tenant, owner, wanted))
 
     async def scan_sessions(
-        self, tenant: str, after: SessionKey | None, limit: int
+        self, tenant: str, owner: str | None, after: SessionKey | None, limit: int
     ) -> list[SessionInfo]:
         sid = 0 if after is None else sid_of(after)
-        return await self.engine.read(lambda db: sessions.scan(db, tenant, sid, limit))
+        return await self.engine.read(lambda db: sessions.scan(db, tenant, owner, sid, limit))
+
+    async def relatives(self, tenant: str, session: SessionKey) -> Relatives:
+        sid = sid_of(session)
+        return await self.engine.read(lambda db: sessions.relatives(db, tenant, sid))
 
     async def delete_session(self, tenant: str, session: SessionKey, required: Condition) -> None:
         sid = sid_of(session)
@@ -183,8 +194,17 @@ class SQLiteBackend:
         where = scope_of(tenant, scope)
         return await self.engine.read(lambda db: records.updates(db, where, kind, since))
 
+    async def made_of(
+        self, tenant: str, session: SessionKey, nodes: Sequence[int] | None
+    ) -> MadeRecords:
+        sid = sid_of(session)
+        return await self.engine.read(lambda db: records.made_of(db, tenant, sid, nodes))
+
     async def owners(self, tenant: str) -> list[str]:
         return await self.engine.read(lambda db: records.owners(db, tenant))
+
+    async def blob_owners(self, tenant: str) -> list[str]:
+        return await self.engine.read(lambda db: records.blob_owners(db, tenant))
 
     async def drop(
         self, tenant: str, scope: Scope, kind: str, key: str, version: int | None
@@ -210,9 +230,11 @@ class SQLiteBackend:
         probes: Sequence[bytes],
     ) -> Cleaning:
         await self.engine.read(_nothing)  # raises if it is closed
-        file, anew = self.engine.file, rewrite or bool(touched)
+        file = self.engine.file
         return await self.engine.maintain(
-            lambda db: maintenance.clean(db, file, rewrite=anew, probes=probes)
+            lambda db: maintenance.clean_erased(
+                db, file, erased=bool(touched), rewrite=rewrite, probes=probes
+            )
         )
 
     async def finder(self, tenant: str) -> Searchable:

@@ -23,8 +23,9 @@ CREATE TYPE keepthread.record AS (
 -- version; or `gone`, `version` or `epoch` and the number that is in force.
 CREATE FUNCTION keepthread.put(
     _tenant integer, _sid bigint, _whose bytea, _owner bytea, _kind bytea, _key bytea, _value bytea,
-    _made_of bytea, _firsts bigint[], _lasts bigint[], _seen bigint, _sessions bigint[], _epochs bigint[],
-    _change integer, OUT outcome text, OUT number bigint
+    _made_of bytea, _firsts bigint[], _lasts bigint[], _node bigint, _place bytea, _sources bigint[],
+    _nodes bigint[], _seen bigint, _sessions bigint[], _epochs bigint[], _change integer,
+    OUT outcome text, OUT number bigint
 )
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -64,19 +65,27 @@ BEGIN
 
     number := keepthread.next_of('keepthread.versions');
     INSERT INTO keepthread.records AS r (
-        sid, version, tenant, whose, kind, key, owner, guard, value, made_of, firsts, lasts
+        sid, version, tenant, whose, kind, key, owner, guard, value, made_of, firsts, lasts, node
     ) VALUES (
         _sid, number, _tenant, _whose, _kind, _key, _owner,
         keepthread.guard_of_record(
             _tenant, _sid, _owner, _kind, _key, number, _value, _made_of, _firsts, _lasts),
-        _value, _made_of, _firsts, _lasts
+        _value, _made_of, _firsts, _lasts, _node
     ) ON CONFLICT (tenant, sid, whose, kind, key) DO UPDATE
     SET version = excluded.version, owner = excluded.owner, guard = excluded.guard,
         value = excluded.value, made_of = excluded.made_of, firsts = excluded.firsts,
-        lasts = excluded.lasts
+        lasts = excluded.lasts, node = excluded.node
     WHERE _seen IS NULL OR r.version = _seen;
     IF FOUND THEN
         outcome := 'put';
+        IF _sid = 0 OR _sources IS NOT NULL THEN
+            DELETE FROM keepthread.sources s
+            WHERE s.tenant = _tenant AND s.sid = _sid AND s.place = _place;
+            INSERT INTO keepthread.sources (sid, source, node, tenant, place, whose, kind, key)
+            SELECT _sid, o.source, o.node, _tenant, _place, _whose, _kind, _key
+            FROM unnest(_sources, _nodes) AS o (source, node)
+            ON CONFLICT DO NOTHING;
+        END IF;
         PERFORM keepthread.note_change_of_record(_tenant, _change, _sid, _whose, _owner, _kind, _key);
     ELSE  -- somebody put it first, just now
         outcome := 'version';
@@ -90,8 +99,8 @@ $$;
 -- Delete a record; it need not be sound for that. The outcome is `dropped` and how many; or `gone` or
 -- `version` and the number that is in force.
 CREATE FUNCTION keepthread.drop(
-    _tenant integer, _sid bigint, _whose bytea, _kind bytea, _key bytea, _seen bigint, _change integer,
-    OUT outcome text, OUT number bigint
+    _tenant integer, _sid bigint, _whose bytea, _kind bytea, _key bytea, _place bytea, _seen bigint,
+    _change integer, OUT outcome text, OUT number bigint
 )
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -117,6 +126,8 @@ BEGIN
     WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = _whose AND r.kind = _kind AND r.key = _key;
     outcome := 'dropped';
     IF number > 0 THEN
+        DELETE FROM keepthread.sources s
+        WHERE s.tenant = _tenant AND s.sid = _sid AND s.place = _place;
         PERFORM keepthread.note_change_of_record(_tenant, _change, _sid, _whose, theirs, _kind, _key);
     END IF;
     number := (number > 0)::integer;
@@ -241,15 +252,99 @@ BEGIN
 END
 $$;
 
--- Delete a session's records that are made of these positions of it. The sources of a damaged record
--- are unknown, so it is deleted too: nobody can read it, but its bytes may contain erased text.
-CREATE FUNCTION keepthread.drop_made_of(_tenant integer, _sid bigint, _seqs bigint[]) RETURNS void
-LANGUAGE sql AS $$
-    DELETE FROM keepthread.records r
-    WHERE r.tenant = _tenant AND r.sid = _sid AND r.made_of IS NOT NULL AND (
-        EXISTS (
+CREATE FUNCTION keepthread.blob_owners(_tenant integer) RETURNS SETOF bytea
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT DISTINCT r.owner FROM keepthread.records r
+        WHERE r.tenant = _tenant AND r.sid = 0 AND r.kind IN ('blob_upload', 'blob_use')
+        ORDER BY r.owner;
+END
+$$;
+
+-- A session's own records at some nodes, or at all: those that may be made of a position.
+CREATE FUNCTION keepthread.records_at(_tenant integer, _sid bigint, _nodes bigint[])
+RETURNS SETOF keepthread.records
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF _nodes IS NULL THEN
+        RETURN QUERY
+            SELECT r.* FROM keepthread.records r
+            WHERE r.tenant = _tenant AND r.sid = _sid AND r.node IS NOT NULL ORDER BY r.node;
+    ELSE
+        RETURN QUERY
+            SELECT r.* FROM unnest(_nodes) AS wanted, LATERAL (
+                SELECT * FROM keepthread.records o
+                WHERE o.tenant = _tenant AND o.sid = _sid AND o.node BETWEEN wanted AND wanted
+                ORDER BY o.node OFFSET 0
+            ) r;
+    END IF;
+END
+$$;
+
+-- Delete a session's records that are made of these positions of it, at the nodes above them. The sources of a
+-- damaged record are unknown, so it is deleted too: nobody can read it, but its bytes may
+-- contain erased text.
+CREATE FUNCTION keepthread.drop_made_of(_tenant integer, _sid bigint, _seqs bigint[], _nodes bigint[])
+RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT r.whose, r.kind, r.key FROM keepthread.records_at(_tenant, _sid, _nodes) r
+        WHERE EXISTS (
             SELECT FROM unnest(r.firsts, r.lasts) AS span (first, last), unnest(_seqs) AS place
             WHERE place BETWEEN span.first AND span.last)
         OR r.guard <> keepthread.guard_of_record(
-            r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts))
+            r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
+    LOOP
+        DELETE FROM keepthread.records r
+        WHERE r.tenant = _tenant AND r.sid = _sid AND r.whose = one.whose AND r.kind = one.kind
+          AND r.key = one.key;
+    END LOOP;
+END
+$$;
+
+-- The other records that may be made of positions of a session: of other sessions, of owners, of the tenant.
+CREATE FUNCTION keepthread.other_records_at(_tenant integer, _source bigint, _nodes bigint[])
+RETURNS SETOF keepthread.records
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT s.sid, s.whose, s.kind, s.key FROM unnest(coalesce(_nodes, '{-1}')) AS wanted, LATERAL (
+            SELECT * FROM keepthread.sources o
+            WHERE o.source = _source AND o.tenant = _tenant AND o.node >= 0
+              AND o.node BETWEEN wanted AND CASE WHEN wanted < 0 THEN 9223372036854775807 ELSE wanted END
+            ORDER BY o.node OFFSET 0
+        ) s
+    LOOP
+        RETURN QUERY
+            SELECT r.* FROM keepthread.records r
+            WHERE r.tenant = _tenant AND r.sid = one.sid AND r.whose = one.whose AND r.kind = one.kind
+              AND r.key = one.key;
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION keepthread.made_of(_tenant integer, _sid bigint, _nodes bigint[])
+RETURNS TABLE (
+    sid bigint, version bigint, owner bytea, kind bytea, key bytea, value bytea, made_of bytea,
+    intact boolean
+)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    RETURN QUERY
+        SELECT r.sid, r.version, r.owner, r.kind, r.key, r.value, r.made_of,
+               r.guard = keepthread.guard_of_record(
+                   r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of, r.firsts, r.lasts)
+        FROM (
+            SELECT * FROM keepthread.records_at(_tenant, _sid, _nodes)
+            UNION ALL SELECT * FROM keepthread.other_records_at(_tenant, _sid, _nodes)
+        ) r;
+END
 $$;

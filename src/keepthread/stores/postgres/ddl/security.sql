@@ -75,8 +75,9 @@ BEGIN
             keepthread.change_numbers TO keepthread_app;
         GRANT SELECT, INSERT, UPDATE, DELETE
             ON keepthread.sessions, keepthread.messages, keepthread.records,
-               keepthread.record_changes, keepthread.changes, keepthread.trimmed, keepthread.readings,
-               keepthread.segments, keepthread.words, keepthread.vectors
+               keepthread.record_changes, keepthread.sources, keepthread.naming, keepthread.changes,
+               keepthread.trimmed, keepthread.readings, keepthread.segments, keepthread.words,
+               keepthread.vectors
             TO keepthread_app;
     END IF;
 END

@@ -48,7 +48,7 @@ $$;
 -- The sid of a new session, or NULL if its id is taken.
 CREATE FUNCTION keepthread.create_session(
     _tenant integer, _id bytea, _owner bytea, _kind bigint, _ready boolean,
-    _created_at double precision, _active_at double precision, _details bytea
+    _created_at double precision, _active_at double precision, _details bytea, _names bytea[]
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -64,6 +64,7 @@ BEGIN
     RETURNING sid INTO place;
     PERFORM keepthread.seal_session(_tenant, place), keepthread.touch(_tenant, place, _active_at);
     IF place IS NOT NULL THEN
+        PERFORM keepthread.name_sessions(_tenant, place, _names);
         PERFORM keepthread.note_change(_tenant, 0, _owner, place, _id, '{}');
     END IF;
     RETURN place;
@@ -139,6 +140,7 @@ BEGIN
     PERFORM keepthread.unindex_session(_tenant, _sid);
     DELETE FROM keepthread.messages WHERE tenant = _tenant AND sid = _sid;
     DELETE FROM keepthread.records WHERE tenant = _tenant AND sid = _sid;
+    PERFORM keepthread.unlink(_tenant, _sid);
     DELETE FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid;
     RETURN 'deleted';
 END
@@ -209,18 +211,44 @@ BEGIN
 END
 $$;
 
--- Every session after a sid, in the order they were created.
-CREATE FUNCTION keepthread.sessions_behind(_tenant integer, _after bigint, _limit bigint)
-RETURNS SETOF keepthread.session
+-- Sessions that are not listed: delegates and those that are not ready, the earliest activity after a
+-- position first.
+CREATE FUNCTION keepthread.unlisted_sessions(
+    _tenant integer, _at double precision, _sid bigint, _limit bigint
+) RETURNS SETOF keepthread.session
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     RETURN QUERY
         SELECT d.* FROM (
             SELECT * FROM keepthread.sessions
-            WHERE tenant = _tenant AND sid > _after
-            ORDER BY sid LIMIT _limit
+            WHERE tenant = _tenant AND NOT (ready AND kind <> 2) AND (active_at, sid) > (_at, _sid)
+            ORDER BY active_at, sid LIMIT _limit
         ) s, keepthread.described(s::keepthread.sessions) d;
+END
+$$;
+
+-- Every session after a sid, of one owner or of all, in the order they were created.
+CREATE FUNCTION keepthread.sessions_behind(_tenant integer, _owner bytea, _after bigint, _limit bigint)
+RETURNS SETOF keepthread.session
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM set_config('keepthread.tenant', _tenant::text, true);
+    IF _owner IS NULL THEN
+        RETURN QUERY
+            SELECT d.* FROM (
+                SELECT * FROM keepthread.sessions
+                WHERE tenant = _tenant AND sid > _after
+                ORDER BY sid LIMIT _limit
+            ) s, keepthread.described(s::keepthread.sessions) d;
+    ELSE
+        RETURN QUERY
+            SELECT d.* FROM (
+                SELECT * FROM keepthread.sessions
+                WHERE tenant = _tenant AND owner BETWEEN _owner AND _owner AND sid > _after AND sid > 0
+                ORDER BY owner, sid LIMIT _limit
+            ) s, keepthread.described(s::keepthread.sessions) d;
+    END IF;
 END
 $$;
 

@@ -61,6 +61,9 @@ CREATE INDEX sessions_by_activity ON keepthread.sessions (tenant, active_at, sid
     WHERE ready AND kind <> 2;
 CREATE INDEX sessions_by_owner ON keepthread.sessions (tenant, owner, active_at, sid)
     WHERE ready AND kind <> 2;
+CREATE INDEX sessions_of_owner ON keepthread.sessions (tenant, owner, sid) WHERE sid > 0;
+CREATE INDEX sessions_unlisted ON keepthread.sessions (tenant, active_at, sid)
+    WHERE NOT (ready AND kind <> 2);
 
 -- One row per message. The last row of a session is its head: position, turns and token total
 -- are read from there, so that an append updates nothing. Wide columns come first, so that no
@@ -85,10 +88,13 @@ CREATE TABLE keepthread.messages (
 ) PARTITION BY HASH (tenant, sid);
 
 CREATE UNIQUE INDEX messages_by_id ON keepthread.messages (id, sid, tenant) WHERE seq > 0;
+-- Copies of a session have its first message, even if that is erased.
+CREATE INDEX messages_by_first ON keepthread.messages (id, created_at, tenant) WHERE seq = 1;
 
 -- One row per record. Those of a session have its sid, those of an owner its name, the tenant's neither.
 -- `whose` is the owner's name, or a digest of a long one: three long names do not fit an index.
--- `firsts` and `lasts` are the positions of the record's own session that `made_of` names.
+-- `firsts` and `lasts` are the positions of the record's own session that `made_of` names, `node` the
+-- block around them; see `links.py`.
 CREATE TABLE keepthread.records (
     sid     bigint   NOT NULL,
     version bigint   NOT NULL,
@@ -102,6 +108,7 @@ CREATE TABLE keepthread.records (
     made_of bytea,              -- JSON: [session, first, last] …
     firsts  bigint[],
     lasts   bigint[],
+    node    bigint,
     PRIMARY KEY (tenant, sid, whose, kind, key)
 ) PARTITION BY HASH (tenant, sid);
 
@@ -119,6 +126,37 @@ CREATE TABLE keepthread.record_changes (
     keys    bytea[]  NOT NULL,
     PRIMARY KEY (tenant, whose, kind)
 ) WITH (fillfactor = 50);
+CREATE INDEX records_of_blobs ON keepthread.records (owner, tenant)
+    WHERE sid = 0 AND kind IN ('blob_upload', 'blob_use');
+CREATE INDEX records_by_node ON keepthread.records (tenant, sid, node) WHERE node IS NOT NULL;
+
+-- Where to look for what was made of a message of another session, or of an owner's: one row per span
+-- of `made_of`. `source` is the session, `node` the block of positions around the span, and the rest is
+-- where the record is; `place` is a digest of its names. Rows may be out of date.
+CREATE TABLE keepthread.sources (
+    sid    bigint  NOT NULL,
+    source bigint  NOT NULL,
+    node   bigint  NOT NULL,
+    tenant integer NOT NULL,
+    place  bytea   NOT NULL,
+    whose  bytea   NOT NULL,
+    kind   bytea   NOT NULL,
+    key    bytea   NOT NULL,
+    PRIMARY KEY (tenant, sid, place, source, node)
+);
+
+CREATE INDEX sources_by_node ON keepthread.sources (source, node, tenant) WHERE node >= 0;
+
+-- Sessions that name another session of their owner: as parent or fork point, in an answer or in an
+-- explanation. `name` is a digest of owner and id.
+CREATE TABLE keepthread.naming (
+    sid    bigint  NOT NULL,
+    tenant integer NOT NULL,
+    name   bytea   NOT NULL,
+    PRIMARY KEY (tenant, sid, name)
+);
+
+CREATE INDEX naming_by_name ON keepthread.naming (name, tenant, sid) WHERE sid > 0;
 
 -- The feed of changes. `place` is a transaction that ended before this change was made, or made it: all
 -- changes before the oldest transaction under way are known, so a reader stops there and passes over

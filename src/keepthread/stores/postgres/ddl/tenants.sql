@@ -64,6 +64,7 @@ BEGIN
         PERFORM keepthread.lock_readings(_tenant, one.sid);
         PERFORM FROM keepthread.sessions s WHERE s.tenant = _tenant AND s.sid = one.sid FOR UPDATE;
         PERFORM keepthread.unindex_session(_tenant, one.sid);
+        PERFORM keepthread.unlink(_tenant, one.sid);
         DELETE FROM keepthread.sessions s WHERE s.tenant = _tenant AND s.sid = one.sid;
         SELECT m.seq INTO last FROM keepthread.messages m
         WHERE m.tenant = _tenant AND m.sid = one.sid ORDER BY m.seq DESC LIMIT 1;
@@ -83,6 +84,15 @@ BEGIN
         ) batch
         WHERE r.tenant = _tenant AND r.sid = batch.sid AND r.whose = batch.whose
           AND r.kind = batch.kind AND r.key = batch.key;
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+    END IF;
+    IF deleted = 0 THEN
+        DELETE FROM keepthread.sources s USING (
+            SELECT o.sid, o.place, o.source, o.node FROM keepthread.sources o
+            WHERE o.tenant = _tenant ORDER BY o.sid, o.place LIMIT _limit
+        ) batch
+        WHERE s.tenant = _tenant AND s.sid = batch.sid AND s.place = batch.place
+          AND s.source = batch.source AND s.node = batch.node;
         GET DIAGNOSTICS deleted = ROW_COUNT;
     END IF;
     IF deleted = 0 THEN

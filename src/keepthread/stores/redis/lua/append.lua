@@ -1,7 +1,9 @@
 -- Store messages at the end of a log, all or none.
--- ARGV: 3 the position expected, 4 the turn, 5 whether to store, 6 the time of activity, sealed,
+-- ARGV: 3 the position expected, 4 the turn, 5 whether to store (2: also as the first of the log, which
+-- the index of copies has by now), 6 the time of activity, sealed,
 -- 7 whether the session's record is wanted, then an id and a row's rest for each message.
--- Returns the head before, 1 if it stored or 2 if the session was forgotten and takes no new messages, the record, and id, position and row of what is known.
+-- Returns the head before, 1 if it stored, 2 if the session was forgotten and takes no new messages, or 3 if
+-- the index of copies must have its first message first, the record, and id, position and row of what is known.
 if gone() then
     return false
 end
@@ -18,7 +20,7 @@ if string.byte(record, 18) == 0 and string.find(record, '"forgotten":true', 1, t
 end
 
 local turn = tonumber(ARGV[4])
-local fits = ARGV[5] == '1' and (ARGV[3] == '' or tonumber(ARGV[3]) == seq)
+local fits = ARGV[5] ~= '0' and (ARGV[3] == '' or tonumber(ARGV[3]) == seq)
 if turn and (turn < 1 or turn > turns) then
     fits = false
 end
@@ -34,6 +36,10 @@ for i = 8, #ARGV, 2 do
     end
 end
 if not fits or sum > MOST or reply[2] == 2 then
+    return reply
+end
+if seq == 0 and ARGV[5] == '1' and #ARGV > 7 then
+    reply[2] = 3
     return reply
 end
 
