@@ -431,8 +431,6 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
         "made_of": ((*at, nodes_above([9])), 3),
         "drop_made_of": ((*at, [9], nodes_above([9])), 4),
         "name_sessions": ((*at, [b"s7"]), 3),
-        "sessions_behind": ((tenant, b"default", sid, 5), 5),
-        "unlisted_sessions": ((tenant, 0.0, 0, 5), 5),
         "changes": ((tenant, None, "0", 0, 20), 21),
         "note_change": ((tenant, 1, sid, []), 2),
         "recount_messages": ((*at, [7, 8], [1, 1], [b"", b""], [70, 80], [b"", b""]), 2),

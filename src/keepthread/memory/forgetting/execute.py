@@ -104,7 +104,8 @@ class DerivedRecords:
             found += made.records
         for session in plan.whole.keys() & self._sessions.keys():
             kept = await self._scan(Scope(session=session))
-            found += [r for r in kept if r.kind not in (MARKS, LEASE)]  # ranges hold no text
+            left = (MARKS, LEASE, BLOB_USE)  # ranges hold no text; names of blobs go with the blobs
+            found += [record for record in kept if record.kind not in left]
         if plan.owner is not None:
             kept = await self._scan(Scope(owner=plan.owner))
             left = (LEASE, RECEIPT, *OF_BLOBS)  # receipts hold no text

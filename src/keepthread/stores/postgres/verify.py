@@ -43,7 +43,7 @@ class PostgresInspection:
 
     async def _sessions(self) -> None:
         last = 0
-        while rows := await self.link.run(SQL["sessions_behind"], (self.tenant, last, _PAGE)):
+        while rows := await self.link.run(SQL["sessions_behind"], (self.tenant, None, last, _PAGE)):
             for row in rows:
                 last = row[0]
                 self.names[last] = row[1].decode("utf-8", "replace")

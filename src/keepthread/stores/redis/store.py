@@ -31,6 +31,7 @@ from keepthread.stores.backend import (
 from keepthread.stores.changes import change_of_record
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
+from keepthread.stores.kinds import WHY
 from keepthread.stores.links import names_in_session
 from keepthread.stores.records import Condition, Keys, Update, encode_details
 from keepthread.stores.redis import changes, log, maintenance, sessions, tenants
@@ -242,7 +243,7 @@ class RedisBackend:
     ) -> tuple[PlaceWriter, int | None]:
         """Return the writer of a scope, and the change that writing a record there is, if any."""
         change = change_of_record(scope, kind)
-        if scope.session and change is not None:
+        if scope.session and (change is not None or kind == WHY):  # both name the owner
             return await self._writer(tenant, scope.session), change
         place = scope_place(tenant, scope)
         return PlaceWriter(self._announcer, tenant, place, scope.owner), change

@@ -60,7 +60,7 @@ WHERE f.sid = ? AND f.seq = 1 AND s.tenant = ? AND s.owner = ?
 -- name: sessions_naming
 SELECT s.* FROM naming n CROSS JOIN sessions s ON s.sid = n.sid
 WHERE n.tenant = ? AND n.owner = ? AND n.id = ?
-ORDER BY s.sid
+ORDER BY n.sid
 
 -- name: insert_naming
 INSERT OR IGNORE INTO naming (tenant, owner, id, sid)
