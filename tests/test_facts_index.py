@@ -204,6 +204,17 @@ def test_an_index_is_what_the_plain_model_says_after_any_changes(data: st.DataOb
     check(index, [*records.values()], now, query)
 
 
+def test_a_kept_fact_begins_and_ends_when_its_time_has_come() -> None:
+    fact = Noted("1", "Is in Oslo.", 1.0, since=10.0, until=20.0)
+    record = Record(scope=Scope(owner=OWNER), kind=FACT, key="1", value=value_of(fact), version=1)
+    index = FactIndex(OWNER, Updates(1, True, [record]), 5.0)
+    states: list[str] = []
+    for now in (5.0, 10.0, 19.9, 20.0, 30.0, 15.0):  # the last one after a clock went back
+        index.advance(now)
+        states += [each.state for each in index.facts()]
+    assert states == ["future", "live", "live", "ended", "ended", "live"]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_two_processes_know_the_same_facts(data: st.DataObject) -> None:

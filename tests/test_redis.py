@@ -805,7 +805,7 @@ async def test_every_flipped_bit_elsewhere_is_found_by_verify(
     store: RedisStore, server: RedisServer
 ) -> None:
     key = await a_full_session(store)
-    session, _, ids, records, _ = names_of(key)
+    session, _, ids, records, *_ = names_of(key)
     chance = random.Random(6)
     fields = [(session, f) for f in (b"record", b"head", b"active")]
     fields += [(ids, f) for f in server.ask("HKEYS", ids)]

@@ -21,6 +21,7 @@ from keepthread.stores.validation import (
     plain,
     show,
 )
+from keepthread.text_caches import register_cache
 from keepthread.types import (
     JSON,
     Durability,
@@ -328,6 +329,9 @@ _LONG: Final = 4096
 @lru_cache(maxsize=32)  # every context reads the hidden ranges of its session
 def _marks(value: bytes) -> JSON:
     return loads(value)
+
+
+register_cache(_marks.cache_clear)
 
 
 def decode_record(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from math import inf, log1p, sqrt
 from time import time
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from keepthread.memory.facts.records import noted_of
 from keepthread.memory.facts.resolution import (
@@ -345,11 +345,8 @@ def _reason(fact: Fact) -> str:
 # --- questions ---
 
 
-class _Words(NamedTuple):
-    """The words of a fact: how many there are, and all that a question may name."""
-
-    length: int
-    found: frozenset[str]
+_Place: TypeAlias = tuple[int, str]
+"""The number of words in a fact, and its key: of equal facts the first is the best."""
 
 
 class WordIndex:
@@ -358,73 +355,70 @@ class WordIndex:
     def __init__(self) -> None:
         """Begin without facts."""
         self._facts: dict[str, Fact] = {}
-        self._words: dict[str, _Words] = {}
-        self._keys: defaultdict[str, set[str]] = defaultdict(set)
+        self._words: dict[str, frozenset[str]] = {}
+        self._places: dict[str, _Place] = {}
+        self._with: defaultdict[str, set[_Place]] = defaultdict(set)
 
     def read(self, facts: Sequence[Fact]) -> None:
         """Hold these facts instead of others; those that stay are not read again."""
         new = {fact.key: fact for fact in facts}
         for key, old in self._facts.items():
             if key not in new or _text(new[key]) != _text(old):
-                for word in self._words.pop(key).found:
-                    self._keys[word].discard(key)
-                    if not self._keys[word]:
-                        del self._keys[word]
+                place = self._places.pop(key)
+                for word in self._words.pop(key):
+                    self._with[word].discard(place)
+                    if not self._with[word]:
+                        del self._with[word]
         self._facts = new
         for key in new.keys() - self._words.keys():
-            self._words[key] = _words_of(_text(new[key]))
-            for word in self._words[key].found:
-                self._keys[word].add(key)
+            text = _text(new[key])
+            words = set(words_of(text))
+            place = self._places[key] = (len(words), key)
+            self._words[key] = frozenset(words.union(characters_of(text)))
+            for word in self._words[key]:
+                self._with[word].add(place)
 
     def best(self, query: str, limit: int) -> list[tuple[Fact, float, int]]:
         """Return the facts that share words with a question, with score and number of words."""
         asked = query_of(query)
         wanted = {form: word for word, forms in asked.forms.items() for form in forms}
         wanted |= {word: word for word in asked.words}
-        found: defaultdict[str, set[str]] = defaultdict(set)
+        found: defaultdict[str, set[_Place]] = defaultdict(set)
         for form, word in wanted.items():
-            if form in self._keys:
-                found[word] |= self._keys[form]
-        # Facts that share the same words and have the same length have the same score.
-        shared: defaultdict[str, int] = defaultdict(int)
-        worth: list[float] = []
-        for number, (word, keys) in enumerate(found.items()):
-            worth.append(asked.faint.get(word, 1.0) * log1p(len(self._facts) / len(keys)))
-            for key in keys:
-                shared[key] |= 1 << number
-        alike: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
-        for key, words in shared.items():
-            alike[words, self._words[key].length].append(key)
-        scored = [
-            (-round(_sum(words, worth) / sqrt(length), 3), words.bit_count(), keys)
-            for (words, length), keys in alike.items()
-        ]
-        return self._first(sorted(scored, key=lambda each: each[0]), limit)
+            if form in self._with:
+                found[word] |= self._with[form]
+        # Facts that share the same words differ in length alone. Sets are divided at once, so a
+        # word that many facts have costs little.
+        alike: list[tuple[float, int, set[_Place]]] = [(0.0, 0, set().union(*found.values()))]
+        for word, places in found.items():
+            worth = asked.faint.get(word, 1.0) * log1p(len(self._facts) / len(places))
+            divided = [(total + worth, n + 1, each & places) for total, n, each in alike]
+            rest = [(total, n, each - places) for total, n, each in alike]
+            alike = [group for group in (*divided, *rest) if group[2]]
+        scored = [one for group in alike for one in _best_of(*group, limit)]
+        return [(self._facts[key], -score, n) for score, key, n in nsmallest(limit, scored)]
 
-    def _first(
-        self, scored: Sequence[tuple[float, int, list[str]]], limit: int
-    ) -> list[tuple[Fact, float, int]]:
-        """Return the best of groups of facts; of equal ones, those with the lowest keys."""
-        chosen: list[tuple[float, str, int]] = []
-        for score, words, keys in scored:
-            if not limit or (len(chosen) == limit and score > chosen[-1][0]):
-                break
-            first = nsmallest(limit, keys)
-            chosen = nsmallest(limit, [*chosen, *((score, key, words) for key in first)])
-        return [(self._facts[key], -score, words) for score, key, words in chosen]
+
+def _best_of(
+    total: float, words: int, places: set[_Place], limit: int
+) -> Iterator[tuple[float, str, int]]:
+    """Yield the best facts of those that share the same words: score, key, number of words."""
+    first = nsmallest(limit, places)
+    if 0 < len(first) < len(places):
+        # Rounded, a longer one may have the same score, and a lower key.
+        last = longest = first[-1][0]
+        while (score := round(total / sqrt(longest + 1), 3)) and score == round(
+            total / sqrt(last), 3
+        ):
+            longest += 1
+        if longest > last:
+            first = [place for place in places if place[0] <= longest]
+    for length, key in first:
+        yield -round(total / sqrt(length), 3), key, words
 
 
 def _text(fact: Fact) -> str:
     return f"{fact.subject} {fact.attribute} {fact.text}"
-
-
-def _sum(words: int, worth: Sequence[float]) -> float:
-    return sum([each for number, each in enumerate(worth) if words >> number & 1])
-
-
-def _words_of(text: str) -> _Words:
-    words = set(words_of(text))
-    return _Words(len(words), frozenset(words.union(characters_of(text))))
 
 
 # --- owners ---
