@@ -168,7 +168,7 @@ async def test_a_follow_up_question_is_remembered(place: Places) -> None:
             terminal.wait_for(READY)
             terminal.wait_for(re.compile(r"keepthread \S+ · scripted · a new session · /help"))
             ask(terminal, "Weather in Jakarta?", "Rain in Jakarta.")
-            terminal.wait_for(re.compile(r"Weather in Jakarta\? · scripted · \d+ of 4,096 tokens"))
+            terminal.wait_for(re.compile(r"Weather in Jakarta\? · scripted · \d+ of 4,1\d\d tokens"))
             ask(terminal, "How about Tokyo?", "Sun in Tokyo.")
             terminal.key("ctrl-d")
             assert terminal.exit_code() == 0
@@ -561,7 +561,8 @@ async def test_one_answer_in_json_says_what_it_took(place: Places) -> None:
             )
         }
         assert (told["session"], told["answer"], told["truncated"]) == ("s", "Sunny.", False)
-        assert told["context"]["budget"] == 4096
+        (question, _) = await here.messages("s")
+        assert told["context"]["budget"] == 4096 + question.tokens
         assert sum(told["context"]["sections"].values()) == told["context"]["tokens"]
         assert told["kept"] is True
         assert 0 < told["first"] <= told["seconds"]

@@ -80,6 +80,18 @@ class Context:
         return self.selection.tokens
 
     @cached_property
+    def truncated(self) -> frozenset[int]:
+        """Return the positions of messages that are shown with their middle left out."""
+        cut = [reference for _, reference in self.selection.made if reference.how == "cut"]
+        return frozenset(seq for reference in cut for seq in reference.seqs)
+
+    @property
+    def truncated_newest(self) -> bool:
+        """Return whether the newest user message is shown with its middle left out."""
+        shown = [m.seq for m in self.messages if m.role == "user" and m.seq]
+        return bool(shown) and max(shown) in self.truncated
+
+    @cached_property
     def why(self) -> Why:
         """Return what is in, what is out, and the reason for each."""
         return Why(self.selection)

@@ -29,7 +29,7 @@ from keepthread.context.sections import (
     oldest_that_fit,
 )
 from keepthread.context.summary import COVERED, IN_SHORT, SummarySection, render_summary
-from keepthread.context.truncate import shorten
+from keepthread.context.truncate import cuts, shorten
 from keepthread.context.why import WhyBuilder
 from keepthread.context.window import CONTEXT_FRAME, OLDER, ToolCalls, WindowLayout
 from keepthread.errors import BudgetTooSmall, InvalidInput
@@ -286,6 +286,7 @@ class WindowPlan:
                 f" {self.material.system_tokens} and what a wire adds {self.frame};"
                 f" the budget is {self.budget}"
             )
+        self.account.made += cuts([newest], [cut])
         return cut
 
     def _room_for(self, newest: Message) -> int:

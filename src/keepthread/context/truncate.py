@@ -1,5 +1,6 @@
 """Cutting a text in the middle, with a visible mark, until it fits."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from keepthread.context.blocks import Block
@@ -60,6 +61,17 @@ def how_cut(whole: Message, cut: Message) -> Reference | None:
                 noted = len(text) > len(whole.content)
                 return Reference("cut", (whole.seq,), number=keep, noted=noted)
     return None
+
+
+def cuts(whole: Sequence[Message], shown: Sequence[Message]) -> list[tuple[Message, Reference]]:
+    """Return the shown messages that are cut, and how each was cut."""
+    by_seq = {message.seq: message for message in whole}
+    pairs = [(m, by_seq[m.seq]) for m in shown if m.seq in by_seq]
+    return [
+        (message, how)
+        for message, uncut in pairs
+        if message.content != uncut.content and (how := how_cut(uncut, message))
+    ]
 
 
 def cut_again(message: Message, cut: Reference, counter: TokenCounter) -> Message:

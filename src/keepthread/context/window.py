@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.context.blocks import Block, Unit, can_be_shown, cost_of, is_answer, units_of
 from keepthread.context.tool_results import as_lines
-from keepthread.context.truncate import cut_block, shorten
+from keepthread.context.truncate import cut_block, cuts, shorten
 from keepthread.context.why import WhyBuilder
 from keepthread.protocols import Material, WindowStart
 from keepthread.references import Reference
@@ -344,6 +344,7 @@ class WindowLayout:
             group, members, fault = [cut] if cut else [], [last], ""
         if not group:
             self.account.add(members, "", fault or "does not fit")
+        self.account.made += cuts(members, group)
         return [group]
 
     def _explain_faults(self, units: Sequence[Unit]) -> None:

@@ -154,7 +154,15 @@ class _Builder:
         if matches:
             why = explanation.why
             system_prompt = prompt if references.system else ""
-            chosen = Selection(why.budget, tokens, system_prompt, tuple(counted), why.choices)
+            pairs = zip(counted, references.messages, strict=True)
+            chosen = Selection(
+                why.budget,
+                tokens,
+                system_prompt,
+                tuple(counted),
+                why.choices,
+                made=tuple((m, made) for m, made in pairs if made.how != "whole"),
+            )
             context = Context(chosen, is_text=references.is_text)
         return Rebuilt(matches, context, tuple(counted), tuple(_in_ranges(self.changes)))
 

@@ -44,6 +44,8 @@ class AnthropicModel(RemoteModel):
     ends = ("/messages", "/v1")
     root = ""
     path = "/v1/messages"
+    models_path = "/v1/models"
+    answer_tokens = _MAX_TOKENS
     optional: ClassVar[Mapping[str, str | None]] = {"cache_control": None}
 
     def _request(self, question: Question) -> dict[str, Any]:

@@ -7,9 +7,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
+from urllib.parse import urlsplit
 
 from keepthread.errors import InvalidInput, ModelDenied, ModelRefused, ModelUnavailable
 from keepthread.event_loops import PerLoop
+from keepthread.models.context_window import known_window, window_of_service
 from keepthread.models.failures import (
     Endpoint,
     Failure,
@@ -105,6 +107,10 @@ class RemoteModel(ABC):
     root: ClassVar[str]
     """The path to use if a base URL has none."""
     path: ClassVar[str]
+    models_path: ClassVar[str]
+    """The path of the list of models."""
+    answer_tokens: ClassVar[int] = 4096
+    """Tokens to leave for an answer of which no limit is set."""
     optional: ClassVar[Mapping[str, str | None]]
     """Request fields that some servers reject, and the fields to send instead, if any."""
 
@@ -166,6 +172,20 @@ class RemoteModel(ABC):
         with it.
         """
         await self._clients.close()
+
+    async def context_window(self) -> int | None:
+        """Return the tokens that it takes, prompt and answer together; None if nobody knows.
+
+        The provider's own models are known; other services are asked. One that cannot be reached
+        raises `ModelUnavailable`.
+        """
+        if self._url == self.own:
+            return known_window(self.name)
+        await self.warm()
+        client = self._clients.current()
+        service = _ServiceInfo(client, self._failures, self._url, self._endpoint)
+        found = await window_of_service(service, self.name, self.models_path)
+        return found or known_window(self.name)
 
     async def complete(
         self,
@@ -289,6 +309,33 @@ class RemoteModel(ABC):
             return {}
         named = (n for n in self.optional if _names(request, n) and n in failure.provider_text)
         return {name: self.optional[name] for name in named if self.optional[name] not in instead}
+
+
+class _ServiceInfo:
+    """Asks a model's service about the model."""
+
+    def __init__(
+        self, client: Any, failures: tuple[type[Exception], ...], url: str, endpoint: Endpoint
+    ) -> None:
+        self._client = client
+        self._failures = failures
+        self._endpoint = endpoint
+        parts = urlsplit(url)
+        self._host = f"{parts.scheme}://{parts.netloc}"
+
+    async def json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON at a path, or the one that answers a body; None if there is none."""
+        url = f"{self._host}{path}" if path.startswith("/api/") else path
+        try:
+            if body is None:
+                return await self._client.get(url, cast_to=object)
+            return await self._client.post(url, cast_to=object, body=body)
+        except self._failures as error:
+            failure = failure_of(error, self._endpoint)
+            answered = isinstance(error, ValueError) or hasattr(error, "status_code")
+        if answered:
+            return None
+        raise failure.error(1, "")
 
 
 async def _close(client: Any) -> None:

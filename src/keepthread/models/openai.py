@@ -41,6 +41,7 @@ class OpenAIModel(RemoteModel):
     ends = ("/chat/completions",)
     root = "/v1"
     path = "/chat/completions"
+    models_path = "/models"
     optional: ClassVar[Mapping[str, str | None]] = {
         "stream_options": None,
         _OLD_LIMIT: _NEW_LIMIT,

@@ -196,7 +196,7 @@ class _Work(NamedTuple):
     async def asked(self, may_call: bool) -> Reply:
         """Return what the synthesizer says to the conversation as it is now."""
         tools = [each.tool for each in self.memory_tools.values()] if may_call else []
-        context = await self.turn.context(CHAT)
+        context = await self.turn.context(CHAT, budget=self.limits.answer_prompt_tokens)
         told, orders = context.messages, _orders(context.system)
         pieces = stream_with_tools(
             self.models.synthesizer, told, tools, system=orders, on_refused=self.refused

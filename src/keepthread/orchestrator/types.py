@@ -158,6 +158,8 @@ class Limits:
     tool_seconds: float = 60.0
     prompt_tokens: int = 16_000
     """Tokens of a specialist's prompt."""
+    answer_prompt_tokens: int | None = None
+    """Tokens of the prompt of the answer; None means the budget of the view `chat`."""
 
     def __post_init__(self) -> None:
         """Refuse limits under which nothing could run."""

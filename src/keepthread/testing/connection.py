@@ -21,6 +21,8 @@ _LOOK: Final = 0.02
 """Seconds between two checks whether the client is still connected."""
 _MOST_BYTES: Final = 32 * 1024 * 1024
 _PLAIN: Final = Say()
+_OTHER_LISTS: Final = "/api/"
+"""Where other servers than providers list their models."""
 
 
 class Switchboard(ThreadingHTTPServer):
@@ -115,8 +117,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         try:
             asking.check_key(wire, headers, self.play.key)
             if self.command == "GET":
-                names = asking.check_list(path, self.play.models)
-                return self._whole(_PLAIN, asking.ANSWERS[wire].models(names), wire)
+                return self._list_models(path, wire)
             asked, say = self.play.answer(path, headers, body)
         except asking.Refused as refusal:
             return self._refuse(wire, refusal)
@@ -127,6 +128,17 @@ class RequestHandler(BaseHTTPRequestHandler):
             if not self.play.closing.is_set():
                 self.play.drop()
         return None
+
+    def _list_models(self, path: str, wire: Wire) -> None:
+        if path.startswith(_OTHER_LISTS):  # asked to find out whose server it is: no fault
+            missing = _PLAIN._replace(status=404)
+            return self._whole(missing, asking.ANSWERS[wire].error(404, "Not Found"), wire)
+        names = asking.check_list(path, self.play.models)
+        listed = asking.ANSWERS[wire].models(names)
+        if (window := self.play.window) is not None:  # as vLLM does
+            rows = [{**row, "max_model_len": window} for row in listed["data"]]
+            listed = {**listed, "data": rows}
+        return self._whole(_PLAIN, listed, wire)
 
     # --- what is said ---
 

@@ -17,9 +17,14 @@ class Play:
         key: str | None = None,
         models: Iterable[str] = (),
         otherwise: Line | None = None,
+        window: int | None = None,
     ) -> None:
-        """Take the script, the required key, and the known models; if None, all are known."""
+        """Take the script, the required key, and the known models; if None, all are known.
+
+        `window` is the number of tokens that its list says each model takes.
+        """
         self.key = key
+        self.window = window
         self.models = tuple(models)
         self.requests: list[Received] = []
         """The valid requests."""

@@ -44,9 +44,13 @@ class ScriptedServer(Play):
         models: Iterable[str] = (),
         otherwise: Line | None = None,
         port: int = 0,
+        window: int | None = None,
     ) -> None:
-        """Take the script, the required key, and the known models; if None, all are known."""
-        super().__init__(script, key=key, models=models, otherwise=otherwise)
+        """Take the script, the required key, and the known models; if None, all are known.
+
+        `window` is the number of tokens that its list says each model takes.
+        """
+        super().__init__(script, key=key, models=models, otherwise=otherwise, window=window)
         self._switchboard = Switchboard(self, port)
         self._thread = threading.Thread(target=self._switchboard.serve_forever, args=(0.02,))
 

@@ -16,6 +16,7 @@ from keepthread.errors import InvalidInput, ModelDenied, Unavailable
 from keepthread.memory.options import Options
 from keepthread.memory.summaries import Compaction
 from keepthread.models import embedders
+from keepthread.models.context_window import DEFAULT_WINDOW, known_window
 from keepthread.models.summarizers import ByModel
 from keepthread.models.tokens import VOCABULARIES, Estimator, Tiktoken
 from keepthread.protocols import ChatModel, Embedder, RecallScope, TokenCounter
@@ -112,6 +113,16 @@ def context_options(
     )
 
 
+def history_tokens(settings: Settings, window: int | None = None) -> int:
+    """Return the budget of the view `chat`; `auto` is a quarter of the model's window."""
+    given = settings.memory.max_history_tokens
+    if isinstance(given, int):
+        return given
+    model = settings.model
+    window = window or model.context_window or known_window(model.name or "") or DEFAULT_WINDOW
+    return window // 4
+
+
 def views_of(settings: Settings, strategy: str | None = None) -> dict[str, View]:
     """Return the views: `chat` by the memory's settings, others by their own, or all by one."""
     memory = settings.memory
@@ -125,7 +136,7 @@ def views_of(settings: Settings, strategy: str | None = None) -> dict[str, View]
         for name, view in settings.views.items()
     }
     chat = STRATEGIES[strategy or memory.strategy](tool_calls="recent")
-    return {**views, "chat": View(memory.max_history_tokens, chat)}
+    return {**views, "chat": View(history_tokens(settings), chat)}
 
 
 def _compaction(

@@ -70,6 +70,11 @@ async def answer_once(
     call: Call, talk: Talk, question: str, drawing: Drawing, signals: Signals
 ) -> int:
     """Ask, show the answer as it arrives, and return the exit status."""
+    if over := await talk.too_long(question):
+        raise InvalidInput(
+            f"{over}. Shorten it, ask a model that takes more (--model NAME), or set"
+            " model.context_window if the model takes more than that"
+        )
     with signals.during(talk.stop):
         async with drawing, aclosing(talk.ask(question)) as pieces:
             async for piece in pieces:
@@ -122,6 +127,7 @@ def _record(talk: Talk, answered: Answered) -> dict[str, Any]:
             "tokens": context.tokens,
             "budget": context.selection.budget,
             "sections": context.why.sections,
+            "truncated_newest": context.truncated_newest,
         },
         "kept": talk.persistence.kept,
         "seconds": round(answered.seconds, 3),

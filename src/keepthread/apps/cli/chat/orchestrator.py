@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -133,7 +134,7 @@ class ChatOrchestrator:
         """How the latest request was handled."""
         talk.answering = self.answer
 
-    async def answer(self, turn: Turn, _: Context) -> AsyncGenerator[str | Reply]:
+    async def answer(self, turn: Turn, context: Context) -> AsyncGenerator[str | Reply]:
         """Yield the pieces of an answer, and at the end the whole."""
         self.steps = Steps()
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -150,7 +151,7 @@ class ChatOrchestrator:
                 models,
                 agents=self.agents,
                 memory_tools=self._offers,
-                limits=_LIMITS,
+                limits=replace(_LIMITS, answer_prompt_tokens=context.selection.budget),
                 on_event=noted,
             )
         )

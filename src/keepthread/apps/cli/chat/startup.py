@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from keepthread.apps.cli.chat.offline_files import offline_files_of
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
+from keepthread.apps.cli.chat.prompt_limits import PromptLimits
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.invocation import find_session
 from keepthread.apps.cli.settings.load import Config
@@ -106,6 +107,7 @@ def talk_of(
         model,
         system=settings.chat.system or "",
         id=wanted.resume or wanted.session or "",
+        limits=PromptLimits(settings),
     )
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
+from keepthread.apps.cli.chat.prompt_limits import PromptLimits, TooLong
 from keepthread.context.context import Context
 from keepthread.errors import (
     KeepthreadError,
@@ -64,11 +65,16 @@ class Talk:
         *,
         system: str = "",
         id: str = "",
+        limits: PromptLimits | None = None,
     ) -> None:
-        """Begin a new session, or with an id that one; it is made when something is said."""
+        """Begin a new session, or with an id that one; it is made when something is said.
+
+        Without `limits`, prompts have the budget of the view.
+        """
         self.persistence = persistence
         self.model = model
         self.system = system
+        self.limits = limits
         self.id = id or new_session_id()
         self.answering: Answering = self._by_model
         """Produces the answer: the model, unless something else is set."""
@@ -82,6 +88,8 @@ class Talk:
         self._session: Session | None = None
         self._home: OwnerMemory | None = None
         self._stopped = asyncio.Event()
+        self._noted: set[str] = set()
+        """Messages of which was said that the model no longer sees them whole."""
 
     # --- the session ---
 
@@ -157,6 +165,37 @@ class Talk:
             finally:
                 await self._finish(turn, answered)
 
+    async def too_long(self, text: str) -> TooLong | None:
+        """Return why the model cannot take a question as a whole, or None if it can."""
+        if self.limits is None:
+            return None
+        session = await self.known_session()
+        system = session.info.system_prompt if session else self.system
+        counter = self.persistence.counter
+        return await self.limits.too_long(self.model, counter, text, system or "")
+
+    async def context(self, turn: Turn) -> Context:
+        """Return what the model sees: the history, and the newest message whole if it fits."""
+        budget = None
+        if self.limits is not None:
+            budget = await self.limits.budget(self.model, turn.user.tokens)
+        context = await turn.context(VIEW, budget=budget)
+        self._tell_truncated(context)
+        return context
+
+    def _tell_truncated(self, context: Context) -> None:
+        """Say once of each long message of before that the model no longer sees all of it."""
+        most = self.limits.history if self.limits else 0
+        whole = {m.seq for m in context.messages} - context.truncated
+        questions = [m for m in self._said if m.role == "user" and m.tokens > most > 0]
+        for message in questions:
+            if message.seq not in whole and message.id not in self._noted:
+                self._noted.add(message.id)
+                self.persistence.tell(
+                    f"the model no longer sees all of your message {_title(message.content)!r}:"
+                    f" its {message.tokens:,} tokens are more than memory.max_history_tokens"
+                )
+
     def stop(self) -> None:
         """End the answer that is arriving; what arrived is kept."""
         self._stopped.set()
@@ -167,7 +206,7 @@ class Talk:
             try:
                 session = await self.session()
                 turn = await stack.enter_async_context(session.turn(text, id=id))
-                return turn, await turn.context(VIEW)
+                return turn, await self.context(turn)
             except SessionGone:
                 self.persistence.tell(f"session {self.id} was deleted elsewhere; it begins again")
                 self._session = None

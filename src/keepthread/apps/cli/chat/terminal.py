@@ -18,6 +18,7 @@ from keepthread.apps.cli.chat.lines import LineInput
 from keepthread.apps.cli.chat.notices import chat_hint, pruned
 from keepthread.apps.cli.chat.plain import DRAWN, Parts, Permission, drawing_of, draws, is_dumb
 from keepthread.apps.cli.chat.prompt import Interrupted, Prompt, show, unheard
+from keepthread.apps.cli.chat.prompt_limits import TooLong
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered
 from keepthread.apps.cli.sanitize import sanitize
@@ -187,12 +188,15 @@ class Terminal:
 
     async def _answer(self, text: str, again: Message | None) -> None:
         talk = self._chat.talk
+        await asyncio.to_thread(self._load_counter)
+        if (over := await talk.too_long(text)) and not await self._sends(over):
+            self._chat.offer = text
+            return
         drawing = self._drawing = Parts(lambda: drawing_of(self._environ, markdown=self._markdown))
         show("")
         if self._chat.orchestrator:
             self._chat.orchestrator.show = drawing.status
         async with drawing:
-            await asyncio.to_thread(self._load_counter)
             if self._signals.presses or self._signals.status:
                 self._chat.offer = text
                 return
@@ -202,6 +206,11 @@ class Terminal:
         if talk.last is not None:
             self._comment(talk.last)
         show("")
+
+    async def _sends(self, over: TooLong) -> bool:
+        """Ask whether a question that is too long is sent with its middle left out."""
+        show(f"{sanitize(str(over))}.")
+        return await self.agrees("Send it with its middle left out?")
 
     # --- tools ---
 

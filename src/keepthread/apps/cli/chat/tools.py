@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.cli.chat.notices import without_tools
-from keepthread.apps.cli.chat.talk import VIEW, Talk
+from keepthread.apps.cli.chat.talk import Talk
 from keepthread.context.context import Context
 from keepthread.errors import KeepthreadError
 from keepthread.memory.turn import Turn
@@ -73,7 +73,7 @@ class ChatTools:
                 break
             left -= 1
             await self._run(turn, reply, runnable)
-            context = await turn.context(VIEW)
+            context = await self._talk.context(turn)
             if self._talk.last:
                 self._talk.last.usage, self._talk.last.context = spent, context
         yield reply._replace(tool_calls=(), usage=spent)

@@ -65,6 +65,19 @@ def whole(least: int, most: int = MAX_COUNT) -> ValueKind:
     return ValueKind(f"a whole number from {least}{upto}", fits, int)
 
 
+def whole_or(word: str, least: int) -> ValueKind:
+    """Return the whole numbers from one on, and a word."""
+    numbers = whole(least)
+
+    def fits(value: object) -> bool:
+        return value == word or numbers.fits(value)
+
+    def parse(text: str) -> int | str:
+        return text if text == word else int(text)
+
+    return ValueKind(f"{numbers.expected}, or {word}", fits, parse)
+
+
 def number(expected: str, within: Callable[[float], bool]) -> ValueKind:
     """Return the numbers within some bounds."""
 

@@ -24,6 +24,7 @@ from keepthread.apps.cli.settings.fields import (
     choice,
     optional,
     whole,
+    whole_or,
 )
 from keepthread.context.strategies import ALIASES, STRATEGIES
 from keepthread.context.views import DEFAULT_VIEWS
@@ -74,8 +75,11 @@ class MemorySettings:
     )
     tenant: str = setting("default", NAME, "The tenant inside the store.", flag="--tenant")
     owner: str = setting("default", NAME, "Whose chats, facts and named sessions are meant.")
-    max_history_tokens: int = setting(
-        4096, whole(1), "How many tokens the model is shown at most: the budget of the view `chat`."
+    max_history_tokens: int | str = setting(
+        4096,
+        whole_or("auto", 1),
+        "How many tokens the model is shown at most beside your newest message: the budget of the"
+        " view `chat`. `auto` is a quarter of `model.context_window`.",
     )
     strategy: str = setting(
         "hybrid", choice(*STRATEGIES, aliases=ALIASES), "Who chooses what the view `chat` shows."
@@ -158,6 +162,12 @@ class ModelSettings:
         optional(whole(1)),
         "How many tokens an answer may have at most.",
         stands_for="as the service has it",
+    )
+    context_window: int | None = setting(
+        None,
+        optional(whole(1024)),
+        "How many tokens the model takes, prompt and answer together.",
+        stands_for="what the service says, what is known of the model, or 32768",
     )
     timeout: float = setting(60.0, POSITIVE, "For how many seconds to wait for the service.")
     max_seconds: float = setting(
