@@ -20,7 +20,7 @@ from keepthread.memory.facts.types import Noted
 from keepthread.memory.material import position_key
 from keepthread.protocols import Store
 from keepthread.stores.kinds import FOLD, MARKS
-from keepthread.types import JSON, Hidden, Scope, SessionInfo, Span
+from keepthread.types import JSON, Hidden, Role, Scope, SessionInfo, Span
 
 OWNER = "anna"
 MAIN = "main"
@@ -88,7 +88,7 @@ def question() -> str:
 
 def messages() -> Iterator[Message]:
     """Yield messages of user and assistant by turns, counted already."""
-    roles = cycle(("user", "assistant"))
+    roles: Iterator[Role] = cycle(("user", "assistant"))
     for role, text in zip(roles, cycle(texts()), strict=False):
         tokens = tokens_of(len(text))
         yield Message(role=role, content=text, tokens=tokens, counter=COUNTER)
