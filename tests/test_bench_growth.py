@@ -11,6 +11,7 @@ from bench.__main__ import main
 from bench.growth import Measured, Which, measure_store, operations
 from bench.growth.filling import DIMENSIONS, EVERYTHING, World, sizes
 from bench.growth.operations import OPERATIONS
+from bench.growth.page import PAGE, filled
 from bench.growth.stores import STORES, Cost, Meter
 
 GROWS_TODAY: Mapping[tuple[str, str], set[str]] = {
@@ -116,3 +117,20 @@ def test_an_operation_that_asks_for_each_session_is_noticed(
     assert {"machine", "commit", "date"} <= set(figures)
     (row,) = figures["rows"]
     assert (row["calls"], row["calls_hold"], row["cpu_holds"]) == ([22, 202], False, None)
+
+
+def test_the_page_about_scale_takes_the_figures_of_a_run() -> None:
+    row = {
+        "operation": "append",
+        "dimension": "messages of a session",
+        "sizes": [100, 1000, 10_000],
+    }
+    costs = {"client_ms": [0.1, 0.1, 0.2], "server_ms": [0.2, 0.2, 0.3], "calls": [1, 1, 2]}
+    run = {"machine": "a machine", "python": "3", "date": "2026-01-01"}
+    older = {**run, "rows": [{**row, **costs, "store": "sqlite", "calls": [9, 9, 9]}]}
+    newer = {**run, "rows": [{**row, **costs, "store": "sqlite"}]}
+    once = filled(PAGE.read_text(), [older, newer])
+    assert (
+        "| append | messages of a session, 100 → 10,000 | 0.3 → 0.5, 1 → 2 calls | — | — |" in once
+    )
+    assert filled(once, [older, newer]) == once
