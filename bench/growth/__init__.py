@@ -35,12 +35,12 @@ from bench.growth.operations import (
     expected,
 )
 from bench.growth.stores import STORES, Cost, Meter, counting, sites
-from bench.measure import median, no_collection
+from bench.measure import median, middle_half, no_collection
 
 _FLAT = 1.3
 _MARGIN = 1.1
 _SLICE = 0.02  # seconds that an operation is repeated for in a round
-_MOST_REPEATS = 10
+_MOST_REPEATS = 40
 _SECONDS = 20.0  # for all rounds of one row; what takes longer gets fewer rounds
 _FEWEST_ROUNDS = 3
 
@@ -67,7 +67,8 @@ class Measured(NamedTuple):
     sizes: Sequence[int]
     costs: Sequence[Cost]
     """Medians of the rounds; calls are the fewest of them."""
-    rounds: int
+    ratios: Sequence[float]
+    """The CPU at the largest size by that at the smallest, of each round."""
 
     @property
     def kind(self) -> str:
@@ -88,7 +89,7 @@ class Measured(NamedTuple):
     @property
     def cpu_ratio(self) -> float:
         """Return the CPU at the largest size, as a multiple of that at the smallest."""
-        return self.costs[-1].cpu / max(self.costs[0].cpu, 1e-9)
+        return median(self.ratios)
 
     @property
     def calls_ratio(self) -> float:
@@ -156,25 +157,38 @@ async def _measure_operation(
         most = max(LARGEST_LINEAR, 10 * worlds[0].size)
         worlds = [each for each in worlds if each.size <= most]
     begun = time.perf_counter()
-    costs = [[await _cost(name, world, 1)] for world in worlds]
+    rounds = [[await _cost(name, world, 1) for world in worlds]]
     wall = time.perf_counter() - begun
-    measured = Measured(
-        name, dimension, store, [world.size for world in worlds], [each[0] for each in costs], 1
-    )
+    measured = _measured(name, dimension, store, worlds, rounds)
     if run.quick:
         # A little more may be by chance, such as a compaction that was due; much more is not.
         doubtful = measured.bar.limit < measured.calls_ratio < 2 * measured.bar.limit
-        rounds, repeats = (_FEWEST_ROUNDS - 1 if doubtful else 0), 1
+        number, repeats = (_FEWEST_ROUNDS - 1 if doubtful else 0), 1
     else:
         repeats = max(1, min(_MOST_REPEATS, int(_SLICE * len(worlds) / wall)))
-        rounds = min(run.rounds, max(_FEWEST_ROUNDS, int(_SECONDS / wall / repeats)))
-        costs = [[] for _ in worlds]  # the first time has warmed up
+        number = min(run.rounds, max(_FEWEST_ROUNDS, int(_SECONDS / wall / repeats)))
+        rounds = []  # the first time has warmed up
     with no_collection():
-        for number in range(rounds):
+        for turn in range(number):
+            found: dict[int, Cost] = {}
             for place in range(len(worlds)):
-                at = (place + number) % len(worlds)
-                costs[at].append(await _cost(name, worlds[at], repeats))
-    return measured._replace(costs=[_middle(each) for each in costs], rounds=len(costs[0]))
+                at = (place + turn) % len(worlds)
+                found[at] = await _cost(name, worlds[at], repeats)
+            rounds.append([found[at] for at in range(len(worlds))])
+    return _measured(name, dimension, store, worlds, rounds)
+
+
+def _measured(
+    name: str,
+    dimension: str,
+    store: str,
+    worlds: Sequence[World],
+    rounds: Sequence[Sequence[Cost]],
+) -> Measured:
+    sizes = [world.size for world in worlds]
+    costs = [_middle(each) for each in zip(*rounds, strict=True)]
+    ratios = [each[-1].cpu / max(each[0].cpu, 1e-9) for each in rounds]
+    return Measured(name, dimension, store, sizes, costs, ratios)
 
 
 async def _cost(name: str, world: World, repeats: int) -> Cost:
@@ -214,6 +228,7 @@ def _rows(found: Measured) -> Iterator[Row]:
         name=f"{found.operation}, CPU",
         value=found.cpu_ratio,
         unit=f"× of {', '.join(f'{each:.3g}' for each in cpu)} ms",
+        spread=middle_half(found.ratios),
         bar=found.bar,
     )
 
@@ -237,7 +252,7 @@ def _figure(found: Measured, run: Run) -> dict[str, object]:
         "store": found.store,
         "kind": found.kind,
         "sizes": list(found.sizes),
-        "rounds": found.rounds,
+        "rounds": len(found.ratios),
         "client_ms": [round(each.client * 1000, 4) for each in found.costs],
         "server_ms": [round(each.server * 1000, 4) for each in found.costs],
         "calls": [round(each.calls, 2) for each in found.costs],

@@ -88,8 +88,8 @@ def question() -> str:
 
 def messages() -> Iterator[Message]:
     """Yield messages of user and assistant by turns, counted already."""
-    roles: Iterator[Role] = cycle(("user", "assistant"))
-    for role, text in zip(roles, cycle(texts()), strict=False):
+    roles: Sequence[Role] = ("user", "assistant")
+    for role, text in zip(cycle(roles), cycle(texts()), strict=False):
         tokens = tokens_of(len(text))
         yield Message(role=role, content=text, tokens=tokens, counter=COUNTER)
 
