@@ -33,6 +33,7 @@ _AT_ONCE = 500
 _TOGETHER = 16
 _WORDS, _TEXTS, _LENGTH = 20_000, 4096, 16
 _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+_ROLES: Sequence[Role] = ("user", "assistant")
 _VIEWS = {
     "window": View(BUDGET, Window(step=0)),
     "summarized": View(BUDGET, Summarized(step=0)),
@@ -88,10 +89,9 @@ def question() -> str:
 
 def messages() -> Iterator[Message]:
     """Yield messages of user and assistant by turns, counted already."""
-    roles: Sequence[Role] = ("user", "assistant")
-    for role, text in zip(cycle(roles), cycle(texts()), strict=False):
+    for place, text in enumerate(cycle(texts())):
         tokens = tokens_of(len(text))
-        yield Message(role=role, content=text, tokens=tokens, counter=COUNTER)
+        yield Message(role=_ROLES[place % 2], content=text, tokens=tokens, counter=COUNTER)
 
 
 async def open_world(site: Site, size: int) -> World:
