@@ -205,14 +205,19 @@ async def _pins(world: World) -> None:
 
 async def _notes(world: World) -> None:
     add = world.session.add_note
-    await together(add(f"note {n}", texts()[n % _TEXTS]) for n in range(world.size))
+    await _between_turns(world, lambda n: add(f"note {n}", texts()[n % _TEXTS]))
 
 
 async def _tools(world: World) -> None:
-    cache_tool = world.session.cache_tool
-    await together(
-        cache_tool("look", {"at": n}, texts()[n % _TEXTS], FOR_EVER) for n in range(world.size)
-    )
+    cache = world.session.cache_tool
+    await _between_turns(world, lambda n: cache("look", {"at": n}, texts()[n % _TEXTS], FOR_EVER))
+
+
+async def _between_turns(world: World, add: Callable[[int], Awaitable[object]]) -> None:
+    """Add records, a few in each turn: the current turn is looked for from the end of the log."""
+    for start in range(0, world.size, _TOGETHER):
+        await _add(world, 2)
+        await together(map(add, range(start, min(world.size, start + _TOGETHER))))
 
 
 async def _hidden(world: World) -> None:
