@@ -185,7 +185,7 @@ def test_a_file_finds_what_memory_finds_and_holds_no_other_word(taken: list[Any]
 
 
 async def _expected(ram: RamStore, path: Path) -> set[tuple[str, int]]:
-    scopes = {owner: number for number, _, owner in ask(path, "SELECT * FROM scopes")}
+    scopes = {owner: number for number, owner in ask(path, "SELECT number, owner FROM scopes")}
     finder = await finder_of(ram)
     unread = {read.session: read.until for read in await finder.unread(VIEW)}
     expected: set[tuple[str, int]] = set()
@@ -193,7 +193,8 @@ async def _expected(ram: RamStore, path: Path) -> set[tuple[str, int]]:
         until = unread.get(session.key, session.messages)
         for message in await ram.read(session.key, until=until):
             for part in parts_of(int(session.key), message):
-                expected |= {(f"{scopes[session.owner]}x{w}", part.place) for w in part.words}
+                end = f"·{scopes['']}x{scopes[session.owner]}"
+                expected |= {(f"{w}{end}", part.place) for w in part.words}
     return expected
 
 
@@ -408,7 +409,7 @@ async def test_what_a_place_cannot_say_is_passed_over(store: SQLiteStore, path: 
     row = next_row(int(long), Head(seq=MOST_SEQ - 1), one, None)
     ask(path, SQL["insert_message"], int(long), *row)
     ask(path, "INSERT OR REPLACE INTO watermarks VALUES (?, 1, ?)", int(long), MOST_SEQ - 1)
-    ask(path, "INSERT INTO views VALUES (1, ?, 1, 0)", VIEW)
+    ask(path, "INSERT INTO views VALUES (1, ?, 1)", VIEW)
     await store.append(long, [user("tea"), user("tea")])
     finder = await finder_of(store)
     [read] = await finder.unread(VIEW)

@@ -375,6 +375,9 @@ class Found(NamedTuple):
     places: Mapping[str, Sequence[int]]
     """The places of each word, ascending; for a frequent word only the newest ones."""
     sittings: Sequence[Sitting]
+    """Those of the scope; a finder that caches them may return `CorpusStats`."""
+    unread: Sequence["Unread"] = ()
+    """The sessions of the scope that are not fully indexed, at the same moment."""
 
 
 class Placed(NamedTuple):

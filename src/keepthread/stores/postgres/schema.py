@@ -18,7 +18,7 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 21
+FORMAT: Final = 22
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

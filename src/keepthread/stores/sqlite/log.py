@@ -32,6 +32,7 @@ _HEAD = SQL["head"]
 _INSERT = SQL["insert_message"]
 _NEWEST = SQL["newest"]
 _BETWEEN = SQL["messages_between"]
+_NOTE_UNREAD = SQL["note_unread"]
 
 
 def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
@@ -114,6 +115,7 @@ def append(
             touch(db, sid, now)
         added = [message.id for message in answers if message.seq > start.seq]
         changes.note(db, tenant, ADDED, owner, sid, id, added)
+        db.execute(_NOTE_UNREAD, (sid,))
     return answers, grown
 
 
@@ -152,6 +154,7 @@ def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Prepare
         new.append(unpack_id(row.id))
     if new:
         changes.note(db, tenant, ADDED, owner, sid, id, new)
+        db.execute(_NOTE_UNREAD, (sid,))
     return head.seq
 
 

@@ -75,7 +75,8 @@ BEGIN
             keepthread.change_numbers TO keepthread_app;
         GRANT SELECT, INSERT, UPDATE, DELETE
             ON keepthread.sessions, keepthread.messages, keepthread.records,
-               keepthread.changes, keepthread.trimmed, keepthread.readings, keepthread.segments, keepthread.words, keepthread.vectors
+               keepthread.changes, keepthread.trimmed, keepthread.readings, keepthread.segments, keepthread.words, keepthread.vectors,
+               keepthread.corpora, keepthread.unread, keepthread.eras
             TO keepthread_app;
     END IF;
 END
