@@ -5,9 +5,10 @@ import errno
 import sqlite3
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from keepthread.stores.rows import Head, draft, next_row
 from keepthread.stores.sqlite import file as database_file
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.testing import ManualClock
-from keepthread.testing.contract import assistant, user
+from keepthread.testing.contract import assistant, new_session, user
 from keepthread.testing.finding import (
     VECTORS,
     FinderContract,
@@ -196,6 +197,69 @@ async def _expected(ram: RamStore, path: Path) -> set[tuple[str, int]]:
                 end = f"·{scopes['']}x{scopes[session.owner]}"
                 expected |= {(f"{w}{end}", part.place) for w in part.words}
     return expected
+
+
+# --- more than one process ---
+
+more_steps = st.one_of(
+    steps,
+    st.tuples(st.just("embed")),
+    st.tuples(st.just("copy"), names, names),
+)
+
+
+async def take_more(store: Store, clock: ManualClock, step: Any) -> None:
+    """Take a step of one of two processes: also vectors, and copies that become ready."""
+    if step[0] == "embed":
+        await embed(store)
+    elif step[0] == "copy":
+        _, source, id = step
+        known = await store.get_session(source, OWNERS[NAMES.index(source) % 2])
+        owner = OWNERS[NAMES.index(id) % 2]
+        if known and not await store.get_session(id, owner):
+            copy = await new_session(store, id, owner=owner, ready=False)
+            messages = [m for m in await store.read(known.key) if m.state == "live"]
+            if [m.seq for m in messages] == list(range(1, len(messages) + 1)):
+                await store.load(copy, messages)
+            await store.put_session(replace(await store.describe(copy), ready=True))
+    elif step[0] == "wait":
+        clock.advance(step[1])
+    else:
+        await take(store, clock, step)
+
+
+async def compared(store: Store, owner: str | None, marks: Mapping[int, int]) -> dict[str, int]:
+    """Return the unread sessions by comparing the end of every log with what was read of it."""
+    found = await store.list_sessions(owner=owner, limit=100)
+    return {s.key: s.messages for s in found if s.messages > marks.get(int(s.key), 0)}
+
+
+@given(st.lists(st.tuples(st.booleans(), more_steps), max_size=25))
+@settings(max_examples=60)
+def test_two_processes_know_what_a_third_finds_out(taken: list[Any]) -> None:
+    async def three(folder: Path) -> None:
+        clock, path = ManualClock(), folder / "store.db"
+        async with (
+            await SQLiteStore.open(path, clock=clock, durability="process") as one,
+            await SQLiteStore.open(path, clock=clock, durability="process") as two,
+        ):
+            for second, step in taken:
+                await take_more(two if second else one, clock, step)
+                for owner in OWNERS:  # one of them remembers every state, the other some
+                    await (await finder_of(one)).places(VIEW, ["tea"], owner=owner)
+            async with await SQLiteStore.open(path, clock=clock) as third:
+                expected = await answers(third)
+                assert await answers(one) == await answers(two) == expected
+                finder = await finder_of(third)
+                for view, owner in product((VIEW, VECTORS), (None, *OWNERS)):
+                    number = "SELECT number FROM views WHERE name = ?"
+                    marks = f"SELECT sid, upto FROM watermarks WHERE view = ({number})"
+                    plain = await compared(third, owner, dict(ask(path, marks, view)))
+                    unread = await finder.unread(view, owner=owner)
+                    assert {u.session: u.last for u in unread} == plain
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(three(Path(folder)))
 
 
 # --- nothing is left ---

@@ -281,7 +281,8 @@ class Searching:
         async def read_on(unread: Sequence[Unread]) -> bool:
             # The messages that the window shows need not be found.
             due = [u for u in unread if u.session != session or u.until + 1 < before]
-            return await self._ready(finder, owner, due, notes)
+            backlog = sum(u.last - u.until for u in due)
+            return await self._ready(finder, owner, unread, backlog, notes)
 
         asked = query_of(query)
         if not asked.words:
@@ -309,18 +310,19 @@ class Searching:
         self,
         finder: Searchable,
         owner: str,
-        due: Sequence[Unread],
+        unread: Sequence[Unread],
+        backlog: int,
         notes: list[str],
     ) -> bool:
-        """Index what a context could recall, if the backlog is short, and add notes about it.
+        """Index what is unread, if a context needs some of it and the backlog is short.
 
-        Return whether anything was indexed.
+        `backlog` are the messages that it needs. Add notes about it, and return whether anything
+        was indexed.
         """
-        backlog = sum(u.last - u.until for u in due)
         done = False
         with suppress(ReadOnly):
             if 0 < backlog <= _AT_ONCE:
-                await read_all(self.store, finder, due)
+                await read_all(self.store, finder, unread)
                 done = True
         if backlog > _AT_ONCE or (self.vectors and (backlog or owner not in self._read_for)):
             if len(self._read_for) >= _MAX_OWNERS:
