@@ -309,6 +309,38 @@ async def test_words_told_apart_in_another_way_are_forgotten_whole(
     assert await where(finder, "tea milk") == [[], [2]]
 
 
+# --- a whole tenant ---
+
+
+async def test_words_of_many_owners_are_read_by_one_query_for_each_word(path: Path) -> None:
+    asked: list[str] = []
+
+    class Recording(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            asked.append(sql)
+            return super().execute(sql, *values)
+
+    def connect(uri: str) -> sqlite3.Connection:
+        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0, factory=Recording)
+
+    async with await SQLiteStore.open(path, connect=connect) as store:
+        other = store.tenant("other")
+        for n in range(50):
+            texts = ("tea", "teax", "tea7 tea1x1", f"x tea{n}")[: n % 4 + 1]
+            await talk(store, *texts, id=str(n), owner=f"owner {n}")
+            await talk(other, "tea milk", id=str(n), owner=f"owner {n}")
+        for each in (store, other):
+            await read_on(each)
+        finder = await finder_of(store)
+        asked.clear()
+        [tea, milk, seven] = await where(finder, "tea milk tea7")
+        assert asked.count(SQL["places"]) == 3
+        assert (len(tea), milk, len(seven)) == (50, [], 24 + 1)
+        assert await where(finder, "tea", max_places=3) == [[1, 1, 1]]
+        assert await where(finder, "tea", owner="owner 7") == [[1]]
+        assert len((await finder.places(VIEW, [])).sittings) == 50
+
+
 # --- more than one ---
 
 

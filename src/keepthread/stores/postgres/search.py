@@ -219,7 +219,7 @@ def _found(
 ) -> tuple[Found, int | None]:
     """Return what was found, and the scope's count of changes if it has one.
 
-    `known` are the statistics at the count that the server was told.
+    `known` are the statistics at the count that was sent with the query.
     """
     places: list[list[int]] = [[] for _ in asked]
     sittings: dict[int, list[Sitting]] = {}

@@ -211,7 +211,7 @@ BEGIN
                  ELSE c.recent END
     RETURNING c.view, c.vectors INTO known;
     IF _of_words AND known.view <> _view THEN
-        IF known.view <> 0 THEN  -- another way to tell words apart: what that has read is unread
+        IF known.view <> 0 THEN  -- another tokenization: what that has read is unread
             PERFORM keepthread.note_all_unread(_tenant, _view, _whose, _sid, 0);
         END IF;
         UPDATE keepthread.corpora c SET view = _view WHERE c.tenant = _tenant AND c.whose = _whose;
@@ -299,14 +299,16 @@ BEGIN
 END
 $$;
 
--- Count new chunks before a position of a session. If their range has come to have many, what follows in
--- this session and what later sessions will have is of new eras; what other sessions have keeps its own.
+-- Count new chunks before a position of a session. If their range has come to have many, what later sessions
+-- will have is of a new era, and so is what follows in this session if it has a good share of them. What
+-- other sessions have keeps its era.
 CREATE FUNCTION keepthread.count_parts(
     _tenant integer, _view integer, _whose bigint, _sid bigint, _high bigint, _parts bigint
 ) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     many  CONSTANT bigint := 8192;
+    long  CONSTANT bigint := 2048;  -- messages of one session
     one   record;
     next  integer;
     above integer;
@@ -330,17 +332,19 @@ BEGIN
     next := (
         SELECT max(e.number) + 1 FROM keepthread.eras e
         WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose);
-    INSERT INTO keepthread.eras (whose, sid, at, parts, tenant, view, number)
-    SELECT _whose, o.sid, o.at, o.parts, _tenant, _view, o.number
-    FROM (VALUES
-        (_sid, _high, 0, next), (_sid + 1, 0::bigint, -1, above),
-        (CASE WHEN NOT EXISTS (
-            SELECT FROM keepthread.eras e
-            WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND (e.sid, e.at) > (one.sid, one.at)
-        ) THEN keepthread.next_of('keepthread.places') END, 0, 0, next + 1)
-    ) AS o (sid, at, parts, number)
-    WHERE o.sid IS NOT NULL
-    ON CONFLICT DO NOTHING;
+    IF (_high >> 19) - (CASE WHEN one.sid = _sid THEN one.at >> 19 ELSE 0 END) > long THEN
+        INSERT INTO keepthread.eras (whose, sid, at, parts, tenant, view, number)
+        SELECT _whose, o.sid, o.at, o.parts, _tenant, _view, o.number
+        FROM (VALUES (_sid, _high, 0, next), (_sid + 1, 0::bigint, -1, above)) AS o (sid, at, parts, number)
+        ON CONFLICT DO NOTHING;
+    END IF;
+    IF NOT EXISTS (
+        SELECT FROM keepthread.eras e
+        WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid > _sid + 1
+    ) THEN
+        INSERT INTO keepthread.eras (whose, sid, at, parts, tenant, view, number)
+        VALUES (_whose, keepthread.next_of('keepthread.places'), 0, 0, _tenant, _view, next + 1);
+    END IF;
 END
 $$;
 
@@ -507,7 +511,7 @@ BEGIN
         last := one.sid;
     END LOOP;
     FOR one IN SELECT DISTINCT o.whose FROM unnest(owners) AS o (whose) ORDER BY 1 LOOP
-        -- Its changes cannot be told one by one, and a view of vectors is to read all of it again.
+        -- Every session of it may have changed, and a view of vectors has to read all of it again.
         UPDATE keepthread.corpora c
         SET changes = c.changes + 1000, recent = '{}', vectors = array_remove(c.vectors, number)
         WHERE c.tenant = _tenant AND c.whose = one.whose;

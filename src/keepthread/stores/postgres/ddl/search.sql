@@ -137,22 +137,22 @@ DECLARE
     depths integer[] := '{}';
     sids   bigint[];
     ats    bigint[];
-    parts  bigint[];
+    parts  double precision[];  -- those of the ranges up to each
     eras   text[];
     one    record;
-    total  double precision;
-    wanted double precision;
     looked double precision;
+    wanted double precision;
     found  bigint;
     depth  integer;
     k      integer;
     j      integer;
 BEGIN
-    SELECT array_agg(e.sid), array_agg(e.at), array_agg(greatest(e.parts, 0)),
-           array_agg(keepthread.era_letters(e.number)), sum(greatest(e.parts, 0))
-    INTO sids, ats, parts, eras, total
+    SELECT array_agg(e.sid), array_agg(e.at), array_agg(e.parts), array_agg(keepthread.era_letters(e.number))
+    INTO sids, ats, parts, eras
     FROM (
-        SELECT * FROM keepthread.eras e
+        SELECT e.sid, e.at, e.number,
+               1 + sum(greatest(e.parts, 0)) OVER (ORDER BY e.sid DESC, e.at DESC) AS parts
+        FROM keepthread.eras e
         WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid <= _high
           AND (e.sid, e.at) >= coalesce((
               SELECT (b.sid, b.at) FROM keepthread.eras b
@@ -165,17 +165,13 @@ BEGIN
         depth := coalesce(depths[_plain[n]], cardinality(sids));
         k := 1; found := 0; looked := 0;
         WHILE k <= depth AND found < _most LOOP
-            wanted := CASE
-                WHEN looked = 0 THEN few
-                WHEN found * (total / looked) <= 2 * _most THEN total
-                ELSE 1.2 * looked * (_most - found) / found END;
-            j := k;
-            wanted := wanted - parts[j];
-            WHILE j < depth AND wanted > 0 LOOP
-                j := j + 1;
-                wanted := wanted - parts[j];
-            END LOOP;
-            looked := looked + 1 + (SELECT sum(p) FROM unnest(parts[k:j]) AS p);
+            IF found * (parts[depth] / greatest(looked, 1)) > 2 * _most OR looked = 0 THEN
+                wanted := CASE WHEN looked = 0 THEN few ELSE 1.2 * looked * _most / found END;
+                j := least(depth, greatest(k, width_bucket(wanted, parts) + 1));
+            ELSE
+                j := depth;
+            END IF;
+            looked := parts[j];
             IF j - k < 16 THEN
                 asked := (SELECT string_agg(_words[n] || _behind || e, ' | ') FROM unnest(eras[k:j]) AS e);
             ELSE

@@ -175,7 +175,7 @@ CREATE TABLE keepthread.segments (
     PRIMARY KEY (tenant, view, whose, sid, first)
 );
 
--- What the indexes have of an owner. `view` is the view of words that has read its sessions, 0 if none has;
+-- The state of the indexes of an owner. `view` is the view of words that has read its sessions, 0 if none has;
 -- `vectors` are the views of vectors. `changes` counts the changes of its segments from an arbitrary number
 -- on, and `recent` has the sessions of the last ones, so that a client reads again only what has changed.
 CREATE TABLE keepthread.corpora (
