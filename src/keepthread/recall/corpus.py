@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, cast, overload
 
 from keepthread.recall.positions import MESSAGE, MOST_SEQ, SEQ_BITS, span
 from keepthread.types import SessionKey, Sitting
@@ -97,6 +97,12 @@ class CorpusStats(Sequence[Sitting]):
     def assisted(self) -> bool:
         """Return whether an assistant takes part in most sittings."""
         return 2 * self._totals.answered > len(self.starts)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another sequence has the same sittings."""
+        return isinstance(other, Sequence) and list(self) == list(cast(Sequence[Any], other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - as of a list
 
     def __len__(self) -> int:
         """Return the number of sittings."""

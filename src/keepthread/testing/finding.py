@@ -327,8 +327,9 @@ class FinderContract:
             assert (read.session, read.until, read.last) == (one, 1, 2)
             assert await finder.unread(view) == [read]
             assert await finder.unread(view, owner="bea") == []
-        assert (await finder.places(VIEW, [], owner="ana")).unread == await finder.unread(VIEW)
-        assert (await finder.places(VIEW, [], owner="bea")).unread == []
+        found = await finder.places(VIEW, [], owner="ana")
+        assert list(found.unread) == await finder.unread(VIEW)
+        assert not (await finder.places(VIEW, [], owner="bea")).unread
         await embed(store)
         assert await finder.unread(VECTORS, owner="ana") == []
         await read_on(store, owner="ana")

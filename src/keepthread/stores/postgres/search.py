@@ -240,7 +240,7 @@ def _found(
         base = CorpusStats.of([sitting for some in sittings.values() for sitting in some])
     elif sittings:
         base = base.changed(sittings)
-    return Found(dict(zip(asked, last, strict=True)), base, unread), changes
+    return Found(dict(zip(asked, last, strict=True)), base, unread or ()), changes
 
 
 def _placed(row: tuple[Any, ...]) -> Placed:
