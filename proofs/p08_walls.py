@@ -192,6 +192,7 @@ FIND: Final[Mapping[str, Look]] = {
     "places of all": lambda f, k, b: f.places(VIEW, [WORD]),
     "parts": lambda f, k, b: f.parts(VIEW, b.places),
     "fetch": lambda f, k, b: f.fetch(b.places, kinds=["pin"]),
+    "fetch, copies in another's session": lambda f, k, b: f.fetch(b.places, copies_in=k),
     "vectors": lambda f, k, b: f.vectors(VECTORS, b.places),
     "nearest of an owner": lambda f, k, b: f.nearest(VECTORS, vector(1), owner=b.owner),
     "nearest of all": lambda f, k, b: f.nearest(VECTORS, vector(1), limit=1000),
@@ -581,9 +582,12 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
             *(tenant, VIEW.encode(), sid, 0, MESSAGES, MESSAGES),
             *([99 << 19], [1], [1], [b""], ["word "], [1], [1.0], [1.0], [1], [1], [1]),
         ),
-        "places": (tenant, VIEW.encode(), [letters_of((tenant, VIEW), WORD)], [0], None, None, 99),
+        "places": (
+            *(tenant, VIEW.encode(), [letters_of((tenant, VIEW), WORD)], [0], None, None, 99),
+            *(-1, 1 << 22),
+        ),
         "parts": (tenant, VIEW.encode(), [sid], [1 << 19]),
-        "fetch": (tenant, [sid], [1], [b"pin"]),
+        "fetch": (tenant, [sid], [1], [b"pin"], sid),
         "put_vectors": (
             *(tenant, VECTORS.encode(), sid, 0, MESSAGES, MESSAGES),
             *([99 << 19], [3], [b""], [b"123"]),
@@ -593,7 +597,7 @@ def values_of(name: str, tenant: int, sid: int, session: str) -> tuple[Any, ...]
         "points_behind": (tenant, VECTORS.encode(), None, None, 3, -1 << 63, 0, 0, 99),
         "places_within": (
             *(tenant, VIEW.encode(), [letters_of((tenant, VIEW), WORD)], [0], None, None, 99),
-            *(0.0, 1e11, 15),
+            *(-1, 1 << 22, 0.0, 1e11, 15),
         ),
         "points_within": (
             *(tenant, VECTORS.encode(), None, None, 3, -1 << 63, 0, 0, 99),

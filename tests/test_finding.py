@@ -5,9 +5,10 @@ import errno
 import sqlite3
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from keepthread.stores.rows import Head, draft, next_row
 from keepthread.stores.sqlite import file as database_file
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.testing import ManualClock
-from keepthread.testing.contract import assistant, user
+from keepthread.testing.contract import assistant, new_session, user
 from keepthread.testing.finding import (
     VECTORS,
     FinderContract,
@@ -185,7 +186,7 @@ def test_a_file_finds_what_memory_finds_and_holds_no_other_word(taken: list[Any]
 
 
 async def _expected(ram: RamStore, path: Path) -> set[tuple[str, int]]:
-    scopes = {owner: number for number, _, owner in ask(path, "SELECT * FROM scopes")}
+    scopes = {owner: number for number, owner in ask(path, "SELECT number, owner FROM scopes")}
     finder = await finder_of(ram)
     unread = {read.session: read.until for read in await finder.unread(VIEW)}
     expected: set[tuple[str, int]] = set()
@@ -193,8 +194,72 @@ async def _expected(ram: RamStore, path: Path) -> set[tuple[str, int]]:
         until = unread.get(session.key, session.messages)
         for message in await ram.read(session.key, until=until):
             for part in parts_of(int(session.key), message):
-                expected |= {(f"{scopes[session.owner]}x{w}", part.place) for w in part.words}
+                end = f"·{scopes['']}x{scopes[session.owner]}"
+                expected |= {(f"{w}{end}", part.place) for w in part.words}
     return expected
+
+
+# --- more than one process ---
+
+more_steps = st.one_of(
+    steps,
+    st.tuples(st.just("embed")),
+    st.tuples(st.just("copy"), names, names),
+)
+
+
+async def take_more(store: Store, clock: ManualClock, step: Any) -> None:
+    """Take a step of one of two processes: also vectors, and copies that become ready."""
+    if step[0] == "embed":
+        await embed(store)
+    elif step[0] == "copy":
+        _, source, id = step
+        known = await store.get_session(source, OWNERS[NAMES.index(source) % 2])
+        owner = OWNERS[NAMES.index(id) % 2]
+        if known and not await store.get_session(id, owner):
+            copy = await new_session(store, id, owner=owner, ready=False)
+            messages = [m for m in await store.read(known.key) if m.state == "live"]
+            if [m.seq for m in messages] == list(range(1, len(messages) + 1)):
+                await store.load(copy, messages)
+            await store.put_session(replace(await store.describe(copy), ready=True))
+    elif step[0] == "wait":
+        clock.advance(step[1])
+    else:
+        await take(store, clock, step)
+
+
+async def compared(store: Store, owner: str | None, marks: Mapping[int, int]) -> dict[str, int]:
+    """Return the unread sessions by comparing the end of every log with what was read of it."""
+    found = await store.list_sessions(owner=owner, limit=100)
+    return {s.key: s.messages for s in found if s.messages > marks.get(int(s.key), 0)}
+
+
+@given(st.lists(st.tuples(st.booleans(), more_steps), max_size=25))
+@settings(max_examples=60)
+def test_two_processes_know_what_a_third_finds_out(taken: list[Any]) -> None:
+    async def three(folder: Path) -> None:
+        clock, path = ManualClock(), folder / "store.db"
+        async with (
+            await SQLiteStore.open(path, clock=clock, durability="process") as one,
+            await SQLiteStore.open(path, clock=clock, durability="process") as two,
+        ):
+            for second, step in taken:
+                await take_more(two if second else one, clock, step)
+                for owner in OWNERS:  # one of them remembers every state, the other some
+                    await (await finder_of(one)).places(VIEW, ["tea"], owner=owner)
+            async with await SQLiteStore.open(path, clock=clock) as third:
+                expected = await answers(third)
+                assert await answers(one) == await answers(two) == expected
+                finder = await finder_of(third)
+                for view, owner in product((VIEW, VECTORS), (None, *OWNERS)):
+                    number = "SELECT number FROM views WHERE name = ?"
+                    marks = f"SELECT sid, upto FROM watermarks WHERE view = ({number})"
+                    plain = await compared(third, owner, dict(ask(path, marks, view)))
+                    unread = await finder.unread(view, owner=owner)
+                    assert {u.session: u.last for u in unread} == plain
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(three(Path(folder)))
 
 
 # --- nothing is left ---
@@ -242,6 +307,38 @@ async def test_words_told_apart_in_another_way_are_forgotten_whole(
     assert (await finder.places("words:0", ["mílk"])).places == {"mílk": ()}
     await read_on(store)
     assert await where(finder, "tea milk") == [[], [2]]
+
+
+# --- a whole tenant ---
+
+
+async def test_words_of_many_owners_are_read_by_one_query_for_each_word(path: Path) -> None:
+    asked: list[str] = []
+
+    class Recording(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            asked.append(sql)
+            return super().execute(sql, *values)
+
+    def connect(uri: str) -> sqlite3.Connection:
+        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0, factory=Recording)
+
+    async with await SQLiteStore.open(path, connect=connect) as store:
+        other = store.tenant("other")
+        for n in range(50):
+            texts = ("tea", "teax", "tea7 tea1x1", f"x tea{n}")[: n % 4 + 1]
+            await talk(store, *texts, id=str(n), owner=f"owner {n}")
+            await talk(other, "tea milk", id=str(n), owner=f"owner {n}")
+        for each in (store, other):
+            await read_on(each)
+        finder = await finder_of(store)
+        asked.clear()
+        [tea, milk, seven] = await where(finder, "tea milk tea7")
+        assert asked.count(SQL["places"]) == 3
+        assert (len(tea), milk, len(seven)) == (50, [], 24 + 1)
+        assert await where(finder, "tea", max_places=3) == [[1, 1, 1]]
+        assert await where(finder, "tea", owner="owner 7") == [[1]]
+        assert len((await finder.places(VIEW, [])).sittings) == 50
 
 
 # --- more than one ---
@@ -408,7 +505,7 @@ async def test_what_a_place_cannot_say_is_passed_over(store: SQLiteStore, path: 
     row = next_row(int(long), Head(seq=MOST_SEQ - 1), one, None)
     ask(path, SQL["insert_message"], int(long), *row)
     ask(path, "INSERT OR REPLACE INTO watermarks VALUES (?, 1, ?)", int(long), MOST_SEQ - 1)
-    ask(path, "INSERT INTO views VALUES (1, ?, 1, 0)", VIEW)
+    ask(path, "INSERT INTO views VALUES (1, ?, 1)", VIEW)
     await store.append(long, [user("tea"), user("tea")])
     finder = await finder_of(store)
     [read] = await finder.unread(VIEW)

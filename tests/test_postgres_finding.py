@@ -5,20 +5,24 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keepthread import SessionKey
 from keepthread.errors import InvalidInput, Stale
 from keepthread.protocols import Searchable, Store
-from keepthread.recall.positions import VIEW, seq_of, session_of
+from keepthread.recall.positions import MOST_SEQ, VIEW, seq_of, session_of
 from keepthread.stores.postgres import PostgresStore, words
 from keepthread.stores.postgres import vectors as points
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.server import PgServer
 from keepthread.stores.ram import RamStore
+from keepthread.testing import ManualClock
 from keepthread.testing.contract import assistant, user
 from keepthread.testing.finding import (
     VECTORS,
@@ -32,6 +36,8 @@ from keepthread.testing.finding import (
 )
 from keepthread.types import Embedding
 from servers.postgres import PostgresServer
+from tests.test_finding import OWNERS, compared, more_steps, take_more
+from tests.test_finding import answers as all_answers
 
 SEED = 20_261_121
 
@@ -114,10 +120,111 @@ async def test_who_stands_above_the_walls_finds_the_same(
     asked = ["tea", "tea²", "milk", "water"]
     letters = [words.letters_of((tenant, VIEW), word) for word in asked]
     for owner in (b"ana", None):
-        values = (tenant, VIEW.encode(), letters, [0] * 4, owner, None, 9)
+        values = (tenant, VIEW.encode(), letters, [0] * 4, owner, None, 9, -1, MOST_SEQ)
         rows = postgres.execute(SQL["places"], *values)
-        found = {n: [seq_of(p) for p in words.places_in(sid, data)] for n, sid, data in rows if n}
-        assert found == {1: [3, 1], 2: [3], 3: [2]}
+        in_order = {n: sorted(words.places_in(sid, data)) for n, sid, data in rows if n > 0}
+        found = {n: [seq_of(place) for place in places] for n, places in in_order.items()}
+        assert found == {1: [1, 3], 2: [3], 3: [2]}
+
+
+# --- eras, changes and unread sessions ---
+
+
+def with_short_eras(postgres: PostgresServer) -> None:
+    """Let a range of positions be divided when it has a few chunks, not thousands."""
+    for name in ("count_parts", "places_by_era"):
+        ((made,),) = postgres.execute(
+            "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s"
+            " AND pronamespace = 'keepthread'::regnamespace",
+            name,
+        )
+        assert made.count("8192") == 1
+        shorter = made.replace("8192", "4").replace("2048", "2")
+        postgres.execute(shorter.replace("%", "%%"))
+
+
+async def test_the_newest_places_are_found_whatever_era_they_are_of(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    with_short_eras(postgres)
+    rng = random.Random(SEED)
+    ram = RamStore()
+    keys: list[list[SessionKey]] = []
+    found: list[list[Any]] = []
+    for each in (ram, store):
+        chance = random.Random(SEED)
+        keys.append([await talk(each, "-", id=str(n), owner="ana") for n in range(3)])
+        for _ in range(60):
+            if chance.random() < 0.1:
+                id = str(len(keys[-1]))
+                keys[-1].append(await talk(each, "-", id=id, owner="ana"))
+            texts = [
+                " ".join(chance.choices(["tea", "milk", "rare"], (9, 3, 0.3), k=4))
+                for _ in range(chance.randrange(1, 6))
+            ]
+            await each.append(chance.choice(keys[-1]), [user(text) for text in texts])
+            await read_on(each, limit=chance.randrange(1, 9))
+    ((eras,),) = postgres.execute("SELECT count(*) FROM keepthread.eras")
+    assert eras > 20
+    for most in (0, 1, 3, 10, 40, 5000):
+        scopes = [None, *[rng.randrange(len(keys[0])) for _ in range(3)]]
+        for number in scopes:
+            found.clear()
+            for each, own in zip((ram, store), keys, strict=True):
+                finder = await each.finder()
+                assert finder is not None
+                session = None if number is None else own[number]
+                asked = await finder.places(
+                    VIEW,
+                    ["tea", "tea²", "tea³", "milk", "rare"],
+                    owner="ana",
+                    session=session,
+                    max_places=most,
+                )
+                at = {key: place for place, key in enumerate(own)}
+                found.append(
+                    [
+                        [(at[SessionKey(str(session_of(p)))], seq_of(p)) for p in places]
+                        for word, places in asked.places.items()
+                        if word[-1] not in "²³" or most == 5000
+                    ]
+                )
+            assert found[0] == found[1]
+
+
+@given(st.lists(st.tuples(st.booleans(), more_steps), max_size=12))
+@settings(max_examples=12, deadline=None)
+def test_two_processes_know_what_a_third_finds_out(
+    postgres: PostgresServer, taken: list[Any]
+) -> None:
+    async def three(url: str) -> None:
+        clock = ManualClock()
+        async with (
+            await PostgresStore.open(url, clock=clock) as one,
+            await PostgresStore.open(url, clock=clock) as two,
+        ):
+            for second, step in taken:
+                await take_more(two if second else one, clock, step)
+                for owner in OWNERS:
+                    finder = await one.finder()
+                    assert finder is not None
+                    await finder.places(VIEW, ["tea"], owner=owner)
+            async with await PostgresStore.open(url, clock=clock) as third:
+                expected = await all_answers(third)
+                assert await all_answers(one) == await all_answers(two) == expected
+                finder = await third.finder()
+                assert finder is not None
+                for view, owner in product((VIEW, VECTORS), (None, *OWNERS)):
+                    marks = (
+                        "SELECT sid, upto FROM keepthread.readings"
+                        " WHERE view = keepthread.view_of(%s)"
+                    )
+                    read = dict(postgres.execute(marks, view.encode()))
+                    unread = await finder.unread(view, owner=owner)
+                    found = {u.session: u.last for u in unread}
+                    assert found == await compared(third, owner, read)
+
+    asyncio.run(three(postgres.empty()))
 
 
 # --- plans ---

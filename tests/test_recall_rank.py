@@ -25,6 +25,7 @@ from keepthread.recall.chunks import (
     parts_of,
     sittings_of,
 )
+from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, SEQ_BITS, part_of, place, seq_of
 from keepthread.recall.query import Named, nearness, query_of
 from keepthread.recall.rank import Ranked, rank
@@ -457,6 +458,45 @@ def packed(pieces: Sequence[tuple[int, int]], room: int, header: int) -> list[in
         header,
         lambda number, left: min(pieces[number][0], left + 1),
     )
+
+
+numbers = st.integers(0, 9)
+runs = st.lists(st.tuples(st.integers(1, 50), numbers, numbers, numbers), max_size=4)
+
+
+def _sittings(session: int, rows: Sequence[tuple[int, int, int, int]]) -> list[Sitting]:
+    """Return sittings of a session, each position once."""
+    by_first = {first: (first, parts, words, answers) for first, parts, words, answers in rows}
+    key = SessionKey(str(session))
+    return [Sitting(key, a, a * DAY, (a + 1) * DAY, b, c, d) for a, b, c, d in by_first.values()]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 6), runs), max_size=20))
+def test_changed_statistics_are_those_of_all_sittings(
+    changes: list[tuple[bool, int, list[tuple[int, int, int, int]]]],
+) -> None:
+    stats, known = CorpusStats(), dict[int, list[Sitting]]()
+    some: dict[int, list[Sitting]] = {}
+    for last, session, rows in [*changes, (True, 1, [])]:
+        some[session] = _sittings(session, rows)
+        if not last:
+            continue
+        known |= some
+        stats, some = stats.changed(some), {}
+        whole = CorpusStats.of([each for sittings in known.values() for each in sittings])
+        assert list(stats) == list(whole)
+        assert (stats.parts, stats.length, stats.assisted) == (
+            whole.parts,
+            whole.length,
+            whole.assisted,
+        )
+        messages = [session << SEQ_BITS | seq for session in range(8) for seq in (0, 7, 60)]
+        for message in messages if len(whole) else ():
+            assert stats.at(message) == whole.at(message)
+            assert stats.began(message) == whole.began(message)
+            assert stats.parts_from(message) == whole.parts_from(message)
+            assert stats.between(message, messages[-1]) == whole.between(message, messages[-1])
+        assert stats.spans_within(3 * DAY, 9 * DAY) == whole.spans_within(3 * DAY, 9 * DAY)
 
 
 @given(

@@ -60,6 +60,7 @@ def _corpora(run: Run) -> Iterator[Corpus]:
 
 async def _measure(run: Run, corpus: Corpus) -> list[Row]:
     rows = _rows(corpus, WORDS, await _ask(run, corpus, (WINDOW, HYBRID, RECALL), None))
+    rows += _merged_rows(corpus, await _ask_merged(run, corpus))
     if run.model:
         embedder = Prepared(OnnxEmbedder(run.model))
         rows += _rows(corpus, MEANING, await _ask(run, corpus, (HYBRID, RECALL), embedder))
@@ -89,6 +90,37 @@ async def _ask(
             await room.fill(ways)
             asked += [await room.ask(question, corpus.budgets) for question in talk.questions]
     return asked
+
+
+async def _ask_merged(run: Run, corpus: Corpus) -> list[Asked]:
+    """Ask by words alone, where all conversations of a half have one owner."""
+    file = run.memory / f"{corpus.name}-merged"
+    asked: list[Asked] = []
+    async with Memory.open(
+        run.store or f"sqlite:///{file}",
+        tenant=f"recall-{new_id()}",
+        views=views(corpus.budgets),
+        counter=best(),
+        recall="owner",
+    ) as memory:
+        owners = {True: "held out", False: "development"}
+        rooms = [Room(memory, talk, best(), owners[talk.held_out]) for talk in corpus.talks]
+        for room in rooms:
+            await room.fill((RECALL,))
+        for room, talk in zip(rooms, corpus.talks, strict=True):
+            run.progress(f"{talk.name}, merged: {len(talk.questions)} questions")
+            asked += [await room.ask(question, corpus.budgets) for question in talk.questions]
+    return asked
+
+
+def _merged_rows(corpus: Corpus, asked: Sequence[Asked]) -> list[Row]:
+    """Return what is found in all conversations of a half at once, and what in the other half."""
+    group = f"{corpus.name}, merged: by {RECALL}, all conversations of a half under one owner"
+    rows = [
+        _row(group, f"{budget:,} tokens", asked, _share(RECALL, budget))
+        for budget in corpus.budgets
+    ]
+    return [*rows, _row(group, "R@10", asked, lambda each: each.best)]
 
 
 def _rows(corpus: Corpus, kind: str, asked: Sequence[Asked]) -> list[Row]:

@@ -36,11 +36,15 @@ def views(budgets: Sequence[int]) -> dict[str, View]:
 
 
 class Room:
-    """One conversation in a memory: a session for each sitting, or all of it in one."""
+    """One conversation in a memory: a session for each sitting, or all of it in one.
 
-    def __init__(self, memory: Memory, talk: Talk, counter: Counter) -> None:
+    Conversations with the same `owner` are searched together.
+    """
+
+    def __init__(self, memory: Memory, talk: Talk, counter: Counter, owner: str = "") -> None:
         self._memory = memory
         self._talk = talk
+        self._owner = owner or talk.name
         self._counter = counter
         self._ids: dict[tuple[str, int], str] = {}
         self._costs = {m.id: self._pieces(m) for sitting in talk.sittings for m in sitting}
@@ -54,8 +58,8 @@ class Room:
         talk = self._talk
         if RECALL in ways:
             for number, sitting in enumerate(talk.sittings):
-                await self._append(f"{talk.name}/{number}", talk.name, sitting)
-            self._asking[RECALL] = await self._append(f"{talk.name}/asking", talk.name, ())
+                await self._append(f"{talk.name}/{number}", self._owner, sitting)
+            self._asking[RECALL] = await self._append(f"{talk.name}/asking", self._owner, ())
         for way in (each for each in ways if each != RECALL):
             for sitting in talk.sittings:
                 name = f"{talk.name}/{way}"
@@ -112,5 +116,6 @@ class Room:
         found: dict[str, None] = {}
         for choice in context.selection.choices:
             if choice.section and choice.session:
-                found[self._ids[choice.session, choice.first]] = None
+                place = choice.session, choice.first
+                found[self._ids.get(place, f"elsewhere {place}")] = None
         yield from found

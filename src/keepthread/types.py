@@ -346,7 +346,6 @@ class Unread(NamedTuple):
     until: int
     """The last position that is indexed."""
     last: int
-    """The end of the log."""
     epoch: int
     sitting: Sitting | None = None
     """The newest one that is indexed, for the word index."""
@@ -370,11 +369,12 @@ class MessageFilter(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The places of words in a scope, and statistics of the scope."""
+    """The places of words in a scope, statistics of the scope, and its unread sessions."""
 
     places: Mapping[str, Sequence[int]]
     """The places of each word, ascending; for a frequent word only the newest ones."""
     sittings: Sequence[Sitting]
+    unread: Sequence[Unread] = ()
 
 
 class Placed(NamedTuple):

@@ -451,7 +451,7 @@ class Searchable(Protocol):
         only: MessageFilter | None = None,
         max_places: int = 5000,
     ) -> Found:
-        """Return the newest places of these words, up to `max_places` of each.
+        """Return the newest places of these words, up to `max_places` of each, and what is unread.
 
         With `only`, the newest places among the matching messages.
         """
@@ -462,11 +462,16 @@ class Searchable(Protocol):
         ...
 
     async def fetch(
-        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+        self,
+        places: Sequence[int],
+        *,
+        kinds: Sequence[str] = (),
+        copies_in: SessionKey | None = None,
     ) -> tuple[list[Placed], list[Record]]:
         """Return the messages at places, each once, and their sessions' records of some kinds.
 
-        Messages that were erased or deleted in the meantime are left out.
+        Messages that were erased or deleted in the meantime are left out. Messages of the session
+        `copies_in` with the id of one that is returned from another session follow, in any state.
         """
         ...
 

@@ -56,8 +56,8 @@ def word_of(word: str, found: Found, stats: CorpusStats, share: float = 1.0) -> 
     lists = [found.places.get(word + mark, ()) for mark in ("", "²", "³")]
     df = len(lists[0])
     if df >= CUT:  # assume the same frequency before the first known place
-        known = stats.sittings[stats.at(lists[0][0] >> MESSAGE) :]
-        df = max(df, df * stats.parts // max(1, sum(sitting.parts for sitting in known)))
+        known = stats.parts_from(lists[0][0] >> MESSAGE)
+        df = max(df, df * stats.parts // max(1, known))
     first = first_used(lists[0], stats)
     if share < 1 and df > _FAINT:
         first = max(first, lists[0][-_FAINT])
@@ -123,7 +123,7 @@ def of_messages(words: Iterable[Word], places: Iterable[int]) -> dict[int, float
 
 def of_sittings(words: Iterable[Word], stats: CorpusStats) -> dict[int, float]:
     """Return BM25 of each sitting that holds a word."""
-    total = len(stats.sittings)
+    total = len(stats)
     average = max(1.0, stats.length / total)
     themes: dict[int, float] = {}
     for word in words:
@@ -133,7 +133,7 @@ def of_sittings(words: Iterable[Word], stats: CorpusStats) -> dict[int, float]:
                 times[sitting] = times.get(sitting, 0) + count
         rarity = word.share * idf(total, len(times))
         for sitting, count in times.items():
-            length = stats.sittings[sitting].length / average
+            length = stats.lengths[sitting] / average
             themes[sitting] = themes.get(sitting, 0.0) + rarity * _saturated(count, length)
     return themes
 

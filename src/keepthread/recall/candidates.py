@@ -28,6 +28,7 @@ _FIRST: Final = 0.6
 _SAMPLED: Final = 8
 """From this multiple of the requested number on, the limit is estimated from one in `_STEP`."""
 _STEP: Final = 16
+_DAY: Final = 86_400.0
 _PART: Final = MOST_PARTS - 1 << LENGTH_BITS
 
 
@@ -80,9 +81,9 @@ def candidates(
     If the search is `confined` to some messages, neighbors are not candidates in a large scope:
     they may be outside the filter and would displace others.
     """
-    if not found.sittings:
-        return []
     stats = stats or CorpusStats.of(found.sittings)
+    if not stats:
+        return []
     everywhere = stats.parts <= _SMALL
     most = max(most, stats.parts) if everywhere else most
     dates = _dates(query, stats)
@@ -90,7 +91,7 @@ def candidates(
     if confined and not everywhere:
         near = {place: score for place, score in near.items() if place in own}
     else:
-        _add_wordless(near, range(len(stats.sittings)) if everywhere else dates, stats)
+        _add_wordless(near, range(len(stats)) if everywhere else dates, stats)
     weights = _with_first(near, own) if stats.assisted else list(near.values())
     weights = _with_date(near, weights, dates, stats) if dates else weights
     weighed = _best(dict(zip(near, weights, strict=True)), weights, most)
@@ -132,8 +133,9 @@ def _dates(query: Query, stats: CorpusStats) -> dict[int, float]:
     """Return the sittings near the date that a query names, and how near each is."""
     if query.named is None:
         return {}
-    near = ((n, nearness(query.named, s.started_at)) for n, s in enumerate(stats.sittings))
-    return {number: score for number, score in near if score}
+    days = [at // _DAY for at in stats.started]
+    near = {day: nearness(query.named, day * _DAY) for day in set(days)}
+    return {number: near[day] for number, day in enumerate(days) if near[day]}
 
 
 def _best(scores: dict[int, float], weights: Sequence[float], most: int) -> dict[int, float]:
@@ -190,10 +192,10 @@ def _add_lent(
 ) -> dict[int, float]:
     """Return what neighbors add to each message; add messages without a score of their own."""
     lent: dict[int, float] = {}
-    get, starts, ends = lent.get, stats.starts, stats.ends
+    get, starts = lent.get, stats.starts
     for message, score in scores.items():
         sitting = stats.at(message)
-        first, end = starts[sitting], ends[sitting]
+        first, end = starts[sitting], stats.end_of(sitting)
         for step, share in NEIGHBORS:
             if first <= (other := message + step) < end:
                 lent[other] = get(other, 0.0) + share * score

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from keepthread.recall.candidates import Candidate
-from keepthread.recall.corpus import is_assisted
+from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.features import Features, features_of
 from keepthread.recall.positions import LENGTH_BITS
 from keepthread.recall.query import Query
@@ -101,7 +101,7 @@ def rank(
     `parts` and `vectors` are keyed by place without its length. Without vectors, candidates that
     match by neither words nor date are left out.
     """
-    kind = weights.assisted if is_assisted(found.sittings) else weights.speakers
+    kind = weights.assisted if CorpusStats.of(found.sittings).assisted else weights.speakers
     vectors = vectors if asked and asked.vectors else {}
     known = [c for c in candidates if c.place >> LENGTH_BITS in parts]
     if not vectors:

@@ -169,7 +169,7 @@ class RamFinder:
     ) -> Found:
         check_count(max_places, "max_places")
         known = self._view(view)
-        scope = sorted(await self._scope(owner, session), key=lambda info: int(info.key))
+        scope = await self._scope(owner, session)
         numbers = {int(info.key) for info in scope}
         found: dict[str, list[int]] = {}
         for word in words:
@@ -178,10 +178,11 @@ class RamFinder:
             found[word] = places[max(0, len(places) - max_places) :]
         sittings = [
             sitting
-            for info in scope
+            for info in sorted(scope, key=lambda info: int(info.key))
             for _, sitting in sorted(known.sittings.get(info.key, {}).items())
         ]
-        return Found(found, sittings)
+        unread = [each for info in scope if (each := _unread(known, info)).last > each.until]
+        return Found(found, sittings, unread)
 
     @exclusive
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
@@ -192,7 +193,11 @@ class RamFinder:
 
     @exclusive
     async def fetch(
-        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+        self,
+        places: Sequence[int],
+        *,
+        kinds: Sequence[str] = (),
+        copies_in: SessionKey | None = None,
     ) -> tuple[list[Placed], list[Record]]:
         scope = {int(info.key): info for info in await self._scope(None, None)}
         messages = sorted({place >> MESSAGE for place in places})
@@ -204,6 +209,11 @@ class RamFinder:
         keys = dict.fromkeys(each.session for each in placed)
         shelves = [(Scope(session=key), kind, ALL_KEYS) for key in keys for kind in kinds]
         scans = [await self._backend.scan(self._tenant, *shelf) for shelf in shelves]
+        ids = [each.message.id for each in placed if each.session != copies_in]
+        if copies_in is not None and ids:
+            info = await self._backend.describe(self._tenant, copies_in)
+            copies = await self._backend.find(self._tenant, copies_in, ids, ())
+            placed += [Placed(info.key, info.id, info.owner, message) for message in copies]
         return placed, [record for found in scans for record in found]
 
     @exclusive

@@ -310,6 +310,87 @@ class FinderContract:
         assert await where(finder, "tea coffee old") == [[1], [2], []]
         assert [s.parts for s in (await finder.places(VIEW, [])).sittings] == [2]
 
+    @on_finder
+    async def test_each_view_knows_the_sessions_it_has_not_read(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        other = store.tenant("other")
+        one = await talk(store, "tea", id="a", owner="ana")
+        two = await talk(store, "tea", id="b", owner="bea")
+        await talk(other, "tea", id="a", owner="ana")
+        for each in (store, other):
+            await read_on(each)
+            await embed(each)
+        await store.append(one, [user("milk")])
+        for view in (VIEW, VECTORS):
+            [read] = await finder.unread(view, owner="ana")
+            assert (read.session, read.until, read.last) == (one, 1, 2)
+            assert await finder.unread(view) == [read]
+            assert await finder.unread(view, owner="bea") == []
+        found = await finder.places(VIEW, [], owner="ana")
+        assert list(found.unread) == await finder.unread(VIEW)
+        assert not (await finder.places(VIEW, [], owner="bea")).unread
+        await embed(store)
+        assert await finder.unread(VECTORS, owner="ana") == []
+        await read_on(store, owner="ana")
+        assert await finder.unread(VIEW) == await finder.unread(VECTORS) == []
+        await finder.drop_view(VECTORS)
+        assert {u.session: u.until for u in await finder.unread(VECTORS)} == {one: 0, two: 0}
+        assert await finder.unread(VECTORS, owner="bea") == [Unread(two, 0, 1, 0)]
+        assert await finder.unread(VIEW) == []
+        foreign = await other.finder()
+        assert foreign is not None
+        assert await foreign.unread(VECTORS) == []
+        await store.delete_session(one)
+        assert [u.session for u in await finder.unread(VECTORS)] == [two]
+
+    @on_finder
+    async def test_what_has_changed_since_is_in_the_statistics(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        keys = [await talk(store, "tea", id=str(n), owner="ana") for n in range(5)]
+        await read_on(store)
+
+        async def parts() -> list[tuple[SessionKey, int]]:
+            found = await finder.places(VIEW, [], owner="ana")
+            return [(sitting.session, sitting.parts) for sitting in found.sittings]
+
+        assert await parts() == [(key, 1) for key in keys]
+        await store.append(keys[2], [user("milk"), user("tea")])
+        await store.delete_session(keys[0])
+        await read_on(store)
+        assert await parts() == [(keys[1], 1), (keys[2], 3), (keys[3], 1), (keys[4], 1)]
+        await store.erase(keys[2], [2])
+        await store.erase(keys[4], [1])
+        assert await parts() == [(keys[1], 1), (keys[2], 2), (keys[3], 1)]
+        for n in range(100):  # more than are known one by one
+            await store.append(keys[n % 3 + 1], [user("tea")])
+            await read_on(store)
+        assert await parts() == [(keys[1], 35), (keys[2], 35), (keys[3], 34)]
+        await finder.drop_view(VIEW)
+        assert await parts() == []
+        await read_on(store)
+        assert [count for _, count in await parts()] == [35, 35, 34]
+
+    @on_finder
+    async def test_copies_of_messages_are_fetched_from_one_session(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        one = await talk(store, id="a", owner="ana")
+        messages = await store.append(one, [user("tea", id="x"), user("milk", id="y")])
+        fork = await new_session(store, "b", owner="ana")
+        await store.load(fork, messages)
+        await read_on(store)
+        await store.erase(fork, [1])
+        places = (await finder.places(VIEW, ["tea", "milk"], session=one)).places
+        asked = [*places["tea"], *places["milk"]]
+        placed, _ = await finder.fetch(asked, copies_in=fork)
+        found = [(p.session, p.message.id, p.message.state) for p in placed]
+        assert found[:2] == [(one, "x", "live"), (one, "y", "live")]
+        assert sorted(found[2:]) == [(fork, "x", "erased"), (fork, "y", "live")]
+        placed, _ = await finder.fetch(asked, copies_in=one)
+        assert len(placed) == 2
+
     # --- walls ---
 
     @on_finder

@@ -1,6 +1,6 @@
 """Index new messages by their words, a page at a time, in the background."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,6 +27,12 @@ async def read_on(
         total = max(total, done + sum(each.last - each.until for each in unread))
         for each in unread:
             done += await _read(store, finder, each, partial(_tell, progress, total, done))
+
+
+async def read_all(store: Store, finder: Searchable, unread: Sequence[Unread]) -> None:
+    """Index these sessions up to the ends that were seen, as far as nobody else does."""
+    for each in unread:
+        await _read(store, finder, each, lambda _: None)
 
 
 async def _read(store: Store, finder: Searchable, read: Unread, tell: Callable[[int], None]) -> int:

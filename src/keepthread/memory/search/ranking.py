@@ -1,9 +1,9 @@
 """Rank what an index finds, by words, by context, and by vectors if there is an embedder."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from keepthread.memory.search.vectors import Vectors
 from keepthread.protocols import Searchable
@@ -14,7 +14,7 @@ from keepthread.recall.positions import LENGTH_BITS, VIEW
 from keepthread.recall.query import Query
 from keepthread.recall.rank import Ranked, rank
 from keepthread.recall.weights import Weights
-from keepthread.types import Embedding, Found, MessageFilter, Part, SessionKey
+from keepthread.types import Embedding, Found, MessageFilter, Part, SessionKey, Unread
 
 CANDIDATES: Final = 400
 _MARKS: Final = ("", "²", "³")
@@ -25,6 +25,10 @@ _NEAREST: Final = 100
 """Pieces that are nearest by meaning, where a text has one vector."""
 _SPARE: Final = 20
 """Pieces beyond those that fill the budget: some cannot be shown, and near misses are named."""
+
+
+ReadOn: TypeAlias = Callable[[Sequence[Unread]], Awaitable[bool]]
+"""Indexes what is unread, if a caller waits for it; returns whether it did."""
 
 
 class Ranking(NamedTuple):
@@ -82,17 +86,22 @@ async def ranked(
     most: int = CANDIDATES,
     neighbours: bool = True,
     shown: tuple[int, int] = NOTHING,
+    read_on: ReadOn | None = None,
 ) -> Ranking:
     """Return pieces related to a question, the best first.
 
     `neighbours` includes pieces with none of its words next to pieces with some. `shown` are the
-    first and the last position that a context shows anyway.
+    first and the last position that a context shows anyway. `read_on` is given what is not indexed
+    yet; if it indexed some of that, the words are looked up again.
     """
     found, vector = await _found(finder, asked, scope, vectors)
+    while read_on is not None and await read_on(found.unread):
+        found, vector = await _found(finder, asked, scope, vectors)
     also: Sequence[int] = ()
     if vectors is not None and vector is not None and not vector.ids:
         also = await finder.nearest(vectors.view, vector, **scope._asdict(), limit=_NEAREST)
     stats = CorpusStats.of(found.sittings)
+    found = found._replace(sittings=stats)
     confined = scope.only is not None
     best = candidates(asked, found, most=most, also=also, stats=stats, confined=confined)
     if not neighbours and vector is None:

@@ -8,7 +8,7 @@ uses what is indexed, says so in its notes, and the rest is indexed in the backg
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from keepthread.context.hidden import HiddenRanges
 from keepthread.errors import (
@@ -19,7 +19,7 @@ from keepthread.errors import (
 )
 from keepthread.memory.material import marks_of
 from keepthread.memory.runtime import Background
-from keepthread.memory.search.indexing import read_on
+from keepthread.memory.search.indexing import read_all, read_on
 from keepthread.memory.search.ranking import CANDIDATES, SearchScope, ranked
 from keepthread.memory.search.vectors import Vectors
 from keepthread.protocols import Progress, Recalled, Recollection, Searchable, Store
@@ -44,9 +44,8 @@ from keepthread.types import (
     Role,
     Scope,
     SessionKey,
+    Unread,
 )
-
-T = TypeVar("T", Placed, Recollection)
 
 NO_EXCHANGE: Final = -1
 _AT_ONCE: Final = 400
@@ -236,13 +235,13 @@ class Searching:
         self, finder: Searchable, page: Sequence[Ranked], asker: Asker | None
     ) -> Sequence[Placed]:
         """Return the messages for a page of results, without those that the asker may not see."""
-        kinds = () if asker is None else (MARKS,)
-        placed, records = await finder.fetch([each.place for each in page], kinds=kinds)
+        places = [each.place for each in page]
         if asker is None:
-            return placed
+            return (await finder.fetch(places))[0]
+        placed, records = await finder.fetch(places, kinds=(MARKS,), copies_in=asker.session)
         own = marks_of(await self.store.scan(Scope(session=asker.session), MARKS))
-        others = [each for each in _shown(placed, records) if not _is_own(each, asker)]
-        return await self._not_hidden(asker.session, others, own.hidden, asker.turn)
+        live = _shown(_not_hidden(asker.session, placed, own.hidden, asker.turn), records)
+        return [each for each in live if not _is_own(each, asker)]
 
     async def _key(self, filters: Filters) -> SessionKey | None:
         if filters.session is None:
@@ -277,9 +276,17 @@ class Searching:
         if finder is None:
             return Recalled(notes=("this store keeps no index of words",))
         scope = None if everywhere else session
-        notes = await self._ready(finder, owner, scope, session, before)
+        notes: list[str] = []
+
+        async def read_on(unread: Sequence[Unread]) -> bool:
+            # The messages that the window shows need not be found.
+            due = [u for u in unread if u.session != session or u.until + 1 < before]
+            backlog = sum(u.last - u.until for u in due)
+            return await self._ready(finder, owner, unread, backlog, notes)
+
         asked = query_of(query)
         if not asked.words:
+            await read_on(await finder.unread(VIEW, owner=owner, session=scope))
             return Recalled(notes=notes)
         first, last = shown = span(int(session), before) if before else NOTHING
         ranking = await ranked(
@@ -290,70 +297,58 @@ class Searching:
             weights=self.weights,
             most=max(_LEAST, min(CANDIDATES, room // _SHORT)),
             shown=shown,
+            read_on=read_on,
         )
         if self.vectors and not ranking.by_vectors:
-            notes = (*notes, "the embedder did not answer in time: ranked by words alone")
+            notes.append("the embedder did not answer in time: ranked by words alone")
         some = ranking.telling() if telling else ranking.ranked
         older = [each for each in some if not first <= each.place <= last]
         best = list(ranking.that_may_fit(older, room))
-        hits = await self._fetched(finder, best, ranking.stats)
-        return Recalled(await self._not_hidden(session, hits, hidden), notes)
-
-    async def _not_hidden(
-        self,
-        session: SessionKey,
-        hits: Sequence[T],
-        hidden: Sequence[Hidden],
-        turn: int = NO_EXCHANGE,
-    ) -> Sequence[T]:
-        """Leave out copies of messages that a session hides, has erased, or has in a turn.
-
-        A fork and its source hold copies of the same messages, and each hides its own.
-        """
-        others = {hit.message.id for hit in hits if hit.session != session}
-        if not others:
-            return hits
-        marks = HiddenRanges.of(hidden)
-        own = await self.store.find(session, ids=others)
-        gone = {
-            message.id
-            for message in own
-            if message.state != "live" or marks.hides(message.seq) or message.turn == turn
-        }
-        return [hit for hit in hits if hit.message.id not in gone]
+        return Recalled(await self._fetched(finder, best, ranking.stats, session, hidden), notes)
 
     async def _ready(
         self,
         finder: Searchable,
         owner: str,
-        scope: SessionKey | None,
-        session: SessionKey,
-        before: int,
-    ) -> tuple[str, ...]:
-        """Index what a context could recall, if the backlog is short; return notes about it."""
-        unread = await finder.unread(VIEW, owner=owner, session=scope)
-        # The messages that the window shows need not be found.
-        due = [u for u in unread if u.session != session or u.until + 1 < before]
-        backlog = sum(u.last - u.until for u in due)
+        unread: Sequence[Unread],
+        backlog: int,
+        notes: list[str],
+    ) -> bool:
+        """Index what is unread, if a context needs some of it and the backlog is short.
+
+        `backlog` are the messages that it needs. Add notes about it, and return whether anything
+        was indexed.
+        """
+        done = False
         with suppress(ReadOnly):
             if 0 < backlog <= _AT_ONCE:
-                await read_on(self.store, finder, owner=owner, session=scope)
+                await read_all(self.store, finder, unread)
+                done = True
         if backlog > _AT_ONCE or (self.vectors and (backlog or owner not in self._read_for)):
             if len(self._read_for) >= _MAX_OWNERS:
                 self._read_for.clear()  # at worst an owner's vectors are checked once more
             self._read_for.add(owner)
             self.soon(owner)
-        return (f"{backlog:,} messages are not in the index yet",) if backlog > _AT_ONCE else ()
+        if backlog > _AT_ONCE:
+            notes.append(f"{backlog:,} messages are not in the index yet")
+        return done
 
     async def _fetched(
-        self, finder: Searchable, best: Sequence[Ranked], stats: CorpusStats
+        self,
+        finder: Searchable,
+        best: Sequence[Ranked],
+        stats: CorpusStats,
+        session: SessionKey,
+        hidden: Sequence[Hidden],
     ) -> list[Recollection]:
-        """Return pieces with their messages, without those that their sessions hide."""
-        placed, records = await finder.fetch([each.place for each in best], kinds=(MARKS,))
-        found = {
-            key: (each, pieces_of(each.message))
-            for key, each in _by_message(_shown(placed, records)).items()
-        }
+        """Return pieces with their messages, without those that a session hides."""
+        if not best:
+            return []
+        placed, records = await finder.fetch(
+            [each.place for each in best], kinds=(MARKS,), copies_in=session
+        )
+        live = _shown(_not_hidden(session, placed, hidden), records)
+        found = {key: (each, pieces_of(each.message)) for key, each in _by_message(live).items()}
         hits: list[Recollection] = []
         for each in best:
             key, part = each.place >> MESSAGE, part_of(each.place)
@@ -385,6 +380,30 @@ def _shown(placed: Sequence[Placed], records: Sequence[Record]) -> list[Placed]:
         for each in placed
         if each.session not in marks or not marks[each.session].hides(each.message.seq)
     ]
+
+
+def _not_hidden(
+    session: SessionKey,
+    placed: Sequence[Placed],
+    hidden: Sequence[Hidden],
+    turn: int = NO_EXCHANGE,
+) -> list[Placed]:
+    """Leave out copies of messages that a session hides, has erased, or has in a turn.
+
+    A fork and its source hold copies of the same messages, and each hides its own.
+    """
+    marks = HiddenRanges.of(hidden)
+    gone = {
+        each.message.id
+        for each in placed
+        if each.session == session
+        and (
+            each.message.state != "live"
+            or marks.hides(each.message.seq)
+            or each.message.turn == turn
+        )
+    }
+    return [each for each in placed if each.message.id not in gone]
 
 
 def _is_own(placed: Placed, asker: Asker) -> bool:

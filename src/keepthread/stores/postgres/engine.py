@@ -30,6 +30,7 @@ from keepthread.errors import (
 )
 from keepthread.event_loops import PerLoop
 from keepthread.stores.postgres.schema import SQL
+from keepthread.stores.postgres.words import StatsCache
 
 
 class Taken(Unavailable):
@@ -242,6 +243,7 @@ class PgEngine:
         self._closed = False
         self._tenants: dict[str, int] = {}
         self.vectors_put = 0
+        self.stats = StatsCache()
 
     async def call(
         self, statement: bytes, values: Sequence[Any] = (), *, again: bool = True

@@ -124,7 +124,7 @@ async def scan(engine: PgEngine, where: PgScope, kind: str | None, keys: Keys) -
         rows = (await engine.call(SQL["scan"], (*where, name, *bounds)))[::-1]
     if not rows:
         await _check_owner(engine, where)
-    return [_decode(where.sid, row) for row in rows]
+    return [_decode(where.sid, row) for row in rows if row[0]]
 
 
 async def updates(engine: PgEngine, where: PgScope, kind: str, since: int) -> Updates:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_LENGTH, MOST_SEQ
 from keepthread.stores.postgres import records, sessions, words
 from keepthread.stores.postgres import vectors as points
@@ -23,8 +24,9 @@ from keepthread.types import (
     Unread,
 )
 
-_SITTINGS: Final = 0  # not the number of a word
-_MESSAGE: Final = 1  # a type of fetched rows
+_SITTINGS, _CHANGES, _UNREAD = 0, -1, -2  # not numbers of words
+_MESSAGE, _RECORD, _COPY = 1, 2, 3  # types of fetched rows
+_UNKNOWN: Final = -1
 _AT_ONCE: Final = 50  # sessions removed from an index in one transaction
 
 
@@ -81,14 +83,19 @@ class PostgresFinder:
         name = _name(view)
         tenant = await self._number()
         asked = list(dict.fromkeys(words))
-        values = (tenant, name, *_asked((tenant, view), asked), *scope, max_places)
+        cached = None if owner is None or session is not None else (tenant, view, owner)
+        known, stats = self._engine.stats.get(cached) if cached else (_UNKNOWN, CorpusStats())
+        values = (tenant, name, *_asked((tenant, view), asked), *scope, max_places, known, MOST_SEQ)
         if only is None:
             rows = await self._engine.call(SQL["places"], values)
         else:
             condition = (only.since, only.until, role_bits(only))
             rows = await self._engine.call(SQL["places_within"], (*values, *condition))
         await self._check_session(scope, rows)
-        return _found(asked, rows, max_places)
+        found, changes = _found(asked, rows, max_places, stats)
+        if cached and changes is not None:
+            self._engine.stats.keep(cached, changes, CorpusStats.of(found.sittings))
+        return found
 
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
         name = _name(view)
@@ -101,18 +108,24 @@ class PostgresFinder:
         ]
 
     async def fetch(
-        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+        self,
+        places: Sequence[int],
+        *,
+        kinds: Sequence[str] = (),
+        copies_in: SessionKey | None = None,
     ) -> tuple[list[Placed], list[Record]]:
         for kind in kinds:
             check_id(kind, "kind")
         sids, ats = words.split(place >> MESSAGE << MESSAGE for place in places)
         seqs = [at >> MESSAGE for at in ats]
-        values = (await self._number(), sids, seqs, [kind.encode() for kind in kinds])
+        own = None if copies_in is None else sid_of(copies_in)
+        values = (await self._number(), sids, seqs, [kind.encode() for kind in kinds], own)
         rows = await self._engine.call(SQL["fetch"], values)
         found = [_placed(row) for row in rows if row[0] == _MESSAGE]
         placed = [each for each in found if each.message.state == "live"]
         shown = {int(each.session) for each in placed}
-        return placed, [_record(row) for row in rows if row[0] != _MESSAGE and row[1] in shown]
+        placed += [_placed(row) for row in rows if row[0] == _COPY]
+        return placed, [_record(row) for row in rows if row[0] == _RECORD and row[1] in shown]
 
     async def put_vectors(
         self, view: str, read: Unread, until: int, vectors: Mapping[int, Embedding]
@@ -201,16 +214,33 @@ def _pieces(places: Iterable[int]) -> tuple[list[int], list[int]]:
     return words.split(place & ~MOST_LENGTH for place in places)
 
 
-def _found(asked: Sequence[str], rows: Rows, max_places: int) -> Found:
+def _found(
+    asked: Sequence[str], rows: Rows, max_places: int, known: CorpusStats
+) -> tuple[Found, int | None]:
+    """Return what was found, and the scope's count of changes if it has one.
+
+    `known` are the statistics at the count that was sent with the query.
+    """
     places: list[list[int]] = [[] for _ in asked]
-    sittings: list[Sitting] = []
-    for number, sid, data in sorted(rows):
-        if number == _SITTINGS:
-            sittings += sorted(words.sittings_in(sid, data))
+    sittings: dict[int, list[Sitting]] = {}
+    base = CorpusStats()
+    unread: list[Unread] = []
+    changes: int | None = None
+    for number, sid, data in rows:
+        if number == _CHANGES:
+            changes, base = sid, known if data else base
+        elif number == _UNREAD:
+            unread.append(words.unread_in(sid, data))
+        elif number == _SITTINGS:
+            sittings[sid] = list(words.sittings_in(sid, data))
         else:
-            places[number - 1] += sorted(words.places_in(sid, data))
-    last = [each[max(0, len(each) - max_places) :] for each in places]
-    return Found(dict(zip(asked, last, strict=True)), sittings)
+            places[number - 1] += words.places_in(sid, data)
+    last = [sorted(each)[max(0, len(each) - max_places) :] for each in places]
+    if not base:
+        base = CorpusStats.of([sitting for some in sittings.values() for sitting in some])
+    elif sittings:
+        base = base.changed(sittings)
+    return Found(dict(zip(asked, last, strict=True)), base, unread or ()), changes
 
 
 def _placed(row: tuple[Any, ...]) -> Placed:

@@ -100,16 +100,17 @@ SELECT keepthread.index_words(
     %s::bigint[])
 
 -- name: places
-SELECT * FROM keepthread.places(%s::integer, %s, %s::text[], %s::bigint[], %s, %s, %s)
+SELECT * FROM keepthread.places(%s::integer, %s, %s::text[], %s::bigint[], %s, %s, %s, %s, %s)
 
 -- name: places_within
-SELECT * FROM keepthread.places_within(%s::integer, %s, %s::text[], %s::bigint[], %s, %s, %s, %s, %s, %s::integer)
+SELECT * FROM keepthread.places_within(
+    %s::integer, %s, %s::text[], %s::bigint[], %s, %s, %s, %s, %s, %s, %s, %s::integer)
 
 -- name: parts
 SELECT * FROM keepthread.parts(%s::integer, %s, %s::bigint[], %s::bigint[])
 
 -- name: fetch
-SELECT * FROM keepthread.fetch(%s::integer, %s::bigint[], %s::bigint[], %s::bytea[])
+SELECT * FROM keepthread.fetch(%s::integer, %s::bigint[], %s::bigint[], %s::bytea[], %s)
 
 -- name: put_vectors
 SELECT keepthread.put_vectors(

@@ -3,22 +3,29 @@
 import struct
 from array import array
 from base64 import b64encode
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from sys import byteorder
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, TypeAlias
 
+from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import SESSION
-from keepthread.text_caches import register_cache
-from keepthread.types import Part, SessionKey, Sitting
+from keepthread.text_caches import register_cache, register_object
+from keepthread.types import Part, SessionKey, Sitting, Unread
 
 _LETTERS: Final = 5  # thirty bits: two words of an owner rarely collide
 _MAX_WORDS: Final = 50_000  # of a part; PostgreSQL's type holds at most a megabyte
 _AT: Final = (1 << SESSION) - 1
 _MOST_SID: Final = (1 << 63) - 1
 
+_MOST_SITTINGS: Final = 300_000  # that a process keeps
+_UNKNOWN: Final = -1
+
 _sittings = struct.Struct(">q2d3q").iter_unpack
+_unread = struct.Struct(">3q").unpack
 
 
 def split(places: Iterable[int]) -> tuple[list[int], list[int]]:
@@ -71,6 +78,56 @@ def sittings_in(sid: int, data: bytes) -> Iterator[Sitting]:
     numbers: tuple[Any, ...]
     for numbers in _sittings(data):
         yield Sitting(session, *numbers)
+
+
+def unread_in(sid: int, data: bytes) -> Unread:
+    """Decode a session that is not fully indexed."""
+    until, last, epoch = _unread(data[:24])
+    sittings = list(sittings_in(sid, data[24:]))
+    return Unread(SessionKey(str(sid)), until, last, epoch, sittings[0] if sittings else None)
+
+
+_Key: TypeAlias = tuple[int, str, str]
+"""A tenant, a view and an owner."""
+
+
+class StatsCache:
+    """The corpus statistics of owners that were searched lately, by their count of changes."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._known: OrderedDict[_Key, tuple[int, CorpusStats]] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()  # several event loops may share it
+        register_object(self)
+
+    def clear_texts(self) -> None:
+        """Discard everything."""
+        with self._lock:
+            self._known.clear()
+            self._size = 0
+
+    def get(self, key: _Key) -> tuple[int, CorpusStats]:
+        """Return the count of changes and the statistics of an owner; -1 if they are not known."""
+        with self._lock:
+            known = self._known.get(key)
+            if known is None:
+                return _UNKNOWN, CorpusStats()
+            self._known.move_to_end(key)
+            return known
+
+    def keep(self, key: _Key, changes: int, stats: CorpusStats) -> None:
+        """Remember an owner's statistics, unless newer ones are known."""
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None:
+                if known[0] > changes:
+                    return
+                self._size -= len(known[1])
+            self._known[key] = changes, stats
+            self._size += len(stats)
+            while self._size > _MOST_SITTINGS and len(self._known) > 1:
+                self._size -= len(self._known.popitem(last=False)[1][1])
 
 
 register_cache(letters_of.cache_clear)

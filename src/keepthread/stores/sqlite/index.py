@@ -9,14 +9,15 @@ from the log.
 import re
 import sqlite3
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from itertools import groupby
 from json import dumps, loads
+from struct import pack, unpack
 from typing import Final, NamedTuple
 
 from keepthread.recall.bm25 import first_used
-from keepthread.recall.corpus import CorpusStats, spans_within
+from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import MESSAGE, MOST_SEQ, VIEW, seq_of, span
 from keepthread.stores.codec import decode
 from keepthread.stores.records import role_bits, without
@@ -27,26 +28,26 @@ from keepthread.stores.sqlite.watermarks import IndexScope
 from keepthread.text_caches import register_object
 from keepthread.types import Found, MessageFilter, Part, Sitting, Unread
 
-_MOST: Final = 100_000
+_MOST: Final = 300_000
+"""Segments that a process keeps of recently searched scopes."""
 _MOST_PLACES: Final = 200_000
 _WORD: Final = 16
 """A word takes about as much memory as this number of places."""
+_RECENT: Final = 64
+"""Changes of a scope that are known one by one; after more of them its segments are read again."""
+_TENANT: Final = ""
+"""The owner of a scope that is a whole tenant."""
 
 
-class Words:
-    """A cache of the places of recently searched words in one scope."""
+class CachedScope:
+    """The statistics of a scope at one moment, and the places of words that were searched then."""
 
-    def __init__(self, indexed: list[tuple[int, int]], sittings: Sequence[Sitting]) -> None:
-        """Start empty, with the scope's indexed position and segments."""
-        self.indexed = indexed
+    def __init__(self, changes: tuple[int, int], stats: CorpusStats) -> None:
+        """Start without words; `changes` are the scope's number and its count of changes."""
+        self.changes = changes
+        self.stats = stats
         self.size = 0
-        self._sittings = sittings
         self._places: dict[tuple[str, int], array[int]] = {}
-
-    @cached_property
-    def stats(self) -> CorpusStats:
-        """Return the statistics of the corpus."""
-        return CorpusStats.of(self._sittings)
 
     def get(self, word: str, max_places: int) -> list[int] | None:
         """Return up to `max_places` places of a word, if they are cached."""
@@ -58,67 +59,75 @@ class Words:
         self._places[word, max_places] = array("q", places)
         self.size += len(places) + _WORD
 
-
-class CachedScope(NamedTuple):
-    """The cached data of a scope at one moment."""
-
-    sittings: list[Sitting]
-    words: Words
+    def clear(self) -> None:
+        """Discard the places of words."""
+        self._places.clear()
+        self.size = 0
 
 
 class SegmentCache:
-    """A cache of segments and words; only the reader thread uses it."""
+    """A cache of statistics and words of recently searched scopes; only the reader thread uses it.
+
+    A scope's count of changes says whether it is up to date. If a few sessions have changed, their
+    segments alone are read again.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
-        self._state: tuple[int, int] | None = None
-        self._known: dict[int, tuple[int, list[Sitting]]] = {}
-        self._words: dict[IndexScope, Words] = {}
-        self._size = 0
+        self._known: OrderedDict[IndexScope, CachedScope] = OrderedDict()
         register_object(self)
 
     def clear_texts(self) -> None:
-        """Discard the words that were searched for."""
-        self._words = {}
+        """Discard everything."""
+        self._known = OrderedDict()
 
-    def of(self, db: sqlite3.Connection, scope: IndexScope, view: str) -> CachedScope:
-        """Return the segments of a scope, by session and position; read only the new ones."""
-        state = db.execute(SQL["view"], (view,)).fetchone()
-        if state != self._state or self._size > _MOST:
-            self._state, self._known, self._words, self._size = state, {}, {}, 0
-        indexed = sorted(_read_sessions(db, scope, state[0]))
-        found: list[Sitting] = []
-        for sid, until in indexed:
-            known = self._known.get(sid)
-            if known is None or known[0] != until:
-                known = (until, _sittings(db, sid))
-                self._known[sid] = known
-                self._size += len(known[1])
-            found += known[1]
-        return CachedScope(found, self._words_of(scope, indexed, found))
+    def of(self, db: sqlite3.Connection, scope: IndexScope, owner: str) -> CachedScope:
+        """Return the statistics of a scope; `owner` is whose row counts its changes."""
+        row = db.execute(SQL["scope"], (scope.tenant, owner)).fetchone()
+        if row is None:
+            return CachedScope((0, 0), CorpusStats())
+        number, changes, recent = row
+        known = self._known.pop(scope, None)
+        if known is None or known.changes != (number, changes):
+            stats = _stats(db, scope, (number, changes), recent, known)
+            known = CachedScope((number, changes), stats)
+        self._known[scope] = known  # the latest again
+        self._shrink()
+        return known
 
-    def _words_of(
-        self, scope: IndexScope, indexed: list[tuple[int, int]], sittings: Sequence[Sitting]
-    ) -> Words:
-        if sum([words.size for words in self._words.values()]) > _MOST_PLACES:
-            self._words = {}
-        words = self._words.get(scope)
-        if words is None or words.indexed != indexed:
-            words = self._words[scope] = Words(indexed, sittings)
-        return words
+    def _shrink(self) -> None:
+        if sum([known.size for known in self._known.values()]) > _MOST_PLACES:
+            for known in self._known.values():
+                known.clear()
+        segments = sum([len(known.stats) for known in self._known.values()])
+        while segments > _MOST and len(self._known) > 1:
+            segments -= len(self._known.popitem(last=False)[1].stats)
+
+
+def _stats(
+    db: sqlite3.Connection,
+    scope: IndexScope,
+    now: tuple[int, int],
+    recent: bytes,
+    known: CachedScope | None,
+) -> CorpusStats:
+    """Return the statistics of a scope; of one that is known, read only the changed sessions."""
+    tenant, owner, sid = scope
+    if sid is not None:
+        return CorpusStats.of(_sittings(db, sid))
+    changed = now[1] - known.changes[1] if known and known.changes[0] == now[0] else -1
+    if known and 0 <= changed <= len(recent) // 8:
+        sids = set(unpack(f"<{len(recent) // 8}q", recent)[-changed:])
+        return known.stats.changed({sid: _sittings(db, sid) for sid in sids})
+    if owner is None:
+        rows = db.execute(SQL["segments_of_tenant"], (tenant,))
+    else:
+        rows = db.execute(SQL["segments_of_owner"], (tenant, owner))
+    return CorpusStats.of(list(map(Sitting._make, rows)))
 
 
 def _sittings(db: sqlite3.Connection, sid: int) -> list[Sitting]:
     return list(map(Sitting._make, db.execute(SQL["segments"], (sid,))))
-
-
-def _read_sessions(db: sqlite3.Connection, scope: IndexScope, view: int) -> sqlite3.Cursor:
-    tenant, owner, sid = scope
-    if sid is not None:
-        return db.execute(SQL["read_of_session"], (view, sid, tenant, owner))
-    if owner is None:
-        return db.execute(SQL["read_of_tenant"], (view, tenant))
-    return db.execute(SQL["read_of_owner"], (view, tenant, owner))
 
 
 _EVERYWHERE: Final = (0, (1 << 63) - 1)
@@ -127,9 +136,13 @@ _PLACES = SQL["places"]
 _PLACES_WITHIN = SQL["places_within"]
 _SPANS: Final = 200
 """The largest number of ranges of a log that are searched one by one."""
+_FEW_SCOPES: Final = 32
+"""The largest number of owners whose words are looked up one by one: more are read together."""
 _LESS: Final = {"²": "", "³": "²"}
-# FTS5 would split a word at these characters, and its rest would lack the scope's number.
-_NO_WORD: Final = re.compile("[\0-/:-`{-\x7f\ud800-\udfff]").search
+_END: Final = "·"
+"""The end of a word in the index, before the numbers of its tenant and its owner."""
+# FTS5 would split a word at these characters, and its rest would lack the scope's numbers.
+_NO_WORD: Final = re.compile(f"[\0-/:-`{{-\x7f{_END}\ud800-\udfff]").search
 
 
 def index(
@@ -147,24 +160,35 @@ def index(
     if not number:
         drop(db)
         number = watermarks.new_view(db, view, of_words=True)
-    own = _scope_to_fill(db, tenant, watermarks.read_on(db, tenant, number, sid, read, until))
-    db.executemany(SQL["insert_words"], _texts(own, parts))
+    owner = watermarks.read_on(db, tenant, number, sid, read, until)
+    end = _note_changed(db, tenant, owner, sid)
+    db.executemany(SQL["insert_words"], _texts(end, parts))
     db.executemany(SQL["insert_piece"], [(*p[:1], *p[2:4], _bytes(p.speaker)) for p in parts])
     db.executemany(SQL["put_segment"], [(sid, *sitting[1:]) for sitting in sittings])
     _write_out(db)
 
 
-def _scope_to_fill(db: sqlite3.Connection, tenant: str, owner: str) -> int:
-    row = db.execute(SQL["scope"], (tenant, owner)).fetchone()
-    number = row[0] if row else db.execute(SQL["insert_scope"], (tenant, owner)).lastrowid
-    assert number is not None
+def _note_changed(db: sqlite3.Connection, tenant: str, owner: str, sid: int) -> str:
+    """Count a change of a session's segments, and return the end of the session's words."""
+    whole, own = (_count_change(db, tenant, each, sid) for each in (_TENANT, owner))
+    return f"{_END}{whole}x{own}"
+
+
+def _count_change(db: sqlite3.Connection, tenant: str, owner: str, sid: int) -> int:
+    """Count a change of a session in one scope, and return the scope's number."""
+    if (row := db.execute(SQL["scope"], (tenant, owner)).fetchone()) is None:
+        db.execute(SQL["insert_scope"], (tenant, owner))
+        row = db.execute(SQL["scope"], (tenant, owner)).fetchone()
+    number, changes, recent = row
+    recent = (recent + pack("<q", sid))[-8 * _RECENT :]
+    db.execute(SQL["note_scope_changed"], (changes + 1, recent, number))
     return number
 
 
-def _texts(scope: int, parts: Iterable[Part]) -> list[tuple[int, str]]:
+def _texts(end: str, parts: Iterable[Part]) -> list[tuple[int, str]]:
     """Return the place and the FTS5 text of each part."""
     return [
-        (part.place, " ".join([f"{scope}x{word}" for word in words]))
+        (part.place, " ".join([f"{word}{end}" for word in words]))
         for part in parts
         if (words := _sound(part.words))
     ]
@@ -180,42 +204,68 @@ def _sound(words: Sequence[str]) -> Sequence[str]:
 # --- queries ---
 
 
+class _Terms(NamedTuple):
+    """The ends of a word's terms in a scope, as an FTS5 query has them, and the scope's data."""
+
+    ends: Sequence[str]
+    known: CachedScope
+
+
+def _terms(
+    db: sqlite3.Connection, cache: SegmentCache, scope: IndexScope, view: str
+) -> _Terms | None:
+    """Return how to look up words in a scope, or None if nothing is indexed there."""
+    tenant, owner, sid = scope
+    if sid is not None:
+        check_session(db, tenant, sid)
+        own = db.execute(SQL["session_to_read"], (sid, tenant)).fetchone()[0]
+        if owner not in (None, own):
+            return None
+        owner = own
+    whole = db.execute(SQL["scope"], (tenant, _TENANT)).fetchone()
+    if whole is None or not watermarks.number_of(db, view):
+        return None
+    if owner is None:
+        rows = db.execute(SQL["scopes"], (tenant, _FEW_SCOPES + 1)).fetchall()
+        if len(rows) > _FEW_SCOPES:
+            return _Terms([f'{_END}{whole[0]}x" *'], cache.of(db, scope, _TENANT))
+    else:
+        rows = db.execute(SQL["scope"], (tenant, owner)).fetchall()
+    ends = [f'{_END}{whole[0]}x{number}"' for number, *_ in rows]
+    return _Terms(ends, cache.of(db, scope, _TENANT if owner is None else owner))
+
+
 def places(
     db: sqlite3.Connection,
-    known: SegmentCache,
+    cache: SegmentCache,
     scope: IndexScope,
     view: str,
     words: Sequence[str],
     max_places: int,
 ) -> Found:
     """Return the places of words in a scope."""
-    between = _EVERYWHERE
-    if scope.sid is not None:
-        check_session(db, scope.tenant, scope.sid)
-        between = span(scope.sid)
-    if not watermarks.number_of(db, view):
+    terms = _terms(db, cache, scope, view)
+    if terms is None:
         return Found(dict.fromkeys(words, ()), ())
-    sittings, lately = known.of(db, scope, view)
-    scopes = _scopes(db, scope)
+    between = _EVERYWHERE if scope.sid is None else span(scope.sid)
+    known = terms.known
     found: dict[str, list[int]] = {}
     for word in words:
-        places = lately.get(word, max_places)
+        places = known.get(word, max_places)
         if places is None:
             less = found.get(_once_less(word))
-            first = first_used(less, lately.stats) if less else between[0]
+            first = first_used(less, known.stats) if less else between[0]
             # A text that has a word twice also has it once.
             nowhere = less is not None and not less
-            places = (
-                [] if nowhere else _places_of(db, scopes, word, (first, between[1]), max_places)
-            )
-            lately.keep(word, max_places, places)
+            places = [] if nowhere else _places_of(db, terms, word, (first, between[1]), max_places)
+            known.keep(word, max_places, places)
         found[word] = places
-    return Found(found, sittings)
+    return Found(found, known.stats)
 
 
 def places_within(
     db: sqlite3.Connection,
-    known: SegmentCache,
+    cache: SegmentCache,
     scope: IndexScope,
     view: str,
     words: Sequence[str],
@@ -223,27 +273,24 @@ def places_within(
     max_places: int,
 ) -> Found:
     """Return the newest places of words in messages of some times and roles."""
-    if scope.sid is not None:
-        check_session(db, scope.tenant, scope.sid)
-    if not watermarks.number_of(db, view):
+    terms = _terms(db, cache, scope, view)
+    if terms is None:
         return Found(dict.fromkeys(words, ()), ())
-    sittings = known.of(db, scope, view).sittings
-    spans = spans_within(sittings, only.since, only.until)
+    spans = terms.known.stats.spans_within(only.since, only.until)
     if len(spans) > _SPANS:  # then places between two ranges are skipped one by one
         spans = [(spans[0][0], spans[-1][1])]
-    scopes = _scopes(db, scope)
     condition = (only.since, only.until, role_bits(only))
     found: dict[str, list[int]] = {}
     for word in words:
         less = found.get(_once_less(word))
         nowhere = less is not None and not less and word[-1:] in _LESS
-        found[word] = [] if nowhere else _places_in(db, scopes, word, spans, condition, max_places)
-    return Found(found, sittings)
+        found[word] = [] if nowhere else _places_in(db, terms, word, spans, condition, max_places)
+    return Found(found, terms.known.stats)
 
 
 def _places_in(
     db: sqlite3.Connection,
-    scopes: Sequence[int],
+    terms: _Terms,
     word: str,
     spans: Sequence[tuple[int, int]],
     condition: tuple[float, float, int],
@@ -255,8 +302,8 @@ def _places_in(
     for between in reversed(spans):  # newest first, until there are enough
         if len(found) >= max_places:
             break
-        for scope in scopes:
-            asked = (f'"{scope}x{word}"', *between, *condition, max_places)
+        for end in terms.ends:
+            asked = (f'"{word}{end}', *between, *condition, max_places)
             found += loads(db.execute(_PLACES_WITHIN, asked).fetchone()[0])
     found.sort()
     return found[max(0, len(found) - max_places) :]
@@ -267,21 +314,9 @@ def _once_less(word: str) -> str:
     return word[:-1] + _LESS.get(word[-1:], word[-1:])
 
 
-def _scopes(db: sqlite3.Connection, scope: IndexScope) -> list[int]:
-    tenant, owner, sid = scope
-    if sid is not None:
-        own = db.execute(SQL["session_to_read"], (sid, tenant)).fetchone()[0]
-        owner = own if owner in (None, own) else ""
-    if owner is None:
-        rows = db.execute(SQL["scopes"], (tenant,))
-    else:
-        rows = db.execute(SQL["scope"], (tenant, owner))
-    return [number for (number,) in rows]
-
-
 def _places_of(
     db: sqlite3.Connection,
-    scopes: Sequence[int],
+    terms: _Terms,
     word: str,
     between: tuple[int, int],
     max_places: int,
@@ -289,8 +324,8 @@ def _places_of(
     if not word or _NO_WORD(word):
         return []
     found: list[int] = []
-    for scope in scopes:  # one row for all: a row for each place would take far longer
-        row = db.execute(_PLACES, (f'"{scope}x{word}"', *between, max_places)).fetchone()
+    for end in terms.ends:  # one row for all: a row for each place would take far longer
+        row = db.execute(_PLACES, (f'"{word}{end}', *between, max_places)).fetchone()
         found += loads(row[0])
     found.sort()
     return found[max(0, len(found) - max_places) :]
@@ -313,9 +348,8 @@ def parts(db: sqlite3.Connection, tenant: str, view: str, places: Iterable[int])
 def forget(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> None:
     """Remove the parts of some positions of a session, or all, before the messages are removed."""
     pieces = _pieces(db, sid, seqs)
-    if not pieces:
+    if not pieces and seqs is not None:
         return
-    db.execute(SQL["note_forgotten"], (VIEW,))
     if not _take_out(db, sid, pieces):
         drop(db)
     elif seqs is None:
@@ -332,6 +366,7 @@ def drop(db: sqlite3.Connection) -> None:
         db.execute(SQL["drop_segments"])
         db.execute(SQL["drop_scopes"])
         db.execute(SQL["drop_watermarks"], (view.number,))
+        db.execute(SQL["drop_unread"], (view.number,))
         db.execute(SQL["delete_view"], (view.number,))
 
 
@@ -343,9 +378,10 @@ def _pieces(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> lis
 
 def _take_out(db: sqlite3.Connection, sid: int, pieces: Sequence[tuple[int, int]]) -> bool:
     """Remove parts from the index; return False if dropping the index is cheaper or necessary."""
-    scope = db.execute(SQL["scope_of_session"], (sid,)).fetchone()
-    if scope is None or not watermarks.number_of(db, VIEW) or _are_most(db, len(pieces)):
+    if not watermarks.number_of(db, VIEW) or _are_most(db, len(pieces)):
         return False
+    tenant, owner = db.execute(SQL["owner_of_session"], (sid,)).fetchone()
+    end = _note_changed(db, tenant, owner, sid)
     from keepthread.recall.chunks import parts_of  # noqa: PLC0415 - not with every file: it is slow
 
     try:
@@ -354,7 +390,7 @@ def _take_out(db: sqlite3.Connection, sid: int, pieces: Sequence[tuple[int, int]
             parts = parts_of(sid, decode(sid, row)) if row else []
             if [part.place for part in parts] != list(group):
                 return False
-            db.executemany(SQL["delete_words"], _texts(scope[0], parts))
+            db.executemany(SQL["delete_words"], _texts(end, parts))
         db.executemany(SQL["delete_piece"], [(place,) for place, _ in pieces])
         _write_out(db)
     except sqlite3.DatabaseError as error:

@@ -33,6 +33,7 @@ _HEAD = SQL["head"]
 _INSERT = SQL["insert_message"]
 _NEWEST = SQL["newest"]
 _BETWEEN = SQL["messages_between"]
+_NOTE_UNREAD = SQL["note_unread"]
 
 
 def head_of(db: sqlite3.Connection, tenant: str, sid: int) -> Head:
@@ -116,6 +117,7 @@ def append(
         added = [message.id for message in answers if message.seq > start.seq]
         name_sessions(db, sid, names_in_messages(drafts))
         changes.note(db, tenant, ADDED, owner, sid, id, added)
+        db.execute(_NOTE_UNREAD, (sid,))
     return answers, grown
 
 
@@ -155,6 +157,7 @@ def load(db: sqlite3.Connection, tenant: str, sid: int, drafts: Sequence[Prepare
     if new:
         name_sessions(db, sid, names_in_messages(drafts))
         changes.note(db, tenant, ADDED, owner, sid, id, new)
+        db.execute(_NOTE_UNREAD, (sid,))
     return head.seq
 
 

@@ -135,12 +135,16 @@ CREATE TABLE trimmed (
 -- The indexes of the search. All of it is derived from the log and can be derived again, so nothing here
 -- is guarded.
 
--- Whose words they are: every word in the index has the number of its scope before it, so that a
--- query reads the words of one owner alone. A number is never given twice.
+-- Whose words they are: every word in the index has the numbers of its tenant and its owner after it, so
+-- that a query reads the words of one of them alone. The row without an owner is the tenant's. A number
+-- is never given twice. `changes` counts the changes of a scope's segments, and `recent` has the sessions
+-- of the last ones, eight bytes each, so that a process reads again only what has changed.
 CREATE TABLE scopes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    tenant TEXT    NOT NULL,
-    owner  TEXT    NOT NULL,
+    number  INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant  TEXT    NOT NULL,
+    owner   TEXT    NOT NULL,
+    changes INTEGER NOT NULL,
+    recent  BLOB    NOT NULL,
     UNIQUE (tenant, owner)
 );
 
@@ -169,10 +173,9 @@ CREATE TABLE segments (
 
 -- The views of the log, and how far each has read. At most one is of words.
 CREATE TABLE views (
-    number    INTEGER PRIMARY KEY AUTOINCREMENT,
-    name      TEXT    NOT NULL UNIQUE,
-    of_words  INTEGER NOT NULL,
-    forgotten INTEGER NOT NULL  -- how often something was taken out of it
+    number   INTEGER PRIMARY KEY AUTOINCREMENT,
+    name     TEXT    NOT NULL UNIQUE,
+    of_words INTEGER NOT NULL
 );
 
 CREATE TABLE watermarks (
@@ -180,6 +183,16 @@ CREATE TABLE watermarks (
     view INTEGER NOT NULL,
     upto INTEGER NOT NULL,
     PRIMARY KEY (sid, view)
+) WITHOUT ROWID;
+
+-- The sessions that a view has not read to the end; written with every message, so that a question need
+-- not compare all sessions of its owner.
+CREATE TABLE unread (
+    view   INTEGER NOT NULL,
+    tenant TEXT    NOT NULL,
+    owner  TEXT    NOT NULL,
+    sid    INTEGER NOT NULL,
+    PRIMARY KEY (view, tenant, owner, sid)
 ) WITHOUT ROWID;
 
 CREATE TABLE vectors (

@@ -14,6 +14,7 @@ from keepthread.stores.sqlite import index, records, sessions, watermarks
 from keepthread.stores.sqlite import vectors as embeddings
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.index import SegmentCache
+from keepthread.stores.sqlite.log import find
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.sqlite.watermarks import IndexScope
 from keepthread.stores.validation import check_count, check_id
@@ -80,23 +81,29 @@ class SQLiteFinder:
         check_count(max_places, "max_places")
         scope = self._scope(owner, session)
         known = self._sittings
-        work = self._at_one_moment(
-            lambda db: (
-                index.places(db, known, scope, view, words, max_places)
-                if only is None
-                else index.places_within(db, known, scope, view, words, only, max_places)
-            )
-        )
-        return await self._or_anew(work)
+
+        def find_places(db: sqlite3.Connection) -> Found:
+            if only is None:
+                found = index.places(db, known, scope, view, words, max_places)
+            else:
+                found = index.places_within(db, known, scope, view, words, only, max_places)
+            return found._replace(unread=watermarks.unread(db, scope, view))
+
+        return await self._or_anew(self._at_one_moment(find_places))
 
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
         check_id(view, "view")
         return await self._engine.read(lambda db: index.parts(db, self._tenant, view, places))
 
     async def fetch(
-        self, places: Sequence[int], *, kinds: Sequence[str] = ()
+        self,
+        places: Sequence[int],
+        *,
+        kinds: Sequence[str] = (),
+        copies_in: SessionKey | None = None,
     ) -> tuple[list[Placed], list[Record]]:
-        return await self._at_one_moment(lambda db: _fetch(db, self._tenant, places, kinds))
+        own = None if copies_in is None else sid_of(copies_in)
+        return await self._at_one_moment(lambda db: _fetch(db, self._tenant, places, kinds, own))
 
     async def put_vectors(
         self, view: str, read: Unread, until: int, vectors: Mapping[int, Embedding]
@@ -174,7 +181,11 @@ def _drop_view(db: sqlite3.Connection, tenant: str, view: str) -> None:
 
 
 def _fetch(
-    db: sqlite3.Connection, tenant: str, places: Sequence[int], kinds: Sequence[str]
+    db: sqlite3.Connection,
+    tenant: str,
+    places: Sequence[int],
+    kinds: Sequence[str],
+    own: int | None,
 ) -> tuple[list[Placed], list[Record]]:
     messages = sorted({place >> MESSAGE for place in places})
     sids = dict.fromkeys(message >> SEQ_BITS for message in messages)
@@ -186,4 +197,14 @@ def _fetch(
         found = decode(sid, tuple(row))
         if found.state == "live":
             placed.append(Placed(SessionKey(str(sid)), *named[sid], found))
+    if own is not None:
+        ids = [each.message.id for each in placed if each.session != str(own)]
+        placed += _copies(db, tenant, own, ids) if ids else []
     return placed, records.scan_sessions(db, tenant, list(named), kinds)
+
+
+def _copies(db: sqlite3.Connection, tenant: str, sid: int, ids: Sequence[str]) -> list[Placed]:
+    """Return the messages of a session with some ids."""
+    key = SessionKey(str(sid))
+    names = sessions.id_and_owner_if_read(db, tenant, sid) or ("", "")
+    return [Placed(key, *names, message) for message in find(db, tenant, sid, ids, ())]

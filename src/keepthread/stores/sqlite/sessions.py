@@ -66,6 +66,8 @@ def update(db: sqlite3.Connection, tenant: str, update: Update) -> SessionInfo:
     if known.ready and not changed.ready:
         _forget_views(db, known)
     db.execute(SQL["update_session"], (changed.ready, details, sid))
+    if changed.ready and not known.ready:
+        db.execute(SQL["note_unread"], (sid,))
     _seal(db, sid)
     if known.ready:
         touch(db, sid, update.now)
@@ -184,6 +186,7 @@ def delete(db: sqlite3.Connection, tenant: str, sid: int, required: Condition) -
     db.execute(SQL["delete_naming"], (sid,))
     db.execute(SQL["delete_session"], (sid, tenant))
     db.execute(SQL["delete_scope"], (tenant, session.owner) * 2)
+    db.execute(SQL["delete_scope_of_tenant"], (tenant, tenant))
 
 
 def tenants(db: sqlite3.Connection, after: str, limit: int) -> list[str]:
@@ -232,6 +235,8 @@ def _forget_views(
     """Remove some positions of a session, or all, from every index, while the text exists."""
     sid = int(session.key)
     if not watermarks.is_read(db, sid):
+        if seqs is None:
+            watermarks.forget_session(db, sid)
         return
     places = None if seqs is None else [seq for seq in seqs if seq <= MOST_SEQ]
     if session.state == "damaged":  # its owner is unknown

@@ -274,54 +274,81 @@ SELECT rowid, sid, seq FROM messages NOT INDEXED
 -- name: every_record
 SELECT * FROM records NOT INDEXED
 
+-- name: never_read_of_tenant
+SELECT s.sid, 0, s.epoch FROM sessions s
+WHERE s.tenant = ? AND s.ready AND s.kind <> 2 AND EXISTS (SELECT 1 FROM messages WHERE sid = s.sid)
+ORDER BY s.active_at DESC, s.sid DESC
+
+-- name: never_read_of_owner
+SELECT s.sid, 0, s.epoch FROM sessions s
+WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
+    AND EXISTS (SELECT 1 FROM messages WHERE sid = s.sid)
+ORDER BY s.active_at DESC, s.sid DESC
+
 -- name: unread_of_tenant
 SELECT s.sid, coalesce(k.upto, 0), s.epoch
-FROM sessions s LEFT JOIN watermarks k ON k.sid = s.sid AND k.view = ?
-WHERE s.tenant = ? AND s.ready AND s.kind <> 2
-    AND (SELECT max(seq) FROM messages WHERE sid = s.sid) > coalesce(k.upto, 0)
+FROM unread u
+CROSS JOIN sessions s ON s.sid = u.sid AND s.tenant = u.tenant AND s.owner = u.owner
+LEFT JOIN watermarks k ON k.sid = u.sid AND k.view = u.view
+WHERE u.view = ? AND u.tenant = ? AND s.ready AND s.kind <> 2
 ORDER BY s.active_at DESC, s.sid DESC
 
 -- name: unread_of_owner
 SELECT s.sid, coalesce(k.upto, 0), s.epoch
-FROM sessions s LEFT JOIN watermarks k ON k.sid = s.sid AND k.view = ?
-WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
-    AND (SELECT max(seq) FROM messages WHERE sid = s.sid) > coalesce(k.upto, 0)
+FROM unread u
+CROSS JOIN sessions s ON s.sid = u.sid AND s.tenant = u.tenant AND s.owner = u.owner
+LEFT JOIN watermarks k ON k.sid = u.sid AND k.view = u.view
+WHERE u.view = ? AND u.tenant = ? AND u.owner = ? AND s.ready AND s.kind <> 2
 ORDER BY s.active_at DESC, s.sid DESC
+
+-- name: note_unread
+INSERT OR IGNORE INTO unread (view, tenant, owner, sid)
+SELECT v.number, s.tenant, s.owner, s.sid FROM sessions s CROSS JOIN views v
+WHERE s.sid = ? AND s.ready AND s.kind <> 2 AND EXISTS (SELECT 1 FROM messages WHERE sid = s.sid)
+
+-- name: note_all_unread
+INSERT OR IGNORE INTO unread (view, tenant, owner, sid)
+SELECT ?, s.tenant, s.owner, s.sid FROM sessions s
+WHERE s.ready AND s.kind <> 2 AND EXISTS (SELECT 1 FROM messages WHERE sid = s.sid)
+
+-- name: note_tenant_unread
+INSERT OR IGNORE INTO unread (view, tenant, owner, sid)
+SELECT ?, s.tenant, s.owner, s.sid FROM sessions s
+WHERE s.tenant = ? AND s.ready AND s.kind <> 2 AND EXISTS (SELECT 1 FROM messages WHERE sid = s.sid)
+
+-- name: note_read
+DELETE FROM unread WHERE view = ? AND tenant = ? AND owner = ? AND sid = ?
+
+-- name: delete_unread
+DELETE FROM unread
+WHERE (view, tenant, owner, sid) IN (
+    SELECT v.number, s.tenant, s.owner, s.sid FROM sessions s CROSS JOIN views v WHERE s.sid = ?)
+
+-- name: drop_unread
+DELETE FROM unread WHERE view = ?
 
 -- name: unread_of_session
 SELECT s.sid, coalesce(k.upto, 0), s.epoch
 FROM sessions s LEFT JOIN watermarks k ON k.sid = s.sid AND k.view = ?
 WHERE s.sid = ? AND s.tenant = ? AND s.owner = coalesce(?, s.owner) AND s.ready AND s.kind <> 2
 
--- name: read_of_tenant
-SELECT s.sid, k.upto FROM sessions s CROSS JOIN watermarks k ON k.sid = s.sid AND k.view = ?
-WHERE s.tenant = ? AND s.ready AND s.kind <> 2
-
--- name: read_of_owner
-SELECT s.sid, k.upto FROM sessions s CROSS JOIN watermarks k ON k.sid = s.sid AND k.view = ?
-WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
-
--- name: read_of_session
-SELECT s.sid, k.upto FROM sessions s CROSS JOIN watermarks k ON k.sid = s.sid AND k.view = ?
-WHERE s.sid = ? AND s.tenant = ? AND s.owner = coalesce(?, s.owner) AND s.ready AND s.kind <> 2
-
 -- name: session_to_read
 SELECT owner, epoch, ready AND kind <> 2 FROM sessions WHERE sid = ? AND tenant = ?
 
 -- name: view
-SELECT number, of_words, forgotten FROM views WHERE name = ?
+SELECT number, of_words FROM views WHERE name = ?
 
 -- name: every_view
 SELECT number, name, of_words FROM views
 
 -- name: insert_view
-INSERT INTO views (name, of_words, forgotten) VALUES (?, ?, 0)
-
--- name: note_forgotten
-UPDATE views SET forgotten = forgotten + 1 WHERE name = ?
+INSERT INTO views (name, of_words) VALUES (?, ?)
 
 -- name: delete_view
 DELETE FROM views WHERE number = ?
+
+-- name: delete_unused_view
+DELETE FROM views WHERE number = ? AND NOT EXISTS (SELECT 1 FROM watermarks WHERE view = ?)
 
 -- name: watermark
 SELECT upto FROM watermarks WHERE sid = ? AND view = ?
@@ -342,16 +369,19 @@ DELETE FROM watermarks WHERE view = ? AND sid IN (SELECT sid FROM sessions WHERE
 DELETE FROM watermarks WHERE view = ?
 
 -- name: scope
-SELECT number FROM scopes WHERE tenant = ? AND owner = ?
+SELECT number, changes, recent FROM scopes WHERE tenant = ? AND owner = ?
 
 -- name: scopes
-SELECT number FROM scopes WHERE tenant = ?
+SELECT number FROM scopes WHERE tenant = ? AND owner <> '' LIMIT ?
 
 -- name: insert_scope
-INSERT INTO scopes (tenant, owner) VALUES (?, ?)
+INSERT INTO scopes (tenant, owner, changes, recent) VALUES (?, ?, 0, x'')
 
--- name: scope_of_session
-SELECT c.number FROM sessions s JOIN scopes c ON c.tenant = s.tenant AND c.owner = s.owner WHERE s.sid = ?
+-- name: note_scope_changed
+UPDATE scopes SET changes = ?, recent = ? WHERE number = ?
+
+-- name: owner_of_session
+SELECT tenant, owner FROM sessions WHERE sid = ?
 
 -- name: drop_scopes
 DELETE FROM scopes
@@ -360,6 +390,10 @@ DELETE FROM scopes
 DELETE FROM scopes
 WHERE tenant = ? AND owner = ?
     AND NOT EXISTS (SELECT 1 FROM sessions WHERE tenant = ? AND owner = ? AND ready AND kind <> 2)
+
+-- name: delete_scope_of_tenant
+DELETE FROM scopes
+WHERE tenant = ? AND owner = '' AND NOT EXISTS (SELECT 1 FROM scopes WHERE tenant = ? AND owner <> '')
 
 -- name: delete_scopes_of_tenant
 DELETE FROM scopes WHERE tenant = ?
@@ -421,6 +455,16 @@ DELETE FROM pieces
 -- name: segments
 SELECT CAST(sid AS TEXT), first, started_at, ended_at, parts, length, answers FROM segments
 WHERE sid = ? ORDER BY first
+
+-- name: segments_of_owner
+SELECT CAST(g.sid AS TEXT), g.first, g.started_at, g.ended_at, g.parts, g.length, g.answers
+FROM sessions s CROSS JOIN segments g ON g.sid = s.sid
+WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
+
+-- name: segments_of_tenant
+SELECT CAST(g.sid AS TEXT), g.first, g.started_at, g.ended_at, g.parts, g.length, g.answers
+FROM sessions s CROSS JOIN segments g ON g.sid = s.sid
+WHERE s.tenant = ? AND s.ready AND s.kind <> 2
 
 -- name: last_segment
 SELECT CAST(sid AS TEXT), first, started_at, ended_at, parts, length, answers FROM segments

@@ -38,16 +38,18 @@ def unread(db: sqlite3.Connection, scope: IndexScope, view: str) -> list[Unread]
     if sid is not None:
         check_session(db, tenant, sid)
         rows = db.execute(SQL["unread_of_session"], (number, sid, tenant, owner)).fetchall()
-    elif owner is None:
-        rows = db.execute(SQL["unread_of_tenant"], (number, tenant)).fetchall()
     else:
-        rows = db.execute(SQL["unread_of_owner"], (number, tenant, owner)).fetchall()
+        whose = (tenant,) if owner is None else (tenant, owner)
+        end = "of_tenant" if owner is None else "of_owner"
+        if number == _NO_VIEW:
+            rows = db.execute(SQL[f"never_read_{end}"], whose).fetchall()
+        else:
+            rows = db.execute(SQL[f"unread_{end}"], (number, *whose)).fetchall()
     found = [_unread(db, *row) for row in rows if row[0] <= _MOST_SESSION]
     return [each for each in found if each.last > each.until]
 
 
 def _unread(db: sqlite3.Connection, sid: int, until: int, epoch: int) -> Unread:
-    # The statement trusts the last row's position, which may be wrong if the row is damaged.
     last = min(known_head_of(db, sid).seq, MOST_SEQ)
     sitting = last_sitting(db, sid, MOST_SEQ) if until else None
     return Unread(SessionKey(str(sid)), until, last, epoch, sitting)
@@ -71,9 +73,10 @@ def views_of_words(db: sqlite3.Connection) -> list[IndexView]:
 
 
 def new_view(db: sqlite3.Connection, view: str, *, of_words: bool) -> int:
-    """Return the number of an index, creating it if necessary."""
+    """Create an index, and return its number; it has read nothing yet."""
     number = db.execute(SQL["insert_view"], (view, of_words)).lastrowid
     assert number is not None
+    db.execute(SQL["note_all_unread"], (number,))
     return number
 
 
@@ -90,6 +93,8 @@ def read_on(
     last = min(known_head_of(db, sid).seq, MOST_SEQ)
     check_reading(read, until, epoch=epoch, mark=mark[0] if mark else 0, last=last)
     db.execute(SQL["put_watermark"], (sid, view, until))
+    if until == last:
+        db.execute(SQL["note_read"], (view, tenant, owner, sid))
     return owner
 
 
@@ -99,5 +104,6 @@ def is_read(db: sqlite3.Connection, sid: int) -> bool:
 
 
 def forget_session(db: sqlite3.Connection, sid: int) -> None:
-    """Delete a session's indexed positions."""
+    """Delete a session's indexed positions: every index has all of it to read, or it is gone."""
     db.execute(SQL["delete_watermarks"], (sid,))
+    db.execute(SQL["delete_unread"], (sid,))

@@ -39,6 +39,21 @@ BEGIN
     LOOP
         PERFORM keepthread.note_change(_tenant, _kind, one.owner, _sid, one.id, _ids);
     END LOOP;
+    IF _kind = 3 THEN
+        PERFORM keepthread.note_unread(_tenant, _sid);
+    END IF;
+END
+$$;
+
+-- Note that a session has messages which no view has read; its caller has locked it.
+CREATE FUNCTION keepthread.note_unread(_tenant integer, _sid bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO keepthread.unread (whose, sid, tenant, view)
+    SELECT keepthread.whose(s.owner), _sid, _tenant, 0 FROM keepthread.sessions s
+    WHERE s.tenant = _tenant AND s.sid = _sid AND s.ready AND s.kind <> 2
+      AND EXISTS (SELECT FROM keepthread.messages m WHERE m.tenant = _tenant AND m.sid = _sid)
+    ON CONFLICT DO NOTHING;
 END
 $$;
 

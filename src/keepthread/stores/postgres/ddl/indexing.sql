@@ -28,6 +28,48 @@ BEGIN
 END
 $$;
 
+-- Sessions that a view may not have read to the end, latest activity first: those that are noted as unread,
+-- or all if the view's number is not known for the owner.
+CREATE FUNCTION keepthread.maybe_unread(_tenant integer, _view integer, _owner bytea, _sid bigint)
+RETURNS TABLE (sid bigint, epoch bigint, owner bytea, active_at double precision)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    theirs CONSTANT bigint := keepthread.whose(_owner);
+    views  integer[];
+BEGIN
+    IF _sid IS NULL AND _owner IS NULL THEN
+        -- Sessions of an owner that no view of words has read are all noted.
+        views := CASE WHEN EXISTS (
+            SELECT FROM keepthread.corpora c WHERE c.tenant = _tenant AND c.view = _view
+        ) AND NOT EXISTS (
+            SELECT FROM keepthread.corpora c WHERE c.tenant = _tenant AND c.view > _view AND c.view <> 0
+        ) AND NOT EXISTS (
+            SELECT FROM keepthread.corpora c WHERE c.tenant = _tenant AND c.view < _view AND c.view <> 0
+        ) THEN ARRAY[0] END;
+    ELSIF _sid IS NULL THEN
+        views := (
+            SELECT CASE WHEN c.view = _view THEN ARRAY[0] WHEN _view = ANY (c.vectors) THEN ARRAY[0, _view] END
+            FROM keepthread.corpora c WHERE c.tenant = _tenant AND c.whose = theirs);
+    END IF;
+    IF views IS NULL THEN
+        RETURN QUERY SELECT * FROM keepthread.readable(_tenant, _owner, _sid);
+    ELSIF _owner IS NULL THEN
+        RETURN QUERY
+            SELECT s.* FROM (
+                SELECT u.sid FROM keepthread.unread u WHERE u.tenant = _tenant AND u.view = ANY (views)
+            ) u, LATERAL keepthread.readable(_tenant, _owner, u.sid) s
+            ORDER BY s.active_at DESC, s.sid DESC;
+    ELSE
+        RETURN QUERY
+            SELECT s.* FROM (
+                SELECT DISTINCT u.sid FROM keepthread.unread u
+                WHERE u.tenant = _tenant AND u.whose = theirs AND u.view = ANY (views)
+            ) u, LATERAL keepthread.readable(_tenant, _owner, u.sid) s
+            ORDER BY s.active_at DESC, s.sid DESC;
+    END IF;
+END
+$$;
+
 -- Sessions that a view has not read to the end, latest activity first, and each one's last segment. The
 -- position in the last row is good enough to pass a session over, but not to name its end.
 CREATE FUNCTION keepthread.unread(
@@ -46,7 +88,7 @@ BEGIN
                t.length, t.answers
         FROM (
             SELECT s.sid, s.epoch, s.owner, coalesce(r.upto, 0) AS upto
-            FROM keepthread.readable(_tenant, _owner, _sid) s
+            FROM keepthread.maybe_unread(_tenant, number, _owner, _sid) s
             LEFT JOIN LATERAL (
                 SELECT r.upto FROM keepthread.readings r
                 WHERE r.tenant = _tenant AND r.sid = s.sid AND r.view = number
@@ -151,6 +193,161 @@ BEGIN
 END
 $$;
 
+-- Note that a view has read a session up to a position. The caller has locked the session, so nobody appends
+-- to it; the owner's row is locked here, so one reader of an owner after another decides which sessions are
+-- unread. Nothing else may be locked after it.
+CREATE FUNCTION keepthread.note_indexed(
+    _tenant integer, _view integer, _of_words boolean, _whose bigint, _sid bigint, _upto bigint
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    known record;
+BEGIN
+    INSERT INTO keepthread.corpora AS c (whose, changes, tenant, view, recent, vectors)
+    VALUES (_whose, date_part('epoch', clock_timestamp()) * 1000000, _tenant, 0, ARRAY[_sid], '{}')
+    ON CONFLICT (tenant, whose) DO UPDATE
+    SET changes = c.changes + _of_words::integer,
+        recent = CASE WHEN _of_words THEN (c.recent || _sid)[greatest(1, cardinality(c.recent) - 30):]
+                 ELSE c.recent END
+    RETURNING c.view, c.vectors INTO known;
+    IF _of_words AND known.view <> _view THEN
+        IF known.view <> 0 THEN  -- another tokenization: what that has read is unread
+            PERFORM keepthread.note_all_unread(_tenant, _view, _whose, _sid, 0);
+        END IF;
+        UPDATE keepthread.corpora c SET view = _view WHERE c.tenant = _tenant AND c.whose = _whose;
+    ELSIF NOT _of_words AND _view <> ALL (known.vectors) THEN
+        PERFORM keepthread.note_all_unread(_tenant, _view, _whose, _sid, _view);
+        UPDATE keepthread.corpora c SET vectors = c.vectors || _view
+        WHERE c.tenant = _tenant AND c.whose = _whose;
+    END IF;
+    IF _upto < least((SELECT h.seq FROM keepthread.head(_tenant, _sid) h), 4194303) THEN
+        RETURN;
+    END IF;
+    DELETE FROM keepthread.unread u
+    WHERE u.tenant = _tenant AND u.whose = _whose AND u.sid = _sid
+      AND u.view = CASE WHEN _of_words THEN 0 ELSE _view END;
+    IF _of_words AND known.vectors <> '{}' THEN
+        INSERT INTO keepthread.unread (whose, sid, tenant, view)
+        SELECT _whose, _sid, _tenant, v.view FROM unnest(known.vectors) AS v (view)
+        WHERE _upto > coalesce((
+            SELECT r.upto FROM keepthread.readings r
+            WHERE r.tenant = _tenant AND r.sid = _sid AND r.view = v.view), 0)
+        ON CONFLICT DO NOTHING;
+    END IF;
+END
+$$;
+
+-- Note the sessions of the owner of a session that a view has not read to the end.
+CREATE FUNCTION keepthread.note_all_unread(
+    _tenant integer, _view integer, _whose bigint, _sid bigint, _as integer
+) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO keepthread.unread (whose, sid, tenant, view)
+    SELECT _whose, s.sid, _tenant, _as
+    FROM keepthread.sessions o,
+    LATERAL keepthread.readable(_tenant, o.owner, NULL) s,
+    LATERAL (
+        SELECT m.seq FROM keepthread.messages m
+        WHERE m.tenant = _tenant AND m.sid = s.sid
+        ORDER BY m.seq DESC LIMIT 1
+    ) e
+    WHERE o.tenant = _tenant AND o.sid = _sid
+      AND e.seq > coalesce((
+          SELECT r.upto FROM keepthread.readings r
+          WHERE r.tenant = _tenant AND r.sid = s.sid AND r.view = _view), 0)
+    ON CONFLICT DO NOTHING;
+END
+$$;
+
+-- Note that the segments of a session have changed.
+CREATE FUNCTION keepthread.note_changed(_tenant integer, _whose bigint, _sid bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE keepthread.corpora c
+    SET changes = c.changes + 1, recent = (c.recent || _sid)[greatest(1, cardinality(c.recent) - 30):]
+    WHERE c.tenant = _tenant AND c.whose = _whose;
+END
+$$;
+
+-- The era of a position, and two letters for it.
+CREATE FUNCTION keepthread.era_of(_tenant integer, _view integer, _whose bigint, _sid bigint, _at bigint)
+RETURNS integer
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce((
+        SELECT e.number FROM keepthread.eras e
+        WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND (e.sid, e.at) <= (_sid, _at)
+        ORDER BY e.sid DESC, e.at DESC LIMIT 1), 0)
+$$;
+
+CREATE FUNCTION keepthread.era_letters(_number integer) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT substr(encode(int8send(_number::bigint << 52), 'base64'), 1, 2)
+$$;
+
+-- The eras of a session's positions between two.
+CREATE FUNCTION keepthread.eras_between(
+    _tenant integer, _view integer, _whose bigint, _sid bigint, _low bigint, _high bigint
+) RETURNS integer[]
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN keepthread.era_of(_tenant, _view, _whose, _sid, _low) || ARRAY(
+        SELECT e.number FROM keepthread.eras e
+        WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid = _sid
+          AND e.at > _low AND e.at < _high
+        ORDER BY e.at);
+END
+$$;
+
+-- Count new chunks before a position of a session. If their range has come to have many, what later sessions
+-- will have is of a new era, and so is what follows in this session if it has a good share of them. What
+-- other sessions have keeps its era.
+CREATE FUNCTION keepthread.count_parts(
+    _tenant integer, _view integer, _whose bigint, _sid bigint, _high bigint, _parts bigint
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    many  CONSTANT bigint := 8192;
+    long  CONSTANT bigint := 2048;  -- messages of one session
+    one   record;
+    next  integer;
+    above integer;
+BEGIN
+    SELECT e.sid, e.at, e.parts, e.parts < 0 AS is_full INTO one FROM keepthread.eras e
+    WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND (e.sid, e.at) < (_sid, _high)
+    ORDER BY e.sid DESC, e.at DESC LIMIT 1;
+    IF NOT FOUND THEN
+        INSERT INTO keepthread.eras (whose, sid, at, parts, tenant, view, number)
+        VALUES (_whose, 0, 0, _parts, _tenant, _view, 0);
+        RETURN;
+    END IF;
+    IF NOT one.is_full THEN
+        UPDATE keepthread.eras e SET parts = e.parts + _parts
+        WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid = one.sid AND e.at = one.at;
+        IF one.parts + _parts < many THEN
+            RETURN;
+        END IF;
+    END IF;
+    above := keepthread.era_of(_tenant, _view, _whose, _sid + 1, 0);
+    next := (
+        SELECT max(e.number) + 1 FROM keepthread.eras e
+        WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose);
+    IF (_high >> 19) - (CASE WHEN one.sid = _sid THEN one.at >> 19 ELSE 0 END) > long THEN
+        INSERT INTO keepthread.eras (whose, sid, at, parts, tenant, view, number)
+        SELECT _whose, o.sid, o.at, o.parts, _tenant, _view, o.number
+        FROM (VALUES (_sid, _high, 0, next), (_sid + 1, 0::bigint, -1, above)) AS o (sid, at, parts, number)
+        ON CONFLICT DO NOTHING;
+    END IF;
+    IF NOT EXISTS (
+        SELECT FROM keepthread.eras e
+        WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid > _sid + 1
+    ) THEN
+        INSERT INTO keepthread.eras (whose, sid, at, parts, tenant, view, number)
+        VALUES (_whose, keepthread.next_of('keepthread.places'), 0, 0, _tenant, _view, next + 1);
+    END IF;
+END
+$$;
+
 CREATE FUNCTION keepthread.index_words(
     _tenant integer, _view bytea, _sid bigint, _epoch bigint, _after bigint, _upto bigint,
     _ats bigint[], _tokens bigint[], _flags bigint[], _speakers bytea[], _words text[],
@@ -160,17 +357,28 @@ CREATE FUNCTION keepthread.index_words(
 LANGUAGE plpgsql AS $$
 DECLARE
     number CONSTANT integer := keepthread.view_of(_view);
+    low    CONSTANT bigint := (_after + 1) << 19;
+    high   CONSTANT bigint := (_upto + 1) << 19;
     theirs bigint;
     behind text;
+    eras   integer[];
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     theirs := keepthread.begin_reading(_tenant, number, true, _sid, _after, _upto);
-    behind := keepthread.letters_of(theirs) || ' ';
+    behind := keepthread.letters_of(theirs);
+    eras := keepthread.eras_between(_tenant, number, theirs, _sid, low, high);
     INSERT INTO keepthread.words (sid, at, whose, tenant, view, tokens, flags, speaker, words)
     SELECT _sid, o.at, theirs, _tenant, number, o.tokens, o.flags, o.speaker,
-           replace(o.words, ' ', behind)::tsvector
+           replace(o.words, ' ', behind || keepthread.era_letters(
+               CASE WHEN cardinality(eras) = 1 THEN eras[1]
+                    ELSE keepthread.era_of(_tenant, number, theirs, _sid, o.at) END) || ' ')::tsvector
     FROM unnest(_ats, _tokens, _flags, _speakers, _words) AS o (at, tokens, flags, speaker, words);
-    PERFORM keepthread.end_reading(_tenant, _sid, _epoch);
+    PERFORM keepthread.end_reading(_tenant, _sid, _epoch),
+            keepthread.note_indexed(_tenant, number, true, theirs, _sid, _upto);
+    IF eras <> keepthread.eras_between(_tenant, number, theirs, _sid, low, high) THEN
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the eras were divided in the meantime';
+    END IF;
+    PERFORM keepthread.count_parts(_tenant, number, theirs, _sid, high, cardinality(_ats));
     INSERT INTO keepthread.segments (
         sid, whose, first, started_at, ended_at, parts, length, answers, tenant, view
     )
@@ -196,7 +404,8 @@ BEGIN
     INSERT INTO keepthread.vectors (sid, at, whose, tenant, view, dims, ids, data)
     SELECT _sid, o.at, theirs, _tenant, number, o.dims, o.ids, o.data
     FROM unnest(_ats, _dims, _ids, _data) AS o (at, dims, ids, data);
-    PERFORM keepthread.end_reading(_tenant, _sid, _epoch);
+    PERFORM keepthread.end_reading(_tenant, _sid, _epoch),
+            keepthread.note_indexed(_tenant, number, false, theirs, _sid, _upto);
 END
 $$;
 
@@ -246,6 +455,7 @@ BEGIN
         WHERE t.tenant = _tenant AND t.view = one.view AND t.whose = theirs AND t.sid = _sid
           AND t.parts <= 0;
     END LOOP;
+    PERFORM keepthread.note_changed(_tenant, theirs, _sid);
 END
 $$;
 
@@ -254,7 +464,15 @@ CREATE FUNCTION keepthread.unindex_session(_tenant integer, _sid bigint) RETURNS
 LANGUAGE sql AS $$
     SELECT keepthread.unread_view(_tenant, _sid, keepthread.whose(s.owner), r.view)
     FROM keepthread.readings r, keepthread.sessions s
-    WHERE r.tenant = _tenant AND r.sid = _sid AND s.tenant = _tenant AND s.sid = _sid
+    WHERE r.tenant = _tenant AND r.sid = _sid AND s.tenant = _tenant AND s.sid = _sid;
+    DELETE FROM keepthread.unread u
+    USING keepthread.sessions s, (
+        SELECT 0 AS view UNION ALL
+        SELECT unnest(c.vectors) FROM keepthread.corpora c, keepthread.sessions o
+        WHERE o.tenant = _tenant AND o.sid = _sid AND c.tenant = _tenant AND c.whose = keepthread.whose(o.owner)
+    ) v
+    WHERE s.tenant = _tenant AND s.sid = _sid
+      AND u.tenant = _tenant AND u.whose = keepthread.whose(s.owner) AND u.view = v.view AND u.sid = _sid;
 $$;
 
 -- Marks are locked before sessions, here as by readers, so that neither waits for the other.
@@ -274,10 +492,11 @@ DECLARE
     number CONSTANT integer := keepthread.view_of(_view);
     one    record;
     last   bigint;
+    owners bigint[] := '{}';
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     FOR one IN
-        SELECT r.sid, (
+        SELECT r.sid, r.of_words, (
             SELECT keepthread.whose(s.owner) FROM keepthread.sessions s
             WHERE s.tenant = _tenant AND s.sid = r.sid) AS whose
         FROM keepthread.readings r
@@ -285,7 +504,19 @@ BEGIN
         ORDER BY r.sid LIMIT _limit
     LOOP
         PERFORM keepthread.unread_view(_tenant, one.sid, one.whose, number);
+        IF one.of_words THEN
+            PERFORM keepthread.note_unread(_tenant, one.sid);
+        END IF;
+        owners := owners || one.whose;
         last := one.sid;
+    END LOOP;
+    FOR one IN SELECT DISTINCT o.whose FROM unnest(owners) AS o (whose) ORDER BY 1 LOOP
+        -- Every session of it may have changed, and a view of vectors has to read all of it again.
+        UPDATE keepthread.corpora c
+        SET changes = c.changes + 1000, recent = '{}', vectors = array_remove(c.vectors, number)
+        WHERE c.tenant = _tenant AND c.whose = one.whose;
+        DELETE FROM keepthread.unread u
+        WHERE u.tenant = _tenant AND u.whose = one.whose AND u.view = number;
     END LOOP;
     RETURN last;
 END

@@ -144,6 +144,7 @@ BEGIN
             PERFORM keepthread.touch(_tenant, _sid, _now);
         END IF;
         PERFORM keepthread.note_change(_tenant, 3, theirs, _sid, session, ARRAY[_id]);
+        PERFORM keepthread.note_unread(_tenant, _sid);
         RETURN;
     END IF;
 
@@ -174,12 +175,14 @@ LANGUAGE plpgsql AS $$
 DECLARE
     active  double precision;
     plain   boolean;
+    listed  boolean;
     theirs  bytea;
     session bytea;
     change  bigint;
 BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
-    SELECT s.active_at, s.epoch = 0 AND s.ready, s.owner, s.id INTO active, plain, theirs, session
+    SELECT s.active_at, s.epoch = 0 AND s.ready, s.kind <> 2, s.owner, s.id
+    INTO active, plain, listed, theirs, session
     FROM keepthread.sessions s
     WHERE s.tenant = _tenant AND s.sid = _sid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
@@ -223,6 +226,10 @@ BEGIN
         UPDATE keepthread.sessions s  -- as `touch` does, but planned once
         SET active_at = _now, active_guard = keepthread.guard_of_activity(_sid, _now)
         WHERE s.tenant = _tenant AND s.sid = _sid;
+    END IF;
+    IF listed THEN  -- as `note_unread` does
+        INSERT INTO keepthread.unread (whose, sid, tenant, view)
+        VALUES (keepthread.whose(theirs), _sid, _tenant, 0) ON CONFLICT DO NOTHING;
     END IF;
     change := nextval('keepthread.change_numbers');
     INSERT INTO keepthread.changes (place, number, sid, at, tenant, kind, owner, session, ids)  -- as `note_change`

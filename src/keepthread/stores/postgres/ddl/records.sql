@@ -190,6 +190,11 @@ BEGIN
               AND r.key > _after AND r.key < _before
             ORDER BY r.key DESC LIMIT _limit;
     END IF;
+    IF NOT FOUND AND _sid <> 0 THEN  -- version 0 says that the session exists and has none
+        RETURN QUERY
+            SELECT 0::bigint, ''::bytea, ''::bytea, ''::bytea, ''::bytea, NULL::bytea, true
+            FROM keepthread.sessions s WHERE s.tenant = _tenant AND s.sid = _sid;
+    END IF;
 END
 $$;
 

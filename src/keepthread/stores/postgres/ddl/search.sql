@@ -15,18 +15,66 @@ BEGIN
 END
 $$;
 
+-- The segments of a scope, in rows of number 0 by session. Of an owner's, a row of number -1 first has the
+-- count of changes; if the caller knows the segments at a count not long ago, only the sessions that have
+-- changed since are returned, and `data` of that row says so: 1.
+CREATE FUNCTION keepthread.segments_since(
+    _tenant integer, _view integer, _whose bigint, _low bigint, _high bigint, _known bigint
+) RETURNS TABLE (word bigint, sid bigint, data bytea)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    corpus record;
+    new    bigint;
+BEGIN
+    IF _whose IS NOT NULL AND _low < _high THEN
+        SELECT c.changes, c.recent INTO corpus FROM keepthread.corpora c
+        WHERE c.tenant = _tenant AND c.whose = _whose AND c.view = _view;
+        new := corpus.changes - _known;
+        IF new BETWEEN 0 AND cardinality(corpus.recent) THEN
+            RETURN QUERY SELECT -1::bigint, corpus.changes, '1'::bytea;
+            RETURN QUERY
+                SELECT 0::bigint, r.sid, coalesce((
+                    SELECT string_agg(keepthread.packed(t), ''::bytea) FROM keepthread.segments t
+                    WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose AND t.sid = r.sid), '')
+                FROM (
+                    SELECT DISTINCT unnest(corpus.recent[cardinality(corpus.recent) - new + 1:]) AS sid
+                ) r;
+            RETURN;
+        ELSIF corpus.changes IS NOT NULL THEN
+            RETURN QUERY SELECT -1::bigint, corpus.changes, ''::bytea;
+        END IF;
+    END IF;
+    RETURN QUERY SELECT 0::bigint, t.* FROM keepthread.segments_of(_tenant, _view, _whose, _low, _high) t;
+END
+$$;
+
+-- What `unread` returns, as rows of number -2.
+CREATE FUNCTION keepthread.unread_packed(
+    _tenant integer, _view bytea, _owner bytea, _sid bigint, _end bigint
+) RETURNS TABLE (word bigint, sid bigint, data bytea)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+        SELECT -2::bigint, u.sid, int8send(u.upto) || int8send(u.last) || int8send(u.epoch) || coalesce(
+            int8send(u.first) || float8send(u.started_at) || float8send(u.ended_at) || int8send(u.parts)
+                || int8send(u.length) || int8send(u.answers), '')
+        FROM keepthread.unread(_tenant, _view, _owner, _sid, _end) u;
+END
+$$;
+
 -- Where words are: for each word by its number and each session, the positions there, eight bytes each;
--- of a word at more positions than are asked for, at least the last ones. Number 0 are the segments of
--- the scope, session by session. A word with a mark after it is not looked for if the plain one, whose
--- number is given with it, is nowhere.
+-- of a word at more positions than are asked for, at least the last ones. Before them, rows of number 0
+-- and -1 are what `segments_since` returns, and those of number -2 what `unread` does. A word with a mark
+-- after it is not looked for if the plain one, whose number is given with it, is nowhere.
 CREATE FUNCTION keepthread.places(
-    _tenant integer, _view bytea, _words text[], _plain bigint[], _owner bytea, _sid bigint, _most bigint
+    _tenant integer, _view bytea, _words text[], _plain bigint[], _owner bytea, _sid bigint, _most bigint,
+    _known bigint, _end bigint
 ) RETURNS TABLE (word bigint, sid bigint, data bytea)
 LANGUAGE plpgsql STABLE SET enable_bitmapscan = on AS $$
 DECLARE
     number CONSTANT integer := keepthread.view_of(_view);
     walled CONSTANT boolean := row_security_active('keepthread.asked');
-    behind text := ':*';
+    behind text := '';
     scope  record;
     asked  tsquery;
     seen   boolean[] := '{}';
@@ -39,9 +87,18 @@ BEGIN
         behind := keepthread.letters_of(scope.whose);
     END IF;
     RETURN QUERY
-        SELECT 0::bigint, t.*
-        FROM keepthread.segments_of(_tenant, number, scope.whose, scope.low, scope.high) t;
-    IF _sid IS NOT NULL AND keepthread.is_small(_tenant, number, scope.whose, _sid) THEN
+        SELECT s.* FROM keepthread.segments_since(
+            _tenant, number, scope.whose, scope.low, scope.high, _known) s;
+    RETURN QUERY SELECT u.* FROM keepthread.unread_packed(_tenant, _view, _owner, _sid, _end) u;
+    IF scope.whose IS NOT NULL AND NOT (
+        _sid IS NOT NULL AND keepthread.is_small(_tenant, number, scope.whose, _sid)
+    ) THEN
+        RETURN QUERY
+            SELECT f.* FROM keepthread.places_by_era(
+                _tenant, number, scope.whose, scope.low, scope.high, _words, _plain, behind, _most) f;
+        RETURN;
+    END IF;
+    IF _sid IS NOT NULL THEN
         RETURN QUERY
             SELECT f.word, _sid, f.data
             FROM keepthread.places_in(_tenant, number, scope.whose, _sid, _words, behind) f;
@@ -49,29 +106,95 @@ BEGIN
     END IF;
     FOR n IN 1 .. cardinality(_words) LOOP
         CONTINUE WHEN NOT seen[_plain[n]];
-        asked := _words[n] || behind;
+        asked := _words[n] || ':*';
         PERFORM set_config('keepthread.asked', asked::text, true);
-        IF scope.whose IS NULL THEN
-            RETURN QUERY
-                SELECT n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
-                FROM (
-                    SELECT w.sid, w.at FROM keepthread.asked w
-                    WHERE w.tenant = _tenant AND w.view = number AND (walled OR w.words @@ asked)
-                    ORDER BY w.sid DESC, w.at DESC LIMIT _most
-                ) f
-                GROUP BY f.sid;
-        ELSE
-            RETURN QUERY
-                SELECT n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
-                FROM (
-                    SELECT w.sid, w.at FROM keepthread.asked w
-                    WHERE w.tenant = _tenant AND w.whose = scope.whose AND w.view = number
-                      AND w.sid BETWEEN scope.low AND scope.high AND (walled OR w.words @@ asked)
-                    ORDER BY w.sid DESC, w.at DESC LIMIT _most
-                ) f
-                GROUP BY f.sid;
-        END IF;
+        RETURN QUERY
+            SELECT n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
+            FROM (
+                SELECT w.sid, w.at FROM keepthread.asked w
+                WHERE w.tenant = _tenant AND w.view = number AND (walled OR w.words @@ asked)
+                ORDER BY w.sid DESC, w.at DESC LIMIT _most
+            ) f
+            GROUP BY f.sid;
         seen[n] := FOUND;
+    END LOOP;
+END
+$$;
+
+-- Where words of an owner are: the newest ranges of positions are looked at first, then as many as seem
+-- necessary to find enough of a word; or all the rest, if it is rare. A word with a mark after it is looked
+-- for where the plain one was.
+CREATE FUNCTION keepthread.places_by_era(
+    _tenant integer, _view integer, _whose bigint, _low bigint, _high bigint, _words text[], _plain bigint[],
+    _behind text, _most bigint
+) RETURNS TABLE (word bigint, sid bigint, data bytea)
+LANGUAGE plpgsql STABLE SET enable_bitmapscan = on AS $$
+DECLARE
+    walled CONSTANT boolean := row_security_active('keepthread.asked');
+    few    CONSTANT bigint := 8192;  -- chunks to look at first
+    asked  tsquery;
+    seen   boolean[] := '{}';
+    depths integer[] := '{}';
+    sids   bigint[];
+    ats    bigint[];
+    parts  double precision[];  -- those of the ranges up to each
+    eras   text[];
+    one    record;
+    looked double precision;
+    wanted double precision;
+    found  bigint;
+    depth  integer;
+    k      integer;
+    j      integer;
+BEGIN
+    SELECT array_agg(e.sid), array_agg(e.at), array_agg(e.parts), array_agg(keepthread.era_letters(e.number))
+    INTO sids, ats, parts, eras
+    FROM (
+        SELECT e.sid, e.at, e.number,
+               1 + sum(greatest(e.parts, 0)) OVER (ORDER BY e.sid DESC, e.at DESC) AS parts
+        FROM keepthread.eras e
+        WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid <= _high
+          AND (e.sid, e.at) >= coalesce((
+              SELECT (b.sid, b.at) FROM keepthread.eras b
+              WHERE b.tenant = _tenant AND b.view = _view AND b.whose = _whose AND (b.sid, b.at) <= (_low, 0)
+              ORDER BY b.sid DESC, b.at DESC LIMIT 1), (0::bigint, 0::bigint))
+        ORDER BY e.sid DESC, e.at DESC
+    ) e;
+    FOR n IN 1 .. cardinality(_words) LOOP
+        CONTINUE WHEN NOT seen[_plain[n]];
+        depth := coalesce(depths[_plain[n]], cardinality(sids));
+        k := 1; found := 0; looked := 0;
+        WHILE k <= depth AND found < _most LOOP
+            IF found * (parts[depth] / greatest(looked, 1)) > 2 * _most OR looked = 0 THEN
+                wanted := CASE WHEN looked = 0 THEN few ELSE 1.2 * looked * _most / found END;
+                j := least(depth, greatest(k, width_bucket(wanted, parts) + 1));
+            ELSE
+                j := depth;
+            END IF;
+            looked := parts[j];
+            IF j - k < 16 THEN
+                asked := (SELECT string_agg(_words[n] || _behind || e, ' | ') FROM unnest(eras[k:j]) AS e);
+            ELSE
+                asked := _words[n] || _behind || ':*';
+            END IF;
+            PERFORM set_config('keepthread.asked', asked::text, true);
+            FOR one IN
+                SELECT w.sid, string_agg(int8send(w.at), ''::bytea) AS data, count(*) AS places
+                FROM keepthread.asked w
+                WHERE w.tenant = _tenant AND w.whose = _whose AND w.view = _view
+                  AND w.sid BETWEEN _low AND _high AND (walled OR w.words @@ asked)
+                  AND (w.sid, w.at) >= (sids[j], ats[j])
+                  AND (k = 1 OR (w.sid, w.at) < (sids[k - 1], ats[k - 1]))
+                GROUP BY w.sid
+            LOOP
+                word := n; sid := one.sid; data := one.data;
+                found := found + one.places;
+                RETURN NEXT;
+            END LOOP;
+            k := j + 1;
+        END LOOP;
+        depths[n] := k - 1;
+        seen[n] := found > 0;
     END LOOP;
 END
 $$;
@@ -81,7 +204,7 @@ $$;
 -- time are skipped; inside a segment, times may go back by up to six hours.
 CREATE FUNCTION keepthread.places_within(
     _tenant integer, _view bytea, _words text[], _plain bigint[], _owner bytea, _sid bigint, _most bigint,
-    _since double precision, _until double precision, _roles integer
+    _known bigint, _end bigint, _since double precision, _until double precision, _roles integer
 ) RETURNS TABLE (word bigint, sid bigint, data bytea)
 LANGUAGE plpgsql STABLE SET enable_bitmapscan = on AS $$
 DECLARE
@@ -98,11 +221,12 @@ BEGIN
     IF scope.low IS NULL THEN
         RETURN;
     ELSIF scope.whose IS NOT NULL THEN
-        behind := keepthread.letters_of(scope.whose);
+        behind := keepthread.letters_of(scope.whose) || ':*';
     END IF;
     RETURN QUERY
-        SELECT 0::bigint, t.*
-        FROM keepthread.segments_of(_tenant, number, scope.whose, scope.low, scope.high) t;
+        SELECT s.* FROM keepthread.segments_since(
+            _tenant, number, scope.whose, scope.low, scope.high, _known) s;
+    RETURN QUERY SELECT u.* FROM keepthread.unread_packed(_tenant, _view, _owner, _sid, _end) u;
     SELECT coalesce(array_agg(DISTINCT t.sid), '{}') INTO sids
     FROM keepthread.segments_within(_tenant, number, scope.whose, scope.low, scope.high, _since, _until) t;
     FOR n IN 1 .. cardinality(_words) LOOP
@@ -175,7 +299,7 @@ LANGUAGE sql STABLE AS $$
     SELECT a.n, string_agg(int8send(w.at), ''::bytea)
     FROM keepthread.words w
     CROSS JOIN LATERAL unnest(tsvector_to_array(w.words)) AS has (word)
-    JOIN unnest(_words) WITH ORDINALITY AS a (word, n) ON a.word || _behind = has.word
+    JOIN unnest(_words) WITH ORDINALITY AS a (word, n) ON a.word || _behind = substr(has.word, 1, 8)
     WHERE w.tenant = _tenant AND w.view = _view AND w.whose = _whose AND w.sid = _sid AND w.at > 0
     GROUP BY a.n
 $$;
@@ -275,8 +399,11 @@ END
 $$;
 
 -- Messages at positions and their sessions' records of some kinds, in rows of one shape: part 1 are
--- messages, 2 records (seq: version, id: key, counter: kind, content: value, extra: made_of; `intact`).
-CREATE FUNCTION keepthread.fetch(_tenant integer, _sids bigint[], _seqs bigint[], _kinds bytea[])
+-- messages, 2 records (seq: version, id: key, counter: kind, content: value, extra: made_of; `intact`),
+-- 3 the messages of session `_own` that have the same id as a message of another session.
+CREATE FUNCTION keepthread.fetch(
+    _tenant integer, _sids bigint[], _seqs bigint[], _kinds bytea[], _own bigint
+)
 RETURNS TABLE (
     part integer, sid bigint, session bytea, owner bytea, intact boolean, seq bigint, id bytea, role smallint,
     content bytea, extra bytea, tokens bigint, counter bytea, turn bigint, turns bigint,
@@ -300,6 +427,23 @@ BEGIN
             WHERE m.tenant = _tenant AND m.sid = p.sid AND m.seq = p.seq AND m.content IS NOT NULL
             OFFSET 0  -- one by one: never the whole log, held against the list
         ) m;
+    IF _own IS NOT NULL THEN
+        RETURN QUERY
+            SELECT 3, s.sid, s.id, s.owner, true, c.*
+            FROM unnest(_sids, _seqs) AS p (sid, seq),
+            LATERAL (
+                SELECT m.id FROM keepthread.messages m
+                WHERE m.tenant = _tenant AND m.sid = p.sid AND m.seq = p.seq AND m.content IS NOT NULL
+                OFFSET 0
+            ) m,
+            LATERAL keepthread.find(_tenant, _own, ARRAY[m.id], '{}') c,
+            LATERAL (
+                SELECT s.sid, s.id, s.owner FROM keepthread.sessions s
+                WHERE s.tenant = _tenant AND s.sid = _own
+                OFFSET 0
+            ) s
+            WHERE p.sid <> _own;
+    END IF;
     IF cardinality(_kinds) > 0 THEN
         RETURN QUERY
             SELECT 2, r.*, 0::bigint, 0::bigint,

@@ -77,7 +77,7 @@ BEGIN
             ON keepthread.sessions, keepthread.messages, keepthread.records,
                keepthread.record_changes, keepthread.sources, keepthread.naming, keepthread.changes,
                keepthread.trimmed, keepthread.readings, keepthread.segments, keepthread.words,
-               keepthread.vectors
+               keepthread.vectors, keepthread.corpora, keepthread.unread, keepthread.eras
             TO keepthread_app;
     END IF;
 END

@@ -100,7 +100,10 @@ BEGIN
     WHERE tenant = _tenant AND sid = _sid;
     PERFORM keepthread.seal_session(_tenant, _sid);
     IF NOT _ready THEN
-        PERFORM keepthread.unindex_session(_tenant, _sid);
+        PERFORM keepthread.unindex_session(_tenant, _sid),
+                keepthread.note_changed(_tenant, keepthread.whose(known.owner), _sid);
+    ELSIF NOT known.ready THEN
+        PERFORM keepthread.note_unread(_tenant, _sid);
     END IF;
     IF known.ready THEN
         PERFORM keepthread.touch(_tenant, _sid, _now);
@@ -122,7 +125,7 @@ BEGIN
     PERFORM set_config('keepthread.tenant', _tenant::text, true);
     PERFORM keepthread.lock_readings(_tenant, _sid);
     -- Appends hold the same lock, so each sees the result of the one before it.
-    SELECT s.ready, s.active_at, s.guard = keepthread.guard_of_session(s)
+    SELECT s.ready, s.active_at, s.owner, s.guard = keepthread.guard_of_session(s)
                AND s.active_guard = keepthread.guard_of_activity(s.sid, s.active_at) AS intact
     INTO known
     FROM keepthread.sessions s
@@ -142,6 +145,7 @@ BEGIN
     DELETE FROM keepthread.records WHERE tenant = _tenant AND sid = _sid;
     PERFORM keepthread.unlink(_tenant, _sid);
     DELETE FROM keepthread.sessions WHERE tenant = _tenant AND sid = _sid;
+    PERFORM keepthread.note_changed(_tenant, keepthread.whose(known.owner), _sid);
     RETURN 'deleted';
 END
 $$;

@@ -228,10 +228,51 @@ CREATE TABLE keepthread.segments (
     PRIMARY KEY (tenant, view, whose, sid, first)
 );
 
--- One row per chunk of a message. Each word becomes eight letters: five for the word in this view of
--- this tenant, three for the owner. So an index reads the words of one owner side by side, or by the
--- first five those of all owners; any database's encoding has them; and an erased message leaves no
--- word in an index that keeps its entries until it is rebuilt.
+-- The state of the indexes of an owner. `view` is the view of words that has read its sessions, 0 if none has;
+-- `vectors` are the views of vectors. `changes` counts the changes of its segments from an arbitrary number
+-- on, and `recent` has the sessions of the last ones, so that a client reads again only what has changed.
+CREATE TABLE keepthread.corpora (
+    whose   bigint    NOT NULL,
+    changes bigint    NOT NULL,
+    tenant  integer   NOT NULL,
+    view    integer   NOT NULL,
+    recent  bigint[]  NOT NULL,
+    vectors integer[] NOT NULL,
+    PRIMARY KEY (tenant, whose)
+) WITH (fillfactor = 50);  -- every change updates a row
+
+CREATE INDEX corpora_by_view ON keepthread.corpora (tenant, view);
+
+-- The sessions that a view has not read to the end. Every append notes its session with view 0. The view of
+-- words removes that row when it has read all, and then notes the session for the views of vectors. So a
+-- view of vectors has the rows of view 0 and its own to look at, and no append needs to know the views.
+CREATE TABLE keepthread.unread (
+    whose  bigint  NOT NULL,
+    sid    bigint  NOT NULL,
+    tenant integer NOT NULL,
+    view   integer NOT NULL,
+    PRIMARY KEY (tenant, whose, view, sid)
+);
+
+-- Ranges of an owner's positions, each from its first position to the next range. The words of a range have
+-- the range's era after them, so that the newest places of a frequent word are read without the others.
+-- A range is divided when it has many chunks; `parts` counts about how many it has, and is -1 if it is the
+-- rest of a range that was divided: its era is full.
+CREATE TABLE keepthread.eras (
+    whose  bigint  NOT NULL,
+    sid    bigint  NOT NULL,
+    at     bigint  NOT NULL,
+    parts  bigint  NOT NULL,
+    tenant integer NOT NULL,
+    view   integer NOT NULL,
+    number integer NOT NULL,
+    PRIMARY KEY (tenant, view, whose, sid, at)
+);
+
+-- One row per chunk of a message. Each word becomes ten letters: five for the word in this view of this
+-- tenant, three for the owner, two for the era. So an index reads the words of one owner side by side, or
+-- by the first five those of all owners; any database's encoding has them; and an erased message leaves
+-- no word in an index that keeps its entries until it is rebuilt.
 --
 -- `asked` has the same rows under another policy, for queries that look for words: see `security`.
 CREATE TABLE keepthread.words (

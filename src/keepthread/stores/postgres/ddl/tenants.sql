@@ -71,6 +71,9 @@ BEGIN
         deleted := deleted + 1 + coalesce(last, 0);  -- each had up to a few rows in the indexes
         EXIT WHEN deleted >= _limit;
     END LOOP;
+    DELETE FROM keepthread.corpora c WHERE c.tenant = _tenant;
+    DELETE FROM keepthread.eras e WHERE e.tenant = _tenant AND deleted = 0;
+    DELETE FROM keepthread.unread u WHERE u.tenant = _tenant AND deleted = 0;
     IF deleted = 0 THEN
         DELETE FROM keepthread.messages m USING (
             SELECT o.sid, o.seq FROM keepthread.messages o WHERE o.tenant = _tenant LIMIT _limit
