@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from keepthread.protocols.search import Searchable as Searchable
 from keepthread.protocols.store import MadeRecords as MadeRecords
 from keepthread.protocols.store import Progress as Progress
 from keepthread.protocols.store import Relatives as Relatives
-from keepthread.protocols.store import Searchable as Searchable
 from keepthread.protocols.store import Store as Store
 from keepthread.protocols.store import TokenCounter as TokenCounter
 from keepthread.protocols.store import Updates as Updates

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from keepthread.errors import (
-    Conflict,
     DurabilityTooLow,
     MessageNotFound,
     SessionExists,
@@ -66,10 +65,8 @@ from keepthread.stores.rows import (
     check_turn,
     erased_row,
     head_after,
-    next_copy,
     next_row,
     same_body,
-    same_place,
 )
 from keepthread.stores.validation import MAX_BLOB, MAX_COUNT
 from keepthread.types import (
@@ -244,26 +241,12 @@ class RamBackend:
         self, tenant: str, session: SessionKey, drafts: Sequence[PreparedMessage]
     ) -> int:
         thread = self._thread(tenant, session)
-        rows = list(thread.rows)
-        seqs = dict(thread.seqs)
-        head = thread.head
-        for one in drafts:
-            seq = one.message.seq
-            if 0 < seq <= head.seq:
-                same_place(one, rows[seq - 1].id, rows[seq - 1].digest)
-                continue
-            row = next_copy(thread.place, head, one)
-            if seqs.setdefault(row.id, row.seq) != row.seq:
-                raise Conflict(f"message id {one.id!r} is at another position already")
-            rows.append(row)
-            head = head_after(row)
-        new = rows[thread.head.seq :]
-        thread.rows, thread.seqs = rows, seqs
+        new = thread.copy(drafts)
         self._links.begin(thread)
         self._links.name(thread, names_in_messages(drafts))
         if new:
             self._note(thread, ADDED, [unpack_id(row.id) for row in new])
-        return head.seq
+        return thread.head.seq
 
     @exclusive
     async def tail(self, tenant: str, session: SessionKey, wanted: Tail) -> list[Message]:

@@ -4,12 +4,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from keepthread.errors import Conflict
 from keepthread.protocols import TokenCounter
 from keepthread.stores.backend import Tail
 from keepthread.stores.codec import PackedId, Row, decode, pack_id
 from keepthread.stores.links import node_of
 from keepthread.stores.records import Keys, check_version, decode_details
-from keepthread.stores.rows import Head, head_after, recounted_row
+from keepthread.stores.rows import (
+    Head,
+    PreparedMessage,
+    head_after,
+    next_copy,
+    recounted_row,
+    same_place,
+)
 from keepthread.types import Damage, Message, Scope, SessionInfo, SessionKey, Span
 
 
@@ -39,6 +47,23 @@ class RamLog:
         head = self.head
         counts = {"messages": head.seq, "turns": head.turns, "tokens": head.total}
         return replace(self.info, **counts, **decode_details(self.details))
+
+    def copy(self, drafts: Sequence[PreparedMessage]) -> list[Row]:
+        """Add messages that were read from another log, all or none; return the new ones."""
+        rows, seqs, head = list(self.rows), dict(self.seqs), self.head
+        for one in drafts:
+            seq = one.message.seq
+            if 0 < seq <= head.seq:
+                same_place(one, rows[seq - 1].id, rows[seq - 1].digest)
+                continue
+            row = next_copy(self.place, head, one)
+            if seqs.setdefault(row.id, row.seq) != row.seq:
+                raise Conflict(f"message id {one.id!r} is at another position already")
+            rows.append(row)
+            head = head_after(row)
+        new = rows[self.head.seq :]
+        self.rows, self.seqs = rows, seqs
+        return new
 
     def extend(self, rows: Sequence[Row]) -> None:
         """Add rows at the end."""
