@@ -790,11 +790,11 @@ def test_init_overwrites_nothing_without_asking(folder: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("memory: broken [")
     init = Typed("init")
-    init.answer(f"{file} exists already. Overwrite it? [y/N]: ", "\n")
+    init.answer(f"{file} exists already. Change it? [y/N]: ", "\n")
     assert init.end() == 0
     assert "Nothing was changed" in init.seen
     init = Typed("init")
-    init.answer("Overwrite it? [y/N]: ", "y\n")
+    init.answer("Change it? [y/N]: ", "y\n")
     init.answer("Service [openai]: ", "")
     assert init.interrupt() == 2
     assert "stopped before anything was done" in init.seen
@@ -810,6 +810,40 @@ def test_init_overwrites_nothing_without_asking(folder: Path) -> None:
     assert file.is_symlink()
     assert elsewhere.stat().st_mode & 0o777 == 0o600
     assert written(folder).settings.model.base_url == "http://localhost:11434/v1"
+    assert file.with_name("config.yaml.bak").read_text() == "memory: broken ["
+
+
+def test_init_keeps_what_was_written_by_hand(folder: Path) -> None:
+    file = folder.parent / ".config/keepthread/config.yaml"
+    file.parent.mkdir(parents=True)
+    by_hand = """\
+# mine
+model:
+  name: qwen3  # the one I like
+  base_url: http://localhost:1234/v1
+memory:
+  max_history_tokens: 9000
+chat: {system: "Be brief."}
+"""
+    file.write_text(by_hand)
+    assert keepthread("init", "--yes").returncode == 0
+    kept = written(folder).settings
+    assert (kept.model.name, kept.memory.max_history_tokens) == ("qwen3", 9000)
+    assert kept.model.base_url == "http://localhost:1234/v1"
+    assert "# the one I like" in file.read_text()
+    changed = keepthread("init", "--yes", "--model", "other")
+    assert changed.returncode == 0
+    assert "-  name: qwen3  # the one I like" in changed.stderr
+    assert '+  name: "other"  # the one I like' in changed.stderr
+    assert "The file as it was is" in changed.stderr
+    assert "qwen3" in file.with_name("config.yaml.bak").read_text()
+    again = keepthread("init", "--yes", "--model", "other")
+    assert "stays as it is" in again.stderr
+    moved = keepthread("init", "--yes", "--service", "anthropic")
+    assert moved.returncode == 0, moved.stderr
+    after = written(folder).settings
+    assert (after.model.provider, after.model.base_url) == ("anthropic", None)
+    assert after.chat.system == "Be brief."
 
 
 def test_init_needs_no_terminal_if_all_is_given(

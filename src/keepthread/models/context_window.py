@@ -34,7 +34,7 @@ _KNOWN: Final[Sequence[tuple[str, int]]] = (
 _NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d+)", re.MULTILINE)
 
 
-class Service(Protocol):
+class ModelService(Protocol):
     """The service of a model, as far as it can be asked about it."""
 
     async def json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -47,7 +47,7 @@ def known_window(name: str) -> int | None:
     return next((tokens for prefix, tokens in _KNOWN if name.startswith(prefix)), None)
 
 
-async def window_of_service(service: Service, name: str, models: str) -> int | None:
+async def window_of_service(service: ModelService, name: str, models: str) -> int | None:
     """Return the tokens that a service says a model takes, or None if it does not say.
 
     `models` is the path of its list of models; other paths begin at the host. A service that does
@@ -64,7 +64,7 @@ async def window_of_service(service: Service, name: str, models: str) -> int | N
         return None
 
 
-async def _of_ollama(service: Service, name: str) -> int | None:
+async def _of_ollama(service: ModelService, name: str) -> int | None:
     """Return what Ollama gives a model: it cuts longer prompts without a word."""
     loaded = await service.json("/api/ps")
     if not isinstance(loaded, Mapping) or "models" not in loaded:

@@ -112,6 +112,8 @@ class Screen:
             head.append(f"  {message.state}", "bold red" if message.state == "damaged" else "red")
         elif message.origin not in (message.role, "operator"):
             head.append(f"  from {sanitize(message.source or str(message.origin))}", "yellow")
+        if message.meta.get("truncated") is True:
+            head.append("  cut short", "yellow")
         if message.created_at:
             head.append("  ").append(_when(message.created_at))
         head.append(f"  {message.tokens:,} tokens" if message.tokens else "", "dim")

@@ -254,6 +254,7 @@ class Talk:
         """Store what arrived, if anything did."""
         self._said.append(answered.question)
         if not answered.text:
+            await self._entitle(answered.question)
             return
         self.unanswered = None
         meta = meta_of(self.model.name, answered.usage, truncated=answered.truncated)
@@ -274,12 +275,13 @@ class Talk:
 
     async def _entitle(self, question: Message) -> None:
         """Name a new session by what was asked first; that is a help, and no reason to fail."""
-        session = await self.session()
         title = _title(question.content)
-        if title and not session.info.title:
-            with suppress(KeepthreadError):
-                if not (await session.refresh()).title:  # nobody renamed it in the meantime
-                    await session.update(title=title, title_from=question.id)
+        with suppress(KeepthreadError):
+            session = await self.session()
+            if not title or session.info.title:
+                return
+            if not (await session.refresh()).title:  # nobody renamed it in the meantime
+                await session.update(title=title, title_from=question.id)
 
 
 def new_session_id(now: Callable[[], datetime] = datetime.now) -> str:

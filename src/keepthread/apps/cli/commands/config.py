@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from difflib import unified_diff
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
@@ -13,7 +14,14 @@ import typer
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.settings.fields import NAME, WEB, whole
-from keepthread.apps.cli.settings.load import Config, config_file, text_of, write_private
+from keepthread.apps.cli.settings.load import (
+    Config,
+    config_file,
+    text_of,
+    values_in,
+    with_values,
+    write_private,
+)
 from keepthread.apps.cli.settings.settings import ModelSettings, default_path
 from keepthread.apps.cli.settings.sources import no_setting
 from keepthread.apps.cli.wiring import needs_key
@@ -313,13 +321,77 @@ def init(
     file = config_file(os.environ)
     if file.exists() and not yes:
         if alone:
-            raise InvalidInput(f"{file} exists already; say --yes to overwrite it")
-        if not typer.confirm(f"{file} exists already. Overwrite it?", err=True):
+            raise InvalidInput(f"{file} exists already; say --yes to change it")
+        if not typer.confirm(f"{file} exists already. Change it?", err=True):
             call.say("Nothing was changed")
             return
-    answers = Questions(os.environ, ask=not (yes or alone)).answers(*given, recall)
-    write_private(file, text_of(answers.values()))
+    asks = not (yes or alone)
+    answers = Questions(os.environ, ask=asks).answers(*given, recall)
+    if file.exists():
+        decided = None if asks else _decided(*given, recall)
+        _change(call, file, answers.values(), decided)
+    else:
+        write_private(file, text_of(answers.values()))
     _tell(call, file, answers)
+
+
+_OF_SERVICE: Final = ("model.provider", "model.name", "model.base_url", "model.key_env")
+
+
+def _decided(
+    service: str | None,
+    model: str | None,
+    path: str | None,
+    days: str | None,
+    recall: bool | None,
+) -> set[str]:
+    """Return the settings that the command line decides; others keep what a file has."""
+    return {
+        *(_OF_SERVICE if service is not None else ()),
+        *(["model.name"] if model is not None else ()),
+        *(["memory.storage_path"] if path is not None else ()),
+        *(["memory.auto_prune_days"] if days is not None else ()),
+        *(["memory.recall"] if recall is not None else ()),
+    }
+
+
+def _change(call: Call, file: Path, values: Mapping[str, JSON], decided: set[str] | None) -> None:
+    """Set values in a file that exists, keep a copy of it, and show the difference.
+
+    `decided` are the settings that may be changed, None for all; the others are only added.
+    """
+    data = file.read_bytes()
+    try:
+        text = with_values(data, _new(values_in(file), values, decided), file)
+    except InvalidInput as error:
+        call.say(f"It could not be changed, so it is written anew: {error}")
+        text = text_of(values)
+    if text.encode() == data:
+        call.say(f"{short(file)} has all of this already, and stays as it is")
+        return
+    copy = file.with_name(f"{file.name}.bak")
+    write_private(copy, data.decode(errors="replace"))
+    write_private(file, text)
+    before = data.decode(errors="replace").splitlines()
+    for line in unified_diff(before, text.splitlines(), lineterm="", n=0):
+        if not line.startswith(("---", "+++", "@@")):
+            call.say(f"  {line}")
+    call.say(f"The file as it was is {short(copy)}")
+
+
+def _new(
+    known: Mapping[str, JSON], values: Mapping[str, JSON], decided: set[str] | None
+) -> dict[str, JSON]:
+    """Return the values to set in a file that has some already."""
+    gone = {key: None for key in _OF_SERVICE if key in known and key not in values}
+    wanted: dict[str, JSON] = {**gone, **values}
+    if "memory.url" in known:  # it names another place
+        wanted.pop("memory.storage_path", None)
+    return {
+        key: value
+        for key, value in wanted.items()
+        if key not in known or (known[key] != value and (decided is None or key in decided))
+    }
 
 
 def _tell(call: Call, file: Path, answers: Answers) -> None:

@@ -36,7 +36,7 @@ async def export(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write to a file, which appears once it is whole.",
+            help="Write to a file, which appears once it is whole; - is stdout.",
         ),
     ] = None,
     owner: Annotated[
@@ -63,6 +63,8 @@ async def export(
     """
     if form not in (None, JSONL, MARKDOWN):
         raise InvalidInput(f"--format must be {JSONL} or {MARKDOWN}, not {form!r}")
+    if str(output) == "-":  # as other programs name stdout
+        output = None
     if to and (output or form == JSONL):
         raise InvalidInput("--to writes Markdown files into a folder: leave out -o and --format")
     async with call.memory() as memory:

@@ -104,7 +104,11 @@ def _lines(file: BinaryIO, wanted: ImportOptions) -> Arrival:
 def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
     what = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
     lines = [f"Imported {what} into {place}"]
-    if done.known:
+    if done.known and done.known >= done.sessions:
+        lines = [
+            f"Nothing new: {done.known:,} sessions existed already in {place} and are the same"
+        ]
+    elif done.known:
         lines.append(f"{done.known:,} sessions existed already and are the same")
     warnings: list[str] = []
     if done.kept:
@@ -194,6 +198,11 @@ def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
         (done.refused, "conversations were passed over; all others were imported"),
     )
     lines = [f"Imported {done.sessions:,} sessions{forks}, {done.messages:,} messages into {place}"]
+    if done.known and done.known == done.sessions:
+        lines = [
+            f"Nothing new: {done.known:,} sessions existed already in {place} and are the same"
+        ]
+        counts = counts[1:]
     return warnings, lines + [f"{count:,} {what}" for count, what in counts if count]
 
 

@@ -1,5 +1,6 @@
 """Load the settings: defaults, two files, the environment, flags; the later wins."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -196,28 +197,45 @@ _ALLOWED: Final = "chat.allowed_tools"
 def allow_tool(path: Path, tool: ToolName) -> None:
     """Add a tool to those that run without a question, in a person's own settings."""
     data = path.read_bytes() if path.exists() else b""
-    before = {entry.key: entry.value for entry in entries_in(data, path)}
-    allowed = tools_of(before.get(_ALLOWED))
+    allowed = tools_of(values_in(path).get(_ALLOWED))
     if tool in allowed:
         return
     value = tools_text([*allowed, tool])
-    text = _with_value(data.decode(), _ALLOWED, value)
+    write_private(path, with_values(data, {_ALLOWED: value}, path))
+
+
+def values_in(path: Path) -> dict[str, JSON]:
+    """Return the values that a settings file sets, by their dotted keys."""
+    data = path.read_bytes() if path.exists() else b""
+    return {entry.key: entry.value for entry in entries_in(data, path)}
+
+
+def with_values(data: bytes, values: Mapping[str, JSON], path: Path) -> str:
+    """Return a settings file with some values set; comments and all other text stay as they are."""
+    import yaml  # noqa: PLC0415 - only where there is a file
+
+    before = {entry.key: entry.value for entry in entries_in(data, path)}
+    text, after = data.decode(), {}
     try:
+        for key, value in values.items():
+            text = _with_value(text, key, value)
+            before.pop(key.partition(".")[0], None)  # the block was empty
         after = {entry.key: entry.value for entry in entries_in(text.encode(), path)}
-    except InvalidInput:
+    except (InvalidInput, yaml.YAMLError):
         after = {}
-    before.pop("chat", None)  # the block was empty
-    if after != {**before, _ALLOWED: value}:
-        raise InvalidInput(f"{path} cannot be changed; write {_ALLOWED}: {value} into it by hand")
-    write_private(path, text)
+    if after != {**before, **values}:
+        by_hand = ", ".join(f"{key}: {value}" for key, value in values.items())
+        raise InvalidInput(f"{path} cannot be changed; write {by_hand} into it by hand")
+    return text
 
 
-def _with_value(text: str, key: str, value: str) -> str:
+def _with_value(text: str, key: str, value: JSON) -> str:
     """Return the text of a settings file with one value set; its other text stays as it is."""
     import yaml  # noqa: PLC0415 - only where there is a file
 
     section, _, name = key.partition(".")
-    line = f'{name}: "{value}"'
+    written = json.dumps(value, ensure_ascii=False)  # JSON is YAML, too
+    line = f"{name}: {written}"
     reader: Any = yaml
     top: Any = reader.compose(text, reader.SafeLoader)
     blocks: dict[str, tuple[Any, Any]] = {}
@@ -232,7 +250,7 @@ def _with_value(text: str, key: str, value: str) -> str:
     for each, old in block.value:
         if each.value == name:
             start, end = old.start_mark.index, old.end_mark.index
-            return f'{text[:start]}{"" if start < end else " "}"{value}"{text[end:]}'
+            return f"{text[:start]}{'' if start < end else ' '}{written}{text[end:]}"
     if block.flow_style:
         at = block.start_mark.index + 1
         return f"{text[:at]}{line}{', ' if block.value else ''}{text[at:]}"

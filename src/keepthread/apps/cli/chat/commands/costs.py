@@ -9,6 +9,7 @@ from keepthread.apps.cli.chat.commands.common import counted
 from keepthread.apps.cli.chat.talk import Answered
 from keepthread.apps.cli.wiring import cost_of
 from keepthread.memory.session import Session
+from keepthread.protocols import TokenCounter
 from keepthread.types import Message, Usage
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ async def cost(chat: Chat, _: str) -> None:
     For the latest answer, for all since this chat began, and for the whole session.
     """
     settings = chat.config.settings.model
+    counter = chat.talk.persistence.counter
     session = await chat.talk.known_session()
     last = [] if chat.talk.last is None else [chat.talk.last]
     parts = {
-        "latest answer": [_of_answered(each) for each in last],
-        "since the start": [_of_answered(each) for each in chat.talk.answered],
+        "latest answer": [_of_answered(each, counter) for each in last],
+        "since the start": [_of_answered(each, counter) for each in chat.talk.answered],
         "this session": [] if session is None else await _of_session(session),
     }
     if session is not None and (spent := (await session.status()).costs).calls:
@@ -51,6 +53,11 @@ async def cost(chat: Chat, _: str) -> None:
     others = sum(each.model != settings.name for each in parts["this session"])
     if known and others:
         chat.person.say(f"Without {counted(others, 'answer')} of other models than {settings.name}")
+    if any(each.usage is None and each.text for each in chat.talk.answered):
+        chat.person.say(
+            "Answers that were stopped come without numbers: theirs are estimated since the start,"
+            " and missing in this session"
+        )
     if chat.talk.persistence.away:
         chat.person.say("Memory is away: the session is counted as far as it is here")
 
@@ -68,9 +75,14 @@ def _row(
     return (*cells, f"{cost_of(ours, settings.price) or 0:,.4f}")
 
 
-def _of_answered(answered: Answered) -> Cost:
+def _of_answered(answered: Answered, counter: TokenCounter) -> Cost:
+    """Return the usage that was reported, or for an answer that was stopped an estimate."""
     model = answered.answer.meta.get("model") if answered.answer else ""
-    return Cost(answered.usage or Usage(), str(model))
+    usage = answered.usage
+    if usage is None and answered.text:
+        said = Message(role="assistant", content=answered.text)
+        usage = Usage(answered.context.tokens, counter.count(said))
+    return Cost(usage or Usage(), str(model))
 
 
 async def _of_session(session: Session) -> list[Cost]:

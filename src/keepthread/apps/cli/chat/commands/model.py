@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.common import brief, unanswered
+from keepthread.apps.cli.chat.commands.common import brief, newest, unanswered
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.wiring import model_of
 from keepthread.errors import InvalidInput
+from keepthread.stores.codec import new_id
+from keepthread.types import Message
 
 if TYPE_CHECKING:
     from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
@@ -27,14 +29,30 @@ async def model(chat: Chat, rest: str) -> None:
 
 
 async def retry(chat: Chat, _: str) -> None:
-    """Ask the latest question again, if nothing came of it."""
+    """Ask the latest question again, if it has no answer, or one cut short.
+
+    The cut answer is hidden from the model, together with its question.
+    """
     question = chat.talk.unanswered or await unanswered(await chat.session())
+    question = question or await _hide_cut_turn(chat)
     if question is None:
         raise InvalidInput(
             "the latest question has an answer; /rewind hides both, and offers the question again"
         )
     chat.again = question
     chat.person.say(f"Asking again: {brief(question.content)}")
+
+
+async def _hide_cut_turn(chat: Chat) -> Message | None:
+    """Hide the latest turn if its answer was cut short, and return its question with a new id."""
+    session = await chat.session()
+    turn = await newest(session, lambda message: message.role == "user")
+    if len(turn) < 2 or not turn[-1].meta.get("truncated"):
+        return None
+    chat.here()
+    await session.rewind(turn[0].seq - 1)
+    chat.talk.unsay({message.id for message in turn})
+    return Message(role="user", content=turn[0].content, id=new_id())
 
 
 async def quit(chat: Chat, _: str) -> None:  # noqa: A001 - what people write
