@@ -18,6 +18,7 @@ from keepthread.memory.facts.profile import (
     MOST_CHARACTERS,
     FactCache,
     FactIndex,
+    WordIndex,
 )
 from keepthread.memory.facts.records import noted_of, value_of
 from keepthread.memory.facts.resolution import order_of, resolve, said, slot_of
@@ -332,6 +333,25 @@ async def test_what_facts_cost_does_not_grow_with_their_number() -> None:
     few, many = await costs(20), await costs(300)
     assert few == many
     assert all(records <= 2 for _, records in many[:-1]), "more was read than changed"
+
+
+async def test_facts_that_did_not_change_are_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, cache = RamStore(), FactCache()
+    read: list[int] = []
+    monkeypatch.setattr(WordIndex, "read", lambda _, facts: read.append(len(facts)))
+    for n in range(20):
+        await store.put(Scope(owner="a"), FACT, f"{n}", value_of(Noted(f"{n}", "tea", float(n))))
+    for number in (1, 1, 2):
+        for _ in range(number):
+            index = await cache.load(store, "a", 100.0)
+            index.known("tea")
+            index.search("tea", 1)
+        assert len(read) == 2, "once for contexts, once for searches"
+    await store.put(Scope(owner="a"), FACT, "20", value_of(Noted("20", "milk", 20.0)))
+    (await cache.load(store, "a", 100.0)).known("tea")
+    assert len(read) == 3
 
 
 async def test_the_cache_holds_a_number_of_facts_and_no_text_that_was_forgotten() -> None:

@@ -140,7 +140,8 @@ class FactIndex:
                 touched |= self._note(record)
             for key in found.dropped:
                 touched |= self._drop(key)
-            self._renew([*touched], now)
+            if touched:
+                self._renew([*touched], now)
             self.number = found.number
             return True
 
@@ -149,7 +150,8 @@ class FactIndex:
         with self._lock:
             if not self._since <= now < self._until:
                 late = [slot for slot, each in self._timed.items() if not each.holds_at(now)]
-                self._renew(late, now)
+                if late:
+                    self._renew(late, now)
                 times = self._timed.values()
                 self._since = max([each.since for each in times], default=-inf)
                 self._until = min([each.until for each in times], default=inf)
