@@ -101,6 +101,11 @@ def _lines(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     return Arrival(read)
 
 
+def _nothing_new(known: int, place: str) -> str:
+    """Return what to say of an import that brought nothing."""
+    return f"Nothing new: {known:,} sessions existed already in {place} and are the same"
+
+
 def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
     what = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
     lines = [f"Imported {what} into {place}"]
