@@ -317,10 +317,9 @@ class RamBackend:
         self, tenant: str, session: SessionKey, counter: TokenCounter, progress: Progress | None
     ) -> int:
         thread = self._thread(tenant, session)
-        counted = thread.recount(counter)
         if progress:
             progress(len(thread.rows), len(thread.rows))
-        return counted
+        return thread.recount(counter)
 
     # --- records ---
 
@@ -438,12 +437,10 @@ class RamBackend:
 
     @exclusive
     async def tenants(self, after: str, limit: int) -> list[str]:
-        self._check_open()
         return sorted(name for name in self._tenants() if name > after)[:limit]
 
     @exclusive
     async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:  # noqa: ARG002 - as `clean`
-        self._check_open()
         if tenant not in self._tenants():
             return None
         for thread in self._threads(tenant):
@@ -455,10 +452,9 @@ class RamBackend:
         return await self.clean()
 
     def _tenants(self) -> set[str]:
+        self._check_open()
         kept = {name for (name, _), records in self._by_scope.items() if records}
         return kept | {thread.tenant for thread in self.threads.values()}
-
-    # --- inside ---
 
     def _check_open(self) -> None:
         if self._closed:
@@ -496,7 +492,7 @@ class RamStore(Front[RamBackend]):
         """Open an empty store for one tenant."""
         if durability not in (None, "memory"):
             raise DurabilityTooLow(
-                f"a store in memory survives nothing; {durability} was asked for"
+                f"a store in memory survives nothing; you asked for {durability}"
             )
         super().__init__(RamBackend(), tenant=tenant, clock=clock, ids=ids)
 
