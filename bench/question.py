@@ -23,6 +23,7 @@ from bench.furnished import Quarters
 from bench.measure import no_collection
 from bench.search import Language
 from keepthread import Compaction, Hybrid, Memory, Message, Session, View
+from keepthread.types import Role
 
 OWNER = "ana"
 SESSION = 100
@@ -102,7 +103,8 @@ async def fill(memory: Memory, messages: int, *, owner: str = OWNER, first: int 
 
 
 def _spoken(language: Language, number: int) -> list[Message]:
-    roles = islice(cycle(("user", "assistant")), number)
+    both: tuple[Role, ...] = ("user", "assistant")
+    roles = islice(cycle(both), number)
     return [Message(role=role, content=language.text(SIZES[0])) for role in roles]
 
 

@@ -189,7 +189,10 @@ class RamFinder:
         known = self._view(view).parts
         keys = sorted({place >> LENGTH_BITS for place in places})
         found = [known[key] for key in keys if key in known]
-        return [part._replace(words=()) for part in found if self._is_mine(session_of(part.place))]
+        mine = {
+            number for number in {session_of(p.place) for p in found} if await self._has(number)
+        }
+        return [part._replace(words=()) for part in found if session_of(part.place) in mine]
 
     @exclusive
     async def fetch(
@@ -276,10 +279,12 @@ class RamFinder:
             admitted.update(number << SEQ_BITS | m.seq for m in found if only.admits(m))
         return [place for place in places if place >> MESSAGE in admitted]
 
-    def _is_mine(self, number: int) -> bool:
+    async def _has(self, number: int) -> bool:
         """Return whether a session is indexed for this tenant."""
-        log = self._backend.threads.get(SessionKey(str(number)))
-        return log is not None and log.tenant == self._tenant and is_listed(log.info)
+        try:
+            return is_listed(await self._backend.describe(self._tenant, SessionKey(str(number))))
+        except SessionGone:
+            return False
 
     def _view(self, name: str) -> _View:
         return self._index.views.setdefault(check_id(name, "view"), _View())
