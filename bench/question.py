@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from bench.furnished import Quarters
 from bench.measure import no_collection
 from bench.search import Language
 from keepthread import Compaction, Hybrid, Memory, Message, Session, View
-from keepthread.types import Role
 
 OWNER = "ana"
 SESSION = 100
@@ -103,9 +101,10 @@ async def fill(memory: Memory, messages: int, *, owner: str = OWNER, first: int 
 
 
 def _spoken(language: Language, number: int) -> list[Message]:
-    both: tuple[Role, ...] = ("user", "assistant")
-    roles = islice(cycle(both), number)
-    return [Message(role=role, content=language.text(SIZES[0])) for role in roles]
+    return [
+        Message(role="assistant" if n % 2 else "user", content=language.text(SIZES[0]))
+        for n in range(number)
+    ]
 
 
 async def ask(session: Session, language: Language, turns: int) -> None:

@@ -22,13 +22,9 @@ GROWS_TODAY: Mapping[tuple[str, str], set[str]] = {
     ("turn with window", EVERYTHING): {"sqlite"},
     ("turn with hybrid", EVERYTHING): {"sqlite"},
     ("status", EVERYTHING): {"sqlite"},
-    ("search the tenant", EVERYTHING): {"sqlite"},
-    ("export a session", EVERYTHING): {"sqlite", "redis"},
     ("prune", EVERYTHING): {"sqlite", "redis"},
-    ("preview a forget", EVERYTHING): {"sqlite", "postgres", "redis"},
-    ("forget a message", EVERYTHING): {"sqlite", "postgres", "redis"},
-    ("forget a session", EVERYTHING): {"sqlite", "postgres", "redis"},
-    ("forget an owner", EVERYTHING): {"sqlite", "postgres", "redis"},
+    ("forget a session", EVERYTHING): {"sqlite"},
+    ("forget an owner", EVERYTHING): {"sqlite"},
 }
 """Rows that are known to need more calls as data grows, by operation and dimension: the stores.
 

@@ -7,6 +7,7 @@ from operator import mul
 from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from keepthread.errors import SessionGone
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_SEQ, SEQ_BITS, seq_of, session_of
 from keepthread.stores.backend import Backend, Listing
 from keepthread.stores.records import (
@@ -189,9 +190,8 @@ class RamFinder:
         known = self._view(view).parts
         keys = sorted({place >> LENGTH_BITS for place in places})
         found = [known[key] for key in keys if key in known]
-        mine = {
-            number for number in {session_of(p.place) for p in found} if await self._has(number)
-        }
+        numbers = {session_of(part.place) for part in found}
+        mine = {number for number in numbers if await self._has(number)}
         return [part._replace(words=()) for part in found if session_of(part.place) in mine]
 
     @exclusive

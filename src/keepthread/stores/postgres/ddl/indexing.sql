@@ -299,9 +299,9 @@ BEGIN
 END
 $$;
 
--- Count new chunks before a position of a session. If their range has come to have many, what later sessions
--- will have is of a new era, and so is what follows in this session if it has a good share of them. What
--- other sessions have keeps its era.
+-- Count new chunks before a position of a session. If their range has come to have many, chunks of later
+-- sessions are of a new era, and so are later chunks of this session if it has a good share of them. Chunks
+-- of other sessions keep their era.
 CREATE FUNCTION keepthread.count_parts(
     _tenant integer, _view integer, _whose bigint, _sid bigint, _high bigint, _parts bigint
 ) RETURNS void
