@@ -120,7 +120,9 @@ async def picture(tenant: Tenant) -> str:
         parts += await store.scan(Scope(owner=owner))
     if finder := await store.finder():
         parts += [await finder.unread(VIEW), await finder.unread(VECTORS)]
-        parts += [await finder.places(VIEW, [WORD]), await finder.parts(VIEW, tenant.places)]
+        found = await finder.places(VIEW, [WORD])
+        parts += [found._replace(sittings=list(found.sittings))]
+        parts += [await finder.parts(VIEW, tenant.places)]
         parts += [await finder.vectors(VECTORS, tenant.places)]
     return "\n".join(map(repr, parts))
 

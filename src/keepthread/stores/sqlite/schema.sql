@@ -67,7 +67,7 @@ CREATE TABLE records (
 );
 
 -- The newest records of a session, kind by kind: a context reads no more of them than it may show.
-CREATE INDEX records_by_version ON records (tenant, sid, kind, version) WHERE sid > 0;
+CREATE INDEX records_by_version ON records (tenant, sid, kind, version);
 
 -- The last changes of an owner's records of a kind, for readers that keep what they have read.
 CREATE TABLE record_changes (

@@ -183,7 +183,7 @@ INSERT OR IGNORE INTO sources (sid, node, version) VALUES (?, ?, ?)
 
 -- name: newest_records
 SELECT * FROM records INDEXED BY records_by_version
-WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ? AND sid > 0
+WHERE tenant = ? AND sid = ? AND owner = ? AND kind = ?
 ORDER BY version DESC LIMIT ?
 
 -- name: record_changes

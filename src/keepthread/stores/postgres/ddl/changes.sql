@@ -50,9 +50,12 @@ CREATE FUNCTION keepthread.note_unread(_tenant integer, _sid bigint) RETURNS voi
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO keepthread.unread (whose, sid, tenant, view)
-    SELECT keepthread.whose(s.owner), _sid, _tenant, 0 FROM keepthread.sessions s
-    WHERE s.tenant = _tenant AND s.sid = _sid AND s.ready AND s.kind <> 2
-      AND EXISTS (SELECT FROM keepthread.messages m WHERE m.tenant = _tenant AND m.sid = _sid)
+    SELECT keepthread.whose(n.owner), _sid, _tenant, 0
+    FROM (
+        SELECT s.owner FROM keepthread.sessions s
+        WHERE s.tenant = _tenant AND s.sid = _sid AND s.ready AND s.kind <> 2
+          AND EXISTS (SELECT FROM keepthread.messages m WHERE m.tenant = _tenant AND m.sid = _sid)
+    ) n
     ON CONFLICT DO NOTHING;
 END
 $$;
