@@ -286,20 +286,18 @@ WHERE s.tenant = ? AND s.owner = ? AND s.ready AND s.kind <> 2
 ORDER BY s.active_at DESC, s.sid DESC
 
 -- name: unread_of_tenant
-SELECT s.sid, coalesce(k.upto, 0), s.epoch
+SELECT s.sid, coalesce(k.upto, 0), s.epoch, s.active_at
 FROM unread u
 CROSS JOIN sessions s ON s.sid = u.sid AND s.tenant = u.tenant AND s.owner = u.owner
 LEFT JOIN watermarks k ON k.sid = u.sid AND k.view = u.view
 WHERE u.view = ? AND u.tenant = ? AND s.ready AND s.kind <> 2
-ORDER BY s.active_at DESC, s.sid DESC
 
 -- name: unread_of_owner
-SELECT s.sid, coalesce(k.upto, 0), s.epoch
+SELECT s.sid, coalesce(k.upto, 0), s.epoch, s.active_at
 FROM unread u
 CROSS JOIN sessions s ON s.sid = u.sid AND s.tenant = u.tenant AND s.owner = u.owner
 LEFT JOIN watermarks k ON k.sid = u.sid AND k.view = u.view
 WHERE u.view = ? AND u.tenant = ? AND u.owner = ? AND s.ready AND s.kind <> 2
-ORDER BY s.active_at DESC, s.sid DESC
 
 -- name: note_unread
 INSERT OR IGNORE INTO unread (view, tenant, owner, sid)

@@ -44,9 +44,11 @@ def unread(db: sqlite3.Connection, scope: IndexScope, view: str) -> list[Unread]
         if number == _NO_VIEW:
             rows = db.execute(SQL[f"never_read_{end}"], whose).fetchall()
         else:
-            rows = db.execute(SQL[f"unread_{end}"], (number, *whose)).fetchall()
-    found = [_unread(db, *row) for row in rows if row[0] <= _MOST_SESSION]
-    return [each for each in found if each.last > each.until]
+            found = db.execute(SQL[f"unread_{end}"], (number, *whose)).fetchall()
+            found.sort(key=lambda row: (row[3], row[0]), reverse=True)
+            rows = [row[:3] for row in found]
+    known = [_unread(db, *row) for row in rows if row[0] <= _MOST_SESSION]
+    return [each for each in known if each.last > each.until]
 
 
 def _unread(db: sqlite3.Connection, sid: int, until: int, epoch: int) -> Unread:
