@@ -301,10 +301,10 @@ WHERE u.view = ? AND u.tenant = ? AND u.owner = ? AND s.ready AND s.kind <> 2
 
 -- name: note_unread
 INSERT OR IGNORE INTO unread (view, tenant, owner, sid)
-SELECT v.number, s.tenant, s.owner, s.sid FROM sessions s CROSS JOIN views v
+SELECT v.number, s.tenant, s.owner, s.sid FROM sessions s CROSS JOIN views v ON v.number > 0
 WHERE s.sid = ? AND s.ready AND s.kind <> 2 AND EXISTS (SELECT 1 FROM messages WHERE sid = s.sid)
 
--- name: note_all_unread
+-- name: every_session_is_unread
 INSERT OR IGNORE INTO unread (view, tenant, owner, sid)
 SELECT ?, s.tenant, s.owner, s.sid FROM sessions s
 WHERE s.ready AND s.kind <> 2 AND EXISTS (SELECT 1 FROM messages WHERE sid = s.sid)
@@ -320,7 +320,7 @@ DELETE FROM unread WHERE view = ? AND tenant = ? AND owner = ? AND sid = ?
 -- name: delete_unread
 DELETE FROM unread
 WHERE (view, tenant, owner, sid) IN (
-    SELECT v.number, s.tenant, s.owner, s.sid FROM sessions s CROSS JOIN views v WHERE s.sid = ?)
+    SELECT v.number, s.tenant, s.owner, s.sid FROM sessions s CROSS JOIN views v ON v.number > 0 WHERE s.sid = ?)
 
 -- name: drop_unread
 DELETE FROM unread WHERE view = ?
@@ -345,7 +345,7 @@ INSERT INTO views (name, of_words) VALUES (?, ?)
 -- name: delete_view
 DELETE FROM views WHERE number = ?
 
--- name: delete_unused_view
+-- name: drop_unused_view
 DELETE FROM views WHERE number = ? AND NOT EXISTS (SELECT 1 FROM watermarks WHERE view = ?)
 
 -- name: watermark

@@ -106,7 +106,7 @@ def drop(db: sqlite3.Connection, tenant: str, view: int) -> None:
     """Delete the vectors of one index of a tenant."""
     db.execute(SQL["drop_vectors"], (view, tenant))
     db.execute(SQL["drop_watermarks_of_tenant"], (view, tenant))
-    if db.execute(SQL["delete_unused_view"], (view, view)).rowcount > 0:
+    if db.execute(SQL["drop_unused_view"], (view, view)).rowcount > 0:
         db.execute(SQL["drop_unread"], (view,))
     else:
         db.execute(SQL["note_tenant_unread"], (view, tenant))

@@ -78,7 +78,7 @@ def new_view(db: sqlite3.Connection, view: str, *, of_words: bool) -> int:
     """Create an index, and return its number; it has read nothing yet."""
     number = db.execute(SQL["insert_view"], (view, of_words)).lastrowid
     assert number is not None
-    db.execute(SQL["note_all_unread"], (number,))
+    db.execute(SQL["every_session_is_unread"], (number,))
     return number
 
 
