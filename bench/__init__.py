@@ -5,7 +5,7 @@ returns a `Report` of rows; the frame prints them, for people or as JSON, and se
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,8 @@ class Row:
     unit: str
     spread: tuple[float, float] | None = None
     bar: Bar | None = None
+    counted: bool = False
+    """Whether it is a count, which is the same on any machine: a quick run judges it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class Report:
     setting: Sequence[str]
     rows: Sequence[Row]
     notes: Sequence[str] = ()
+    figures: Mapping[str, object] | None = None
+    """All that was measured, for `--json`, where that is more than the rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,8 @@ class Run:
     """A folder with a model that embeds."""
     store: str | None = None
     """The URL of a store to measure, where a benchmark can do with any."""
+    only: str | None = None
+    """Which rows to measure, where a benchmark can measure some alone."""
 
     @property
     def judged(self) -> bool:

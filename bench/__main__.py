@@ -8,6 +8,7 @@ from pathlib import Path
 from bench import ENOUGH_ROUNDS, Benchmark, Run
 from bench.chat import BENCHMARK as CHAT
 from bench.context import BENCHMARK as CONTEXT
+from bench.growth import BENCHMARK as GROWTH
 from bench.languages import BENCHMARK as LANGUAGES
 from bench.orchestrator import BENCHMARK as ORCHESTRATOR
 from bench.places import folders
@@ -31,6 +32,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ORCHESTRATOR,
         POSTGRES,
         REDIS,
+        GROWTH,
         CHAT,
     )
 }
@@ -51,6 +53,7 @@ def main(
     parser.add_argument("--data", type=Path, help="recall: the folder of LoCoMo and BEAM-100K")
     parser.add_argument("--model", type=Path, help="recall: the folder of a model that embeds")
     parser.add_argument("--store", help="recall: the URL of a store, instead of a file")
+    parser.add_argument("--only", help="growth: OPERATION/DIMENSION/STORE, each with * and ?")
     options = parser.parse_args(arguments)
     benchmark = known.get(options.name)
     if benchmark is None:
@@ -66,6 +69,7 @@ def main(
             data=options.data,
             model=options.model,
             store=options.store,
+            only=options.only,
         )
         report = benchmark.measure(run)
     _progress("")

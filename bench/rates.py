@@ -51,11 +51,11 @@ async def in_turn(
 
 
 async def _once(work: Work, count: int, pids: Callable[[], Sequence[int]]) -> Spent:
-    server = _cpu(pids())  # looked up outside of the clock
+    server = server_cpu(pids())  # looked up outside of the clock
     start, client = time.perf_counter(), time.process_time()
     await work(count)
     wall, client = time.perf_counter() - start, time.process_time() - client
-    return Spent(wall, client, _cpu(pids()) - server)
+    return Spent(wall, client, server_cpu(pids()) - server)
 
 
 async def rounds_of(
@@ -72,7 +72,7 @@ async def rounds_of(
     return found
 
 
-def _cpu(pids: Sequence[int]) -> float:
+def server_cpu(pids: Sequence[int]) -> float:
     """Return the CPU seconds of processes with all their threads; 0 where Linux is not."""
     used = 0
     for pid in pids:

@@ -9,7 +9,7 @@ _HEAD = ("", "value", "", "spread", "bar", "verdict")
 
 def verdict(row: Row, run: Run) -> bool | None:
     """Tell whether a row's bar holds; None if it has none or the run is too short to judge."""
-    return row.bar.holds(row.value) if row.bar and run.judged else None
+    return row.bar.holds(row.value) if row.bar and (run.judged or row.counted) else None
 
 
 def status(report: Report, run: Run) -> int:
@@ -18,7 +18,12 @@ def status(report: Report, run: Run) -> int:
 
 
 def as_json(report: Report, run: Run) -> str:
-    """Return the rows as a JSON list; a spread is a pair, a bar a text such as `<= 3`."""
+    """Return the rows as a JSON list, or all figures where a report has more than rows.
+
+    A spread is a pair, a bar a text such as `<= 3`.
+    """
+    if report.figures is not None:
+        return json.dumps(report.figures, indent=2, ensure_ascii=False)
     rows = [
         {
             "name": row.name,
@@ -65,9 +70,9 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _summary(report: Report, run: Run) -> list[str]:
-    if not run.judged:
+    bars = [found for row in report.rows if (found := verdict(row, run)) is not None]
+    if not bars and not run.judged:
         return ["Nothing was judged: there are too few rounds, or they are too short."]
-    bars = [verdict(row, run) for row in report.rows if row.bar]
     missed = bars.count(False)
     return [f"{missed} of {len(bars)} bars missed." if missed else f"All {len(bars)} bars hold."]
 

@@ -337,6 +337,52 @@ async def test_a_list_passes_over_no_session_while_it_clears_ended_ones_away(
         assert {info.key for info in listed} == set(lasting)
 
 
+@pytest.mark.parametrize("number", [5, 10, 60])
+async def test_a_list_of_sessions_takes_two_round_trips(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    redis_server.ask("FLUSHALL")
+    sent = 0
+
+    def counted(name: str) -> None:
+        send = getattr(RedisLink, name)
+
+        async def count(self: RedisLink, *args: Any) -> Any:
+            nonlocal sent
+            sent += 1
+            return await send(self, *args)
+
+        monkeypatch.setattr(RedisLink, name, count)
+
+    counted("_send")
+    counted("_send_together")
+    store = await RedisStore.open(redis_server.url)
+    try:
+        keys = [await new_session(store, f"s{n}") for n in range(number)]
+        await store.scan_sessions()  # the server knows the scripts now
+        sent = 0
+        assert {s.key for s in await store.list_sessions(limit=number)} == set(keys)
+        assert sent == 2
+        sent = 0
+        assert [s.key for s in await store.scan_sessions()] == keys
+        assert sent == 3  # and once to look for expired ones
+    finally:
+        await store.close()
+
+
+async def test_one_of_several_commands_that_fails_is_an_error(redis_server: RedisServer) -> None:
+    redis_server.ask("FLUSHALL")
+    store = await RedisStore.open(redis_server.url)
+    try:
+        place = session_place(TENANT, await new_session(store))
+        redis_server.ask("DEL", place.session)
+        redis_server.ask("SET", place.session, "not ours")
+        with pytest.raises(Damaged, match="not ours"):
+            await store.list_sessions()
+    finally:
+        await store.close()
+
+
 async def test_a_list_has_a_session_that_becomes_active_while_it_is_read(
     store: RedisStore,
 ) -> None:

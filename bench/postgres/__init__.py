@@ -7,7 +7,7 @@ from functools import partial
 
 import psycopg
 
-from bench import Benchmark, Report, Row, Run, growth
+from bench import Benchmark, Report, Row, Run, long_sessions
 from bench.corpus import SIZES
 from bench.places import file_system
 from bench.postgres import beside
@@ -52,7 +52,7 @@ async def _measure(run: Run, server: PostgresServer) -> list[Row]:
             found, bare[size] = await beside.measure(run, server, opened[-1], pids)
             rows += found
         opened.append(await fill(run, server, "large", SIZES[0], many, long))
-        rows += await growth.measure(run, opened[0].tasks, opened[-1].tasks, pids)
+        rows += await long_sessions.measure(run, opened[0].tasks, opened[-1].tasks, pids)
         for each in reversed(opened[1:]):  # of the smaller messages where there are many of them
             rows += beside.sizes(each, bare[each.tasks.size])
     finally:

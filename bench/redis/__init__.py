@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 
 import redis
 
-from bench import Bar, Benchmark, Report, Row, Run, growth
+from bench import Bar, Benchmark, Report, Row, Run, long_sessions
 from bench.corpus import SIZES
 from bench.places import file_system, sync_time
 from bench.rates import TASKS, cpu, noise, rate, rounds_of, share
@@ -51,7 +51,7 @@ async def _measure(run: Run, servers: list[RedisServer]) -> tuple[list[Row], str
             rows += await _beside(run, opened[-1])
         opened.append(await fill(run, servers[-1], SIZES[0], many, long))
         pids = [server.process.pid for server in servers if server.process]
-        rows += await growth.measure(run, opened[0].tasks, opened[-1].tasks, lambda: pids)
+        rows += await long_sessions.measure(run, opened[0].tasks, opened[-1].tasks, lambda: pids)
         kept = opened[0].store.durability
     finally:
         for each in opened:

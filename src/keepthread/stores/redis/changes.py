@@ -7,7 +7,6 @@ A script that comes too late for its period is refused and announced again. So a
 is complete, and readers go from one to the next.
 """
 
-import asyncio
 import json
 import logging
 import time
@@ -137,8 +136,8 @@ async def read(link: RedisLink, tenant: str, wanted: Feed) -> FeedPage:
         # Several places at once, unless the first has more than is wanted.
         group = ahead[:width]
         most = min(wanted.limit - len(found), _CHANGES_AT_ONCE if width > 1 else _CHANGES_OF_ONE)
-        streams = await asyncio.gather(
-            *(_read(link, tenant, one, number if one == place else 0, most + 1) for one in group)
+        streams = await link.ask_together(
+            [_range(tenant, one, number if one == place else 0, most + 1) for one in group]
         )
         width = min(2 * width, _PLACES_AT_ONCE)
         for one, entries in zip(group, streams, strict=True):
@@ -175,13 +174,11 @@ async def _places(link: RedisLink, tenant: str, owner: str | None, start: str) -
     return [expired, *(place.decode() for place in places)]
 
 
-async def _read(
-    link: RedisLink, tenant: str, place: str, number: int, most: int
-) -> list[tuple[bytes, Any]]:
-    """Return the changes of one period at one place, after a number."""
+def _range(tenant: str, place: str, number: int, most: int) -> tuple[Argument, ...]:
+    """Return the command that reads the changes of one period at one place, after a number."""
     period = int(place[:_PERIOD])
     stream = changed_place(tenant, place[_PERIOD + 1 :])
-    return await link.ask("XRANGE", stream, f"{period}-{number + 1}", f"{period}", "COUNT", most)
+    return ("XRANGE", stream, f"{period}-{number + 1}", f"{period}", "COUNT", most)
 
 
 def _decode(entry: tuple[bytes, Any]) -> Change:

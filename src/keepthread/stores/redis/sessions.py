@@ -1,6 +1,5 @@
 """Sessions in Redis: each function is one operation."""
 
-import asyncio
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -348,19 +347,22 @@ async def _by_activity(
     command, end = ("ZRANGEBYSCORE", b"+inf") if wanted.after else ("ZREVRANGEBYSCORE", b"-inf")
     start = repr(bound.at).encode() if bound else b"+inf"
     seen: set[Position] = set()
-    top, last, tied = b"", start, 0
+    top, last, tied, pages = b"", start, 0, 0
     while True:
-        limits = (last, end, b"WITHSCORES", b"LIMIT", 0, page + tied)
+        asked = page + tied
+        limits = (last, end, b"WITHSCORES", b"LIMIT", 0, asked)
         rows: list[bytes] = await link.ask(command, name, *limits)
         keys, scores = rows[::2], rows[1::2]
         new = [place for place in map(_position, scores, keys) if place not in seen]
         if not new:
             break
-        top, last = top or scores[0], scores[-1]
+        top, last, pages = top or scores[0], scores[-1], pages + 1
         tied = scores.count(last)
         seen.update(new)
         yield [place for place in new if _is_beyond(place, wanted)]
-    if top and bound is None:  # sessions active since the first page have moved to the front
+        if len(keys) < asked:
+            break
+    if pages > 1 and bound is None:  # sessions active since the first page have moved to the front
         newer: list[bytes] = await link.ask(
             "ZREVRANGEBYSCORE", name, b"+inf", b"(" + top, b"WITHSCORES"
         )
@@ -386,21 +388,31 @@ async def sweep(link: RedisLink, tenant: str, *, most: int) -> None:
         entries: list[bytes] = await link.run(LUA["due"], (index.ends,), (min(most, _PAGE),))
         if not entries:
             return
-        left = await asyncio.gather(*(_time_left(link, tenant, entry) for entry in entries))
+        left = await _times_left(link, tenant, entries)
         pairs = [part for pair in zip(entries, left, strict=True) for part in pair]
         await link.run(LUA["sweep"], (index.sessions, index.active, index.ends), (GRACE, *pairs))
         most -= len(entries)
 
 
-async def _time_left(link: RedisLink, tenant: str, entry: bytes) -> int:
-    """Return the least remaining life of a session in milliseconds; -1 if it is gone."""
+async def _times_left(link: RedisLink, tenant: str, entries: Sequence[bytes]) -> list[int]:
+    """Return the least remaining life of sessions in milliseconds; -1 if one is gone."""
+    places = [_place_of(tenant, entry.partition(b" ")[0]) for entry in entries]
+    known = [place for place in places if place]
+    ends = await link.ask_together([("PTTL", place.session) for place in known])
+    lives = await link.ask_together([("HGET", place.session, "life") for place in known])
+    left = {
+        place.key: max(0, end) if life == place.life.encode() else -1
+        for place, end, life in zip(known, ends, lives, strict=True)
+    }
+    return [left[place.key] if place else -1 for place in places]
+
+
+def _place_of(tenant: str, key: bytes) -> Place | None:
+    """Return where a session of the index is, or None if the entry is damaged."""
     try:
-        place = session_place(tenant, SessionKey(entry.decode("utf-8", "replace").split()[0]))
-    except (SessionGone, IndexError):  # a damaged entry
-        return -1
-    left: int = await link.ask("PTTL", place.session)
-    life = await link.ask("HGET", place.session, "life")
-    return max(0, left) if life == place.life.encode() else -1
+        return session_place(tenant, SessionKey(key.decode("utf-8", "replace")))
+    except SessionGone:
+        return None
 
 
 async def scan(
@@ -409,9 +421,9 @@ async def scan(
     """Return every session after a key, in the order of creation."""
     found: list[SessionInfo] = []
     async for info in every(link, tenant, after=after, page=min(limit, _PAGE)):
+        found.append(info)
         if len(found) == limit:
             break
-        found.append(info)
     if len(found) < limit:  # it has passed all expired sessions too
         await sweep(link, tenant, most=MAX_COUNT)
     return found
@@ -436,19 +448,21 @@ async def _there(
     link: RedisLink, tenant: str, keys: Sequence[bytes], met_in: str
 ) -> list[SessionInfo]:
     """Return the existing sessions of these keys; remove the others from the index."""
-    found = await asyncio.gather(*(_describe(link, tenant, key) for key in keys))
-    gone = [key for key, info in zip(keys, found, strict=True) if info is None]
+    places = [_place_of(tenant, key) for key in keys]
+    known = [place for place in places if place]
+    states = await link.ask_together([("HGETALL", place.session) for place in known])
+    found: dict[SessionKey, SessionInfo] = {}
+    for place, fields in zip(known, states, strict=True):
+        state = state_of(fields)
+        if state.life == place.life.encode():
+            found[place.key] = await describe_state(link, place, state)
+    gone = [
+        key for key, place in zip(keys, places, strict=True) if not place or place.key not in found
+    ]
     if gone:
         index = index_of(tenant)
         await link.run(LUA["clear"], (index.sessions, index.active, met_in), (GRACE, *gone))
-    return [info for info in found if info is not None]
-
-
-async def _describe(link: RedisLink, tenant: str, key: bytes) -> SessionInfo | None:
-    try:
-        return await describe(link, session_place(tenant, SessionKey(key.decode())))
-    except SessionGone:
-        return None
+    return list(found.values())
 
 
 # --- owners of records ---
@@ -464,7 +478,7 @@ async def owners(link: RedisLink, tenant: str) -> list[str]:
     name = index_of(tenant).owners
     known: list[bytes] = await link.ask("ZRANGE", name, 0, -1)
     places = [records_place(tenant, owner.decode()) for owner in known]
-    asked: list[Any] = await asyncio.gather(*(link.ask("EXISTS", p.records) for p in places))
+    asked = await link.ask_together([("EXISTS", place.records) for place in places])
     gone = [owner for owner, there in zip(known, asked, strict=True) if not there]
     if gone:
         await link.run(LUA["clear"], (name,), (GRACE, *gone))
