@@ -46,7 +46,10 @@ def measured(small: Cost, large: Cost, operation: str = "append") -> Measured:
     return Measured(operation, "owners", "sqlite", [100, 10_000], [small, large], [3.0, 2.5, 1])
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "store",
+    [pytest.param(s, marks=[] if s == "sqlite" else [pytest.mark.nightly]) for s in STORES],
+)
 def test_no_operation_needs_more_calls_as_data_grows(store: str, tmp_path: Path) -> None:
     found = measure_store(a_run(tmp_path), store)
     grows = {

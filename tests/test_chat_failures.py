@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from keepthread.testing.server import Gate, Received, Say, ScriptedServer
@@ -226,7 +226,8 @@ def _full(pid: int, folder: Path, *, mounted: bool) -> Iterator[None]:
     if mounted:
         seen = Path(f"/proc/{pid}/root{folder}")
         disk = os.statvfs(seen)
-        (seen / "ballast").write_bytes(bytes(disk.f_bavail * disk.f_frsize))
+        with suppress(OSError):  # the program may have written something since
+            (seen / "ballast").write_bytes(bytes(disk.f_bavail * disk.f_frsize))
         yield
         (seen / "ballast").unlink()
     else:

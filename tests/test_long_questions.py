@@ -118,19 +118,22 @@ async def test_a_person_is_asked_before_a_question_is_shortened(place: Places) -
 
 async def test_a_later_turn_says_that_a_long_message_is_shown_shortened(place: Places) -> None:
     question = " ".join(f"word{n}" for n in range(1200))
-    with ScriptedServer(["Noted.", "Still here.", "At last."], window=20_000) as server:
-        with place(server).terminal(KEEPTHREAD_MEMORY_MAX_HISTORY_TOKENS="600") as terminal:
-            terminal.wait_for(READY)
-            terminal.paste(question)
-            terminal.enter()
-            terminal.wait_for("Noted.")
-            assert question in server.requests[0].text
-            ask(terminal, "And now?", "Still here.")
-            assert question not in server.requests[1].context
-            terminal.wait_for("no longer sees all of your message 'word0 word1")
-            ask(terminal, "And then?", "At last.")
-            assert terminal.transcript.count("no longer sees all") == 1
-            terminal.key("ctrl-d")
+    script = ["Noted.", "Still here.", "At last."]
+    with (
+        ScriptedServer(script, window=20_000) as server,
+        place(server).terminal(KEEPTHREAD_MEMORY_MAX_HISTORY_TOKENS="600") as terminal,
+    ):
+        terminal.wait_for(READY)
+        terminal.paste(question)
+        terminal.enter()
+        terminal.wait_for("Noted.")
+        assert question in server.requests[0].text
+        ask(terminal, "And now?", "Still here.")
+        assert question not in server.requests[1].context
+        terminal.wait_for("no longer sees all of your message 'word0 word1")
+        ask(terminal, "And then?", "At last.")
+        assert terminal.transcript.count("no longer sees all") == 1
+        terminal.key("ctrl-d")
 
 
 # ---------------------------------------------------------------- how many tokens

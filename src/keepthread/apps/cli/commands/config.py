@@ -364,7 +364,7 @@ def _change(call: Call, file: Path, values: Mapping[str, JSON], decided: set[str
     try:
         text = with_values(data, _new(values_in(file), values, decided), file)
     except InvalidInput as error:
-        call.say(f"It could not be changed, so it is written anew: {error}")
+        call.say(f"It could not be changed, so a new one is written: {error}")
         text = text_of(values)
     if text.encode() == data:
         call.say(f"{short(file)} has all of this already, and stays as it is")

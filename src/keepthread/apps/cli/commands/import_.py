@@ -101,13 +101,16 @@ def _lines(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     return Arrival(read)
 
 
+def _nothing_new(known: int, place: str) -> str:
+    """Return what to say of an import that brought nothing."""
+    return f"Nothing new: {known:,} sessions existed already in {place} and are the same"
+
+
 def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
     what = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
     lines = [f"Imported {what} into {place}"]
     if done.known and done.known >= done.sessions:
-        lines = [
-            f"Nothing new: {done.known:,} sessions existed already in {place} and are the same"
-        ]
+        lines = [_nothing_new(done.known, place)]
     elif done.known:
         lines.append(f"{done.known:,} sessions existed already and are the same")
     warnings: list[str] = []
@@ -199,9 +202,7 @@ def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
     )
     lines = [f"Imported {done.sessions:,} sessions{forks}, {done.messages:,} messages into {place}"]
     if done.known and done.known == done.sessions:
-        lines = [
-            f"Nothing new: {done.known:,} sessions existed already in {place} and are the same"
-        ]
+        lines = [_nothing_new(done.known, place)]
         counts = counts[1:]
     return warnings, lines + [f"{count:,} {what}" for count, what in counts if count]
 
