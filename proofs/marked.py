@@ -70,7 +70,9 @@ def new_markers(rng: random.Random, count: int = MARKERS) -> list[Marker]:
         elif number % _CHINESE == 2:
             found.append(Marker("".join(map(chr, rng.sample(_RARE, 4)))))
         else:
-            found.append(Marker(f"The zq{letters} of {rng.randrange(10**9)} is mine"))
+            # A short number would also stand in other texts of a long-lived process.
+            rare_number = rng.randrange(10**15, 10**16)
+            found.append(Marker(f"The zq{letters} of {rare_number} is mine"))
     return found
 
 
