@@ -175,7 +175,7 @@ class Stores(RuleBasedStateMachine):
         if answers := self.everywhere(call):
             model, *others = map(_comparable, answers)
             for other in others:
-                assert other == model
+                assert other == model, f"\n{model!r}\n{other!r}"
         return answers
 
     @step(

@@ -240,8 +240,8 @@ class Store(Protocol):
         `follow` names more kinds; the messages of this session that their records are made of are
         returned too, so such records should be made of few messages. With `follow_limit`, no more
         records of each followed kind are read than that, those that were put last; `more` names
-        the kinds that have more. Raises `Damaged` if the session's metadata is damaged, because
-        its system prompt is unknown then.
+        the kinds that have more. A kind that is named twice is read once. Raises `Damaged` if the
+        session's metadata is damaged, because its system prompt is unknown then.
         """
         ...
 

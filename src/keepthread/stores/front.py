@@ -208,7 +208,9 @@ class Front(Generic[B]):
         for kind in (*kinds, *follow):
             check_id(kind, "kind")
         limit = MAX_COUNT if follow_limit is None else follow_limit
-        wanted = Gather(tokens, min_messages, kinds, tuple(dict.fromkeys(follow)), limit)
+        followed = tuple(dict.fromkeys(follow))
+        others = tuple(kind for kind in dict.fromkeys(kinds) if kind not in followed)
+        wanted = Gather(tokens, min_messages, others, followed, limit)
         return await self.backend.gather(self._tenant, session, wanted)
 
     async def read(

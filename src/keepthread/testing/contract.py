@@ -955,6 +955,8 @@ class StoreContract:
             *("d1", "d2", "a1", "a2", "c1", "c2", "b1", "b2"),
         ]
         assert said(list(found.sources)) == ["b"]
+        found = await store.gather(key, tokens=9, kinds=["d", "c", "d"], follow=["c", "c"])
+        assert [record.value for record in found.records] == ["d1", "d2", "c1", "c2"]
 
     @on_store
     async def test_what_followed_records_are_made_of_is_gathered_with_them(
