@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 from keepthread.errors import SessionExists
 from keepthread.protocols import Store
 from keepthread.stores.sqlite import engine, worker
-from keepthread.stores.sqlite.file import DatabaseFile
+from keepthread.stores.sqlite.file import DatabaseFile, connect
 from keepthread.stores.sqlite.uses import Uses
 from keepthread.stores.url import store_at
 from keepthread.types import Message, SessionInfo, SessionKey
@@ -87,14 +87,7 @@ class MarkedConnection(sqlite3.Connection):
 
 def connect_marked(uri: str) -> sqlite3.Connection:
     """Open a connection as the store does, with the mark."""
-    return sqlite3.connect(
-        uri,
-        uri=True,
-        isolation_level=None,
-        cached_statements=256,
-        timeout=0,
-        factory=MarkedConnection,
-    )
+    return connect(uri, MarkedConnection)
 
 
 def marked(append: Append, place: mmap.mmap) -> Append:

@@ -19,6 +19,7 @@ from keepthread.stores import PostgresStore, RedisStore, SQLiteStore
 from keepthread.stores.postgres.engine import PgLink
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.redis.engine import RedisLink
+from keepthread.stores.sqlite.file import connect
 from servers import postgres, redis
 
 STORES = ("sqlite", "postgres", "redis")
@@ -54,17 +55,6 @@ class CountingConnection(sqlite3.Connection):
     def executemany(self, *args: Any) -> sqlite3.Cursor:
         Calls.number += 1
         return super().executemany(*args)
-
-
-def _connect(uri: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        uri,
-        uri=True,
-        isolation_level=None,
-        cached_statements=256,
-        timeout=0,
-        factory=CountingConnection,
-    )
 
 
 @contextmanager
@@ -137,7 +127,7 @@ def sites(run: Run, name: str, number: int) -> Iterator[list[Site]]:
 
 def _file(path: Path) -> Site:
     async def opened() -> Store:
-        return await SQLiteStore.open(path, connect=_connect)
+        return await SQLiteStore.open(path, connect=lambda uri: connect(uri, CountingConnection))
 
     return Site(opened, list, lambda: None)
 

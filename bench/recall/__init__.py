@@ -17,6 +17,7 @@ from bench.recall.asking import HYBRID, RECALL, WINDOW, Asked, Room, views
 from bench.recall.corpora import BEAM, LOCOMO, Talk, beam, locomo
 from bench.recall.prepared import Prepared
 from keepthread import Memory
+from keepthread.memory.memory import Opening
 from keepthread.models.embedders import OnnxEmbedder
 from keepthread.stores.codec import new_id
 
@@ -67,21 +68,26 @@ async def _measure(run: Run, corpus: Corpus) -> list[Row]:
     return rows
 
 
-async def _ask(
-    run: Run, corpus: Corpus, ways: Sequence[str], embedder: Prepared | None
-) -> list[Asked]:
-    """Ask the questions of each conversation, each in a memory of its own."""
-    kind = MEANING if embedder else WORDS
-    file = run.memory / f"{corpus.name}-{kind}".replace(" ", "-")
-    asked: list[Asked] = []
-    async with Memory.open(
+def _memory(run: Run, corpus: Corpus, name: str, embedder: Prepared | None = None) -> Opening:
+    """Open a memory that has nothing yet."""
+    file = run.memory / f"{corpus.name}-{name}".replace(" ", "-")
+    return Memory.open(
         run.store or f"sqlite:///{file}",
         tenant=f"recall-{new_id()}",
         views=views(corpus.budgets),
         counter=best(),
         embedder=embedder,
         recall="owner",
-    ) as memory:
+    )
+
+
+async def _ask(
+    run: Run, corpus: Corpus, ways: Sequence[str], embedder: Prepared | None
+) -> list[Asked]:
+    """Ask the questions of each conversation, each in a memory of its own."""
+    kind = MEANING if embedder else WORDS
+    asked: list[Asked] = []
+    async with _memory(run, corpus, kind, embedder) as memory:
         for talk in corpus.talks:
             run.progress(f"{talk.name}, {kind}: {len(talk.questions)} questions")
             if embedder:
@@ -94,15 +100,8 @@ async def _ask(
 
 async def _ask_merged(run: Run, corpus: Corpus) -> list[Asked]:
     """Ask by words alone, where all conversations of a half have one owner."""
-    file = run.memory / f"{corpus.name}-merged"
     asked: list[Asked] = []
-    async with Memory.open(
-        run.store or f"sqlite:///{file}",
-        tenant=f"recall-{new_id()}",
-        views=views(corpus.budgets),
-        counter=best(),
-        recall="owner",
-    ) as memory:
+    async with _memory(run, corpus, "merged") as memory:
         owners = {True: "held out", False: "development"}
         rooms = [Room(memory, talk, best(), owners[talk.held_out]) for talk in corpus.talks]
         for room in rooms:

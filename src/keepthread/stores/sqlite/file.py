@@ -192,9 +192,11 @@ Connect: TypeAlias = Callable[[str], sqlite3.Connection]
 """Opens a connection by URI, in autocommit mode; tests replace it to inject faults."""
 
 
-def connect(uri: str) -> sqlite3.Connection:
-    """Open a connection that leaves transactions to us."""
-    return sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256, timeout=0)
+def connect(uri: str, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+    """Open a connection that leaves transactions to us; proofs give a factory that watches them."""
+    return sqlite3.connect(
+        uri, uri=True, isolation_level=None, cached_statements=256, timeout=0, factory=factory
+    )
 
 
 class FileFacts(NamedTuple):
