@@ -1,6 +1,6 @@
 """What memory adds to one question: a whole turn by `Hybrid` with `recall="owner"`, as data grows.
 
-    python -m bench.question --store sqlite:///FILE --messages 10000
+    python -m bench.question --on sqlite --messages 10000 1000000
 
 The owner has so many messages, in sessions of a hundred. In a session of its own a question is
 asked, its context is made, and an answer is stored, turn after turn. Printed are the CPU of this
@@ -13,15 +13,18 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import closing
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from bench.corpus import SIZES
 from bench.furnished import Quarters
 from bench.measure import no_collection
+from bench.rates import children, server_cpu
 from bench.search import Language
 from keepthread import Compaction, Hybrid, Memory, Message, Session, View
+from servers.postgres import new_server
 
 OWNER = "ana"
 SESSION = 100
@@ -30,6 +33,8 @@ _BUDGET = 4_000
 _SEED = 7
 _BEFORE = 200
 """Messages of the asking session before the first question: more than a context shows."""
+TURNS = 10
+"""Questions of a round."""
 _AT_ONCE = 50
 """Sessions that are written at the same time, by as many connections as there are."""
 
@@ -115,23 +120,12 @@ async def ask(session: Session, language: Language, turns: int) -> None:
             await turn.finish(language.text(SIZES[0]))
 
 
-def server_cpu(pids: Sequence[int]) -> float:
-    """Return the CPU seconds of processes."""
-    used = 0
-    for pid in pids:
-        try:
-            used += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
-        except OSError:
-            continue
-    return used / 1e9
-
-
 async def measure(
     memory: Memory,
     *,
     pids: Callable[[], Sequence[int]] = lambda: (),
     rounds: int = 5,
-    turns: int = 10,
+    turns: int = TURNS,
     calls: Calls | None = None,
     name: str = "asking",
 ) -> Asked:
@@ -156,35 +150,45 @@ async def measure(
     return Asked(median(a.client for a in found), median(a.server for a in found), made)
 
 
-async def _main(options: argparse.Namespace) -> None:
+async def _run(url: str, pids: Callable[[], Sequence[int]], options: argparse.Namespace) -> None:
     calls = Calls()
     calls.watch()
-    async with await opened(options.store) as memory:
-        started = time.perf_counter()
-        if options.messages > options.filled:
-            await fill(memory, options.messages, first=options.filled)
-        filled = time.perf_counter() - started
+    filled = 0
+    async with await opened(url) as memory:
+        for messages in options.messages:
+            started = time.perf_counter()
+            await fill(memory, messages, first=filled)
+            seconds = time.perf_counter() - started
+            name = f"asking-{messages}"
+            taken = await measure(memory, pids=pids, calls=calls, rounds=options.rounds, name=name)
+            print(
+                f"{messages:>9,} messages: {taken.total:6.1f} ms"
+                f" (client {taken.client:.1f}, server {taken.server:.1f}), {taken.calls:.1f} calls;"
+                f" {messages - filled:,} messages were written in {seconds:.0f} s",
+                flush=True,
+            )
+            if options.show:
+                for what, count in calls.made.most_common():
+                    print(f"    {count / (options.rounds * TURNS):5.2f} {what}")
+            filled = messages
 
-        def pids() -> list[int]:
-            return [int(each) for each in options.pids.read_text().split()] if options.pids else []
 
-        taken = await measure(memory, pids=pids, calls=calls, rounds=options.rounds)
-    print(
-        f"{options.messages:>9,} messages: {taken.total:6.1f} ms"
-        f" (client {taken.client:.1f}, server {taken.server:.1f}), {taken.calls:.1f} calls;"
-        f" filled in {filled:.0f} s"
-    )
-    if options.show:
-        for what, count in calls.made.most_common():
-            print(f"    {count / (options.rounds * 10):5.2f} {what}")
+def _main(options: argparse.Namespace) -> None:
+    if options.on == "postgres":
+        with closing(new_server(autovacuum_naptime="1h", max_wal_size="8GB")) as server:
+            process = server.process
+            assert process
+            url = server.create_database("question")
+            asyncio.run(_run(url, lambda: children(process.pid)[1:], options))
+        return
+    with TemporaryDirectory() as folder:
+        asyncio.run(_run(f"sqlite:///{folder}/question.db", list, options))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.question", description=__doc__)
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--messages", type=int, default=10_000)
-    parser.add_argument("--filled", type=int, default=0, help="messages that are there already")
+    parser.add_argument("--on", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--messages", type=int, nargs="+", default=[10_000], help="smallest first")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--pids", type=Path, help="a file that names the server's processes")
     parser.add_argument("--show", action="store_true", help="print the calls to the store")
-    asyncio.run(_main(parser.parse_args()))
+    _main(parser.parse_args())

@@ -40,6 +40,8 @@ MODULES = (
     *("anyio._backends._asyncio", "platformdirs.unix"),
 )
 LARGEST = 1 << 17
+LONGEST = 250.0
+"""Seconds that a command may take."""
 
 
 class Ended(NamedTuple):
@@ -114,6 +116,16 @@ def run(
         os.close(end)
     found = _talk(give, said, out, error, time.monotonic() + timeout)
     return subprocess.CompletedProcess(program, started.wait(timeout).code, *found)
+
+
+def command(
+    *arguments: str | Path, cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `keepthread` with these arguments and no input, and return what it wrote as text."""
+    program = [str(KEEPTHREAD), *map(str, arguments)]
+    done = run(program, {**os.environ, **env}, cwd or Path.cwd(), b"", LONGEST)
+    texts = done.stdout.decode(), done.stderr.decode()
+    return subprocess.CompletedProcess(program, done.returncode, *texts)
 
 
 def _talk(give: int, said: bytes, out: int, error: int, end: float) -> tuple[bytes, bytes]:

@@ -6,7 +6,6 @@ A test has the number of its statement and goes through the public API or the re
 import json
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from keepthread.orchestrator import Models, Orchestrator, Runnable
 from keepthread.testing.server import ScriptedServer
 from keepthread.types import JSON
 from servers.postgres import PostgresServer
+from tests import preloaded
 from tests import test_harombe as harombe
 from tests.test_cli import keepthread
 from tests.test_discord import parrot, staged
@@ -207,18 +207,9 @@ def test_158_old_sessions_of_harombe_are_imported(
 # --- forgotten, deleted ---
 
 
-CODE = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
-
-
 def command(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
     """Run the real command without a terminal."""
-    return subprocess.run(
-        [sys.executable, "-c", CODE, *arguments, "--store", f"sqlite:///{store}"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return preloaded.command(*arguments, "--store", f"sqlite:///{store}")
 
 
 async def test_126_forget_deletes_the_session(tmp_path: Path) -> None:

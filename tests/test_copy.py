@@ -29,6 +29,7 @@ from keepthread.stores.url import store_at
 from keepthread.testing.contract import FULL, Letters, new_session, user
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
+from tests import preloaded
 from tests.seeds import SEED
 
 SIZE = int(os.environ.get("KEEPTHREAD_COPY", "600"))
@@ -143,8 +144,7 @@ def keepthread(*arguments: str) -> list[str]:
 
 
 def copied(*arguments: str, status: int = 0) -> dict[str, Any]:
-    command = keepthread("copy", *arguments, "--json")
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = preloaded.command("copy", *arguments, "--json")
     assert result.returncode == status, result.stderr
     return json.loads(result.stdout or result.stderr)
 

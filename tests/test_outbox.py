@@ -43,6 +43,7 @@ from keepthread.types import SessionKey
 from servers import free_port
 from servers.proxy import Proxy
 from servers.redis import RedisServer
+from tests import preloaded
 
 if TYPE_CHECKING:
     from servers.postgres import PostgresServer
@@ -824,8 +825,5 @@ async def test_the_command_shows_delivers_and_clears(
 
 
 async def command(*arguments: str) -> tuple[int, str, str]:
-    code = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
-    done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", code, *arguments], capture_output=True, text=True
-    )
+    done = await asyncio.to_thread(preloaded.command, *arguments)
     return done.returncode, done.stdout, done.stderr

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import sqlite3
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, closing
 from pathlib import Path
@@ -27,8 +25,8 @@ from keepthread.memory.turn import Turn
 from keepthread.orchestrator import Runnable
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Reply, SessionInfo, Tool, ToolCall, Usage
+from tests import preloaded
 
-_COMMAND = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
 SECRET = "the number is 555-0199, and nobody else has it"
 
 
@@ -865,11 +863,6 @@ async def test_forget_in_a_chat_reaches_what_another_chat_kept_aside(place: Plac
 
 async def forget(place: Place, *wish: str) -> tuple[int, dict[str, Any]]:
     """Run the command as a process, and return its exit code and its receipt."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _COMMAND, "--json", "forget", *wish, "--yes"),
-        env={**os.environ, "KEEPTHREAD_STORE": place.address, "KEEPTHREAD_STATE": str(place.state)},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    said, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, json.loads(said)
+    env = {"KEEPTHREAD_STORE": place.address, "KEEPTHREAD_STATE": str(place.state)}
+    done = await asyncio.to_thread(preloaded.command, "--json", "forget", *wish, "--yes", **env)
+    return done.returncode, json.loads(done.stdout)

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +14,7 @@ from keepthread.interchange.transcripts import save_transcript, transcript_name
 from keepthread.stores.private_files import private_copy, private_file
 from keepthread.stores.sqlite.file import FileLock
 from keepthread.testing.contract import new_session, user
-
-COMMAND = [
-    sys.executable,
-    "-c",
-    "import sys; from keepthread.apps.cli import main; sys.exit(main())",
-]
+from tests import preloaded
 
 
 @pytest.fixture
@@ -162,8 +155,8 @@ def test_a_command_does_not_write_through_planted_links(
     (folder / f"{name}.part").symlink_to(victim)
     if not name.endswith(".db"):
         (folder / name).symlink_to(victim)
-    command = [*COMMAND, "--store", f"sqlite:///{tmp_path}/chat.db", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    store = f"sqlite:///{tmp_path}/chat.db"
+    done = preloaded.command("--store", store, *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert is_private(folder / name)
 

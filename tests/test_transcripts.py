@@ -4,8 +4,6 @@ import asyncio
 import io
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,7 @@ from keepthread.interchange.transcripts import (
 )
 from keepthread.protocols import Store
 from keepthread.testing.contract import new_session, user
+from tests import preloaded
 
 AT = 1763112612.25  # 2025-11-14 09:30:12.25 UTC
 CALL = ToolCall(id="call_1", name="weather", arguments='{"city": "Jakarta"}')
@@ -343,9 +342,7 @@ async def test_an_export_of_an_owner_holds_what_is_theirs_and_no_more() -> None:
 
 def keepthread(*arguments: str | Path, status: int = 0) -> str:
     """Run the command as a program would, and return what it answered; errors if it failed."""
-    code = "import sys; from keepthread.apps.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = preloaded.command(*arguments)
     assert result.returncode == status, result.stderr
     return result.stderr if status else result.stdout
 
