@@ -4,8 +4,8 @@
 
 The owner has so many messages, in sessions of a hundred. In a session of its own a question is
 asked, its context is made, and an answer is stored, turn after turn. Printed are the CPU of this
-process and of the server's processes for one turn, the calls to the store, and, with `--show`, what
-they were.
+process and of the server's processes for one turn, the calls to the store, how many of them follow
+one another, and, with `--show`, what they were.
 """
 
 import argparse
@@ -40,11 +40,15 @@ _AT_ONCE = 50
 
 
 class Asked(NamedTuple):
-    """What one question took: milliseconds of CPU, and calls to the store."""
+    """What one question took: milliseconds of CPU, calls to the store, and round trips.
+
+    A call that begins before another ends is part of the same round trip.
+    """
 
     client: float
     server: float
-    calls: float
+    calls: float = 0.0
+    trips: float = 0.0
 
     @property
     def total(self) -> float:
@@ -57,6 +61,13 @@ class Calls:
 
     def __init__(self) -> None:
         self.made: Counter[str] = Counter()
+        self.trips = 0
+        """The longest chain of calls, each of which began when the one before had ended."""
+
+    def clear(self) -> None:
+        """Begin to count again."""
+        self.made.clear()
+        self.trips = 0
 
     def watch(self) -> None:
         """Count from now on, in every store of this process."""
@@ -75,7 +86,11 @@ class Calls:
 
         async def counted(self_: Any, *args: Any, **named: Any) -> Any:
             self.made[label(args)] += 1
-            return await inner(self_, *args, **named)
+            trip = self.trips + 1
+            try:
+                return await inner(self_, *args, **named)
+            finally:
+                self.trips = max(self.trips, trip)
 
         setattr(owner, name, counted)
 
@@ -136,7 +151,7 @@ async def measure(
     await ask(session, language, 2 * turns)
     found: list[Asked] = []
     if calls:
-        calls.made.clear()
+        calls.clear()
     with no_collection():
         for _ in range(rounds):
             before = server_cpu(pids())
@@ -145,9 +160,12 @@ async def measure(
             client = time.process_time() - start
             server = server_cpu(pids()) - before
             each = 1000 / turns
-            found.append(Asked(client * each, server * each, 0))
-    made = sum(calls.made.values()) / (rounds * turns) if calls else 0.0
-    return Asked(median(a.client for a in found), median(a.server for a in found), made)
+            found.append(Asked(client * each, server * each))
+    taken = Asked(median(a.client for a in found), median(a.server for a in found))
+    if not calls:
+        return taken
+    asked = rounds * turns
+    return taken._replace(calls=calls.made.total() / asked, trips=calls.trips / asked)
 
 
 async def _run(url: str, pids: Callable[[], Sequence[int]], options: argparse.Namespace) -> None:
@@ -163,7 +181,8 @@ async def _run(url: str, pids: Callable[[], Sequence[int]], options: argparse.Na
             taken = await measure(memory, pids=pids, calls=calls, rounds=options.rounds, name=name)
             print(
                 f"{messages:>9,} messages: {taken.total:6.1f} ms"
-                f" (client {taken.client:.1f}, server {taken.server:.1f}), {taken.calls:.1f} calls;"
+                f" (client {taken.client:.1f}, server {taken.server:.1f}),"
+                f" {taken.calls:.1f} calls in {taken.trips:.1f} round trips;"
                 f" {messages - filled:,} messages were written in {seconds:.0f} s",
                 flush=True,
             )

@@ -40,6 +40,7 @@ from keepthread.protocols import (
     Store,
     Strategy,
     TokenCounter,
+    WindowStart,
 )
 from keepthread.stores.codec import encode
 from keepthread.stores.kinds import COSTS
@@ -230,18 +231,28 @@ class Conversation(NamedTuple):
     ) -> tuple[Selection, History, Material]:
         """Let a strategy plan, read what the plan asks for and `needs` names, and let it finish."""
         plan, material = await self._planned(view.strategy, material, budget)
-        past, recalled = History(), None
         start = plan.window_start if "summaries" in view.needs else None
-        if start is not None:
-            size = self.maintenance.compactor.compaction.digest_bytes
-            past = await load_history(
-                self.store, self.key, material, start, budget=budget, digest_from=size
-            )
         # An isolated session recalls nothing, whatever a plan asks for.
         request = plan.recall if material.recalls else None
-        if request is not None and request.room > 0:
+        if request is not None and request.room <= 0:
+            request = None
+        past, recalled = History(), None
+        if start is not None and request is not None:  # at once: a server is far away
+            past, recalled = await asyncio.gather(
+                self._history(material, start, budget), self._recall(material, request)
+            )
+        elif start is not None:
+            past = await self._history(material, start, budget)
+        elif request is not None:
             recalled = await self._recall(material, request)
         return plan.finish(past, recalled), past, material
+
+    async def _history(self, material: Material, start: WindowStart, budget: int) -> History:
+        """Return the summary and the messages before a window."""
+        size = self.maintenance.compactor.compaction.digest_bytes
+        return await load_history(
+            self.store, self.key, material, start, budget=budget, digest_from=size
+        )
 
     async def _planned(
         self, strategy: Strategy, material: Material, budget: int
