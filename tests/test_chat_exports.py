@@ -341,9 +341,9 @@ def test_the_command_takes_a_stream_and_says_what_it_passed_over(tmp_path: Path)
     assert result.stdout == b""
     assert result.stderr.decode().splitlines()[-4:] == [
         "warning: conversation 3: it is not a conversation of ChatGPT or Claude",
-        f"Imported 1 sessions, 1 messages into {tmp_path / 'a.db'}",
+        f"Imported 1 session, 1 message into {tmp_path / 'a.db'}",
         "1 conversations were empty",
-        "1 conversations were passed over; all others were imported",
+        "1 conversation was passed over; all others were imported",
     ]
 
 

@@ -238,7 +238,7 @@ async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncI
         return
     title = None if info.title_seq else info.title
     there = await store.for_owner(info.owner).session(
-        info.id, system_prompt=info.system_prompt, title=title
+        info.id, system_prompt=info.system_prompt, title=title, tags=info.tags
     )
     users: dict[int, Message] = {}
     async for turn in _turns(here):

@@ -146,6 +146,7 @@ class Persistence:
             session.id,
             system_prompt=session.system_prompt,
             title=None if session.title_seq else session.title,
+            tags=session.tags,
         )
         await other.append(*said)
         made_from = [message for message in said if message.seq == session.title_seq]
