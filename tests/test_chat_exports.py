@@ -345,8 +345,10 @@ def test_the_command_takes_a_stream_and_says_what_it_passed_over(tmp_path: Path)
         "1 conversation was empty",
         "1 conversation was passed over; all others were imported",
         "Their owner is ana",
-        "Next: `keepthread sessions --owner ana` lists them,"
-        " `KEEPTHREAD_MEMORY_OWNER=ana keepthread chat -r ID` continues one",
+        (
+            "Next: `keepthread sessions --owner ana` lists them,"
+            " `KEEPTHREAD_MEMORY_OWNER=ana keepthread chat -r ID` continues one"
+        ),
     ]
 
 

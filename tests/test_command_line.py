@@ -176,7 +176,7 @@ def test_settings_are_set_checked_and_found(place: Path) -> None:
     assert keepthread("config", "path").stdout == f"{file}\n"
     done = keepthread("config", "set", "memory.auto_prune_days", "90")
     assert done.stderr == "memory.auto_prune_days is 90 in ~/config.yaml\n"
-    assert file.read_text() == "# mine\nmemory:\n  auto_prune_days: 90\n  owner: ana # me\n"
+    assert file.read_text() == "# mine\nmemory:\n  owner: ana # me\n  auto_prune_days: 90\n"
     assert file.stat().st_mode & 0o777 == 0o600
     before = file.read_text()
     for wrong, reason in (

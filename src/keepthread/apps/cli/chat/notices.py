@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.settings.secrets import source_of
 from keepthread.errors import InvalidInput, ModelDenied, ModelError, ModelRefused
 
@@ -102,8 +103,7 @@ def _log_stream(file: str | None) -> Generator[TextIO]:
 
 def pruned(sessions: int, days: int) -> str:
     """Return the notice that idle sessions were deleted."""
-    many = "1 session" if sessions == 1 else f"{sessions:,} sessions"
-    return f"deleted {many} without activity for {days} days"
+    return f"deleted {counted(sessions, 'session')} without activity for {counted(days, 'day')}"
 
 
 def chat_hint(failure: ModelError, settings: "ModelSettings") -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from keepthread.apps.cli.chat.delivery import Delivered, Open, bring_home, deliver, deliver_file
 from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
+from keepthread.apps.cli.report_types import counted
 from keepthread.errors import Damaged, KeepthreadError, StoreClosed, Unavailable, WrongFormat
 from keepthread.memory.memory import Memory
 from keepthread.memory.owner import OwnerMemory
@@ -217,7 +218,9 @@ class Persistence:
                 self._offline_file.remove()
             self._use(store)
             self._offline_file, self.away, self.kept = None, "", True
-        self.tell(f"memory is back: {done.messages:,} messages were brought home")
+        self.tell(
+            f"memory is back: {counted(done.messages, 'message was', 'messages were')} brought home"
+        )
         return done.messages
 
     async def _deliver(self, store: Memory) -> Delivered:

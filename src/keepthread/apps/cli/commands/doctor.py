@@ -80,7 +80,11 @@ def about_model(settings: ModelSettings, environ: Mapping[str, str]) -> list[Fin
             Finding(what="key", found="none", advice=str(error)),
         ]
     source = source_of(settings.key_variable, environ, settings.key_command)
-    has = f"{settings.key_variable}, from the {source}" if key else f"no {settings.key_variable}"
+    has = (
+        f"{settings.key_variable}, from the {source}"
+        if key
+        else f"no {settings.key_variable}, which some services do not need"
+    )
     listing, address = list_models(settings, key), address_of(settings)
     many = counted(len(listing.names), "model")
     found = f"{address} offers {many}" if listing.names else listing.problem or f"{address} answers"

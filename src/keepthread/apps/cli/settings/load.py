@@ -265,25 +265,27 @@ def _with_value(text: str, key: str, value: JSON) -> str:
 
 def _end_of(value: Any, text: str) -> int:
     """Return where a value ends: before the comments and blank lines that follow it."""
-    if value.id == "sequence" and not value.flow_style and value.value:
-        return _end_of(value.value[-1], text)
+    if value.id != "scalar" and not value.flow_style and value.value:
+        last = value.value[-1]
+        return _end_of(last if value.id == "sequence" else last[1], text)
     start, end = value.start_mark.index, value.end_mark.index
     return start + len(text[start:end].rstrip())
 
 
 def _inserted(text: str, block: Any, parts: Sequence[str], written: str, *, top: bool) -> str:
-    """Return the text with a new entry: at the end of the file, or first in its block."""
+    """Return the text with a new entry: at the end of the file, or last in its block."""
+    if top:
+        return f"{text.rstrip()}\n\n{_lines(parts, written, 0)}\n"
     if block.flow_style:
         nested = written
         for part in reversed(parts[1:]):
             nested = f"{{{part}: {nested}}}"
         at = block.start_mark.index + 1
         return f"{text[:at]}{parts[0]}: {nested}{', ' if block.value else ''}{text[at:]}"
-    if top:
-        return f"{text.rstrip()}\n\n{_lines(parts, written, 0)}\n"
-    first = block.value[0][0].start_mark
-    lines = _lines(parts, written, first.column).lstrip(" ")
-    return f"{text[: first.index]}{lines}\n{' ' * first.column}{text[first.index :]}"
+    at = text.find("\n", _end_of(block, text))  # a comment may follow on the line
+    at = len(text) if at < 0 else at
+    lines = _lines(parts, written, block.value[0][0].start_mark.column)
+    return f"{text[:at]}\n{lines}{text[at:]}"
 
 
 def _lines(parts: Sequence[str], written: str, column: int) -> str:

@@ -197,7 +197,7 @@ def _taken(path: Path, entry: Entry, known: Field[Any], where: str) -> Any:
 
 def value_of(key: str, text: str) -> Any:
     """Return the value of a setting that a text gives, checked; `null` means no value."""
-    kind: ValueKind = _known(key, "the command line").metadata["kind"]
+    kind: ValueKind = _known(key, "keepthread config set").metadata["kind"]
     try:
         value = kind.take_text(text)
     except ValueError:
