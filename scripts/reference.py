@@ -24,7 +24,7 @@ from keepthread.schema import all_schemas
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 BLOCK = re.compile(r"^<!-- begin: (.+) -->\n(.*?)^<!-- end: \1 -->\n", re.MULTILINE | re.DOTALL)
-COMMON = ("store", "tenant", "json", "help")
+COMMON = ("store", "tenant", "json", "no_pager", "help")
 """Options of every command, which are told once."""
 BOUNDS = ((r"x>=(\d+)", r"at least \1"), (r"(\d+)<=x<=(\d+)", r"\1 to \2"))
 

@@ -67,6 +67,7 @@ def nobodys_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if _OWN.fullmatch(name) or name in _KEYS]:
             patch.delenv(name)
+        patch.setenv("PAGER", "cat")
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
         yield

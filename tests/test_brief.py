@@ -242,7 +242,7 @@ async def test_031_103_a_command_deletes_a_session_and_keeps_facts(tmp_path: Pat
         await memory.facts().remember("Likes apples", session="mine", messages=[said.id])
     asked = command("delete", "mine", store=store)
     assert asked.returncode == 2
-    assert "this would delete session 'mine' with 1 messages; --yes does it" in asked.stderr
+    assert "this would delete session 'mine' with 1 message; --yes does it" in asked.stderr
     assert "keepthread forget" in command("delete", "--help", store=store).stdout
     assert "keepthread delete" in command("forget", "--help", store=store).stdout
     async with Memory.open(f"sqlite:///{store}", counter=Estimator()) as memory:
@@ -251,7 +251,7 @@ async def test_031_103_a_command_deletes_a_session_and_keeps_facts(tmp_path: Pat
     assert json.loads(other.stdout) == {"deleted": "other", "messages": 0}
     done = command("delete", "mine", "--yes", store=store)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "Deleted session mine, 1 messages; facts stay\n"
+    assert done.stderr == "Deleted session mine, 1 message; facts stay\n"
     assert "mine" not in command("sessions", store=store).stdout
     assert "Likes apples" in command("facts", store=store).stdout
 

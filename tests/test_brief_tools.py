@@ -100,7 +100,7 @@ def test_119_always_is_stored_in_the_settings_and_holds_for_pipes_too(tmp_path: 
             choose(chat, "a")
             chat.leave()
         assert settings.read_text() == (
-            '# mine\nchat:\n  allowed_tools: "sky/weather"\n  markdown: true  # pretty\n'
+            '# mine\nchat:\n  markdown: true  # pretty\n  allowed_tools: "sky/weather"\n'
         )
         done = place.run("chat", "-p", "How warm is it?")
         assert done.stdout.decode() == "Let me see.\nIt is so: 19 °C in Lima\n"

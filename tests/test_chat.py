@@ -341,7 +341,9 @@ def test_a_session_is_continued_resumed_or_made(place: Places) -> None:
         here = place(server)
         with here.terminal("-c") as terminal:
             terminal.wait_for("there is no earlier session; this is a new one")
-        assert here.pipe("--session", "alpha", "-p", "first in alpha").returncode == 0
+        with here.terminal("--session", "alpha") as terminal:
+            terminal.wait_for(READY)
+            ask(terminal, "first in alpha", "Noted.")
         assert here.pipe("--session", "beta", "-p", "first in beta").returncode == 0
         assert here.pipe("-r", "alpha", "-p", "second", "--system", "Be brief.").returncode == 0
         assert "first in alpha" in server.requests[-1].context

@@ -43,8 +43,8 @@ async def test_a_first_question_that_fails_gives_the_session_its_title(tmp_path:
 async def test_a_forgotten_session_is_not_continued(tmp_path: Path) -> None:
     with ScriptedServer(["First.", "Second."]) as server:
         place = home(tmp_path, server)
-        assert place.run("chat", "--session", "kept", "-p", "A").returncode == 0
-        assert place.run("chat", "--session", "gone", "-p", "B").returncode == 0
+        await place.fill("kept", 1)
+        await place.fill("gone", 1)
         assert place.run("forget", "--session", "gone", "--yes").returncode == 0
         with place.chat("-c") as chat:
             assert "kept" in chat.say("/status")

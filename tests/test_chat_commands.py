@@ -723,7 +723,7 @@ async def test_a_session_is_written_as_markdown_or_lines_and_read_back(
     other.mkdir()
     async with desk(other) as it:
         shown = await it.do("/import all of it.jsonl")
-        assert "Imported 1 sessions, 2 messages" in shown
+        assert "Imported 1 session, 2 messages" in shown
         assert "/sessions lists them" in shown
         assert await it.log("first") == ["Jakarta?", "Sunny."]
         await it.do("/import talk.md")
@@ -740,7 +740,7 @@ async def test_conversations_of_other_programs_become_the_owners(tmp_path: Path)
     file = tmp_path / "conversations.json"
     file.write_text(json.dumps([{"uuid": "c", "name": "Trip", "chat_messages": [said]}]))
     async with desk(tmp_path) as it:
-        assert "Imported 1 sessions, 1 messages" in await it.do(f"/import {file}")
+        assert "Imported 1 session, 1 message" in await it.do(f"/import {file}")
         (found,) = await it.persistence.memory.list_sessions()
         assert found.owner == OWNER
         assert await it.log(found.id) == ["Jakarta?"]

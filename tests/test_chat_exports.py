@@ -339,11 +339,16 @@ def test_the_command_takes_a_stream_and_says_what_it_passed_over(tmp_path: Path)
     result = subprocess.run(command, input=data, capture_output=True, check=False)
     assert result.returncode == 1
     assert result.stdout == b""
-    assert result.stderr.decode().splitlines()[-4:] == [
+    assert result.stderr.decode().splitlines()[-6:] == [
         "warning: conversation 3: it is not a conversation of ChatGPT or Claude",
-        f"Imported 1 sessions, 1 messages into {tmp_path / 'a.db'}",
-        "1 conversations were empty",
-        "1 conversations were passed over; all others were imported",
+        f"Imported 1 session, 1 message into {tmp_path / 'a.db'}",
+        "1 conversation was empty",
+        "1 conversation was passed over; all others were imported",
+        "Their owner is ana",
+        (
+            "Next: `keepthread sessions --owner ana` lists them,"
+            " `KEEPTHREAD_MEMORY_OWNER=ana keepthread chat -r ID` continues one"
+        ),
     ]
 
 

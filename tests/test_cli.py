@@ -292,14 +292,14 @@ def test_tenants_are_walls(folder: Path) -> None:
             "InvalidInput",
             "window, summarized, hybrid, recall",
         ),
-        (["sessions", "--store", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
+        (["sessions", "--store", "nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
         (["sessions", "--store", "http://x"], "InvalidInput", "is not a store URL"),
         (["migrate", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (["copy", "sqlite:///chat.db"], "Usage", "Missing argument 'TARGET'"),
         (["copy", "sqlite:///nope.db", "sqlite:///x.db"], "InvalidInput", "no store at nope.db"),
-        (["copy", "sqlite:///chat.db", "chat.db"], "InvalidInput", "write sqlite:///chat.db"),
+        (["copy", "sqlite:///chat.db", "chat.db"], "InvalidInput", "are the same"),
         (["backup", "x", "--store", "redis://h:7"], "InvalidInput", "redis://h:7/… is a server"),
         (["import", "nope.jsonl"], "FileNotFoundError", "nope.jsonl: No such file"),
         (
@@ -474,7 +474,7 @@ def test_every_command_answers_of_a_server_as_of_a_file(folder: Path, server: st
         assert ask("sessions", *there) == []
     keepthread("export", "-o", "out.jsonl")
     said = keepthread("import", "out.jsonl", *there).stderr
-    assert re.search(r"Imported 2 sessions, 125 messages, 1 records into \S+://[\d.:,]+/…\n", said)
+    assert re.search(r"Imported 2 sessions, 125 messages, 1 record into \S+://[\d.:,]+/…\n", said)
     for command in (
         ["sessions"],
         ["show", "a", *ANA],
@@ -487,7 +487,7 @@ def test_every_command_answers_of_a_server_as_of_a_file(folder: Path, server: st
     assert ask("verify", *there)[0]["sound"]
     assert ask("recount", *there) == ask("recount")
     found = {f["what"]: f["found"] for f in ask("doctor", *there)[0]["findings"]}
-    assert set(found) == {"server", "durability", "counter", "content"}
+    assert set(found) == {"server", "durability", "counter", "content", "model", "key"}
     assert found["content"] == "2 sessions, 125 messages"
     assert ask("copy", "sqlite:///chat.db", server)[0]["same"]
     assert ask("migrate", *there)[0]["to"] == (FORMAT if server.startswith("postgresql") else 0)
@@ -790,7 +790,7 @@ def test_an_interrupted_command_leaves_no_half_file_and_no_traceback(folder: Pat
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130
-    assert errors == "error: stopped\n"
+    assert errors == ("error: stopped: no unfinished file is left; the same command starts over\n")
     assert not list(folder.glob("out.jsonl*"))
 
 
@@ -801,6 +801,7 @@ def test_the_doctor_finds_all_well_or_says_what_to_do(folder: Path) -> None:
     found = {f["what"]: f for f in ask("doctor")[0]["findings"]}
     assert set(found) == {
         "file", "size", "journal", "durability", "disk", "SQLite", "counter", "content",
+        "model", "key",
     }  # fmt: skip
     assert found["journal"] == {"what": "journal", "found": "wal", "advice": "", "ok": True}
     assert found["content"]["found"] == "2 sessions, 125 messages"
@@ -836,7 +837,7 @@ def test_the_doctor_warns_of_what_was_left_unfinished(folder: Path) -> None:
 
     asyncio.run(begin())
     content = ask("doctor")[0]["findings"][-1]
-    assert "1 are not ready" in content["advice"]
+    assert "1 is not ready" in content["advice"]
     assert "still being filled" in keepthread("show", "half").stderr
 
 

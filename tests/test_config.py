@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Hybrid, Memory, Recall, View, Window
+from keepthread.apps.cli import services
 from keepthread.apps.cli.chat.orchestrator import agents_of
-from keepthread.apps.cli.commands import config as services
 from keepthread.apps.cli.settings.load import PROJECT_FILE, Config, project_file, read_config
 from keepthread.apps.cli.settings.settings import (
     KEYS,
@@ -410,12 +410,13 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
     values |= {"discord.direct": True, "discord.listen": True, "memory.recall": "owner"}
     values |= {"model.provider": "anthropic", "chat.system": "Obey.", "chat.orchestrate": True}
     values |= {"memory.tools": True, "chat.allowed_tools": "a/b", "discord.allowed_tools": "a/b"}
+    values |= {"model.key_command": "op read x"}
     assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
     for key, value in values.items():
         (folder / PROJECT_FILE).write_text(nested({key: value}))
         error = refusal(folder, own(folder))
         assert f"a project may not set {key}: put it into your own config.yaml" in error
-        assert f"or set {variable_of(key)}" in error
+        assert (f"or set {variable_of(key)}" in error) == (key != "model.key_command")
         assert key in read_config(own(folder, nested({key: value})), folder.parent).sources
     (folder / PROJECT_FILE).write_text(nested({k: v[0] for k, v in BY_A_PROJECT.items()}))
     assert read_config(own(folder), folder).settings.memory.tenant == "a"
@@ -887,15 +888,16 @@ def test_a_service_that_does_not_answer_or_sends_elsewhere_gives_no_hints(offeri
 
         def log_message(self, *_: Any) -> None: ...
 
-    assert len(services.models_at(services.service_at(offering), None)) == 4
+    assert len(services.models_at(services.service_at(offering), None).names) == 4
     with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         there = services.service_at(f"http://127.0.0.1:{server.server_port}/v1")
-        assert services.models_at(there, SECRET) == []
+        assert services.models_at(there, SECRET).names == ()
         server.shutdown()
     assert asked == [f"Bearer {SECRET}"]
-    assert services.models_at(services.service_at("http://127.0.0.1:1/v1"), None) == []
-    assert services.models_at(services.SERVICES[0], None) == []
+    silent = services.models_at(services.service_at("http://127.0.0.1:1/v1"), None)
+    assert (silent.names, silent.answers) == ((), False)
+    assert services.models_at(services.SERVICES[0], None) == services.ModelList()
 
 
 def test_the_models_that_init_proposes_are_known_to_the_sdks() -> None:

@@ -622,6 +622,6 @@ def test_a_difference_is_told_by_the_exit_status(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "warning: 1 records of the tenant differ, as k/k (another)" in result.stderr
-    assert "1 records: not all the same in both\n" in result.stderr
+    assert "1 record: not all the same in both\n" in result.stderr
     assert "with --replace" in result.stderr
     assert copied(source, target, "--replace")["same"]

@@ -116,7 +116,7 @@ def test_what_goes_wrong_at_first_is_told_with_what_to_do_next(typed: str, tmp_p
     assert told in said
     assert done.returncode == (2 if typed else 0)
     assert "Traceback" not in said
-    assert "secret" not in said
+    assert "sk-secret" not in said
 
 
 @pytest.mark.parametrize(

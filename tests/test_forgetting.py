@@ -62,6 +62,7 @@ SOURCE = Path(keepthread.__file__).parent
 WITHOUT_TEXT = {
     "apps/cli/app.py:_loaded",
     "apps/cli/chat/startup.py:arguments",
+    "apps/cli/settings/secrets.py:_printed_by",  # a key, and no text of messages
     "context/context.py:text_counter",
     "context/recall.py:_bare",
     "context/recall.py:_day_tokens",

@@ -202,7 +202,7 @@ def test_the_command_knows_the_format(tmp_path: Path, monkeypatch: pytest.Monkey
     written(tmp_path / "memory.db", [SESSION], MESSAGES)
     done = keepthread("import", "memory.db", "--owner", "ana")
     assert done.returncode == 0
-    assert "Imported 1 sessions, 4 messages into" in done.stderr
+    assert "Imported 1 session, 4 messages into" in done.stderr
     assert [info["id"] for info in ask("sessions")] == [f"harombe:{ID}"]
     ours = keepthread("import", "chat.db")
     assert ours.returncode == 2

@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
 EVERY = f"100% {MESSAGES} of {MESSAGES} messages"
 THE_LONG = f"100% {2 * LONG} of {2 * LONG} messages"
-BYTES = r"100% [\d,]+ of [\d,]+ bytes"
+BYTES = r"100% [\d.]+ kB of [\d.]+ kB"
 WORK = {
     "import": Work("import all.jsonl --as new:", "Importing", BYTES),
     "import of ChatGPT": Work("import chatgpt.json", "Importing", BYTES),
@@ -172,8 +172,8 @@ def test_a_compact_by_a_model_shows_how_far_it_is_and_how_often_the_model_failed
         terminal.wait_for("10% 5 of 50 turns")
         gate.open()
         shown(terminal)
-    assert "Made 10 compactions in 1 sessions" in terminal.transcript
-    assert "warning: 1 times the model failed" in terminal.transcript
+    assert "Made 10 compactions in 1 session" in terminal.transcript
+    assert "warning: 1 time the model failed" in terminal.transcript
 
 
 def test_long_work_that_is_stopped_leaves_the_terminal_as_it_was(folder: Path) -> None:
@@ -184,7 +184,9 @@ def test_long_work_that_is_stopped_leaves_the_terminal_as_it_was(folder: Path) -
         terminal.wait_for(re.compile(rf"Embedding {BAR} +\d\d?% "))
         terminal.key("ctrl-c")
         assert terminal.exit_code() == 130
-        assert [line for line in terminal.screen if line] == ["error: stopped"]
+        assert [line for line in terminal.screen if line] == [
+            "error: stopped: what was done is kept, and the same command continues it"
+        ]
         assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")
     assert "Read 0 messages" in piped(folder, "index").stderr  # what was done before is kept
 

@@ -77,17 +77,39 @@ class Copying:
         self._there: dict[SessionName, SessionKey] = {}
         self._passed = 0
         self._progress: Progress | None = None
+        self._prepared = False
 
-    async def run(self, progress: Progress | None = None) -> None:
-        """Copy what is missing; raise `SessionExists` if an id is another conversation's."""
-        self._progress = progress
-        await self._look()
+    async def prepare(self, progress: Progress | None = None) -> None:
+        """Give each session its place at the target; the progress counts sessions.
+
+        It raises `SessionExists` if an id is another conversation's. `run` does it if it was not
+        done.
+        """
+        total = sum([1 async for _ in every_session(self.source)]) if progress else 0
+        passed = 0
+
+        def report(more: int) -> None:
+            nonlocal passed
+            passed += more
+            if progress:  # each session is looked up first, and then given its place
+                progress(passed // 2, max(total, passed // 2))
+
+        report(0)
+        await self._look(report)
         async for session in every_session(self.source):
             name = await name_of(self.source, session)
             key = self._there.get(name) or await self._make(session, name)
             self.pairs.append(Pair(name.id or "", name.owner or "", session.key, key))
             self.keys[session.key] = key
             self.total += session.messages
+            report(1)
+        self._prepared = True
+
+    async def run(self, progress: Progress | None = None) -> None:
+        """Copy what is missing; the progress counts messages."""
+        self._progress = progress
+        if not self._prepared:
+            await self.prepare()
         await run_concurrently(self.pairs, self._fill)
         for owner in await self.source.owners():
             await self._merge(Scope(owner=owner))
@@ -95,11 +117,12 @@ class Copying:
 
     # --- sessions ---
 
-    async def _look(self) -> None:
+    async def _look(self, report: Callable[[int], None]) -> None:
         """Check whether an id is taken, before anything is created."""
         last: SessionKey | None = None
         while page := await self.source.scan_sessions(after=last, limit=_LOOKED_AT):
             await run_concurrently(page, self._find)
+            report(len(page))
             last = page[-1].key
 
     async def _find(self, session: SessionInfo) -> None:

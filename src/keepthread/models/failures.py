@@ -19,6 +19,7 @@ from keepthread.errors import (
 _MAX_QUOTED: Final = 300
 _LONGEST_WAIT: Final = 86_400.0
 _BUSY: Final = 429
+_NO_KEY: Final = 401
 _LATER: Final = (408, 409, _BUSY)
 _STATUS_OF_ERRORS: Final = 300
 _STATUS_OF_REFUSALS: Final = 400
@@ -140,6 +141,8 @@ def _answered(
         return _later(status, provider_text, endpoint, headers or {})
     other = _ELSEWHERE if status < _STATUS_OF_REFUSALS else _REFUSED
     kind, what, cure = _FINAL.get(status, other)
+    if status == _NO_KEY and endpoint.key is None:
+        what, cure = "{host} asks for a key, and none was sent", "give its key"
     what = what.format(host=endpoint.host, model=endpoint.model)
     return Failure(kind, f"{what} ({status})", cure, provider_text)
 

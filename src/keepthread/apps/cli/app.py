@@ -33,7 +33,13 @@ COMMANDS: Final = {
     "chat": Listed("chat", "chat", "Chat with a model that remembers."),
     "discord": Listed("discord", "discord", "Be a bot on Discord that remembers, until Ctrl-C."),
     "init": Listed("config", "init", "Ask five questions, and write your settings."),
-    "config": Listed("config", "config", "Show every setting and where its value comes from."),
+    "config": Listed(
+        "config", "config", "Show every setting and where its value comes from, or change one."
+    ),
+    "models": Listed("doctor", "models", "List the models that the service offers."),
+    "secrets": Listed(
+        "secrets", "secrets", "Keep keys in the system's keyring, list their names, or delete one."
+    ),
     "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),
     "show": Listed(
         "sessions",
@@ -65,6 +71,7 @@ COMMANDS: Final = {
         "backup",
         "Copy the whole store, every tenant in it, while it stays in use.",
     ),
+    "rename": Listed("sessions", "rename", "Give a session another title."),
     "prune": Listed("maintenance", "prune", "Delete sessions without activity for N days."),
     "delete": Listed(
         "forget", "delete", "Delete a session with its messages, and keep facts and forks."
@@ -95,7 +102,12 @@ COMMANDS: Final = {
     "doctor": Listed(
         "doctor",
         "doctor",
-        "Look at the store, its settings, what is below it and the token counter.",
+        "Check the store, its file and disk, the token counter, and the model.",
+    ),
+    "completion": Listed(
+        "completion",
+        "completion",
+        "Print a script that completes commands and options in your shell.",
     ),
 }
 
@@ -106,7 +118,7 @@ Store: TypeAlias = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="The store: sqlite:///path, postgresql://…, redis://…."
+        help="The store: a file's path, sqlite:///path, postgresql://…, redis://…."
         f" Else {STORE_VARIABLE} or the settings name it.",
     ),
 ]
@@ -117,9 +129,28 @@ Tenant: TypeAlias = Annotated[
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Answer in JSON, for programs; errors too.")
 ]
-Version: TypeAlias = Annotated[bool, typer.Option("--version", help="Show the version and exit.")]
+NoPager: TypeAlias = Annotated[
+    bool, typer.Option("--no-pager", help="Show long output at a terminal without a pager.")
+]
+Version: TypeAlias = Annotated[
+    bool, typer.Option("--version", "-V", help="Show the version and exit.")
+]
 
 INTERRUPTED: Final = 130
+_CONTINUES: Final = "stopped: what was done is kept, and the same command continues it"
+STOPPED: Final = {
+    **dict.fromkeys(("import", "copy", "index", "compact", "recount"), _CONTINUES),
+    "forget": "stopped: what was erased stays erased, and the same command erases the rest",
+    "prune": "stopped: what was deleted stays deleted, and the same command deletes the rest",
+    "export": "stopped: no unfinished file is left; the same command starts over",
+    "backup": "stopped: no unfinished file is left; the same command starts over",
+    "verify": "stopped: nothing was changed; the same command starts over",
+}
+"""The message after Ctrl-C: the result so far, and whether running it again continues."""
+
+
+class StoppedByUser(Exception):
+    """Ctrl-C ended a command; the text says what is left of it."""
 
 
 class _AsItIs:
@@ -200,6 +231,7 @@ def options(
     store: Store = None,
     tenant: Tenant = None,
     json: Json = False,
+    no_pager: NoPager = False,
     version: Version = False,
 ) -> None:
     """Take the options that hold for every command, before its name."""
@@ -211,7 +243,7 @@ def options(
         raise typer.Exit
     from keepthread.apps.cli.invocation import Call  # noqa: PLC0415 - not for the help
 
-    context.obj = Call(json=json).with_flags({"memory.url": store, "memory.tenant": tenant})
+    context.obj = Call(json=json, pager=not no_pager).at(store, tenant)
 
 
 @cache
@@ -227,10 +259,17 @@ def _loaded(name: str) -> Any:
 
     def run_command(**given: Any) -> int | None:
         call: Call = given.pop("context").obj
-        flags = {"memory.url": given.pop("store"), "memory.tenant": given.pop("tenant")}
-        call = replace(call.with_flags(flags), json=given.pop("json") or call.json)
-        answer: Awaitable[int | None] | int | None = function(call, **given)
-        return _awaited(answer) if isinstance(answer, Awaitable) else answer
+        call = call.at(given.pop("store"), given.pop("tenant"))
+        call = replace(
+            call,
+            json=given.pop("json") or call.json,
+            pager=call.pager and not given.pop("no_pager"),
+        )
+        try:
+            answer: Awaitable[int | None] | int | None = function(call, **given)
+            return _awaited(answer) if isinstance(answer, Awaitable) else answer
+        except KeyboardInterrupt:
+            raise StoppedByUser(STOPPED.get(name, "stopped")) from None
 
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run_command.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -259,6 +298,9 @@ def run() -> int:
         return _fail("Usage", error.format_message())
     except OSError as error:
         return _fail(type(error).__name__, f"{error.filename or 'a file'}: {error.strerror}")
+    except StoppedByUser as stopped:
+        _fail("Interrupted", str(stopped))
+        return INTERRUPTED
     except typer.Abort:
         return _fail("Aborted", "stopped before anything was done")
     if status == INTERRUPTED:

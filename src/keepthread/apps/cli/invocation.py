@@ -3,8 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
 import typer
 
 from keepthread.apps.cli.sanitize import sanitize
-from keepthread.apps.cli.stores import is_server, opened, place_of
+from keepthread.apps.cli.stores import is_server, opened, place_of, store_url
 from keepthread.errors import InvalidInput, SessionNotFound
 from keepthread.memory.memory import Memory
 from keepthread.memory.options import Options
@@ -47,11 +47,18 @@ class Call:
     flags: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     """Settings from the command line, by their dotted keys."""
     json: bool = False
+    pager: bool = True
+    """Whether long output at a terminal may go through a pager."""
 
     def with_flags(self, flags: Mapping[str, JSON]) -> "Call":
         """Return the call with more set by the command line; what is empty sets nothing."""
         given = {key: value for key, value in flags.items() if value not in (None, "")}
         return replace(self, flags={**self.flags, **given})
+
+    def at(self, store: str | None, tenant: str | None) -> "Call":
+        """Return the call at the store and the tenant that the command line names, if any."""
+        url = store_url(store) if store else None
+        return self.with_flags({"memory.url": url, "memory.tenant": tenant})
 
     @cached_property
     def config(self) -> "Config":
@@ -169,6 +176,13 @@ class Call:
         from keepthread.apps.cli.screen import Screen  # noqa: PLC0415 - loads rich, in one place
 
         return Screen()
+
+    @contextmanager
+    def paged(self) -> "Generator[Screen]":
+        """Return what draws for people, through their pager if it is long."""
+        screen = self.screen
+        with screen.paged() if self.pager else nullcontext():
+            yield screen
 
     def progress(self, label: str, unit: str) -> AbstractContextManager[Progress | None]:
         """Return a bar on the terminal, or nothing where nobody would see it."""

@@ -1,9 +1,27 @@
-"""Reports that commands compute and `screen` draws: checks of the doctor, explained contexts."""
+"""Reports that commands compute and `screen` draws, and how numbers are written for people."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from keepthread.context.why import Why
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: `1 session`, `2 sessions`."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+_UNITS: Final = ("kB", "MB", "GB", "TB")
+
+
+def size_of(count: int) -> str:
+    """Return a number of bytes as people read it: `812 bytes`, `1.5 MB`."""
+    if count < 1_000:
+        return counted(count, "byte")
+    size, unit = count / 1_000, 0
+    while size >= 999.95 and unit < len(_UNITS) - 1:
+        size, unit = size / 1_000, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,14 @@
 """Output for people: tables, transcripts, bars. The only module that loads rich."""
 
+import os
+import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -12,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from keepthread.apps.cli.report_types import ContextReport, Finding
+from keepthread.apps.cli.report_types import ContextReport, Finding, counted, size_of
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.context.diff import ChangedPart, Difference, Move
 from keepthread.context.ranges import written
@@ -53,6 +58,21 @@ class Screen:
         if out is None and not self._out.is_terminal:
             self._out.width = _WIDTH_OF_A_FILE
 
+    # --- a pager ---
+
+    @contextmanager
+    def paged(self) -> Generator[None]:
+        """Show through the user's pager what the block draws, if it is longer than the screen."""
+        if not (self._out.is_terminal and sys.stdin.isatty()):
+            yield
+            return
+        with self._out.capture() as drawn:
+            yield
+        text = drawn.get()
+        if text.count("\n") < self._out.height or not _page(text):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
     # --- sessions ---
 
     def sessions(self, found: Sequence[SessionInfo], *, current: str | None = None) -> None:
@@ -91,7 +111,9 @@ class Screen:
         `more` is the option that shows later messages.
         """
         head = Text.assemble((sanitize(session.id), "bold"), f" · {sanitize(session.owner)}")
-        head.append(f" · {session.messages:,} messages · {session.tokens:,} tokens", "dim")
+        head.append(
+            f" · {counted(session.messages, 'message')} · {counted(session.tokens, 'token')}", "dim"
+        )
         if session.title:
             head.append(f" · {sanitize(session.title)}")
         self._out.print(head, soft_wrap=True)
@@ -116,7 +138,7 @@ class Screen:
             head.append("  cut short", "yellow")
         if message.created_at:
             head.append("  ").append(_when(message.created_at))
-        head.append(f"  {message.tokens:,} tokens" if message.tokens else "", "dim")
+        head.append(f"  {counted(message.tokens, 'token')}" if message.tokens else "", "dim")
         head.append(f"  {hidden}" if hidden else "", "yellow")
         self._out.print(head, soft_wrap=True)
         for part in _body(message):
@@ -270,9 +292,8 @@ class Screen:
 
     def verification(self, found: Verification) -> None:
         """Say what was checked, and name every damage."""
-        seen = (
-            f"{found.sessions:,} sessions, {found.messages:,} messages, {found.records:,} records"
-        )
+        counts = {"session": found.sessions, "message": found.messages, "record": found.records}
+        seen = ", ".join(counted(count, one) for one, count in counts.items())
         if found.sound:
             self._out.print(Text.assemble(("sound", "bold green"), f"  {seen}"))
             return
@@ -327,7 +348,9 @@ class Screen:
             task = bar.add_task(label, total=None, told="")
 
             def tell(done: int, total: int) -> None:
-                told = f"{done / max(1, total):>4.0%} {done:,} of {total:,} {unit}"
+                sizes = (size_of(done), size_of(total)) if unit == "bytes" else ()
+                done_of, total_of = sizes or (f"{done:,}", f"{total:,} {unit}")
+                told = f"{done / max(1, total):>4.0%} {done_of} of {total_of}"
                 bar.update(task, completed=done, total=max(1, total), told=told)
 
             yield tell
@@ -340,6 +363,26 @@ class Screen:
 
     def _line(self, text: str, style: str) -> None:
         self._out.print(Text(text, style))
+
+
+def _page(text: str) -> bool:
+    """Let the user's pager show a text; return whether there is one."""
+    command = os.environ.get("PAGER", "less")
+    # A pager is left by its own keys: Ctrl-C is not for us while it runs.
+    before = signal.signal(signal.SIGINT, _pass)
+    try:
+        words = shlex.split(command)
+        env = {"LESS": "FRX", **os.environ}  # as git has it: colors, and no more than is needed
+        subprocess.run(words, input=text.encode(), env=env, check=False)  # noqa: S603 - their own
+    except (OSError, ValueError, IndexError):
+        return False
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return True
+
+
+def _pass(_signal: int, _frame: FrameType | None) -> None:
+    """Do nothing."""
 
 
 def _body(message: Message) -> list[Text]:

@@ -20,6 +20,13 @@ def is_server(url: str) -> bool:
     return scheme_of(url) in SERVERS
 
 
+def store_url(text: str) -> str:
+    """Return the address of a store; a path alone is that of a SQLite file."""
+    if not text or "://" in text or shown(text) != text:  # it may hold a password
+        return text
+    return f"sqlite:///{Path(text).expanduser()}"
+
+
 def place_of(url: str) -> str:
     """Return what to call a store: its path, or a server without what is secret of it."""
     return shown(url) if is_server(url) else str(file_of(url))
@@ -27,8 +34,6 @@ def place_of(url: str) -> str:
 
 def file_of(url: str) -> Path:
     """Return the path of a store in a file."""
-    if "://" not in url and shown(url) == url:
-        raise InvalidInput(f"{url!r} is not a store URL; write sqlite:///{url}")
     path = path_of(url)
     if path is None:
         raise InvalidInput("a store in memory ends with its program; name a file: sqlite:///…")

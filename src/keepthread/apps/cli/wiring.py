@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from keepthread import models
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.settings.secrets import secret_of
 from keepthread.apps.cli.settings.settings import EmbedderSettings, ModelSettings, Price, Settings
 from keepthread.context.strategies import STRATEGIES
 from keepthread.context.views import View
@@ -58,12 +59,7 @@ def model_of(
     name = name or settings.name
     if name is None:
         raise InvalidInput("no model is named: run `keepthread init`, or give --model NAME")
-    key = environ.get(settings.key_variable) or None
-    if key is None and needs_key(settings):
-        raise ModelDenied(
-            f"there is no key: export {settings.key_variable}=… (model.key_env names another"
-            " variable), or run `keepthread init`"
-        )
+    key = key_of(settings, environ)
     kind = models.AnthropicModel if settings.provider == "anthropic" else models.OpenAIModel
     return kind(
         name,
@@ -74,6 +70,18 @@ def model_of(
         retries=settings.retries,
         max_tokens=settings.max_tokens,
     )
+
+
+def key_of(settings: ModelSettings, environ: Mapping[str, str]) -> str | None:
+    """Return the key of the service; None if there is none, and the service may do without."""
+    key = secret_of(settings.key_variable, environ, settings.key_command)
+    if key is None and needs_key(settings):
+        raise ModelDenied(
+            f"there is no key: export {settings.key_variable}=… (model.key_env names another"
+            " variable), or run `keepthread init`;"
+            f" `keepthread secrets set {settings.key_variable}` keeps it in the system's keyring"
+        )
+    return key
 
 
 def needs_key(settings: ModelSettings) -> bool:
@@ -159,7 +167,7 @@ def embedder_of(settings: EmbedderSettings, environ: Mapping[str, str]) -> Embed
         return None
     if settings.name is None:
         raise InvalidInput("embedder.url is set, but no embedder.name: which model is it?")
-    key = environ.get(settings.key_env or "") or None
+    key = secret_of(settings.key_env, environ) if settings.key_env else None
     if settings.key_env and key is None:
         raise InvalidInput(
             f"embedder.key_env names {settings.key_env}, which is not set: export it"

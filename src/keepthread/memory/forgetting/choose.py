@@ -12,7 +12,7 @@ from keepthread.memory.forgetting.follow import Sessions, messages_at
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery
 from keepthread.memory.forgetting.probes import Probes
 from keepthread.memory.forgetting.repeats import Detail, details_of, repeated_by
-from keepthread.protocols import Searchable, Store
+from keepthread.protocols import Progress, Searchable, Store
 from keepthread.recall.chunks import parts_of
 from keepthread.recall.positions import VIEW
 from keepthread.stores.front import every_session
@@ -22,9 +22,17 @@ from keepthread.types import Message, Scope, SessionInfo, SessionKey
 _PAGE: Final = 500
 
 
-async def choose(store: Store, sessions: Sessions, query: ForgetQuery) -> ErasurePlan:
-    """Return a plan with the positions that match a query; add their sessions to those given."""
+async def choose(
+    store: Store, sessions: Sessions, query: ForgetQuery, progress: Progress | None = None
+) -> ErasurePlan:
+    """Return a plan with the positions that match a query; add their sessions to those given.
+
+    `progress` is called with the messages read so far, and all that are to be read.
+    """
     plan = ErasurePlan()
+    reading = ReadCount(progress)
+    if progress and not query.is_whole and query.message is None:
+        reading.total = sum([info.messages async for info in _matching(store, query)])
     if query.is_whole and query.session is None:
         plan.owner = query.owner
     async for info in _matching(store, query):
@@ -32,7 +40,7 @@ async def choose(store: Store, sessions: Sessions, query: ForgetQuery) -> Erasur
         if query.is_whole:
             plan.add_whole(info.key, info.messages, "chosen")
         else:
-            await _choose_some(store, plan, info, query)
+            await _choose_some(store, plan, info, query, reading)
         if info.key in plan.whole or plan.size() > known:
             sessions[info.key] = info
     if query.can_match_facts:
@@ -70,7 +78,7 @@ async def _choose_facts(store: Store, plan: ErasurePlan, query: ForgetQuery) -> 
 
 
 async def _choose_some(
-    store: Store, plan: ErasurePlan, info: SessionInfo, query: ForgetQuery
+    store: Store, plan: ErasurePlan, info: SessionInfo, query: ForgetQuery, reading: "ReadCount"
 ) -> None:
     try:
         if query.message is not None:
@@ -83,8 +91,25 @@ async def _choose_some(
             if matching:
                 plan.add(info.key, [m.seq for m in matching], "chosen")
             after = page[-1].seq
+            reading.add(len(page))
     except SessionGone:  # deleted in the meantime
         return
+
+
+class ReadCount:
+    """Reports how many messages were read, and of how many."""
+
+    def __init__(self, progress: Progress | None, total: int = 0) -> None:
+        """Begin with none."""
+        self._progress = progress
+        self.total = total
+        self._done = 0
+
+    def add(self, messages: int) -> None:
+        """Add messages that were read now."""
+        self._done += messages
+        if self._progress:
+            self._progress(self._done, max(self.total, self._done))
 
 
 class ErasureCounts:
@@ -107,8 +132,11 @@ class ErasureCounts:
         self._places: list[int] = []
         self._seen: set[tuple[SessionKey, int]] = set()
 
-    async def take(self, plan: ErasurePlan, sessions: Sessions) -> None:
+    async def take(
+        self, plan: ErasurePlan, sessions: Sessions, progress: Progress | None = None
+    ) -> None:
         """Read the positions that were not read yet."""
+        reading = ReadCount(progress, plan.size())
         for session in plan.sessions:
             if (info := sessions.get(session)) is not None and info.forgotten:
                 self.closed.add(session)
@@ -116,6 +144,7 @@ class ErasureCounts:
             details = self._details(sessions.get(session), plan)
             new = [seq for seq in plan.positions(session) if (session, seq) not in self._seen]
             async for page in messages_at(self._store, session, new):
+                reading.add(len(page))
                 for message in page:
                     self._seen.add((session, message.seq))
                     if message.state != "erased":

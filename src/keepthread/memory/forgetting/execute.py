@@ -198,9 +198,9 @@ class Erasure:
         """Sessions that were closed; one that begins again in the meantime is left alone."""
         self._done = 0
 
-    async def preview(self, propagation: Propagation) -> None:
+    async def preview(self, propagation: Propagation, progress: Progress | None = None) -> None:
         """Count what will be erased, while it exists."""
-        await self._counts.take(self._plan, self._sessions)
+        await self._counts.take(self._plan, self._sessions, progress)
         self._records = await (await self._derived(propagation)).count()
         self._records.pop(BLOB_USE, None)
         if number := await self._blobs().count(self._counts.probes):

@@ -15,6 +15,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
+from keepthread.apps.cli.report_types import counted
 from keepthread.context.blocks import is_answer
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
 from keepthread.errors import (
@@ -103,7 +104,8 @@ async def _brought_home(
         offline_file.leave()
         raise
     if done.messages:
-        tell(f"{done.messages:,} messages of an earlier chat were brought home")
+        words = ("message of an earlier chat was", "messages of an earlier chat were")
+        tell(f"{counted(done.messages, *words)} brought home")
     if done.failed:
         offline_file.leave()
         tell(f"{path} cannot be delivered: {done.failed}; the earlier chat in it is kept there")
@@ -238,7 +240,7 @@ async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncI
         return
     title = None if info.title_seq else info.title
     there = await store.for_owner(info.owner).session(
-        info.id, system_prompt=info.system_prompt, title=title
+        info.id, system_prompt=info.system_prompt, title=title, tags=info.tags
     )
     users: dict[int, Message] = {}
     async for turn in _turns(here):

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from keepthread.apps.cli.report_types import counted
+from keepthread.apps.cli.settings.secrets import source_of
 from keepthread.errors import InvalidInput, ModelDenied, ModelError, ModelRefused
 
 if TYPE_CHECKING:
@@ -101,16 +103,14 @@ def _log_stream(file: str | None) -> Generator[TextIO]:
 
 def pruned(sessions: int, days: int) -> str:
     """Return the notice that idle sessions were deleted."""
-    many = "1 session" if sessions == 1 else f"{sessions:,} sessions"
-    return f"deleted {many} without activity for {days} days"
+    return f"deleted {counted(sessions, 'session')} without activity for {counted(days, 'day')}"
 
 
 def chat_hint(failure: ModelError, settings: "ModelSettings") -> str:
     """Return what to do after a model error in a chat; the error itself cannot know it."""
     if isinstance(failure, ModelDenied):
-        return (
-            f"The key is in {settings.key_variable}; with another, `keepthread chat -c` continues"
-        )
+        about = _about_key(settings)
+        return f"{about[0].upper()}{about[1:]}; with another, `keepthread chat -c` continues"
     if isinstance(failure, ModelRefused):
         return "/model NAME lets another model answer, /retry asks again"
     return "/retry asks again"
@@ -119,6 +119,15 @@ def chat_hint(failure: ModelError, settings: "ModelSettings") -> str:
 def one_shot_hint(failure: ModelError, settings: "ModelSettings") -> str:
     """Return what to check after a model error when one question was asked."""
     if isinstance(failure, ModelDenied):
-        return f"the key is in {settings.key_variable}"
+        return _about_key(settings)
     named = "--model NAME asks another, and " if isinstance(failure, ModelRefused) else ""
     return f"{named}`keepthread config model` shows what is set"
+
+
+def _about_key(settings: "ModelSettings") -> str:
+    name, source = settings.key_variable, source_of(settings.key_variable, os.environ)
+    if settings.key_command and source != "environment":
+        return "the key comes from model.key_command"
+    if source:
+        return f"the key is in {name}" if source == "environment" else f"the keyring has {name}"
+    return f"export {name}=… with your key"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from keepthread.apps.cli.chat.delivery import Delivered, Open, bring_home, deliver, deliver_file
 from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
+from keepthread.apps.cli.report_types import counted
 from keepthread.errors import Damaged, KeepthreadError, StoreClosed, Unavailable, WrongFormat
 from keepthread.memory.memory import Memory
 from keepthread.memory.owner import OwnerMemory
@@ -146,6 +147,7 @@ class Persistence:
             session.id,
             system_prompt=session.system_prompt,
             title=None if session.title_seq else session.title,
+            tags=session.tags,
         )
         await other.append(*said)
         made_from = [message for message in said if message.seq == session.title_seq]
@@ -216,7 +218,9 @@ class Persistence:
                 self._offline_file.remove()
             self._use(store)
             self._offline_file, self.away, self.kept = None, "", True
-        self.tell(f"memory is back: {done.messages:,} messages were brought home")
+        self.tell(
+            f"memory is back: {counted(done.messages, 'message was', 'messages were')} brought home"
+        )
         return done.messages
 
     async def _deliver(self, store: Memory) -> Delivered:

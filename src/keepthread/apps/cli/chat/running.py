@@ -31,6 +31,7 @@ async def run(
     if asked is None:
         return await _at_terminal(call, wanted, environ, signals)
     talk = talk_of(call.config, wanted, environ, call.warn)
+    talk.one_shot = True
     answering = _answering(call, talk, environ, call.warn)
     opening = asyncio.create_task(begin(talk, wanted, call.warn))
     markdown = call.config.settings.chat.markdown

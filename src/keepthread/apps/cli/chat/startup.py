@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 from keepthread.apps.cli.chat.offline_files import offline_files_of
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.apps.cli.chat.prompt_limits import PromptLimits
-from keepthread.apps.cli.chat.talk import Talk
+from keepthread.apps.cli.chat.talk import ONE_SHOT, Talk
 from keepthread.apps.cli.invocation import find_session
 from keepthread.apps.cli.settings.load import Config
 from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.errors import Unavailable
 from keepthread.memory.memory import Memory, Opening
+from keepthread.memory.owner import OwnerMemory
 from keepthread.models.tokens import Estimator, Tiktoken
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message
@@ -127,13 +128,36 @@ async def begin(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]
 async def _find(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]) -> None:
     memory, away = talk.persistence.memory, talk.persistence.away
     if wanted.latest:
-        found = None if away else await memory.list_sessions(limit=1)
+        found = None if away else await _latest(memory, one_shots=talk.one_shot)
         if found:
-            talk.move(found[0].id)
+            talk.move(found)
         else:
-            tell("no earlier session can be seen now; this is a new one" if away else _NONE_YET)
+            none = _NONE_YET if found is None else _ONE_SHOTS_ONLY
+            tell("no earlier session can be seen now; this is a new one" if away else none)
     elif wanted.resume and not away:
         await find_session(memory, wanted.resume)
 
 
+async def _latest(memory: OwnerMemory, *, one_shots: bool) -> str | None:
+    """Return the latest session; those of one question count if one is asked now.
+
+    It is empty if there are only such sessions, and None if there are none at all.
+    """
+    cursor: str | None = None
+    found: str | None = None
+    while True:
+        page = await memory.list_sessions(limit=_PAGE, cursor=cursor)
+        for session in page:
+            if one_shots or ONE_SHOT not in session.tags:
+                return session.id
+            found = ""
+        cursor = page.next
+        if cursor is None:
+            return found
+
+
+_PAGE: Final = 50
 _NONE_YET: Final = "there is no earlier session; this is a new one"
+_ONE_SHOTS_ONLY: Final = (
+    "there are only sessions of single questions, which `-r ID` continues; this is a new one"
+)

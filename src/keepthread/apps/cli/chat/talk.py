@@ -31,6 +31,8 @@ Answering: TypeAlias = Callable[[Turn, Context], AsyncIterator[str | Reply]]
 """Finds the answer to a turn: pieces of it, and at the end the whole."""
 
 VIEW: Final = "chat"
+ONE_SHOT: Final = "one-shot"
+"""The tag of a session that one question began, until a person continues it in a chat."""
 _LONGEST_TITLE: Final = 60
 _IDLE: Final = 3600.0
 """Seconds without activity after which resuming a session is noted."""
@@ -76,6 +78,8 @@ class Talk:
         self.system = system
         self.limits = limits
         self.id = id or new_session_id()
+        self.one_shot = False
+        """Whether one question is asked; a session that it begins has the tag `ONE_SHOT`."""
         self.answering: Answering = self._by_model
         """Produces the answer: the model, unless something else is set."""
         self.last: Answered | None = None
@@ -97,7 +101,10 @@ class Talk:
         """Return the session in the current memory; it is created if it is missing."""
         memory = self.persistence.memory
         if self._session is None or self._home is not memory:
-            self._session = await memory.session(self.id, system_prompt=self.system or None)
+            new = self._info()
+            self._session = await memory.session(
+                new.id, system_prompt=new.system_prompt, tags=new.tags
+            )
             self._home = memory
         return self._session
 
@@ -205,6 +212,7 @@ class Talk:
         while True:
             try:
                 session = await self.session()
+                await self._adopt(session)
                 turn = await stack.enter_async_context(session.turn(text, id=id))
                 return turn, await self.context(turn)
             except SessionGone:
@@ -223,7 +231,13 @@ class Talk:
 
     def _info(self) -> SessionInfo:
         owner = self.persistence.owner
-        return SessionInfo(id=self.id, owner=owner, system_prompt=self.system or None)
+        tags = (ONE_SHOT,) if self.one_shot else ()
+        return SessionInfo(id=self.id, owner=owner, system_prompt=self.system or None, tags=tags)
+
+    async def _adopt(self, session: Session) -> None:
+        """Make a session of one question a chat, once a person continues it."""
+        if not self.one_shot and ONE_SHOT in session.info.tags:
+            await session.update(tags=[tag for tag in session.info.tags if tag != ONE_SHOT])
 
     def _by_model(self, _: Turn, context: Context) -> AsyncIterator[str | Reply]:
         return self.model.stream(context.messages, system=context.system)

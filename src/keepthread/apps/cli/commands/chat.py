@@ -13,8 +13,17 @@ from keepthread.errors import InvalidInput
 
 async def chat(  # noqa: PLR0913 - options of the command
     call: Call,
+    words: Annotated[
+        str | None,
+        typer.Argument(metavar="QUESTION", help="One question to answer, as with -p."),
+    ] = None,
     latest: Annotated[
-        bool, typer.Option("--continue", "-c", help="Continue the latest session.")
+        bool,
+        typer.Option(
+            "--continue",
+            "-c",
+            help="Continue the latest chat; with a question, the latest session.",
+        ),
     ] = False,
     resume: Annotated[
         str | None, typer.Option("--resume", "-r", metavar="ID", help="Continue this session.")
@@ -33,12 +42,16 @@ async def chat(  # noqa: PLR0913 - options of the command
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model; else the settings name it.")
+        str | None,
+        typer.Option("--model", "-m", metavar="NAME", help="The model; else the settings name it."),
     ] = None,
     system: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="The system prompt; it replaces that of an existing session."
+            "--system",
+            "-s",
+            metavar="TEXT",
+            help="The system prompt; it replaces that of an existing session.",
         ),
     ] = None,
     orchestrate: Annotated[
@@ -53,11 +66,14 @@ async def chat(  # noqa: PLR0913 - options of the command
 ) -> int:
     """Chat with a model that remembers.
 
-    Piped input is a question, too. Exits with 1 if the one answer was cut short.
+    With a question it answers and exits; piped input is a question, too. Exits with 1 if the one
+    answer was cut short. A chat continues such a session by its id: `keepthread chat -r ID`.
     """
     if sum((latest, resume is not None, session is not None)) > 1:
         raise InvalidInput("--continue, --resume and --session exclude each other; give one")
-    asked = one_shot.question_of(question)
+    if words is not None and question is not None:
+        raise InvalidInput("there are two questions: give one, with -p or without")
+    asked = one_shot.question_of(question if words is None else words)
     if asked is None and call.json:
         raise InvalidInput("--json answers one question: give it as -p, or pipe it in")
     flags = {"model.name": model, "chat.system": system, "chat.orchestrate": orchestrate or None}

@@ -1,9 +1,10 @@
 """Commands about settings: init, config."""
 
-import json
 import os
+import shlex
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import unified_diff
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,123 +14,33 @@ import typer
 
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
-from keepthread.apps.cli.settings.fields import NAME, WEB, whole
+from keepthread.apps.cli.services import (
+    OTHER,
+    SERVICES,
+    Service,
+    likely,
+    models_at,
+    service_at,
+    service_of,
+)
+from keepthread.apps.cli.settings.fields import NAME, whole
 from keepthread.apps.cli.settings.load import (
     Config,
+    check_file,
     config_file,
+    read_config,
     text_of,
     values_in,
     with_values,
     write_private,
 )
-from keepthread.apps.cli.settings.settings import ModelSettings, default_path
-from keepthread.apps.cli.settings.sources import no_setting
+from keepthread.apps.cli.settings.secrets import secret_of, source_of
+from keepthread.apps.cli.settings.settings import default_path
+from keepthread.apps.cli.settings.sources import no_setting, value_of
 from keepthread.apps.cli.wiring import needs_key
 from keepthread.errors import InvalidInput
 from keepthread.stores.url import shown
 from keepthread.types import JSON
-
-_SECONDS: Final = 2.0
-_MOST: Final = 8
-_LARGEST: Final = 1 << 20
-_OWN: Final = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
-
-
-class Service(NamedTuple):
-    """A service of models; None means its default."""
-
-    name: str
-    title: str
-    model: str | None
-    """The model that is proposed."""
-    provider: str = "openai"
-    base_url: str | None = None
-    key_env: str | None = None
-
-    def settings(self, model: str | None = None) -> ModelSettings:
-        """Return the settings that reach it."""
-        return ModelSettings(
-            provider=self.provider, name=model, base_url=self.base_url, key_env=self.key_env
-        )
-
-
-# Others than OpenAI have variables of their own, so that they are not sent OpenAI's key.
-SERVICES: Final = (
-    Service("openai", "OpenAI", "gpt-6.1-terra"),
-    Service("anthropic", "Anthropic", "claude-sonnet-5-5", "anthropic"),
-    Service(
-        "ollama",
-        "Ollama, on this machine",
-        "llama3.2",
-        base_url="http://localhost:11434/v1",
-        key_env="OLLAMA_API_KEY",
-    ),
-)
-OTHER: Final = Service(
-    "other", "another address that speaks as OpenAI does", None, key_env="MODEL_API_KEY"
-)
-
-
-def service_of(answer: str) -> Service:
-    """Return the service of a name, a number in the list or an address."""
-    for number, service in enumerate((*SERVICES, OTHER), 1):
-        if answer.lower() in (service.name, str(number)):
-            return service
-    if "://" in answer:
-        return service_at(answer)
-    names = ", ".join(service.name for service in SERVICES)
-    raise InvalidInput(f"{answer!r} is not a service; there are {names}, or give an address")
-
-
-def service_at(address: str) -> Service:
-    """Return the service at an address of its own."""
-    if not WEB.fits(address) or "@" in address:
-        raise InvalidInput(f"give {WEB.expected}, without a name or a password in it")
-    return OTHER._replace(base_url=address.rstrip("/"))
-
-
-def likely(environ: Mapping[str, str]) -> Service:
-    """Return the service whose key is set, else the first."""
-    keyed = [each for each in SERVICES if environ.get(each.settings().key_variable)]
-    return (*keyed, *SERVICES)[0]
-
-
-def models_at(service: Service, key: str | None) -> list[str]:
-    """Return some names of models if the service lists them within 2 seconds, else none."""
-    if service.base_url is None and key is None:
-        return []
-    try:
-        told: list[dict[str, Any]] = json.loads(_asked(service, key))["data"]
-        newest = sorted(told, key=lambda each: -each.get("created", 0))
-        names = [each["id"] for each in newest if isinstance(each["id"], str)]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return []
-    return names[:_MOST]
-
-
-def _asked(service: Service, key: str | None) -> bytes:
-    from http.client import HTTPException  # noqa: PLC0415 - not before it is needed
-    from urllib.request import HTTPRedirectHandler, Request, build_opener  # noqa: PLC0415
-
-    class Stay(HTTPRedirectHandler):
-        """Follows nobody elsewhere: the key would go along."""
-
-        def redirect_request(self, *_: Any, **__: Any) -> None:
-            return None
-
-    headers = {"User-Agent": "keepthread"}
-    if key and service.provider == "anthropic":
-        headers |= {"X-Api-Key": key, "Anthropic-Version": "2023-06-01"}
-    elif key:
-        headers["Authorization"] = f"Bearer {key}"
-    address = f"{service.base_url or _OWN[service.provider]}/models"
-    request = Request(address, headers=headers)  # noqa: S310 - the scheme was checked
-    try:
-        with build_opener(Stay).open(request, timeout=_SECONDS) as answer:
-            return answer.read(_LARGEST)
-    except HTTPException as error:
-        raise OSError(str(error)) from None
-
 
 NEVER: Final = "never"
 _Answer = TypeVar("_Answer")
@@ -166,7 +77,7 @@ class Answers(NamedTuple):
         steps: list[str] = []
         if find_spec(settings.provider) is None:
             steps.append(f"pip install 'keepthread[{settings.provider}]'")
-        if not environ.get(settings.key_variable):
+        if not source_of(settings.key_variable, environ):
             export = f"export {settings.key_variable}=…"
             if needs_key(settings):
                 steps.append(f"{export}  with your key, which no file holds")
@@ -222,8 +133,11 @@ class Questions:
     def _model(self, service: Service, given: str | None) -> str:
         default = service.model
         if self._ask and given is None:
-            key = self._environ.get(service.settings().key_variable)
-            if names := [name for name in models_at(service, key) if NAME.fits(name)]:
+            key = secret_of(service.settings().key_variable, self._environ)
+            found = models_at(service, key)
+            if found.problem:
+                typer.secho(sanitize(found.told), err=True, fg="yellow")
+            if names := [name for name in found.names if NAME.fits(name)]:
                 typer.echo(f"It offers {sanitize(', '.join(names))}", err=True)
                 default = default if default in names else names[0]
         return self._answer("Model", given, default, _name)
@@ -333,6 +247,10 @@ def init(
     else:
         write_private(file, text_of(answers.values()))
     _tell(call, file, answers)
+    if not asks and answers.service.base_url:
+        key = secret_of(answers.service.settings().key_variable, os.environ)
+        if found := models_at(answers.service, key).told:
+            call.warn(found)
 
 
 _OF_SERVICE: Final = ("model.provider", "model.name", "model.base_url", "model.key_env")
@@ -407,10 +325,107 @@ def config(
     call: Call,
     key: Annotated[
         str | None,
-        typer.Argument(metavar="KEY", help="One setting, or a block; without it, all."),
+        typer.Argument(
+            metavar="KEY", help="One setting, or a block; without it, all. Or set, edit, path."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Of `set`: the setting.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Argument(metavar="VALUE", help="Of `set`: its value.")
     ] = None,
 ) -> None:
-    """Show every setting and where its value comes from."""
+    """Show every setting and where its value comes from, or change one.
+
+    `set KEY VALUE` writes it into your settings file, whose comments stay; `edit` opens the file in
+    $VISUAL or $EDITOR, and checks it; `path` prints where it is.
+    """
+    given = [word for word in (name, value) if word is not None]
+    if key in _ACTIONS:
+        _ACTIONS[key](call, given)
+        return
+    if given:
+        raise InvalidInput(f"to change a setting, write `keepthread config set {key} {given[0]}`")
+    _show(call, key)
+
+
+def _path_of_settings(call: Call, words: Sequence[str]) -> None:
+    _none(words, "path")
+    file = config_file(os.environ)
+    if call.json:
+        call.write({"file": str(file), "exists": file.exists()})
+    else:
+        typer.echo(sanitize(str(file)))
+
+
+def _set(call: Call, words: Sequence[str]) -> None:
+    if len(words) != 2:
+        raise InvalidInput("set takes a setting and its value: set model.name gpt-6.1-terra")
+    key, text = words
+    file = config_file(os.environ)
+    value = value_of(key, text)
+    data = file.read_bytes() if file.exists() else b""
+    with_new = with_values(data, {key: value}, file).encode()
+    check_file(with_new, file)
+    write_private(file, with_new.decode())
+    source = _source(key)
+    if call.json:
+        call.write({"file": str(file), "key": key, "value": value, "from": source})
+    call.say(f"{key} is {_words(value)} in {short(file)}")
+    if source != str(file):
+        call.warn(f"{source} sets it, too, and wins here")
+
+
+def _source(key: str) -> str:
+    """Return where the value of a setting comes from now."""
+    return read_config(os.environ, Path.cwd()).sources[key]
+
+
+def _edit(call: Call, words: Sequence[str]) -> None:
+    _none(words, "edit")
+    if call.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidInput("edit opens an editor in a terminal; `keepthread config set` needs none")
+    file = config_file(os.environ)
+    if not file.exists():
+        write_private(file, text_of({}))
+    before = file.read_bytes()
+    while True:
+        _open_editor(file)
+        try:
+            check_file(file.read_bytes(), file)
+        except InvalidInput as error:
+            call.warn(str(error))
+            if typer.confirm("Edit it again?", default=True, err=True):
+                continue
+            call.say(f"{short(file)} stays as you wrote it; commands fail until it is corrected")
+            raise typer.Exit(2) from None
+        break
+    changed = file.read_bytes() != before
+    call.say(f"{short(file)} {'was changed, and is right' if changed else 'was not changed'}")
+
+
+def _open_editor(file: Path) -> None:
+    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        done = subprocess.run([*shlex.split(command), str(file)], check=False)  # noqa: S603 - the user's own editor
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"the editor {command!r} cannot be started: {error}; name another by VISUAL or EDITOR"
+        ) from None
+    if done.returncode:
+        raise InvalidInput(f"the editor {command!r} ended with status {done.returncode}")
+
+
+_ACTIONS: Final = {"path": _path_of_settings, "set": _set, "edit": _edit}
+
+
+def _none(words: Sequence[str], action: str) -> None:
+    if words:
+        raise InvalidInput(f"{action} takes no argument; {words[0]!r} is one too many")
+
+
+def _show(call: Call, key: str | None) -> None:
     rows = {
         name: row
         for name, row in _rows(call.config).items()
@@ -425,7 +440,8 @@ def config(
             {name: {"value": value, "from": source} for name, (value, source) in rows.items()}
         )
         return
-    call.screen.settings([(name, _words(value), source) for name, (value, source) in rows.items()])
+    with call.paged() as screen:
+        screen.settings([(name, _words(value), source) for name, (value, source) in rows.items()])
     if not (file := config_file(os.environ)).exists():
         call.say(f"There is no {file} yet; `keepthread init` writes it")
 
@@ -446,7 +462,10 @@ def _rows(config: Config) -> dict[str, tuple[Any, str]]:
     for key, value in values.items():
         rows[key] = (value, config.sources[key])
         if key.endswith((".key_env", ".token_env")) and value:
-            rows[key.removesuffix("_env")] = ("set" if os.environ.get(value) else "not set", value)
+            command = settings.model.key_command if key == "model.key_env" else None
+            found = source_of(value, os.environ, command)
+            where = value if found in ("", "environment") else f"the {found}"
+            rows[key.removesuffix("_env")] = ("set" if found else "not set", where)
     return rows
 
 

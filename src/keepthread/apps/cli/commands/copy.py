@@ -5,7 +5,8 @@ from typing import Annotated, Final
 import typer
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.stores import TIMEOUT, is_server, opened, place_of
+from keepthread.apps.cli.report_types import counted
+from keepthread.apps.cli.stores import TIMEOUT, is_server, opened, place_of, store_url
 from keepthread.errors import InvalidInput
 from keepthread.interchange.copy import Comparison, Copied, Copying
 from keepthread.stores.url import POSTGRES, scheme_of, store_at
@@ -34,6 +35,7 @@ async def copy(
     """
     if call.store:
         raise InvalidInput("copy names both of its stores itself: leave out --store")
+    source, target = store_url(source), store_url(target)
     tenant = to_tenant or call.tenant
     if (place_of(source), source, call.tenant) == (place_of(target), target, tenant):
         raise InvalidInput("source and target are the same")
@@ -42,6 +44,8 @@ async def copy(
         opened(target, tenant=tenant, create=True) as new,
     ):
         copying = Copying(old, new, replace=replace)
+        with call.progress("Preparing", "sessions") as progress:
+            await copying.prepare(progress)
         with call.progress("Copying", "messages") as progress:
             await copying.run(progress)
         with call.progress("Comparing", "messages") as progress:
@@ -66,10 +70,12 @@ def _tell(call: Call, done: Copied, source: str, target: str) -> None:
     for count, kind in ((len(done.damaged), "damaged"), (len(differences), "different")):
         if count > _SHOWN:
             call.warn(f"{count - _SHOWN:,} more are {kind}; --json names them all")
-    call.say(f"Copied {done.moved:,} messages from {source} to {target}")
+    call.say(f"Copied {counted(done.moved, 'message')} from {source} to {target}")
     if done.erased:
-        call.say(f"{done.erased:,} messages were erased at the source since, and now at the target")
-    seen = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
+        erased = counted(done.erased, "message was", "messages were")
+        call.say(f"{erased} erased at the source since, and now at the target")
+    totals = {"session": done.sessions, "message": done.messages, "record": done.records}
+    seen = ", ".join(counted(count, one) for one, count in totals.items())
     call.say(f"Compared {seen}: {'not all' if differences else 'all'} the same in both")
     if differences:
         call.say("Run it again once the source rests; with --replace the target's records give way")

@@ -20,6 +20,7 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.fields import numbers_of, tools_of
 from keepthread.apps.cli.settings.load import Config
 from keepthread.apps.cli.settings.mcp import McpFile, read_servers
+from keepthread.apps.cli.settings.secrets import secret_of
 from keepthread.apps.cli.settings.settings import DiscordSettings, MemorySettings, Settings
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import memory_arguments, model_of
@@ -207,7 +208,7 @@ async def _prune(admin: Admin, settings: MemorySettings, tell: Callable[[str], o
 
 
 def _token(settings: DiscordSettings, environ: Mapping[str, str]) -> str:
-    if token := environ.get(settings.token_variable, "").strip():
+    if token := secret_of(settings.token_variable, environ):
         return token
     raise InvalidInput(
         f"there is no token: export {settings.token_variable}=… with the token of your bot, which"

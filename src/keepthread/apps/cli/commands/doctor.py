@@ -1,18 +1,28 @@
-"""The command that looks at everything around a store and says what to do about it."""
+"""Commands that look at what is around a store: doctor, which says what to do, and models."""
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.report_types import Finding
-from keepthread.apps.cli.stores import place_of
-from keepthread.apps.cli.wiring import best_counter
+from keepthread.apps.cli.report_types import Finding, counted, size_of
+from keepthread.apps.cli.sanitize import sanitize
+from keepthread.apps.cli.services import ModelList, address_of, list_models, offers
+from keepthread.apps.cli.settings.secrets import source_of
+from keepthread.apps.cli.settings.settings import ModelSettings
+from keepthread.apps.cli.stores import file_of, is_server, place_of
+from keepthread.apps.cli.wiring import best_counter, key_of, model_of
+from keepthread.errors import KeepthreadError, ModelDenied, ModelUnavailable
 from keepthread.stores.front import every_session
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.stores.sqlite.file import FileFacts
-from keepthread.types import Durability
+from keepthread.types import Durability, Message
 
 _RACE: Final = ((3, 7, 0), (3, 51, 2))
 _LONG_LOG: Final = 64 << 20
@@ -22,21 +32,106 @@ _NETWORK: Final = {"9p", "afs", "ceph", "cifs", "davfs", "glusterfs", "lustre", 
 }
 
 
-async def doctor(call: Call) -> None:
-    """Look at the store, its settings, what is below it and the token counter."""
-    async with call.memory() as memory:
-        sessions = [s async for s in every_session(memory.store) if not s.forgotten]
-        if isinstance(memory.store, SQLiteStore):
-            findings = _about_sqlite_store(await memory.store.facts(), memory.store.durability)
-        else:
-            findings = [*about_server(place_of(call.url), memory.store.durability)]
-    findings.append(about_counter(call.config.settings.tokenizer))
-    unready = sum(not session.ready for session in sessions)
-    findings.append(about_sessions(len(sessions), sum(s.messages for s in sessions), unready))
+async def doctor(
+    call: Call,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Also ask the model for one token, which may cost money.")
+    ] = False,
+) -> None:
+    """Check the store, its file and disk, the token counter, and the model.
+
+    The service of the model is asked which models it offers.
+    """
+    settings = call.config.settings
+    store, content = await _about_store(call)
+    model = about_model(settings.model, os.environ)
+    if ask:
+        model.append(await about_answer(settings.model, os.environ))
+    findings = [*store, *model, about_counter(settings.tokenizer), *content]
     if call.json:
         call.write({"findings": [asdict(f) | {"ok": f.ok} for f in findings]})
     else:
-        call.screen.findings(findings)
+        with call.paged() as screen:
+            screen.findings(findings)
+
+
+async def _about_store(call: Call) -> tuple[Sequence[Finding], Sequence[Finding]]:
+    """Look at the store itself, and at what is in it."""
+    if not is_server(call.url) and not (file := file_of(call.url)).is_file():
+        advice = "`keepthread chat` makes it, or `keepthread import`"
+        return [Finding(what="file", found=f"there is no {file} yet", advice=advice)], []
+    async with call.memory() as memory:
+        sessions = [s async for s in every_session(memory.store) if not s.forgotten]
+        if isinstance(memory.store, SQLiteStore):
+            store = _about_sqlite_store(await memory.store.facts(), memory.store.durability)
+        else:
+            store = [*about_server(place_of(call.url), memory.store.durability)]
+    unready = sum(not session.ready for session in sessions)
+    return store, [about_sessions(len(sessions), sum(s.messages for s in sessions), unready)]
+
+
+def about_model(settings: ModelSettings, environ: Mapping[str, str]) -> list[Finding]:
+    """Look at whether the model can be asked: its name, the key, the service."""
+    try:
+        key = key_of(settings, environ)
+    except ModelDenied as error:
+        return [
+            _about_name(settings, ModelList()),
+            Finding(what="key", found="none", advice=str(error)),
+        ]
+    source = source_of(settings.key_variable, environ, settings.key_command)
+    has = (
+        f"{settings.key_variable}, from the {source}"
+        if key
+        else f"no {settings.key_variable}, which some services do not need"
+    )
+    listing, address = list_models(settings, key), address_of(settings)
+    many = counted(len(listing.names), "model")
+    found = f"{address} offers {many}" if listing.names else listing.problem or f"{address} answers"
+    return [
+        _about_name(settings, listing),
+        Finding(what="key", found=has, advice=_key_advice(settings, key) if listing.denied else ""),
+        Finding(what="service", found=found, advice="" if listing.answers else _START),
+    ]
+
+
+_START: Final = "start it, or correct the address: `keepthread config set model.base_url URL`"
+
+
+def _key_advice(settings: ModelSettings, key: str | None) -> str:
+    if key:
+        return "the service does not accept it: check it, or give another"
+    return f"the service asks for one: export {settings.key_variable}=…"
+
+
+def _about_name(settings: ModelSettings, listing: ModelList) -> Finding:
+    name = settings.name
+    if name is None:
+        advice = "run `keepthread init`, or `keepthread config set model.name NAME`"
+        return Finding(what="model", found="none is set", advice=advice)
+    if listing.names and not offers(listing.names, name):
+        near = get_close_matches(name, listing.names, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return Finding(
+            what="model",
+            found=name,
+            advice=f"the service does not offer it; {hint}`keepthread models` lists them",
+        )
+    return Finding(what="model", found=name)
+
+
+async def about_answer(settings: ModelSettings, environ: Mapping[str, str]) -> Finding:
+    """Ask the model for one token."""
+    began = time.monotonic()
+    try:
+        model = model_of(settings, environ)
+        try:
+            await model.complete([Message(role="user", content="Hello")], max_tokens=1)
+        finally:
+            await model.close()
+    except KeepthreadError as error:
+        return Finding(what="answer", found="none", advice=str(error))
+    return Finding(what="answer", found=f"after {time.monotonic() - began:.1f} seconds")
 
 
 def _about_sqlite_store(facts: FileFacts, durability: Durability) -> list[Finding]:
@@ -62,7 +157,7 @@ def about_file(facts: FileFacts) -> Sequence[Finding]:
         Finding(what="file", found=f"{facts.path}, format {facts.format}", advice=protected),
         Finding(
             what="size",
-            found=f"{_size(facts.size)}, write-ahead log {_size(facts.wal_size)}",
+            found=f"{size_of(facts.size)}, write-ahead log {size_of(facts.wal_size)}",
             advice=advice if long else "",
         ),
     )
@@ -120,13 +215,31 @@ def about_counter(vocabulary: str) -> Finding:
 
 def about_sessions(sessions: int, messages: int, unready: int) -> Finding:
     """Look at how much there is."""
-    found = f"{sessions:,} sessions, {messages:,} messages"
-    advice = f"{unready:,} are not ready: run the import or fork again that was broken off"
+    found = f"{counted(sessions, 'session')}, {counted(messages, 'message')}"
+    many = f"{unready:,} {'is' if unready == 1 else 'are'} not ready"
+    advice = f"{many}: run the import or fork again that was broken off"
     return Finding(what="content", found=found, advice=advice if unready else "")
 
 
-def _size(size: int) -> str:
-    for limit, unit in ((1_000, "bytes"), (1_000_000, "kB"), (1_000_000_000, "MB")):
-        if size < limit:
-            return f"{size} bytes" if limit == 1_000 else f"{size * 1_000 / limit:.1f} {unit}"
-    return f"{size / 1_000_000_000:.1f} GB"
+def models(call: Call) -> None:
+    """List the models that the service offers.
+
+    The one that is set is marked. The settings name the service: `keepthread config model`.
+    """
+    settings = call.config.settings.model
+    found = list_models(settings, key_of(settings, os.environ))
+    if found.problem:
+        raise ModelUnavailable(f"{found.problem}; `keepthread config model` shows what is set")
+    chosen = settings.name
+    if call.json:
+        call.write({"service": address_of(settings), "models": [*found.names], "set": chosen})
+        return
+    offered = chosen is not None and offers(found.names, chosen)
+    call.say(f"{address_of(settings)} offers {counted(len(found.names), 'model')}")
+    for name in found.names:
+        here = offered and name in (chosen, f"{chosen}:latest")
+        typer.secho(f"{'→' if here else ' '} {sanitize(name)}", bold=here)
+    if not chosen:
+        call.say("None is set: `keepthread config set model.name NAME`")
+    elif not offered:
+        call.warn(f"{chosen} is set, and not among them; set another with `keepthread config set`")

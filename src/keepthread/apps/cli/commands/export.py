@@ -11,6 +11,7 @@ import typer
 
 from keepthread.apps.cli.commands.maintenance import behind
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.report_types import counted, size_of
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.errors import InvalidInput, SessionGone
@@ -88,7 +89,7 @@ async def _transcripts(
     """Write each session as Markdown into a folder, or one to a file or stdout."""
     if to is None and len(chosen) != 1:
         raise InvalidInput(
-            f"{len(chosen):,} sessions would be written: name one of them, or give --to FOLDER"
+            f"{counted(len(chosen), 'session')} would be written: name one, or give --to FOLDER"
         )
     done = Exported(damaged=[])
     taken: set[str] = set()
@@ -143,13 +144,16 @@ def _tell(call: Call, done: Exported, where: Path | None) -> None:
     for what in done.damaged:
         call.warn(f"damaged: {what}")
     if done.deleted:
-        call.warn(f"{done.deleted:,} sessions were deleted while the export ran and are left out")
+        call.warn(
+            f"{counted(done.deleted, 'session was', 'sessions were')} deleted while the export ran,"
+            " and left out"
+        )
     if call.json and where:
         call.write(asdict(done))
-    records = f", {done.records:,} records" if done.records else ""
+    records = f", {counted(done.records, 'record')}" if done.records else ""
     call.say(
-        f"Exported {done.sessions:,} sessions, {done.messages:,} messages{records}"
-        + (f" to {where}" if where else "")
+        f"Exported {counted(done.sessions, 'session')},"
+        f" {counted(done.messages, 'message')}{records}" + (f" to {where}" if where else "")
     )
 
 
@@ -179,4 +183,4 @@ async def backup(
     size = file.stat().st_size
     if call.json:
         call.write({"file": str(file), "bytes": size})
-    call.say(f"Copied {place_of(call.url)} to {file}, {size:,} bytes")
+    call.say(f"Copied {place_of(call.url)} to {file}, {size_of(size)}")

@@ -13,6 +13,7 @@ from keepthread.apps.cli.chat.delivery import bring_home, forget_as_asked
 from keepthread.apps.cli.chat.offline_files import offline_files_of
 from keepthread.apps.cli.commands.search import seconds
 from keepthread.apps.cli.invocation import Call, OwnerOption
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.memory.memory import Memory, Opening
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 async def forget(  # noqa: PLR0913 - each names one way to choose
     call: Call,
+    whole: Annotated[
+        str | None,
+        typer.Argument(metavar="SESSION", help="A session to forget, as with --session."),
+    ] = None,
     session: Annotated[
         str | None, typer.Option(metavar="SESSION", help="Of this session; alone, all of it.")
     ] = None,
@@ -67,6 +72,9 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
     Without --owner it covers all owners; a session is one of --owner or of the setting
     memory.owner. `keepthread delete SESSION` removes a session and keeps the facts.
     """
+    if whole is not None and session is not None:
+        raise InvalidInput("two sessions are named: give one, with --session or without")
+    session = session if whole is None else whole
     chosen: dict[str, Any] = {
         "session": session,
         "message": message,
@@ -82,8 +90,8 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
         await _bring_home(call, memory)
         if session is not None:
             await call.session(memory, session, owner)  # names the nearest if there is none
-        with call.progress("Looking", "messages"):
-            receipt = await forget_as_asked(memory, chosen, dry_run=True)
+        with call.progress("Looking", "messages") as progress:
+            receipt = await forget_as_asked(memory, chosen, dry_run=True, progress=progress)
         if not dry_run:
             if not receipt.any:
                 call.say("There is nothing to forget")
@@ -93,6 +101,8 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
                 return 0
             stayed = await _bring_home(call, memory, forget=chosen)
             with call.progress("Forgetting", "messages") as progress:
+                if progress:
+                    progress(0, receipt.messages + receipt.copies + receipt.derived)
                 receipt = await forget_as_asked(memory, chosen, progress=progress)
             receipt = replace(receipt, residues=(*receipt.residues, *map(_residue, stayed)))
     if not call.json:
@@ -136,7 +146,8 @@ def _agreed(call: Call, planned: "Receipt") -> bool:
     count = planned.messages + planned.copies + planned.derived
     if call.json or not sys.stdin.isatty():
         raise InvalidInput(
-            f"this would erase {count:,} messages; --dry-run shows what goes, --yes does it"
+            f"this would erase {counted(count, 'message')};"
+            " --dry-run shows what goes, --yes does it"
         )
     _show(planned)
     return typer.confirm("Forget this, for good?", err=True)
@@ -150,7 +161,7 @@ async def delete(
 ) -> None:
     """Delete a session with its messages, and keep facts and forks.
 
-    `keepthread forget --session SESSION` also erases its copies and all that was made from it:
+    `keepthread forget SESSION` also erases its copies and all that was made from it:
     facts, summaries and the bytes in files. Asks first; without a terminal, `--yes` is required.
     """
     async with call.memory() as memory:
@@ -162,14 +173,15 @@ async def delete(
         await memory.for_owner(found.owner).delete_session(found.id)
     if call.json:
         call.write({"deleted": found.id, "messages": found.messages})
-    call.say(f"Deleted session {found.id}, {found.messages:,} messages; facts stay")
+    call.say(f"Deleted session {found.id}, {counted(found.messages, 'message')}; facts stay")
 
 
 def _agreed_to_delete(call: Call, id: str, messages: int) -> bool:
     if call.json or not sys.stdin.isatty():
         raise InvalidInput(
-            f"this would delete session {id!r} with {messages:,} messages; --yes does it"
+            f"this would delete session {id!r} with {counted(messages, 'message')}; --yes does it"
         )
     return typer.confirm(
-        sanitize(f"Delete session {id} with {messages:,} messages, and keep facts?"), err=True
+        sanitize(f"Delete session {id} with {counted(messages, 'message')}, and keep facts?"),
+        err=True,
     )

@@ -1,5 +1,6 @@
 """The command that brings conversations in: exports of ours and of others, and transcripts."""
 
+import shlex
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Annotated, Any, BinaryIO, Final, NamedTuple, cast
 import typer
 
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import current_counter
 from keepthread.errors import InvalidInput
@@ -36,7 +38,10 @@ class ImportOptions(NamedTuple):
     size: int
     prefix: str
     owner: str | None
+    """Whose conversations they are, if the command names it."""
     branches: bool
+    default_owner: str = "default"
+    """Whose they are otherwise, if the file does not say it either."""
 
 
 class Arrival(NamedTuple):
@@ -44,6 +49,8 @@ class Arrival(NamedTuple):
 
     read: Callable[[Store, TokenCounter, Progress | None], Awaitable[Imported | Arrived]]
     unit: str = "bytes"
+    owner: str = ""
+    """Whose the conversations will be; empty if the file names several owners itself."""
 
 
 async def bring(call: Call, file: BinaryIO, wanted: ImportOptions) -> int:
@@ -54,14 +61,26 @@ async def bring(call: Call, file: BinaryIO, wanted: ImportOptions) -> int:
         with call.progress("Importing", arrival.unit) as progress:
             done = await arrival.read(memory.store, counter, progress)
     warnings, lines = told(done, place_of(call.url), more="--json names them")
+    lines += _next_steps(arrival.owner, call.owner, new=done.sessions > done.known)
     if call.json:
-        call.write(_plain(done))
+        call.write(_plain(done) | ({"owner": arrival.owner} if arrival.owner else {}))
         warnings = warnings if isinstance(done, Imported) else []  # they are in what was written
     for warning in warnings:
         call.warn(warning)
     for line in lines:
         call.say(line)
     return 1 if isinstance(done, Arrived) and done.refused else 0
+
+
+def _next_steps(owner: str, chats: str, *, new: bool) -> list[str]:
+    """Return whose the conversations are, and what can be done with them; `chats` is the chat's."""
+    if not new:
+        return []
+    named = f" --owner {shlex.quote(owner)}" if owner and owner != chats else ""
+    other = f"KEEPTHREAD_MEMORY_OWNER={shlex.quote(owner)} " if named else ""
+    lists = f"`keepthread sessions{named}` lists them"
+    first = [f"Their owner is {owner}"] if owner else []
+    return [*first, f"Next: {lists}, `{other}keepthread chat -r ID` continues one"]
 
 
 def look_into(file: BinaryIO, wanted: ImportOptions) -> Arrival:
@@ -101,23 +120,34 @@ def _lines(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     return Arrival(read)
 
 
+_SAME: Final = (
+    "session existed already and is the same",
+    "sessions existed already and are the same",
+)
+
+
 def _nothing_new(known: int, place: str) -> str:
     """Return what to say of an import that brought nothing."""
-    return f"Nothing new: {known:,} sessions existed already in {place} and are the same"
+    were = counted(known, "session existed already", "sessions existed already")
+    return f"Nothing new: {were} in {place} and {'is' if known == 1 else 'are'} the same"
 
 
 def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
-    what = f"{done.sessions:,} sessions, {done.messages:,} messages, {done.records:,} records"
+    counts = {"session": done.sessions, "message": done.messages, "record": done.records}
+    what = ", ".join(counted(count, one) for one, count in counts.items())
     lines = [f"Imported {what} into {place}"]
     if done.known and done.known >= done.sessions:
         lines = [_nothing_new(done.known, place)]
     elif done.known:
-        lines.append(f"{done.known:,} sessions existed already and are the same")
+        lines.append(counted(done.known, *_SAME))
     warnings: list[str] = []
     if done.kept:
-        warnings.append(f"{done.kept:,} records existed with another value; those were kept")
+        warnings.append(
+            f"{counted(done.kept, 'record')} existed with another value, which was kept"
+        )
     if done.damaged:
-        warnings.append(f"{done.damaged:,} sessions or messages were damaged where they came from")
+        damaged = ("session or message was", "sessions or messages were")
+        warnings.append(f"{counted(done.damaged, *damaged)} damaged at the source")
     return warnings, lines
 
 
@@ -128,19 +158,19 @@ def _transcript(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if wanted.branches:
         raise InvalidInput("a transcript has no branches: leave out --branches")
     held = BytesIO(file.read(MAX_TRANSCRIPT + 1))
-    read_markdown(held.getvalue())
+    owner = wanted.owner or read_markdown(held.getvalue()).owner or wanted.default_owner
 
     async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
         return await import_transcript(
             store,
             held,
             counter=counter,
-            owner=wanted.owner,
+            owner=owner,
             prefix=wanted.prefix,
             progress=progress,
         )
 
-    return Arrival(read, "messages")
+    return Arrival(read, "messages", owner)
 
 
 def _database(file: BinaryIO, wanted: ImportOptions) -> Arrival:
@@ -150,30 +180,32 @@ def _database(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if path is None or not path.is_file():
         raise InvalidInput("a database cannot be read from stdin: name its file")
     check_harombe(path)
+    owner = wanted.owner or wanted.default_owner
 
     async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
         return await import_harombe(
             store,
             path,
             counter=counter,
-            owner=wanted.owner or "default",
+            owner=owner,
             prefix=wanted.prefix,
             progress=progress,
         )
 
-    return Arrival(read, "messages")
+    return Arrival(read, "messages", owner)
 
 
 def _chats(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if file.seekable():
         check_chats(file)
+    owner = wanted.owner or wanted.default_owner
 
     async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
         return await import_chats(
             store,
             file,
             counter=counter,
-            owner=wanted.owner or "default",
+            owner=owner,
             prefix=wanted.prefix,
             branches=wanted.branches,
             program=None if wanted.form == CHATS else wanted.form,
@@ -181,7 +213,7 @@ def _chats(file: BinaryIO, wanted: ImportOptions) -> Arrival:
             progress=progress,
         )
 
-    return Arrival(read)
+    return Arrival(read, owner=owner)
 
 
 def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
@@ -189,22 +221,26 @@ def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
     if (left := len(done.problems) - _SHOWN) > 0:
         warnings.append("; ".join(filter(None, [f"{left:,} more", more])))
     forks = f" ({done.forks:,} of them forks)" if done.forks else ""
+    talk, message = ("conversation was", "conversations were"), ("message was", "messages were")
     counts = (
-        (done.known, "sessions existed already and are the same"),
-        (done.grown, "sessions existed already and got their new messages"),
-        (done.empty, "conversations were empty"),
-        (done.hidden, "messages that people were not shown either were left out"),
-        (done.shortened, "messages were too long and lost their end"),
-        (done.left_out, "messages on other branches, or that cannot be read, were left out"),
-        (done.repeated, "messages were in the file twice and were taken once"),
-        (done.rejoined, "messages lack their predecessor and follow the one before them"),
-        (done.refused, "conversations were passed over; all others were imported"),
+        (done.known, _SAME, ""),
+        (done.grown, ("session", "sessions"), "existed already and got new messages"),
+        (done.empty, talk, "empty"),
+        (done.hidden, message, "left out, which people were not shown either"),
+        (done.shortened, message, "too long and lost the end"),
+        (done.left_out, message, "left out: on other branches, or not readable"),
+        (done.repeated, message, "in the file twice and taken once"),
+        (done.rejoined, message, "put after the one before: the file lacks what came between"),
+        (done.refused, talk, "passed over; all others were imported"),
     )
-    lines = [f"Imported {done.sessions:,} sessions{forks}, {done.messages:,} messages into {place}"]
+    sessions, messages = counted(done.sessions, "session"), counted(done.messages, "message")
+    lines = [f"Imported {sessions}{forks}, {messages} into {place}"]
     if done.known and done.known == done.sessions:
         lines = [_nothing_new(done.known, place)]
         counts = counts[1:]
-    return warnings, lines + [f"{count:,} {what}" for count, what in counts if count]
+    return warnings, lines + [
+        f"{counted(count, *words)} {what}".rstrip() for count, words, what in counts if count
+    ]
 
 
 def _plain(done: Imported | Arrived) -> dict[str, Any]:
@@ -230,7 +266,7 @@ async def seed_session(
     if call.json:
         call.write({"session": session, "messages": count})
     elif count:
-        call.say(f"Seeded session {session} with {count:,} messages")
+        call.say(f"Seeded session {session} with {counted(count, 'message')}")
     else:
         call.say(f"Session {session} has messages already, or {folder} has no transcript of it")
     return 0
@@ -249,7 +285,7 @@ async def import_file(
     owner: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Whose they are; else default, of a folder memory.owner."
+            metavar="NAME", help="Whose they are; else the setting memory.owner, as in a chat."
         ),
     ] = None,
     branches: Annotated[
@@ -285,7 +321,8 @@ async def import_file(
         )
     with _opened(file) as (opened, size):
         found = form or format_of(opened.peek(1))
-        return await bring(call, opened, ImportOptions(found, size, prefix, owner, branches))
+        options = ImportOptions(found, size, prefix, owner, branches, call.owner)
+        return await bring(call, opened, options)
 
 
 @contextmanager

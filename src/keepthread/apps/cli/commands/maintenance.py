@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.wiring import current_counter, embedder_of, model_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
 from keepthread.memory import history as branching
@@ -28,6 +29,9 @@ from keepthread.types import SessionInfo
 async def prune(
     call: Call,
     days: Annotated[int, typer.Option(min=0, metavar="N", help="Days without activity.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be deleted.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete sessions without activity for N days.
@@ -36,13 +40,18 @@ async def prune(
     """
     async with call.memory() as memory:
         before = time.time() - days * DAY
-        count = old = pruned = 0
+        count = pruned = 0
+        old: list[SessionInfo] = []
         async for session in every_session(memory.store):
             if session.forgotten:
                 continue
             count += 1
-            old += session.state == "live" and session.updated_at < before
-        if old and not yes and not _agreed(call, old, count, days):
+            if session.state == "live" and session.updated_at < before:
+                old.append(session)
+        if dry_run:
+            _preview(call, old, count)
+            return
+        if old and not yes and not _agreed(call, len(old), count, days):
             call.say("Nothing was deleted")
             return
         if old:
@@ -50,14 +59,30 @@ async def prune(
                 pruned = await memory.admin.prune(days, progress=progress)
     if call.json:
         call.write({"pruned": pruned, "left": count - pruned})
-    call.say(f"Deleted {pruned:,} of {count:,} sessions")
+    call.say(f"Deleted {pruned:,} of {counted(count, 'session')}")
+
+
+def _preview(call: Call, old: Sequence[SessionInfo], count: int) -> None:
+    """Show which sessions would be deleted, the latest first, and delete none."""
+    latest = sorted(old, key=lambda session: -session.updated_at)
+    if call.json:
+        named = [{"id": each.id, "owner": each.owner} for each in latest]
+        call.write({"would_prune": len(old), "left": count - len(old), "sessions": named})
+        return
+    if old:
+        with call.paged() as screen:
+            screen.sessions(latest)
+    call.say(f"Would delete {len(old):,} of {counted(count, 'session')}")
 
 
 def _agreed(call: Call, old: int, count: int, days: int) -> bool:
     if call.json or not sys.stdin.isatty():
-        raise InvalidInput(f"this would delete {old} of {count} sessions; say --yes to do it")
+        raise InvalidInput(
+            f"this would delete {old:,} of {counted(count, 'session')}; say --yes to do it"
+        )
     return typer.confirm(
-        f"Delete {old:,} of {count:,} sessions, without activity for {days} days, for good?",
+        f"Delete {old:,} of {counted(count, 'session')},"
+        f" without activity for {counted(days, 'day')}, for good?",
         err=True,
     )
 
@@ -73,7 +98,8 @@ async def verify(call: Call) -> int:
     if call.json:
         call.write(to_json(found))
     else:
-        call.screen.verification(found)
+        with call.paged() as screen:
+            screen.verification(found)
     return 0 if found.sound else 1
 
 
@@ -94,17 +120,15 @@ async def recount(call: Call) -> None:
     async with call.memory(counter=counter) as memory:
         sessions = [session async for session in every_session(memory.store)]
         total = sum(session.messages for session in sessions)
-        passed = counted = 0
+        passed = again = 0
         with call.progress("Counting", "messages") as progress:
             for session in sessions:
                 tell = behind(passed, total, progress)
-                counted += await branching.recount(
-                    memory.store, session.key, counter, progress=tell
-                )
+                again += await branching.recount(memory.store, session.key, counter, progress=tell)
                 passed += session.messages
     if call.json:
-        call.write({"counter": counter.name, "messages": total, "counted": counted})
-    call.say(f"Counted {counted:,} of {total:,} messages again with {counter.name}")
+        call.write({"counter": counter.name, "messages": total, "counted": again})
+    call.say(f"Counted {again:,} of {counted(total, 'message')} again with {counter.name}")
 
 
 async def index(
@@ -128,9 +152,9 @@ async def index(
     name = embedder.name if embedder else None
     if call.json:
         call.write({"read": read, "embedder": name, "embedded": embedded})
-    call.say(f"Read {read:,} messages into the index")
+    call.say(f"Read {counted(read, 'message')} into the index")
     if name:
-        call.say(f"Embedded {embedded:,} messages with {name}")
+        call.say(f"Embedded {counted(embedded, 'message')} with {name}")
     else:
         call.say("No vectors were made: the settings name no embedder")
 
@@ -192,9 +216,12 @@ async def compact(
                     progress(passed, total)
     if call.json:
         call.write({"sessions": len(chosen), "compactions": compactions, "refused": refused})
-    call.say(f"Made {compactions:,} compactions in {len(chosen):,} sessions")
+    call.say(f"Made {counted(compactions, 'compaction')} in {counted(len(chosen), 'session')}")
     if refused:
-        call.warn(f"{refused:,} times the model failed or said too much, and the program shortened")
+        call.warn(
+            f"{counted(refused, 'time')} the model failed or said too much,"
+            " and the program shortened"
+        )
 
 
 async def _chosen(

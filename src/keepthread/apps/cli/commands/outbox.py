@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.report_types import counted, size_of
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.interchange.schema import message_to_json
@@ -61,7 +62,10 @@ async def _deliver(call: Call, file: Path, found: Survey) -> None:
 
 def _agreed(call: Call, found: Survey) -> bool:
     messages = sum(len(each.messages) for each in found.set_aside)
-    what = f"{len(found.dropped):,} reports and {messages:,} messages that were set aside"
+    what = (
+        f"{counted(len(found.dropped), 'report')} and"
+        f" {counted(messages, 'message that was', 'messages that were')} set aside"
+    )
     if call.json or not sys.stdin.isatty():
         raise InvalidInput(f"this would forget {what}; say --yes to do it")
     return typer.confirm(f"Forget {what}, for good?", err=True)
@@ -73,13 +77,22 @@ def _show(call: Call, found: Survey) -> None:
         return
     owner = f", open in {found.owner}" if found.owner else ""
     lines = [f"{found.target}, tenant {found.tenant}{owner}"]
-    lines.append(f"{found.messages:,} messages wait" if found.messages else "Nothing waits")
-    lines += [f"  {w.session}: {w.messages:,} messages, {w.bytes:,} bytes" for w in found.waiting]
+    lines.append(
+        counted(found.messages, "message waits", "messages wait")
+        if found.messages
+        else "Nothing waits"
+    )
+    lines += [
+        f"  {w.session}: {counted(w.messages, 'message')}, {size_of(w.bytes)}"
+        for w in found.waiting
+    ]
     if found.dropped:
-        lines.append(f"{len(found.dropped):,} messages were dropped")
+        lines.append(counted(len(found.dropped), "message was dropped", "messages were dropped"))
     lines += [f"  {d.session}: {d.id}: {d.reason}" for d in found.dropped]
     if found.set_aside:
-        lines.append(f"{len(found.set_aside):,} appends were set aside")
+        lines.append(
+            counted(len(found.set_aside), "append was set aside", "appends were set aside")
+        )
     for each in found.set_aside:
         ids = ", ".join(message.id for message in each.messages)
         lines.append(f"  {each.session}: {ids}: {each.reason}")

@@ -60,7 +60,8 @@ async def search(
                 owned = memory.for_owner(owner)
                 hits = await owned.search(query, session=session, **filters, progress=progress)
     if not call.json:
-        call.screen.hits(hits)
+        with call.paged() as screen:
+            screen.hits(hits)
         return
     for hit in hits:
         call.write(_plain(hit))

@@ -60,7 +60,8 @@ async def why(
     elif call.json:
         call.write({"session": found.id, **drawn.named(), **drawn.why.to_json()})
     else:
-        call.screen.why(found.id, drawn)
+        with call.paged() as screen:
+            screen.why(found.id, drawn)
 
 
 def _compare(call: Call, session: str, before: ContextReport, after: ContextReport) -> None:
@@ -69,7 +70,8 @@ def _compare(call: Call, session: str, before: ContextReport, after: ContextRepo
         sides = {"before": before.named(), "after": after.named()}
         call.write({"session": session, **sides, **changes.to_json()})
     else:
-        call.screen.difference(session, before, after, changes)
+        with call.paged() as screen:
+            screen.difference(session, before, after, changes)
 
 
 def _known(strategy: str | None) -> str | None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
 from urllib.parse import quote, unquote
 
+from keepthread.apps.cli.stores import store_url
 from keepthread.stores.validation import MAX_COUNT, MAX_ID
 
 _TRUTHS: Final = {
@@ -181,6 +183,15 @@ def _is_variable(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isidentifier() and value.isupper()
 
 
+def default_path() -> Path:
+    """Return where conversations are kept if nothing says otherwise."""
+    import platformdirs  # noqa: PLC0415 - what the extra brings
+
+    return platformdirs.user_data_path("keepthread", appauthor=False) / "memory.db"
+
+
+FILE_ONLY: Final = "none"
+"""In place of a variable's name: only a person's own settings file may set it."""
 TRUTH: Final = ValueKind("true or false", _is_truth, _truth)
 TEXT: Final = ValueKind("a text; write it in quotes", _is_text)
 NAME: Final = ValueKind(
@@ -188,7 +199,7 @@ NAME: Final = ValueKind(
 )
 PATH: Final = ValueKind("the path of a file or folder", _is_text, a_path=True)
 STORE: Final = ValueKind(
-    "the address of a store, such as postgresql://HOST/NAME", _is_text, private=True
+    "the address of a store, such as postgresql://HOST/NAME", _is_text, store_url, private=True
 )
 WEB: Final = ValueKind("an address such as http://localhost:11434/v1", _is_web, private=True)
 VARIABLE: Final = ValueKind(
@@ -196,6 +207,7 @@ VARIABLE: Final = ValueKind(
     _is_variable,
     private=True,
 )
+COMMAND: Final = ValueKind("a command and its arguments", _is_text, private=True)
 NUMBERS: Final = ValueKind(
     "one or several numbers such as 812345678901234567, with commas between them", _are_numbers
 )

@@ -14,6 +14,7 @@ from keepthread.apps.cli.settings.sources import (
     Layer,
     Value,
     entries_in,
+    of_entries,
     of_environment,
     of_file,
     of_flags,
@@ -62,6 +63,14 @@ def read_config(
     default = Value(None, DEFAULT)
     sources = {key: found.get(key, default).source for key in settings.values()}
     return Config(settings=settings, sources=sources, notes=_notes(project, trusted, found))
+
+
+def check_file(data: bytes, path: Path) -> None:
+    """Raise unless a person's own settings file may have this content."""
+    layer = of_entries(entries_in(data, path), path, project=False)
+    for pair in _EITHER:
+        _choose(pair, layer, {})
+    _check_named(layer)
 
 
 def _layers(
@@ -219,7 +228,8 @@ def with_values(data: bytes, values: Mapping[str, JSON], path: Path) -> str:
     try:
         for key, value in values.items():
             text = _with_value(text, key, value)
-            before.pop(key.partition(".")[0], None)  # the block was empty
+            for end in (at for at, char in enumerate(key) if char == "."):
+                before.pop(key[:end], None)  # the block was empty
         after = {entry.key: entry.value for entry in entries_in(text.encode(), path)}
     except (InvalidInput, yaml.YAMLError):
         after = {}
@@ -233,26 +243,52 @@ def _with_value(text: str, key: str, value: JSON) -> str:
     """Return the text of a settings file with one value set; its other text stays as it is."""
     import yaml  # noqa: PLC0415 - only where there is a file
 
-    section, _, name = key.partition(".")
+    parts = key.split(".")
     written = json.dumps(value, ensure_ascii=False)  # JSON is YAML, too
-    line = f"{name}: {written}"
     reader: Any = yaml
-    top: Any = reader.compose(text, reader.SafeLoader)
-    blocks: dict[str, tuple[Any, Any]] = {}
-    if top is not None:
-        blocks = {each.value: (each, inner) for each, inner in top.value}
-    if section not in blocks:
-        return f"{text.rstrip()}\n\n{section}:\n  {line}\n".lstrip("\n")
-    begins, block = blocks[section]
-    if block.id == "scalar":  # it is empty
-        at, put = begins.end_mark.index + 1, f"\n  {line}"
-        return f"{text[:at]}{put}{text[at:]}"
-    for each, old in block.value:
-        if each.value == name:
-            start, end = old.start_mark.index, old.end_mark.index
+    block: Any = reader.compose(text, reader.SafeLoader)
+    if block is None:
+        return f"{text.rstrip()}\n\n{_lines(parts, written, 0)}\n".lstrip("\n")
+    for depth, part in enumerate(parts):
+        found = next((pair for pair in block.value if pair[0].value == part), None)
+        if found is None:
+            return _inserted(text, block, parts[depth:], written, top=not depth)
+        name, block = found
+        if depth == len(parts) - 1:
+            start, end = block.start_mark.index, _end_of(block, text)
             return f"{text[:start]}{'' if start < end else ' '}{written}{text[end:]}"
+        if block.id == "scalar":  # it is empty
+            at, column = name.end_mark.index + 1, name.start_mark.column + 2
+            return f"{text[:at]}\n{_lines(parts[depth + 1 :], written, column)}{text[at:]}"
+    raise AssertionError("the last part returns")
+
+
+def _end_of(value: Any, text: str) -> int:
+    """Return where a value ends: before the comments and blank lines that follow it."""
+    if value.id != "scalar" and not value.flow_style and value.value:
+        last = value.value[-1]
+        return _end_of(last if value.id == "sequence" else last[1], text)
+    start, end = value.start_mark.index, value.end_mark.index
+    return start + len(text[start:end].rstrip())
+
+
+def _inserted(text: str, block: Any, parts: Sequence[str], written: str, *, top: bool) -> str:
+    """Return the text with a new entry: at the end of the file, or last in its block."""
+    if top:
+        return f"{text.rstrip()}\n\n{_lines(parts, written, 0)}\n"
     if block.flow_style:
+        nested = written
+        for part in reversed(parts[1:]):
+            nested = f"{{{part}: {nested}}}"
         at = block.start_mark.index + 1
-        return f"{text[:at]}{line}{', ' if block.value else ''}{text[at:]}"
-    first = block.value[0][0].start_mark
-    return f"{text[: first.index]}{line}\n{' ' * first.column}{text[first.index :]}"
+        return f"{text[:at]}{parts[0]}: {nested}{', ' if block.value else ''}{text[at:]}"
+    at = text.find("\n", _end_of(block, text))  # a comment may follow on the line
+    at = len(text) if at < 0 else at
+    lines = _lines(parts, written, block.value[0][0].start_mark.column)
+    return f"{text[:at]}\n{lines}{text[at:]}"
+
+
+def _lines(parts: Sequence[str], written: str, column: int) -> str:
+    """Return an entry on lines of its own, each part below the one before."""
+    lines = [f"{' ' * (column + 2 * depth)}{part}:" for depth, part in enumerate(parts)]
+    return "\n".join(lines) + f" {written}"

@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 from keepthread.apps.cli.settings.fields import (
+    COMMAND,
+    FILE_ONLY,
     LINES,
     NAME,
     NAMES,
@@ -22,6 +24,7 @@ from keepthread.apps.cli.settings.fields import (
     WEB,
     ValueKind,
     choice,
+    default_path,
     optional,
     whole,
     whole_or,
@@ -156,6 +159,13 @@ class ModelSettings:
         "The environment variable that holds the key; the key itself is in no file.",
         project=False,
         stands_for="`OPENAI_API_KEY` or `ANTHROPIC_API_KEY`",
+    )
+    key_command: str | None = setting(
+        None,
+        optional(COMMAND),
+        "A command that prints the key, such as `op read op://Private/OpenAI/key`.",
+        project=False,  # it runs a program
+        variable=FILE_ONLY,
     )
     max_tokens: int | None = setting(
         None,
@@ -433,13 +443,6 @@ class Settings:
         return found
 
 
-def default_path() -> Path:
-    """Return where conversations are kept if nothing says otherwise."""
-    import platformdirs  # noqa: PLC0415 - what the extra brings
-
-    return platformdirs.user_data_path("keepthread", appauthor=False) / "memory.db"
-
-
 def _sections(kind: type[Any]) -> Iterator[tuple[str, type[Any]]]:
     """Yield the blocks inside a block."""
     for each in fields(kind):
@@ -457,12 +460,8 @@ def _walk(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, Field[Any]]]
 
 KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(Settings)))
 """Every setting but those of views and agents, by its dotted key."""
-VIEW_KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(ViewSettings)))
-"""The settings of each view."""
-AGENT_KEYS: Final[Mapping[str, Field[Any]]] = MappingProxyType(dict(_walk(AgentSettings)))
-"""The settings of each agent."""
 NAMED: Final[Mapping[str, Mapping[str, Field[Any]]]] = MappingProxyType(
-    {"views": VIEW_KEYS, "agents": AGENT_KEYS}
+    {"views": dict(_walk(ViewSettings)), "agents": dict(_walk(AgentSettings))}
 )
 """The blocks of settings that have names of your own inside, as in `views.NAME.tokens`."""
 

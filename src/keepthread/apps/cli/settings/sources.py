@@ -1,12 +1,12 @@
 """The layers of settings: a file, the environment, flags; each value with its source."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from keepthread.apps.cli.settings.fields import ValueKind
+from keepthread.apps.cli.settings.fields import FILE_ONLY, ValueKind
 from keepthread.apps.cli.settings.settings import KEYS, NAMED, variable_of
 from keepthread.errors import InvalidInput
 from keepthread.stores.validation import show
@@ -133,7 +133,7 @@ def _reason(error: Exception) -> str:
 
 
 _SECTIONS: Final = {key.rpartition(".")[0] for key in KEYS} | set(NAMED)
-_VARIABLES: Final = {variable_of(key): key for key in KEYS}
+_VARIABLES: Final = {variable_of(key): key for key in KEYS if variable_of(key) != FILE_ONLY}
 _OURS: Final = tuple(f"KEEPTHREAD_{name.upper()}_" for name in _SECTIONS if "." not in name)
 _SECRETS: Final = ("key", "token", "secret", "password", "auth_token", "access_token")
 _KEYS: Final = ("api_key", "apikey", "api_token")
@@ -151,8 +151,13 @@ Layer: TypeAlias = dict[str, Value]
 
 def of_file(path: Path, *, project: bool) -> Layer:
     """Return what a file says; a project's may not set everything."""
+    return of_entries(entries(path), path, project=project)
+
+
+def of_entries(found: Sequence[Entry], path: Path, *, project: bool) -> Layer:
+    """Return what the entries of a file say; those of a project may not set everything."""
     layer: Layer = {}
-    for entry in entries(path):
+    for entry in found:
         where = f"{path}, line {entry.line}"
         if _is_block(entry.key):
             if entry.value is not None:
@@ -162,10 +167,14 @@ def of_file(path: Path, *, project: bool) -> Layer:
         if project and not known.metadata["project"]:
             raise InvalidInput(
                 f"{where}: a project may not set {entry.key}: put it into your own config.yaml,"
-                f" which `keepthread init` writes, or set {variable_of(entry.key)}"
+                f" which `keepthread init` writes{_or_variable(entry.key)}"
             )
         layer[entry.key] = Value(_taken(path, entry, known, where), str(path))
     return layer
+
+
+def _or_variable(key: str) -> str:
+    return "" if (name := variable_of(key)) == FILE_ONLY else f", or set {name}"
 
 
 def _is_block(key: str) -> bool:
@@ -184,6 +193,16 @@ def _taken(path: Path, entry: Entry, known: Field[Any], where: str) -> Any:
     if kind.a_path and value is not None and not value.startswith("~"):
         return str(path.absolute().parent / value)
     return value
+
+
+def value_of(key: str, text: str) -> Any:
+    """Return the value of a setting that a text gives, checked; `null` means no value."""
+    kind: ValueKind = _known(key, "keepthread config set").metadata["kind"]
+    try:
+        value = kind.take_text(text)
+    except ValueError:
+        raise InvalidInput(f"{key} {_wrong(kind, text)}") from None
+    return [*value] if kind.separator and value is not None else value
 
 
 def of_environment(environ: Mapping[str, str]) -> Layer:
@@ -215,6 +234,8 @@ def _key_of(variable: str) -> str:
         return f"{section}.{name.removesuffix(f'_{part}') if part else first}.{part or last}"
     key = f"{section}.{name}"
     _refuse_secret(key, variable)
+    if key in KEYS and variable_of(key) == FILE_ONLY:
+        raise InvalidInput(f"{variable}: only your own config.yaml may set {key}; unset it")
     near = [variable_of(key)] if key in KEYS else get_close_matches(variable, _VARIABLES, 1, 0)
     raise InvalidInput(f"{variable} is not a setting; there is {near[0]}")
 
