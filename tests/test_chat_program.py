@@ -208,7 +208,7 @@ async def test_facts_go_from_chat_to_chat_and_files_in_and_out(tmp_path: Path) -
             assert "Wrote 2 messages to lines.jsonl" in chat.say("/export lines.jsonl")
             assert "Imported 2 sessions, 8 messages" in chat.say(f"/import {CLAUDE}")
             assert re.search(r"2  claude:.* Dentist on Wednesday", chat.say("/sessions"))
-            assert "the same" in chat.say("/import lines.jsonl")
+            assert "the same" in flat(chat.say("/import lines.jsonl"))
             assert "name another file" in chat.say("/import nowhere.json")
             assert "Noted. 🦷" in chat.say("/load 2")
             chat.say("Go on")
