@@ -6,7 +6,6 @@ processes and needs a run-time folder, and a test wants to kill its server.
 
 import importlib.util
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -85,6 +84,8 @@ class PostgresServer:
         self.process: subprocess.Popen[Any] | None = None
         self._as_user: dict[str, Any] = {"cwd": self.folder}
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            import pwd
+
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             self._as_user |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}

@@ -479,6 +479,28 @@ async def test_a_pinned_message_stays_and_a_pinned_result_is_quoted() -> None:
     assert len((await session.context(budget=300)).messages) == 1
 
 
+async def test_a_message_that_a_section_shows_is_not_among_those_left_out() -> None:
+    _, session = await opened()
+    log = await filled(session, 60, words=10)
+    await session.rewind(40)
+    log = [*log[:40], *await filled(session, 20, words=10)]
+    for place in (1, 4, 29):
+        await session.pin(log[place].id)
+    why = (await session.context(budget=400)).why
+    assert [c.first for c in why.shown if c.section == "pins"] == [2, 5, 30]
+    visible = [c for c in why.choices if c.first and c.reason != "rewound"]
+    hidden = range(41, 61)
+    places = sorted(n for c in visible for n in range(c.first, c.last + 1) if n not in hidden)
+    assert places == [*range(1, 41), *range(61, 81)]
+    assert sum(c.messages for c in visible) == 60
+    assert sum(c.tokens for c in visible) == sum(m.tokens for m in log)
+    before = [c for c in why.left_out if c.last < 30]
+    assert [(c.first, c.last, c.tokens) for c in before] == [
+        (first, last, sum(m.tokens for m in log[first - 1 : last]))
+        for first, last in ((1, 1), (3, 4), (6, 29))
+    ]
+
+
 async def test_pins_take_a_quarter_at_most_and_the_newest_come_first() -> None:
     _, session = await opened()
     log = await filled(session, 4, words=30)

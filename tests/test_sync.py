@@ -41,7 +41,7 @@ from keepthread.memory.turn import NO_ANSWER
 from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import Orchestrator
 from keepthread.protocols import Progress
-from keepthread.sync import Memory, Session
+from keepthread.sync import Memory, Session, interchange
 from keepthread.sync import loop as hop
 from keepthread.types import JSON, SessionKey
 
@@ -748,3 +748,22 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
     )
     printed = run_program(text, tmp_path)
     assert printed == "the memory was opened before a fork; open it again in each process\n1\n"
+
+
+def test_sessions_are_exported_imported_and_copied(tmp_path: Path) -> None:
+    lines: list[bytes] = []
+    threads: set[int] = set()
+    with Memory.open(f"sqlite:///{tmp_path}/a.db") as memory, Memory.open("ram://") as other:
+        memory.for_owner("ana").session("s").append(Message(role="user", content="hello"))
+
+        def progress(done: int, total: int) -> None:
+            threads.add(threading.get_ident())
+
+        done = interchange.export(memory, lines.append, owner="ana", progress=progress)
+        assert (done.sessions, done.messages) == (1, 1)
+        assert threads == {threading.get_ident()}
+        assert interchange.import_lines(other, lines).messages == 1
+        assert other.for_owner("ana").get_session("s").messages()[0].content == "hello"
+        with Memory.open(f"sqlite:///{tmp_path}/b.db") as third:
+            assert interchange.copy(memory, third).differences == []
+            assert third.for_owner("ana").list_sessions()[0].messages == 1

@@ -29,9 +29,13 @@ from collections.abc import Callable
 from typing import assert_type
 
 from keepthread import Context, Message, Receipt, SessionInfo, Verification
+from keepthread.interchange.copy import Copied
+from keepthread.interchange.export import Exported
+from keepthread.interchange.import_ import Imported
 from keepthread.memory.facts.types import Fact
 from keepthread.orchestrator import Models
 from keepthread.sync import Admin, Facts, Memory, Orchestrator, OwnerMemory, Session, Turn
+from keepthread.sync import interchange
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Page
 
@@ -63,10 +67,14 @@ with Memory.open("ram://", tenant="a", keep_why=2) as memory:
     orchestrator = Orchestrator(memory, Models.all(ScriptedModel([])), [])
     assert_type(orchestrator.process("hello", "ana"), str)
     assert_type(orchestrator.session("ana"), Session)
+    lines: list[bytes] = []
+    assert_type(interchange.export(memory, lines.append, owner="ana", progress=print), Exported)
+    assert_type(interchange.import_lines(memory, lines, prefix="b:"), Imported)
+    assert_type(interchange.copy(memory, Memory.open("ram://"), replace=True), Copied)
     Session.clear(session)
 """
 WRONG = """
-from keepthread.sync import Memory, Session
+from keepthread.sync import Memory, Session, interchange
 
 memory = Memory.open("ram://")
 session = memory.session("s")
@@ -78,6 +86,8 @@ memory.session("s", color="red")  # reportCallIssue
 Memory.open("ram://", keep_why="2")  # reportArgumentType
 number: str = memory.admin.prune()  # reportAssignmentType
 Session.clear(memory)  # reportArgumentType
+interchange.export(memory)  # reportCallIssue
+interchange.copy(memory, memory.store)  # reportArgumentType
 
 async def wait() -> None:
     await session.status()  # reportGeneralTypeIssues
@@ -104,7 +114,7 @@ def test_pyright_accepts_right_calls_and_refuses_wrong_ones(tmp_path: Path) -> N
         for number, line in enumerate(WRONG.split("\n"))
         if (rule := re.search(r"# (report\w+)", line))
     }
-    assert len(wanted) == 10
+    assert len(wanted) == 12
     assert found == wanted
 
 

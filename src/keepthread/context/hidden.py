@@ -99,14 +99,11 @@ class HiddenRanges:
 
     def until(self, seq: int) -> "HiddenRanges":
         """Return the ranges as they were for a log that ended at a position."""
-        spans = [span for span in (*self.hidden, *self.inner) if span.last <= seq]
-        hidden: list[Hidden] = []
-        inner: list[Hidden] = []
-        last = 0
-        for span in sorted(spans, key=lambda span: (span.first, -span.last)):
-            (inner if span.last <= last else hidden).append(span)
-            last = max(last, span.last)
-        return HiddenRanges(hidden, inner)
+        return _nested([span for span in (*self.hidden, *self.inner) if span.last <= seq])
+
+    def without_latest(self) -> "HiddenRanges":
+        """Return the ranges before the one that was hidden last; those it covered are back."""
+        return _nested([*self.hidden[:-1], *self.inner])
 
     def hides(self, seq: int) -> bool:
         """Return whether a position is hidden."""
@@ -147,6 +144,17 @@ class HiddenRanges:
     def _before(self, seq: int) -> Hidden | None:
         index = bisect_right(self._firsts, seq)
         return self.hidden[index - 1] if index else None
+
+
+def _nested(spans: Sequence[Hidden]) -> HiddenRanges:
+    """Return ranges of which some may be inside others; those inside are kept as `inner`."""
+    hidden: list[Hidden] = []
+    inner: list[Hidden] = []
+    last = 0
+    for span in sorted(spans, key=lambda span: (span.first, -span.last)):
+        (inner if span.last <= last else hidden).append(span)
+        last = max(last, span.last)
+    return HiddenRanges(hidden, inner)
 
 
 def _hidden(span: Any) -> Hidden:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from keepthread.context.chat_templates import marks
+from keepthread.context.full_text import BLOB_URI
 from keepthread.types import JSON, Attachment, Message, Origin, ToolCall
 
 # Compiled when first used: importing keepthread must stay fast.
@@ -171,7 +172,14 @@ def _count_call(call: ToolCall, measure: Measure) -> int:
 
 def _count_attachment(message: Message, attachment: Attachment, measure: Measure) -> int:
     named = NOTE_FRAME + _lines(attachment_note(attachment), measure)
-    return max(ATTACHMENT_COST, named) if is_shown(message, attachment) else named
+    shown = is_shown(message, attachment) or _is_stored_image(message, attachment)
+    return max(ATTACHMENT_COST, named) if shown else named
+
+
+def _is_stored_image(message: Message, attachment: Attachment) -> bool:
+    """Return whether an attachment is an image in a blob, which a program may show the model."""
+    stored = attachment.uri.startswith(BLOB_URI) and attachment.media_type in _IMAGES
+    return stored and message.role == "user" and not is_quoted(message)
 
 
 def wire_name(name: str) -> str:

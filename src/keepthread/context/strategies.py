@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.context.facts import profile_that_fits
-from keepthread.context.hidden import HiddenRanges
 from keepthread.context.recall import recollect
 from keepthread.context.sections import (
     HYBRID,
@@ -30,7 +29,7 @@ from keepthread.context.sections import (
 )
 from keepthread.context.summary import COVERED, IN_SHORT, SummarySection, render_summary
 from keepthread.context.truncate import cuts, shorten
-from keepthread.context.why import WhyBuilder
+from keepthread.context.why import OlderRanges, WhyBuilder
 from keepthread.context.window import CONTEXT_FRAME, OLDER, ToolCalls, WindowLayout
 from keepthread.errors import BudgetTooSmall, InvalidInput
 from keepthread.protocols import (
@@ -209,6 +208,8 @@ class WindowPlan:
         self.material = material
         self.budget = budget
         self.account = WhyBuilder()
+        self._apart: list[Message] = []
+        """Messages of the log that a section beside the window shows."""
         self.missing = 0
         """How many tokens of messages may be shown that are older than those that were read."""
         self.frame = 0 if material.is_text else CONTEXT_FRAME
@@ -360,6 +361,7 @@ class WindowPlan:
             room = self.shares.with_unused("tools", self.room - _tokens([*before, *window]))
             room = max(room, given["tools"])
             results = list(cached_that_fit(material.tool_results, room, account, seen))
+        self._apart = [*system, *pins, *older, *(m for m in results if m.role == "tool")]
         shown = [*before, *window, *results]
         fresh = [*results, *_only(self._recalled(recalled, shown))]
         seq = self.layout.newest.seq if self.layout.newest else -1
@@ -446,34 +448,24 @@ class WindowPlan:
         if count <= 0:
             return
         first = self.material.first
+        older = OlderRanges(self.account, self.material, self._apart)
         if not self.shows_past:
-            self._older(first, last, count, tokens, OLDER)
+            older.add(first, last, count, tokens, OLDER)
             return
         summary = past.summary if summary_section.summarized else None
         if summary is not None:
-            covered = self._visible_upto(summary.last)
+            covered = older.visible_upto(summary.last)
             cost = min(tokens, summary.tokens)
-            self._older(first, summary.last, covered, cost, COVERED)
+            older.add(first, summary.last, covered, cost, COVERED)
             first, count, tokens = summary.last + 1, count - covered, tokens - cost
         apart = self.material.newest_user
         short = [m for m in past.gap if summary_section.since and m.seq >= summary_section.since]
         short = [m for m in short if m.seq <= last and (apart is None or m.seq != apart.seq)]
         cost = min(tokens, sum(m.tokens for m in short))
         before = summary_section.since - 1 if short else last
-        self._older(first, before, count - len(short), tokens - cost, NOT_SUMMARIZED)
+        older.add(first, before, count - len(short), tokens - cost, NOT_SUMMARIZED)
         if short:
-            self._older(summary_section.since, last, len(short), cost, IN_SHORT)
-
-    def _visible_upto(self, seq: int) -> int:
-        """Return how many visible messages there are up to a position, the newest left out."""
-        hidden, _ = HiddenRanges.of(self.material.hidden).hidden_before(seq)
-        newest = self.material.newest_user
-        apart = newest.seq if newest else self.material.passed
-        return seq - hidden - (0 < apart <= seq)
-
-    def _older(self, first: int, last: int, count: int, tokens: int, reason: str) -> None:
-        if count > 0:
-            self.account.add_range(first, last, count, max(0, tokens), "", reason)
+            older.add(summary_section.since, last, len(short), cost, IN_SHORT)
 
 
 def _tokens(messages: Sequence[Message]) -> int:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from keepthread.context.hidden import HiddenRanges
 from keepthread.context.ranges import merged, written
-from keepthread.protocols import KnownFact
+from keepthread.protocols import KnownFact, Material
 from keepthread.references import FactReference, Reference
 from keepthread.types import Choice, Hidden, Message, Selection
 
@@ -55,6 +55,46 @@ class WhyBuilder:
         for span in hidden[first:]:
             count = span.last - span.first + 1
             self.add_range(span.first, span.last, count, span.tokens, "", span.reason)
+
+
+class OlderRanges:
+    """Records the ranges before a window that are left out; each begins where the last ended."""
+
+    def __init__(self, account: WhyBuilder, material: Material, shown: Iterable[Message]) -> None:
+        """Take the messages that another section shows: ranges are parted around them."""
+        newest = material.newest_user
+        self._account = account
+        self._hidden = HiddenRanges.of(material.hidden)
+        self._newest = newest.seq if newest else material.passed
+        messages = [*shown, *([newest] if newest else [])]
+        self._shown = {message.seq: message for message in messages}
+        self._tokens = 0
+        """Tokens of all messages up to the end of the last range."""
+
+    def visible_upto(self, seq: int) -> int:
+        """Return how many visible messages there are up to a position, the newest left out."""
+        hidden, _ = self._hidden.hidden_before(seq)
+        return seq - hidden - (0 < self._newest <= seq)
+
+    def add(self, first: int, last: int, count: int, tokens: int, reason: str) -> None:
+        """Record a range with its messages and tokens, those that are shown included."""
+        for seq in sorted(seq for seq in self._shown if first <= seq <= last):
+            message = self._shown[seq]
+            total = message.total - self._hidden.hidden_before(seq)[1]
+            before = self.visible_upto(seq - 1) - self.visible_upto(first - 1)
+            before = max(0, min(before, count))
+            cost = max(0, min(total - message.tokens - self._tokens, tokens))
+            self._add(first, seq - 1, before, cost, reason)
+            first, self._tokens = seq + 1, max(self._tokens, total)
+            count, tokens = count - before, tokens - cost
+            if seq != self._newest:  # which is counted in no range
+                count, tokens = count - 1, tokens - message.tokens
+        self._add(first, last, count, tokens, reason)
+        self._tokens += max(0, tokens)
+
+    def _add(self, first: int, last: int, count: int, tokens: int, reason: str) -> None:
+        if count > 0:
+            self._account.add_range(first, last, count, max(0, tokens), "", reason)
 
 
 def facts_of(facts: Sequence[KnownFact]) -> tuple[FactReference, ...]:

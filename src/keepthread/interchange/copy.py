@@ -472,6 +472,20 @@ class Comparison:
             self._note(f"{len(wrong):,} records of {where} differ, as {wrong[0]}", id)
 
 
+async def copy(
+    source: Store, target: Store, *, replace: bool = False, progress: Progress | None = None
+) -> Copied:
+    """Copy everything of a tenant into another store, and compare both.
+
+    A copy that was interrupted resumes when it is run again. `replace` also changes complete
+    sessions at the target that differ. The report names damage and differences.
+    """
+    copying = Copying(source, target, replace=replace)
+    await copying.run(progress)
+    await Comparison(copying).run(progress)
+    return copying.done
+
+
 def _aligned(
     mine: Sequence[Message], theirs: Sequence[Message], after: int
 ) -> Iterator[tuple[Message | None, Message | None]]:

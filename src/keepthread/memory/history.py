@@ -101,6 +101,20 @@ async def _hide(store: Store, session: SessionKey, first: int, reason: str) -> N
         return
 
 
+async def unhide(store: Store, session: SessionKey) -> Hidden | None:
+    """Show again what was hidden last, unless messages were added since; return that range."""
+    while True:
+        marks, version, head = await _read_marks(store, session)
+        if not marks.hidden or marks.hidden[-1].last != head.messages:
+            return None
+        latest, shown = marks.hidden[-1], marks.without_latest()
+        try:
+            await store.put(Scope(session=session), MARKS, MARKS, shown.to_json(), version=version)
+        except Stale:
+            continue
+        return latest
+
+
 async def _read_marks(store: Store, session: SessionKey) -> tuple[HiddenRanges, int, SessionInfo]:
     head = await store.describe(session)
     record = await store.get(Scope(session=session), MARKS, MARKS)

@@ -378,6 +378,13 @@ class Session:
         """Return the pinned messages, oldest first."""
         return await branching.pinned(self._store, self.key)
 
+    async def unhide(self) -> Hidden | None:
+        """Take back the latest `clear` or `rewind`, and return the range that is shown again.
+
+        Returns None if nothing is hidden, or if messages were added since.
+        """
+        return await branching.unhide(self._store, self.key)
+
     async def hidden(self) -> list[Hidden]:
         """Return the ranges of messages that contexts skip, oldest first, each with the reason.
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # Windows has no O_NOFOLLOW; there, O_EXCL refuses links as well.
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-_BINARY: Final = getattr(os, "O_BINARY", 0)
+BINARY: Final[int] = getattr(os, "O_BINARY", 0)
+"""Lets Windows read and write bytes as they are; elsewhere there is nothing to ask for."""
 _LONGEST_NAME: Final = 40  # characters of the final name, so that every file system takes the rest
 
 
@@ -49,7 +50,7 @@ def private_copy(path: Path) -> Generator[Path]:
 def _unfinished(path: Path) -> Generator[tuple[Path, int]]:
     """Create a file beside `path`, and remove it if it still exists at the end."""
     part = path.with_name(f"{path.name[:_LONGEST_NAME]}.{os.urandom(8).hex()}.part")
-    descriptor = os.open(part, _NEW | _BINARY, 0o600)
+    descriptor = os.open(part, _NEW | BINARY, 0o600)
     try:
         yield part, descriptor
     finally:

@@ -209,6 +209,7 @@ class Session(Wrapper[AsyncSession]):
 
     clear = blocking(AsyncSession.clear)
     rewind = blocking(AsyncSession.rewind)
+    unhide = blocking(AsyncSession.unhide)
 
     def fork(self, at: int | None = None, *, id: str | None = None) -> "Session":
         """See `keepthread.Session.fork`."""

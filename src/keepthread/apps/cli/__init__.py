@@ -1,11 +1,41 @@
 """The `keepthread` command; it needs the extra `cli`."""
 
+import codecs
 import signal
 import sys
 from importlib.util import find_spec
+from io import TextIOWrapper
 from typing import Final
 
 _NEEDED: Final = ("typer", "rich", "platformdirs", "prompt_toolkit", "yaml")
+_ERRORS: Final = "keepthread-similar"
+"""Names the way to write characters that an encoding lacks."""
+_SIMILAR: Final = {
+    "█": "#",
+    "■": "#",
+    "░": ".",
+    "·": "-",
+    "│": "|",
+    "├": "|",
+    "└": "|",
+    "─": "-",
+    "━": "-",
+    "→": "->",
+    "✓": "ok",
+    "✗": "x",
+    "×": "x",
+    "…": "...",
+    "–": "-",
+    "—": "-",
+    "•": "*",
+    "“": '"',
+    "”": '"',
+    "‘": "'",
+    "’": "'",
+    "╸": "-",
+    "╺": "-",
+}
+"""Signs of ours, and what stands for them where the output has no such character."""
 
 
 def main() -> int:
@@ -17,9 +47,29 @@ def main() -> int:
             " or 'keepthread[chat]' to chat as well\n"
         )
         return 2
+    write_anything()
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing was begun: it may just end
     try:
         from keepthread.apps.cli.app import run  # noqa: PLC0415 - what the extra brings, in one place
     finally:
         signal.signal(signal.SIGINT, before)
     return run()
+
+
+def write_anything() -> None:
+    """Let output that is not UTF-8, as often on Windows, take every character.
+
+    Our own signs become similar ones, and all else that the encoding lacks is written out.
+    """
+    codecs.register_error(_ERRORS, _similar)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors=_ERRORS)
+
+
+def _similar(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    told = (_SIMILAR.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking)
+    return "".join(told), error.end

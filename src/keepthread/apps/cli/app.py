@@ -94,6 +94,7 @@ COMMANDS: Final = {
         "maintenance", "recount", "Recompute token counts after changing the tokenizer."
     ),
     "migrate": Listed("copy", "migrate", "Create the tables of a PostgreSQL database."),
+    "tools": Listed("tools", "tools", "List the servers of tools, add one, or try them."),
     "outbox": Listed(
         "outbox",
         "outbox",

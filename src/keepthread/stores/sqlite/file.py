@@ -92,10 +92,16 @@ def translate_os(error: OSError, path: Path) -> KeepthreadError:
 if sys.platform == "win32":  # pragma: no cover
     import msvcrt
 
+    # Windows lets nobody read a locked byte, and the text of an owner's file is read: so the
+    # byte is one that no such file has.
+    _LOCKED: Final = 1 << 30
+
     def _try_lock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 
     def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 
 else:
@@ -125,7 +131,7 @@ if hasattr(os, "register_at_fork"):
 
 
 # A planted link must not make us create or change a file elsewhere; Windows has no O_NOFOLLOW.
-_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS: Final[int] = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 
 
 class FileLock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from keepthread.errors import InvalidInput
 from keepthread.protocols import Progress, TokenCounter
 from keepthread.stores.codec import Row, decode, guarded
-from keepthread.stores.private_files import private_copy
+from keepthread.stores.private_files import BINARY, private_copy
 from keepthread.stores.rows import recounted_row
 from keepthread.stores.sqlite.file import DatabaseFile, translate, translate_os
 from keepthread.stores.sqlite.log import check_session
@@ -138,16 +137,16 @@ def _rewrite(db: sqlite3.Connection, path: Path, done: list[str], residues: list
 
 # --- searching ---
 
-if sys.platform == "win32":  # pragma: no cover
+if hasattr(os, "pread"):
+
+    def _read_at(descriptor: int, offset: int) -> bytes:
+        return os.pread(descriptor, _CHUNK, offset)
+
+else:  # pragma: no cover - Windows
 
     def _read_at(descriptor: int, offset: int) -> bytes:
         os.lseek(descriptor, offset, os.SEEK_SET)
         return os.read(descriptor, _CHUNK)
-
-else:
-
-    def _read_at(descriptor: int, offset: int) -> bytes:
-        return os.pread(descriptor, _CHUNK, offset)
 
 
 def search(path: Path, log: Path, probes: Sequence[bytes]) -> int:
@@ -157,7 +156,7 @@ def search(path: Path, log: Path, probes: Sequence[bytes]) -> int:
             descriptors = [USES.descriptor(path)]
             if log.exists() and log.stat().st_size:
                 # SQLite holds no locks on the log, so closing it drops none.
-                descriptors.append(os.open(log, os.O_RDONLY | os.O_CLOEXEC))
+                descriptors.append(os.open(log, os.O_RDONLY | BINARY))
                 stack.callback(os.close, descriptors[-1])
             return _count_found(descriptors, probes)
     except OSError as error:

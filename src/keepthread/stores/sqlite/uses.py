@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from keepthread.errors import Unavailable
+from keepthread.stores.private_files import BINARY
 
 if TYPE_CHECKING:
     from pathlib import Path  # its import costs a twentieth of ours
@@ -96,7 +97,7 @@ class Uses:
             facts = path.stat()
             inode = (facts.st_dev, facts.st_ino)
             if inode not in self._kept:
-                self._kept[inode] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._kept[inode] = os.open(path, os.O_RDONLY | BINARY)
             return self._kept[inode]
 
     def _close_kept(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import sys
 import threading
 import traceback
 from collections import deque
@@ -110,6 +111,8 @@ def _watched_pipe(
     loop: asyncio.AbstractEventLoop, answer: Callable[[], None]
 ) -> tuple[int, int] | None:
     """Return a pipe whose reading end the loop watches, or None if it cannot."""
+    if sys.platform == "win32" or not hasattr(os, "set_blocking"):  # loops there watch sockets only
+        return None
     try:
         pipe = os.pipe()
     except OSError:  # too many open files

@@ -46,6 +46,8 @@ class Chat:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     over: bool = False
     """Whether it is to end."""
+    ask_next: str = ""
+    """A text to ask next, as if it were typed."""
     again: Message | None = None
     """A stored question that is to be asked again, next."""
     offer: str = ""
@@ -56,6 +58,8 @@ class Chat:
     """The tools that the model is offered, if requests are not planned."""
     listed: Sequence[str] = ()
     """The sessions that were listed last, by which a number means one."""
+    models: Sequence[str] = ()
+    """The models that the service listed last."""
     waiting: list[str] = field(default_factory=list[str])
     """The keys of facts that wait to be confirmed, in the order of the numbers they were given."""
 

@@ -1,5 +1,6 @@
-"""Tab completion: commands, and their arguments (sessions, files and models)."""
+"""Tab completion: commands and their arguments (sessions, files and models), and `@path`."""
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import Final
 
@@ -7,16 +8,17 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands import COMMANDS
+from keepthread.apps.cli.chat.commands import COMMANDS, is_command
 from keepthread.apps.cli.chat.persistence import AWAY
 from keepthread.apps.cli.sanitize import sanitize
 
 _SESSIONS: Final = 100
+_MENTION: Final = re.compile(r"(?<![^\s(\[{])@([^\s\"'@]*)$")
 _COMMANDS: Final = tuple((name, command.about) for name, command in COMMANDS.items())
 
 
 class Completing(Completer):
-    """Completes commands of a chat; in what is said to the model it offers nothing."""
+    """Completes commands of a chat, and in what is said to the model files after an @."""
 
     def __init__(self, chat: Chat, opened: Callable[[], Awaitable[bool]]) -> None:
         """Know the chat, and how to wait for its memory."""
@@ -28,6 +30,8 @@ class Completing(Completer):
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
         """Yield completions before the cursor, except sessions."""
+        if (path := _path_at(document)) is not None:
+            return self._paths(path, complete_event)
         word, behind, begun = document.text_before_cursor.partition(" ")
         if not behind:
             return _begun_with(word, _COMMANDS if word else ())
@@ -53,6 +57,13 @@ class Completing(Completer):
         for each in found:
             yield each
 
+    def _paths(self, begun: str, event: CompleteEvent) -> Iterator[Completion]:
+        """Yield the paths that begin so; one with a blank in it is put in quotation marks."""
+        for each in self._files.get_completions(Document(begun), event):
+            path = f"{begun}{each.text}"
+            whole = f'"{path}"' if " " in path else path
+            yield Completion(whole, -len(begun), display=sanitize(each.display_text))
+
     async def _sessions(self) -> list[tuple[str, str]]:
         """Return the ids of sessions with their titles, latest first."""
         talk = self._chat.talk
@@ -69,7 +80,14 @@ class Completing(Completer):
         settings, talk = self._chat.config.settings, self._chat.talk
         used = [str(a.answer.meta.get("model", "")) for a in talk.answered if a.answer]
         known = [talk.model.name, settings.model.name, settings.summarizer.name, *used]
-        return sorted({name for name in known if name})
+        return sorted({name for name in (*known, *self._chat.models) if name})
+
+
+def _path_at(document: Document) -> str | None:
+    """Return the path after the last @ before the cursor, unless the line is a command."""
+    text = document.text_before_cursor
+    found = None if is_command(text) else _MENTION.search(text)
+    return found[1] if found else None
 
 
 def _completed_by(word: str) -> str:

@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, ca
 from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
 from keepthread.apps.cli.report_types import counted
 from keepthread.context.blocks import is_answer
+from keepthread.context.full_text import blobs_of
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
 from keepthread.errors import (
     Damaged,
     KeepthreadError,
     MessageNotFound,
+    NotFound,
     SessionExists,
     SessionGone,
     SessionNotFound,
     StoreClosed,
     Unavailable,
 )
+from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.memory import Memory, Opening
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
@@ -246,7 +249,11 @@ async def _delivered(info: SessionInfo, memory: Memory, store: Memory) -> AsyncI
     async for turn in _turns(here):
         live = [message for message in turn if message.state == "live"]
         users |= {message.turn: message for message in live if message.role == "user"}
+        blobs = store.for_owner(info.owner).blobs
+        new = await _bring_blobs(live, memory.for_owner(info.owner).blobs, blobs)
         yield await _bring(live, users.get(turn[0].turn), there, store)
+        for digest in new:  # from now on, it goes with the last message that refers to it
+            await blobs.delete(digest)
     await _entitle(here, there)
 
 
@@ -317,6 +324,19 @@ async def _bring(
     if rest:
         await _continue(session, user, rest)
     return len(new)
+
+
+async def _bring_blobs(turn: Sequence[Message], here: Blobs, there: Blobs) -> list[str]:
+    """Store the blobs that messages refer to, and return the digests of those that were new."""
+    new: list[str] = []
+    for digest in dict.fromkeys(digest for message in turn for digest in blobs_of(message)):
+        try:
+            await there.info(digest)
+        except NotFound:
+            blob, data = await _read(here.info(digest)), await _read(here.read(digest))
+            await there.put(data, media_type=blob.media_type, name=blob.name)
+            new.append(digest)
+    return new
 
 
 async def _continue(session: Session, user: Message, rest: Sequence[Message]) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from prompt_toolkit.history import History
 
+from keepthread.apps.cli.chat.attachments import typed_part
 from keepthread.apps.cli.chat.commands import is_command
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.errors import SessionGone, SessionNotFound
@@ -61,7 +62,7 @@ class InputHistory(History):
                 after = max(0, session.info.messages - _MESSAGES)
                 said = await session.messages(after=after, limit=_MESSAGES)
                 found += [
-                    (m.created_at, m.seq, m.content)
+                    (m.created_at, m.seq, typed_part(m.content))
                     for m in said
                     if m.role == m.origin == "user" and m.state == "live"
                 ]

@@ -3,8 +3,15 @@
 import asyncio
 import os
 import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
 
 from keepthread.apps.cli.chat.prompt import LEAVES, MARK, drop_input, show
+
+_MOST: Final = 65_536
+"""Bytes that are read at a time."""
 
 
 class LineInput:
@@ -15,6 +22,8 @@ class LineInput:
         self._arrived = b""
         self._asked: asyncio.Future[str] | None = None
         self._mark = MARK
+        self._thread: threading.Thread | None = None
+        self._ended = False
 
     @property
     def asking(self) -> bool:
@@ -23,14 +32,13 @@ class LineInput:
 
     async def ask(self, offer: str = "", mark: str = MARK) -> str:
         """Return what was typed; `EOFError` at its end."""
-        loop, self._mark = asyncio.get_running_loop(), mark
+        self._mark = mark
         _write(f"{offer}\n{mark}" if offer else mark)
-        self._asked = loop.create_future()
-        loop.add_reader(sys.stdin.fileno(), self._read, self._asked)
+        self._asked = asyncio.get_running_loop().create_future()
         try:
-            return await self._asked
+            with self._reading():
+                return await self._asked
         finally:
-            loop.remove_reader(sys.stdin.fileno())
             self._asked = None
 
     async def agrees(self, question: str) -> bool:
@@ -64,17 +72,46 @@ class LineInput:
     def refresh(self) -> None:
         """Draw nothing: there is no line below."""
 
-    def _read(self, asked: asyncio.Future[str]) -> None:
-        data = os.read(sys.stdin.fileno(), 65_536)
-        line, end, self._arrived = (self._arrived + data).partition(b"\n")
-        if asked.done():
-            self._arrived = line + end + self._arrived
-        elif end:
-            asked.set_result(line.decode(errors="replace"))
-        elif not data:
-            asked.set_exception(EOFError())
-        else:
-            self._arrived = line
+    @contextmanager
+    def _reading(self) -> Generator[None]:
+        """Read while a line is awaited; in a thread where a loop cannot watch the input."""
+        loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+        self._give()
+        try:
+            loop.add_reader(fd, lambda: self._take(os.read(fd, _MOST)))
+        except NotImplementedError:  # as on Windows
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._listen, args=(loop, fd), daemon=True)
+                self._thread.start()
+            yield
+            return
+        try:
+            yield
+        finally:
+            loop.remove_reader(fd)
+
+    def _listen(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
+        data = b" "
+        while data:
+            data = os.read(fd, _MOST)
+            loop.call_soon_threadsafe(self._take, data)
+
+    def _take(self, data: bytes) -> None:
+        self._arrived += data
+        self._ended = not data
+        self._give()
+
+    def _give(self) -> None:
+        """Give the awaited line what arrived; the rest stays for the next one."""
+        if self._asked is None or self._asked.done():
+            return
+        line, end, rest = self._arrived.partition(b"\n")
+        if end:
+            self._arrived = rest
+            self._asked.set_result(line.decode(errors="replace"))
+        elif self._ended:
+            self._ended = False
+            self._asked.set_exception(EOFError())
 
 
 def _write(text: str) -> None:

@@ -92,7 +92,7 @@ def _log_stream(file: str | None) -> Generator[TextIO]:
     if file is None:
         yield sys.stderr
         return
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags: int = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
         descriptor = os.open(Path(file).expanduser(), flags, 0o600)
     except OSError as error:

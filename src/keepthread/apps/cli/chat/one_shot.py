@@ -5,8 +5,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from keepthread.apps.cli.chat.attachments import AttachedFile, with_files
 from keepthread.apps.cli.chat.notices import one_shot_hint, pruned
 from keepthread.apps.cli.chat.plain import Drawing, Parts
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
@@ -16,6 +17,13 @@ from keepthread.errors import InvalidInput, KeepthreadError
 
 CUT: Final = 1
 """The exit status if the answer is not whole, or empty."""
+
+
+class OneQuestion(NamedTuple):
+    """What is asked, and the files that go with it."""
+
+    text: str
+    files: Sequence[AttachedFile] = ()
 
 
 def question_of(given: str | None) -> str | None:
@@ -67,16 +75,19 @@ class OneShotDisplay:
 
 
 async def answer_once(
-    call: Call, talk: Talk, question: str, drawing: Drawing, signals: Signals
+    call: Call, talk: Talk, question: OneQuestion, drawing: Drawing, signals: Signals
 ) -> int:
     """Ask, show the answer as it arrives, and return the exit status."""
-    if over := await talk.too_long(question):
+    text, files = question
+    for file in files:
+        call.announce(file.about(talk.persistence.counter))
+    if over := await talk.too_long(with_files(text, files)):
         raise InvalidInput(
             f"{over}. Shorten it, ask a model that takes more (--model NAME), or set"
             " model.context_window if the model takes more than that"
         )
     with signals.during(talk.stop):
-        async with drawing, aclosing(talk.ask(question)) as pieces:
+        async with drawing, aclosing(talk.ask(text, files=files)) as pieces:
             async for piece in pieces:
                 try:
                     drawing.add(piece)

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+from keepthread.apps.cli.chat.attachments import Images
 from keepthread.apps.cli.chat.delivery import Delivered, Open, bring_home, deliver, deliver_file
 from keepthread.apps.cli.chat.offline_files import OfflineFile, OfflineFiles
 from keepthread.apps.cli.report_types import counted
@@ -128,27 +129,33 @@ class Persistence:
     # --- away ---
 
     async def leave(
-        self, error: Exception, session: SessionInfo | None, said: Sequence[Message]
+        self,
+        error: Exception,
+        session: SessionInfo | None,
+        said: Sequence[Message],
+        images: Images | None = None,
     ) -> None:
         """Continue elsewhere, with the messages so far; there `session` has the same id."""
         await self._go_aside(error)
         if session is None:
             return
         try:
-            await self._copy(session, said)
+            await self._copy(session, said, images or Images())
         except AWAY as another:
             if not self.kept:
                 raise
             await self._go_aside(another)  # the disk of the file is full, for example
-            await self._copy(session, said)
+            await self._copy(session, said, images or Images())
 
-    async def _copy(self, session: SessionInfo, said: Sequence[Message]) -> None:
+    async def _copy(self, session: SessionInfo, said: Sequence[Message], images: Images) -> None:
         other = await self.memory.session(
             session.id,
             system_prompt=session.system_prompt,
             title=None if session.title_seq else session.title,
             tags=session.tags,
         )
+        for message in said:
+            await images.store(self.memory, message.attachments)
         await other.append(*said)
         made_from = [message for message in said if message.seq == session.title_seq]
         if made_from:

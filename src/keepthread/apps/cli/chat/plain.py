@@ -10,6 +10,8 @@ from keepthread.apps.cli.sanitize import StreamSanitizer
 
 DRAWN: Final = "keepthread.apps.cli.chat.streaming"
 """Where answers are drawn as Markdown; it loads rich, and so is loaded late."""
+_MODERN: Final = ("WT_SESSION", "TERM_PROGRAM", "TERM")
+"""Variables that a terminal on Windows sets if it obeys escape sequences."""
 Permission: TypeAlias = Literal["yes", "always", "no"]
 
 
@@ -120,13 +122,19 @@ class Parts:
 
 def draws(environ: Mapping[str, str], *, markdown: bool) -> bool:
     """Return whether answers are drawn: if that is wanted, on a terminal that can."""
-    plain = environ.get("NO_COLOR") or is_dumb(environ)
+    plain = environ.get("NO_COLOR") or is_dumb(environ) or not _moves_cursor(environ)
     return markdown and not plain and sys.stdout.isatty()
 
 
+def _moves_cursor(environ: Mapping[str, str]) -> bool:
+    """Return whether a terminal obeys escape sequences; the old console of Windows shows them."""
+    return sys.platform != "win32" or any(name in environ for name in _MODERN)
+
+
 def is_dumb(environ: Mapping[str, str]) -> bool:
-    """Return whether a terminal can only write text."""
-    return environ.get("TERM", "") in ("", "dumb", "unknown")
+    """Return whether a terminal can only write text; on Windows, none says what it can."""
+    unnamed = () if sys.platform == "win32" else ("",)
+    return environ.get("TERM", "") in (*unnamed, "dumb", "unknown")
 
 
 def drawing_of(environ: Mapping[str, str], *, markdown: bool) -> Drawing:

@@ -1,8 +1,8 @@
 """The line that a person types: its keys, its history, and the line below it."""
 
 import os
+import re
 import sys
-import textwrap
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
@@ -20,6 +20,7 @@ from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import Style
+from prompt_toolkit.utils import get_cwidth
 
 from keepthread.apps.cli.chat.plain import is_dumb
 
@@ -177,17 +178,33 @@ def show(text: str, style: str = "") -> None:
 
 
 def _wrapped(line: str) -> str:
-    """Return a line in as many as the terminal needs, no word torn."""
+    """Return a line in as many as the terminal needs, no word torn; some signs take two cells."""
     width = get_terminal_size().columns
-    if len(line) <= width:
+    if get_cwidth(line) <= width:
         return line
-    return textwrap.fill(
-        line,
-        width,
-        replace_whitespace=False,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    rows: list[str] = []
+    row, used = "", 0
+    for part in re.findall(r"\s+|\S+", line):
+        cells = get_cwidth(part)
+        if used + cells <= width or not row.strip():
+            row, used = row + part, used + cells
+        else:
+            rows.append(row.rstrip())
+            row, used = ("", 0) if part.isspace() else (part, cells)
+    return "\n".join([*rows, row.rstrip()])
+
+
+def shortened(text: str, cells: int) -> str:
+    """Return a text that takes no more than so many cells; one that is cut ends with a sign."""
+    if get_cwidth(text) <= cells:
+        return text
+    kept, used = "", 1
+    for letter in text:
+        used += get_cwidth(letter)
+        if used > cells:
+            break
+        kept += letter
+    return f"{kept}…"
 
 
 def drop_input() -> None:
@@ -222,8 +239,32 @@ def unheard() -> Generator[None]:
             termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
+@contextmanager
+def lent_terminal() -> Generator[None]:
+    """Lend the terminal to another program, in the mode that programs expect; then take it back."""
+    if sys.platform == "win32" or is_dumb(os.environ):
+        yield
+        return
+    import termios  # noqa: PLC0415 - not on every platform
+
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    lent = termios.tcgetattr(fd)
+    lent[0] |= termios.ICRNL
+    lent[3] |= termios.ECHO | termios.ICANON | termios.ISIG
+    _take_pastes_whole(False)
+    termios.tcsetattr(fd, termios.TCSADRAIN, lent)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
 def _take_pastes_whole(whole: bool) -> None:
     """Let the terminal put what is pasted in brackets, or not."""
+    if sys.platform == "win32":
+        return
     with suppress(OSError):
         sys.stdout.write("\x1b[?2004h" if whole else "\x1b[?2004l")
         sys.stdout.flush()

@@ -2,12 +2,13 @@
 
 import asyncio
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from keepthread.apps.cli.chat.attachments import checked, read_file
 from keepthread.apps.cli.chat.notices import show_warnings
-from keepthread.apps.cli.chat.one_shot import OneShotDisplay, answer_once
+from keepthread.apps.cli.chat.one_shot import OneQuestion, OneShotDisplay, answer_once
 from keepthread.apps.cli.chat.plain import Parts, Plain, drawing_of
 from keepthread.apps.cli.chat.signals import HUNG_UP, INTERRUPTED, Signals
 from keepthread.apps.cli.chat.startup import SessionChoice, begin, talk_of
@@ -23,13 +24,19 @@ if TYPE_CHECKING:
 
 
 async def run(
-    call: Call, wanted: SessionChoice, asked: str | None, environ: Mapping[str, str]
+    call: Call,
+    wanted: SessionChoice,
+    asked: str | None,
+    attach: Sequence[str],
+    environ: Mapping[str, str],
 ) -> int:
     """Answer a question, or talk with the person at the terminal; return the exit status."""
     signals = Signals()
     signals.listen()
+    files = checked([read_file(path) for path in attach])
     if asked is None:
-        return await _at_terminal(call, wanted, environ, signals)
+        offer = "".join(f'@"{path}" ' if " " in path else f"@{path} " for path in attach)
+        return await _at_terminal(call, wanted, environ, signals, offer)
     talk = talk_of(call.config, wanted, environ, call.warn)
     talk.one_shot = True
     answering = _answering(call, talk, environ, call.warn)
@@ -43,7 +50,7 @@ async def run(
     try:
         with show_warnings(call.warn), signals.during(opening.cancel):
             await opening
-            return await answer_once(call, talk, asked, drawing, signals)
+            return await answer_once(call, talk, OneQuestion(asked, files), drawing, signals)
     except asyncio.CancelledError:
         return signals.status or INTERRUPTED
     finally:
@@ -55,7 +62,7 @@ def _nothing(_: str) -> None:
 
 
 async def _at_terminal(
-    call: Call, wanted: SessionChoice, environ: Mapping[str, str], signals: Signals
+    call: Call, wanted: SessionChoice, environ: Mapping[str, str], signals: Signals, offer: str
 ) -> int:
     from keepthread.apps.cli.chat.terminal import Chat, Terminal  # noqa: PLC0415 - not for one question
 
@@ -68,6 +75,7 @@ async def _at_terminal(
         talk=talk,
         person=person,
         environ=environ,
+        offer=offer,
         orchestrator=answering.orchestrator,
         tools=answering.tools,
     )

@@ -7,6 +7,7 @@ from contextlib import suppress
 from math import ceil
 from typing import Final, Self, TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import ControlType, Segment, Segments
 from rich.style import Style
@@ -57,6 +58,7 @@ class Drawn:
         self._begun = self._behind = False
         self._every = every
         self._since = time.monotonic()
+        """When the latest piece arrived, or this began."""
         self._drawing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -77,6 +79,7 @@ class Drawn:
         text = self._pieces.add(piece)
         self._text += text if self._begun else text.lstrip("\n")
         self._behind = True
+        self._since = time.monotonic()
         if self._text and not self._begun:
             self._begun = True
             with suppress(OSError):
@@ -86,7 +89,7 @@ class Drawn:
     def status(self, lines: Sequence[str]) -> None:
         """Show what is being done until the answer begins."""
         dim, room = Style(dim=True), max(_NARROWEST, self._console.width - 1)
-        self._status = [[Segment(line[:room], dim)] for line in lines]
+        self._status = [[Segment(_fitting(line, room), dim)] for line in lines]
         if not self._begun:
             with suppress(OSError):
                 self._wait()
@@ -102,19 +105,26 @@ class Drawn:
             began = time.monotonic()
             if not self._begun:
                 self._wait()
-            elif self._behind or self._console.width != self._width:
+            elif self._behind or self._is_stalled() or self._console.width != self._width:
                 self._draw()
             rest = max(self._every, _SHARE * (time.monotonic() - began))
 
     # --- what is seen ---
 
     def _wait(self) -> None:
+        room = max(0, self._console.height - 2)
+        self._show([], [*self._status[:room], self._silence()])
+
+    def _is_stalled(self) -> bool:
+        return time.monotonic() - self._since > _PATIENCE
+
+    def _silence(self) -> Line:
+        """Return a sign that something is awaited, and after a while for how long."""
         seconds = time.monotonic() - self._since
         text = _DOTS[int(seconds * 3) % len(_DOTS)]
-        if seconds > _PATIENCE:
+        if self._is_stalled():
             text = f"{text:3} {seconds:.0f} s, Ctrl-C stops it"
-        room = max(0, self._console.height - 2)
-        self._show([], [*self._status[:room], [Segment(text, Style(dim=True))]])
+        return [Segment(text, Style(dim=True))]
 
     def _draw(self) -> None:
         """Keep finished blocks, and draw the rest over its earlier drawing."""
@@ -122,11 +132,12 @@ class Drawn:
         *whole, self._text = blocks_of(self._text)
         done = [line for block in whole for line in [*self._unseen(block), []]]
         live = self._passed.behind(self._lines(self._text))
-        room = max(1, self._console.height - 1)
+        silence = [self._silence()] if self._is_stalled() else []
+        room = max(1, self._console.height - 1 - len(silence))
         if len(live) > room:
             self._passed.let(live[:-room], self._console.width)
             done, live = [*done, *live[:-room]], live[-room:]
-        self._show(done, live)
+        self._show(done, [*live, *silence])
 
     def _finish(self) -> None:
         blocks = blocks_of(f"{self._text}\n") if self._begun else []
@@ -201,6 +212,16 @@ class _Passed:
             if left < 0:
                 break
             self._lines += 1
+
+
+def _fitting(text: str, cells: int) -> str:
+    """Return the beginning of a text that fits into cells; some signs take two."""
+    used = 0
+    for place, letter in enumerate(text):
+        used += cell_len(letter)
+        if used > cells:
+            return text[:place]
+    return text
 
 
 def _letters(line: Line) -> int:

@@ -2,12 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from keepthread.apps.cli.chat.attachments import AttachedFile, Images, with_files
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.apps.cli.chat.prompt_limits import PromptLimits, TooLong
 from keepthread.context.context import Context
@@ -88,6 +96,8 @@ class Talk:
         """All that was asked since this program began."""
         self.unanswered: Message | None = None
         """The latest question, if nothing came of it."""
+        self.images = Images()
+        """The images of the questions, and of the contexts."""
         self._said: list[Message] = []
         self._session: Session | None = None
         self._home: OwnerMemory | None = None
@@ -146,15 +156,24 @@ class Talk:
 
     # --- asking ---
 
-    async def ask(self, text: str, *, again: Message | None = None) -> AsyncGenerator[str]:
+    async def ask(
+        self, text: str, *, again: Message | None = None, files: Sequence[AttachedFile] = ()
+    ) -> AsyncGenerator[str]:
         """Store a question, ask the model, and give the answer piece by piece; then store it.
 
-        `last` is what came of it. `again` is a question that is stored already.
+        `last` is what came of it. `again` is a question that is stored already. Of `files`, text
+        is quoted after the question, and images are attached to it.
         """
         self._stopped.clear()
-        id = again.id if again else new_id()
+        asked = again or Message(
+            role="user",
+            content=with_files(text, files),
+            id=new_id(),
+            attachments=self.images.attach(files),
+        )
         async with self.persistence.using(), AsyncExitStack() as stack:
-            turn, context = await self._begun(stack, text, id)
+            await self._load_images(asked)
+            turn, context = await self._begun(stack, asked)
             self.unanswered = turn.user
             answered = self.last = Answered(question=turn.user, context=context)
             self.answered.append(answered)
@@ -167,7 +186,7 @@ class Talk:
                         break
                     except AWAY as error:  # it could not be recorded what tools were called
                         await self._leave(error)
-                        turn, answered.context = await self._begun(stack, text, id)
+                        turn, answered.context = await self._begun(stack, asked)
                         answered.text = ""
             finally:
                 await self._finish(turn, answered)
@@ -188,7 +207,7 @@ class Talk:
             budget = await self.limits.budget(self.model, turn.user.tokens)
         context = await turn.context(VIEW, budget=budget)
         self._tell_truncated(context)
-        return context
+        return await self.images.shown(self.persistence.memory, context)
 
     def _tell_truncated(self, context: Context) -> None:
         """Say once of each long message of before that the model no longer sees all of it."""
@@ -207,13 +226,20 @@ class Talk:
         """End the answer that is arriving; what arrived is kept."""
         self._stopped.set()
 
-    async def _begun(self, stack: AsyncExitStack, text: str, id: str) -> tuple[Turn, Context]:
+    async def _load_images(self, question: Message) -> None:
+        """Read the images of a question that is asked again: the store may go away."""
+        if question.attachments:
+            with suppress(*AWAY):
+                await self.images.load(self.persistence.memory, question.attachments)
+
+    async def _begun(self, stack: AsyncExitStack, asked: Message) -> tuple[Turn, Context]:
         """Store the question and choose what the model sees; elsewhere, if the store is away."""
         while True:
             try:
                 session = await self.session()
                 await self._adopt(session)
-                turn = await stack.enter_async_context(session.turn(text, id=id))
+                turn = await stack.enter_async_context(await self._opened(session, asked))
+                await self.images.release(self.persistence.memory)
                 return turn, await self.context(turn)
             except SessionGone:
                 self.persistence.tell(f"session {self.id} was deleted elsewhere; it begins again")
@@ -222,11 +248,18 @@ class Talk:
             except AWAY as error:
                 await self._leave(error)
 
+    async def _opened(self, session: Session, asked: Message) -> Turn:
+        """Return the turn of a question, once the images are stored that it refers to."""
+        attachments = asked.attachments
+        if attachments:
+            await self.images.store(self.persistence.memory, attachments)
+        return session.turn(asked.content, id=asked.id, attachments=attachments)
+
     async def _leave(self, error: Exception) -> None:
         if not self.persistence.kept and self.persistence.away:
             raise error  # it is kept in this process already
         info = self._session.info if self._session else self._info()
-        await self.persistence.leave(error, info, self._said)
+        await self.persistence.leave(error, info, self._said, self.images)
         self._session = None
 
     def _info(self) -> SessionInfo:
@@ -284,7 +317,7 @@ class Talk:
         self, error: Exception, question: Message, message: Message
     ) -> Message:
         await self._leave(error)
-        async with (await self.session()).turn(question.content, id=question.id) as turn:
+        async with await self._opened(await self.session(), question) as turn:
             return await turn.finish(message)
 
     async def _entitle(self, question: Message) -> None:

@@ -5,19 +5,30 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from importlib import import_module
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
+from prompt_toolkit.utils import get_cwidth
+
 import keepthread
+from keepthread.apps.cli.chat.attachments import (
+    AttachedFile,
+    is_outside,
+    mentioned,
+    typed_part,
+    with_files,
+)
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands import is_command, run
+from keepthread.apps.cli.chat.commands.common import last_turn, newest
 from keepthread.apps.cli.chat.commands.facts import tell_waiting
 from keepthread.apps.cli.chat.completion import Completing
 from keepthread.apps.cli.chat.input_history import InputHistory
 from keepthread.apps.cli.chat.lines import LineInput
 from keepthread.apps.cli.chat.notices import chat_hint, pruned
 from keepthread.apps.cli.chat.plain import DRAWN, Parts, Permission, drawing_of, draws, is_dumb
-from keepthread.apps.cli.chat.prompt import Interrupted, Prompt, show, unheard
+from keepthread.apps.cli.chat.prompt import Interrupted, Prompt, shortened, show, unheard
 from keepthread.apps.cli.chat.prompt_limits import TooLong
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered
@@ -105,6 +116,8 @@ class Terminal:
         self._history.read()
         await self._look()
         self._greet()
+        for line in await self._last_turn():
+            show(line, _DIM)
         prompt = self._prompt = self._line()
         self._tell_news()
         if not self._opening.done():
@@ -148,6 +161,9 @@ class Terminal:
             self._history.read()
         else:
             await self._ask(line)
+        if self._chat.ask_next:
+            text, self._chat.ask_next = self._chat.ask_next, ""
+            await self._ask(text)
         while (again := self._chat.again) is not None:
             self._chat.again = None
             await self._ask(again.content, again)
@@ -189,9 +205,12 @@ class Terminal:
     async def _answer(self, text: str, again: Message | None) -> None:
         talk = self._chat.talk
         await asyncio.to_thread(self._load_counter)
-        if (over := await talk.too_long(text)) and not await self._sends(over):
-            self._chat.offer = text
+        self._chat.offer = typed_part(text)  # unless it is sent
+        files = [] if again else await self._files(text)
+        whole = with_files(text, files)
+        if (over := await talk.too_long(whole)) and not await self._sends(over):
             return
+        self._chat.offer = ""
         drawing = self._drawing = Parts(lambda: drawing_of(self._environ, markdown=self._markdown))
         show("")
         if self._chat.orchestrator:
@@ -200,12 +219,28 @@ class Terminal:
             if self._signals.presses or self._signals.status:
                 self._chat.offer = text
                 return
-            async with aclosing(talk.ask(text, again=again)) as pieces:
+            async with aclosing(talk.ask(text, again=again, files=files)) as pieces:
                 async for piece in pieces:
                     drawing.add(piece)
         if talk.last is not None:
             self._comment(talk.last)
         show("")
+
+    async def _files(self, text: str) -> list[AttachedFile]:
+        """Return the files that a message names, and show how large they are.
+
+        A pasted text may name files that its author wants to see: it asks before it sends one from
+        outside the current folder.
+        """
+        found: list[AttachedFile] = []
+        for file in await asyncio.to_thread(mentioned, text):
+            foreign = "\n" in text and is_outside(file, Path.cwd())
+            if foreign and not await self.agrees(f"The text names {file.name}: send that file?"):
+                continue
+            found.append(file)
+        for file in found:
+            show(sanitize(file.about(self._chat.talk.persistence.counter)), _DIM)
+        return found
 
     async def _sends(self, over: TooLong) -> bool:
         """Ask whether a question that is too long is sent with its middle left out."""
@@ -286,8 +321,8 @@ class Terminal:
             parts.append("not kept")
         rest = sanitize("".join(f" · {part}" for part in parts))
         title = self._info.title if self._info and self._info.title else talk.id
-        room = max(_SHORTEST_TITLE, get_terminal_size().columns - len(rest))
-        return f"{_shortened(sanitize(title), room)}{rest}"
+        room = max(_SHORTEST_TITLE, get_terminal_size().columns - get_cwidth(rest))
+        return f"{shortened(sanitize(title), room)}{rest}"
 
     async def _look(self) -> None:
         """Read the session's current title."""
@@ -295,6 +330,15 @@ class Terminal:
             with suppress(KeepthreadError, OSError):
                 found = await self._chat.talk.known_session()
                 self._info = found.info if found else None
+
+    async def _last_turn(self) -> list[str]:
+        """Return the latest turn of a session that continues, in short, and whether it is open."""
+        if self._info is None or not self._info.messages:
+            return []
+        with suppress(KeepthreadError, OSError):
+            session = await self._chat.talk.session()
+            return last_turn(await newest(session, lambda message: message.role == "user"))
+        return []
 
     # --- in the background of the first line ---
 
@@ -319,6 +363,8 @@ class Terminal:
         await self._look()
         if self._info is not None:
             self.tell(_named(self._info))
+        for line in await self._last_turn():
+            self.tell(line)
         if self._prompt is not None:
             self._prompt.refresh()
 
@@ -361,7 +407,3 @@ class Terminal:
 
 def _named(info: SessionInfo) -> str:
     return f"{info.title or info.id}, {info.messages:,} messages"
-
-
-def _shortened(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"

@@ -41,6 +41,12 @@ async def chat(  # noqa: PLR0913 - options of the command
             help="Answer one question and exit; piped input is added after it.",
         ),
     ] = None,
+    attach: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Send a text file or an image with the first question; repeatable."
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", metavar="NAME", help="The model; else the settings name it."),
@@ -80,4 +86,4 @@ async def chat(  # noqa: PLR0913 - options of the command
     call = call.with_flags(flags | {"memory.enabled": False if no_memory else None})
     wanted = startup.SessionChoice(latest, resume, session, system)
     with logged(log, debug=debug):
-        return await running.run(call, wanted, asked, os.environ)
+        return await running.run(call, wanted, asked, attach or (), os.environ)

@@ -119,7 +119,7 @@ def project_file(folder: Path) -> Path | None:
 
 def _is_own(path: Path) -> bool:
     """Return whether a file, and the link that leads to it, belongs to the current user."""
-    if os.name != "posix":
+    if not hasattr(os, "geteuid"):  # Windows
         return True
     return {path.stat().st_uid, path.lstat().st_uid} == {os.geteuid()}
 

@@ -1,15 +1,17 @@
 """The servers of tools: a person's own `mcp.json`, in the shape that other programs have it too."""
 
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from stat import S_IWOTH
 from typing import Any, Final, NamedTuple, cast
 
 from keepthread.apps.cli.settings.fields import POSITIVE, TEXT, TRUTH, WEB, ValueKind, choice, whole
-from keepthread.apps.cli.settings.load import MCP_FILE, mcp_file, project_file
+from keepthread.apps.cli.settings.load import MCP_FILE, mcp_file, project_file, write_private
 from keepthread.errors import InvalidInput
 from keepthread.orchestrator.mcp import Rule, Server
 from keepthread.stores.validation import show
@@ -61,6 +63,40 @@ def read_servers(environ: Mapping[str, str], folder: Path) -> McpFile:
     return found._replace(notes=[*found.notes, *_refused(own, folder)])
 
 
+class NamedServer(NamedTuple):
+    """A server as the file names it; nothing secret is in it."""
+
+    name: str
+    reached: str
+    """The program or the address."""
+    disabled: bool
+
+
+def named_servers(environ: Mapping[str, str]) -> list[NamedServer]:
+    """Return the servers of a person's file, also those that are disabled or lack a variable."""
+    own = mcp_file(environ)
+    entries = _entries(own) if own.exists() else {}
+    return [
+        NamedServer(name, str(each.get("command") or each.get("url")), bool(each.get("disabled")))
+        for name, each in entries.items()
+    ]
+
+
+def add_server(
+    environ: Mapping[str, str], name: str, entry: Mapping[str, Any], *, replace: bool = False
+) -> Path:
+    """Add a server to a person's file, which its owner alone can read, and return its path."""
+    own = mcp_file(environ)
+    entries = _entries(own) if own.exists() else {}
+    if name in entries and not replace:
+        raise InvalidInput(f"{own} has a server {name} already; give --replace, or another name")
+    with suppress(_Unset):  # it is asked for when the server starts
+        _Entry(entry, f"{own}: {name}").server(name, environ)
+    text = json.dumps({_SERVERS: {**entries, name: entry}}, indent=2, ensure_ascii=False)
+    write_private(own, f"{text}\n")
+    return own
+
+
 def _refused(own: Path, folder: Path) -> list[str]:
     """Say of a project's file that it is not used: it could start any program in your name."""
     project = project_file(folder)
@@ -74,15 +110,13 @@ def _refused(own: Path, folder: Path) -> list[str]:
 
 
 def _read(path: Path, environ: Mapping[str, str]) -> McpFile:
-    if path.stat().st_mode & S_IWOTH:
+    if os.name == "posix" and path.stat().st_mode & S_IWOTH:
         raise InvalidInput(f"{path}: everybody may write to it, and it starts programs: chmod o-w")
-    top = _object(_parsed(path), f"{path}: it")
-    _check_keys(top, (_SERVERS,), str(path))
     servers: list[Server] = []
     notes: list[str] = []
-    for name, given in _object(top.get(_SERVERS, {}), f"{path}: {_SERVERS}").items():
+    for name, given in _entries(path).items():
         where = f"{path}: {name if name.isprintable() else show(name)}"
-        entry = _Entry(_object(given, where), where)
+        entry = _Entry(given, where)
         if entry.take("disabled", TRUTH):
             continue
         try:
@@ -90,6 +124,17 @@ def _read(path: Path, environ: Mapping[str, str]) -> McpFile:
         except _Unset as unset:
             notes.append(f"{where} is left out: {unset} is not set; export {unset}=…")
     return McpFile(servers, notes)
+
+
+def _entries(path: Path) -> dict[str, dict[str, Any]]:
+    """Return what a file says of each server."""
+    top = _object(_parsed(path), f"{path}: it")
+    _check_keys(top, (_SERVERS,), str(path))
+    entries = _object(top.get(_SERVERS, {}), f"{path}: {_SERVERS}")
+    return {
+        name: _object(each, f"{path}: {name if name.isprintable() else show(name)}")
+        for name, each in entries.items()
+    }
 
 
 def _parsed(path: Path) -> Any:

@@ -7,7 +7,16 @@ from inspect import getdoc
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands import context, costs, facts, files, history, model, sessions
+from keepthread.apps.cli.chat.commands import (
+    context,
+    costs,
+    facts,
+    files,
+    history,
+    model,
+    outside,
+    sessions,
+)
 from keepthread.errors import InvalidInput
 
 Run: TypeAlias = Callable[[Chat, str], Awaitable[None]]
@@ -64,6 +73,7 @@ COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "/pin": SlashCommand(context.pin, "[N]"),
     "/rewind": SlashCommand(context.rewind, "[N]"),
     "/compact": SlashCommand(context.compact),
+    "/undo": SlashCommand(context.undo),
     "/clear": SlashCommand(context.clear),
     "memory:clear": SlashCommand(context.clear),
     "/delete": SlashCommand(sessions.delete, "[ID]", "session"),
@@ -72,6 +82,8 @@ COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "/import": SlashCommand(files.import_file, "FILE", "file"),
     "/model": SlashCommand(model.model, "[NAME]", "model"),
     "/retry": SlashCommand(model.retry),
+    "/edit": SlashCommand(outside.edit, "[TEXT]"),
+    "/copy": SlashCommand(outside.copy, "[N]"),
     "/quit": SlashCommand(model.quit),
     "/exit": SlashCommand(model.quit),
 }

@@ -1,6 +1,6 @@
 """Helpers of the commands: parse an argument, read back in the log, name things briefly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,10 @@ from keepthread.types import Message
 
 _PAGE: Final = 50
 _BRIEF: Final = 60
+_LINES: Final = 6
+_LONG: Final = 600
+"""Characters of the latest answer that somebody sees who continues."""
+NO_ANSWER: Final = "The latest question has no answer; /retry asks it again"
 
 
 def parse_number(rest: str, default: int, *, what: str = "a number") -> int:
@@ -55,6 +59,25 @@ async def unanswered(session: Session) -> Message | None:
     """Return the latest question, if nothing came of it."""
     found = await newest(session, lambda m: m.role in ("user", "assistant"))
     return found[0] if found and found[0].role == "user" else None
+
+
+def last_turn(turn: Sequence[Message]) -> list[str]:
+    """Return the latest turn in a few lines, and whether its question still waits."""
+    asked = [m for m in turn if m.role == "user"]
+    if not asked:
+        return []
+    lines = [f"You asked: {brief(asked[0].content)}"]
+    said = [m for m in turn if m.role == "assistant" and m.content]
+    if not said:
+        return [*lines, NO_ANSWER]
+    text = said[-1].content.strip()
+    shown = text[:_LONG].splitlines()[:_LINES]
+    lines += [sanitize(line) for line in shown]
+    if len("\n".join(shown)) < len(text):
+        lines.append("… /history shows all of it")
+    if said[-1].meta.get("truncated") is True:
+        lines.append("That answer was cut short; /retry asks again")
+    return lines
 
 
 def brief(text: str) -> str:

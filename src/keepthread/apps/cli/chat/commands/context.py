@@ -3,10 +3,12 @@
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from keepthread.apps.cli.chat.attachments import typed_part
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import brief, counted, newest, parse_number
 from keepthread.apps.cli.chat.talk import VIEW
 from keepthread.apps.cli.report_types import ContextReport
+from keepthread.context.hidden import CLEARED
 from keepthread.errors import InvalidInput, MessageNotFound
 from keepthread.memory.session import Session
 from keepthread.types import Message, Summary
@@ -70,7 +72,7 @@ async def clear(chat: Chat, _: str) -> None:
     session = await chat.session()
     await session.clear()
     chat.talk.unsay()
-    chat.person.say("Starting over; /history still has all messages")
+    chat.person.say("Starting over; /undo takes that back, and /history still has all messages")
 
 
 async def rewind(chat: Chat, rest: str) -> None:
@@ -85,12 +87,31 @@ async def rewind(chat: Chat, rest: str) -> None:
         raise InvalidInput("there is nothing to hide: the model is shown nothing of this session")
     await session.rewind(asked[0].seq - 1)
     chat.talk.unsay({message.id for message in gone})
-    chat.offer = asked[0].content
+    chat.offer = typed_part(asked[0].content)
     hidden = sum(message.seq >= asked[0].seq for message in gone)
     chat.person.say(
         f"Hidden from the model: {counted(len(asked), 'turn')},"
-        f" {counted(hidden, 'message')}, from {brief(asked[0].content)} on; /history still has them"
+        f" {counted(hidden, 'message')}, from {brief(asked[0].content)} on;"
+        " /undo shows them again, and /history still has them"
     )
+
+
+async def undo(chat: Chat, _: str) -> None:
+    """Undo the latest /clear or /rewind, if nothing was said since.
+
+    Repeated, it undoes the one before that.
+    """
+    chat.here()
+    session = await chat.session()
+    span = await session.unhide()
+    if span is None:
+        raise InvalidInput(
+            "there is nothing to undo: something was said since the latest /clear or /rewind, or"
+            " there was none"
+        )
+    what = "/clear" if span.reason == CLEARED else "/rewind"
+    count = counted(span.last - span.first + 1, "message")
+    chat.person.say(f"Undone: {what}. The model sees {count} again, from {span.first:,} on")
 
 
 async def pin(chat: Chat, rest: str) -> None:
@@ -104,7 +125,7 @@ async def pin(chat: Chat, rest: str) -> None:
     session = await chat.session()
     if lets_go and not seq:
         raise InvalidInput("which one? write /pin -N; /history shows the positions")
-    message = await (_at(session, seq) if seq else _latest_answer(session))
+    message = await chosen_message(session, seq, "to pin")
     said = f"{message.seq:,}, {brief(message.content)}"
     if not lets_go:
         await session.pin(message.id)
@@ -115,19 +136,27 @@ async def pin(chat: Chat, rest: str) -> None:
         chat.person.say(f"{said}, was not pinned")
 
 
+async def chosen_message(session: Session, seq: int, what: str) -> Message:
+    """Return the message at a position, or for 0 the latest answer that the model sees.
+
+    `what` completes the error if there is none: "there is no answer to pin yet".
+    """
+    if seq:
+        return await _at(session, seq)
+    found = await newest(session, _is_answer)
+    if not found or not _is_answer(found[0]):
+        raise MessageNotFound(
+            f"there is no answer {what} yet: ask something, or give the position of a message"
+        )
+    return found[0]
+
+
 async def _at(session: Session, seq: int) -> Message:
     found = await session.messages(after=seq - 1, limit=1)
     if not found or found[0].state != "live":
         raise MessageNotFound(
             f"there is no message at position {seq}; /history shows the positions"
         )
-    return found[0]
-
-
-async def _latest_answer(session: Session) -> Message:
-    found = await newest(session, _is_answer)
-    if not found or not _is_answer(found[0]):
-        raise MessageNotFound("there is no answer to pin yet: ask something, or write /pin N")
     return found[0]
 
 

@@ -6,26 +6,44 @@ from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import brief, newest, unanswered
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.wiring import model_of
-from keepthread.errors import InvalidInput
+from keepthread.errors import InvalidInput, ModelError
 from keepthread.stores.codec import new_id
 from keepthread.types import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
 
 
 async def model(chat: Chat, rest: str) -> None:
-    """Show which model answers, or let another of the same service answer."""
+    """List the models of the service, or let another of them answer."""
     settings = chat.config.settings.model
     if not rest:
+        name = chat.talk.model.name
         chat.person.say(
-            f"{sanitize(chat.talk.model.name)} answers ({settings.provider});"
-            " /model NAME lets another answer"
+            f"{sanitize(name)} answers ({settings.provider}); /model NAME lets another answer"
         )
+        chat.models = await _offered(chat)
+        if chat.models:
+            rows = [(each, "answers now" if each == name else "") for each in chat.models]
+            chat.person.screen.rows(rows, "", "")
+        else:
+            chat.person.say("The service does not list its models")
         return
     # The one before stays open: it may be the one that writes the summaries.
     chat.talk.model = model_of(settings, chat.environ, name=rest)
     chat.person.say(f"{sanitize(rest)} answers from now on, in this chat")
+
+
+async def _offered(chat: Chat) -> list[str]:
+    """Return the models that the service lists; none if it does not, or cannot be reached."""
+    ask: Callable[[], Awaitable[list[str]]] | None = getattr(chat.talk.model, "offered", None)
+    try:
+        return await ask() if ask else []
+    except ModelError as error:
+        chat.person.say(f"The service could not be asked: {sanitize(str(error))}")
+        return []
 
 
 async def retry(chat: Chat, _: str) -> None:
@@ -52,7 +70,8 @@ async def _hide_cut_turn(chat: Chat) -> Message | None:
     chat.here()
     await session.rewind(turn[0].seq - 1)
     chat.talk.unsay({message.id for message in turn})
-    return Message(role="user", content=turn[0].content, id=new_id())
+    content, attachments = turn[0].content, turn[0].attachments
+    return Message(role="user", content=content, id=new_id(), attachments=attachments)
 
 
 async def quit(chat: Chat, _: str) -> None:  # noqa: A001 - what people write

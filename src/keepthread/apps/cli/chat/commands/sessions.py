@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import (
+    NO_ANSWER,
     brief,
     counted,
     newest,
@@ -58,7 +59,7 @@ async def resume(chat: Chat, rest: str) -> None:
     latest = await newest(session, lambda message: message.role == "user")
     chat.person.screen.transcript(session.info, latest, more="")
     if await unanswered(session):
-        chat.person.say("The latest question has no answer; /retry asks it again")
+        chat.person.say(NO_ANSWER)
 
 
 async def _meant(chat: Chat, word: str) -> str:
