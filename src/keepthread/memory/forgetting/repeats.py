@@ -69,12 +69,12 @@ class Living:
     def __init__(
         self, store: Store, owners: Iterable[str], probes: Sequence[bytes], reader: str | None
     ) -> None:
-        """Take the store and the probes; without a reader, every place is shown.
+        """Take the store and the probes; without a reader, every place that is found is shown.
 
-        The data of these owners is searched first.
+        The data of these owners, and of the reader, is searched first, and all of it.
         """
         self._store = store
-        self._owners = list(dict.fromkeys(owners))
+        self._owners = list(dict.fromkeys([*owners, *([reader] if reader is not None else [])]))
         self._probes = probes
         self._reader = reader
         self.shown: set[bytes] = set()
@@ -85,17 +85,19 @@ class Living:
         """Where they were found, without text."""
 
     async def search(self) -> None:
-        """Read the records and messages of the owners, then those of all others.
+        """Read the records and messages of the owners, then those of others until all is found.
 
-        For a reader, it ends once every probe was found: places of others are not shown.
+        So what everybody says, such as a greeting, does not make a search read everything.
         """
         for owner in self._owners:
             await self._search_owner(owner)
-        if self._reader is not None and self._reader in self._owners and self._all_held():
+        if self._all_held():
             return
         async for info in every_session(self._store):
             if info.owner not in self._owners:
                 await self._search_session(info)
+                if self._all_held():
+                    return
         for owner in await self._store.owners():
             if owner not in self._owners:
                 await self._search_records(Scope(owner=owner), owner, owner)
