@@ -237,6 +237,10 @@ def test_models_and_the_doctor_ask_the_service(
         assert ask("models") == [
             {"service": server.openai, "models": ["small", "large"], "set": "small"}
         ]
+        with monkeypatch.context() as other:
+            other.setenv("KEEPTHREAD_MODEL_PROVIDER", "anthropic")
+            other.setenv("KEEPTHREAD_MODEL_BASE_URL", server.anthropic)
+            assert ask("models")[0]["models"] == ["small", "large"]
         found = findings("--ask")
         assert all(found[what]["ok"] for what in ("model", "key", "service", "answer"))
         assert found["service"]["found"] == f"{server.openai} offers 2 models"
@@ -358,6 +362,7 @@ def test_a_command_gives_the_key_if_the_own_settings_name_it(
         keepthread("config", "set", "model.key_command", f"{vault} no")
         failed = keepthread("models").stderr
         assert "model.key_command ended with status 1; run it yourself" in failed
+        assert "ended with status 1" in findings()["key"]["advice"]
     monkeypatch.setenv("KEEPTHREAD_MODEL_KEY_COMMAND", f"{vault} ok")
     assert "only your own config.yaml may set" in keepthread("models").stderr
     monkeypatch.delenv("KEEPTHREAD_MODEL_KEY_COMMAND")

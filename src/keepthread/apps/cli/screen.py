@@ -377,7 +377,7 @@ def _page(text: str) -> bool:
     # A pager is left by its own keys: Ctrl-C is not for us while it runs.
     before = signal.signal(signal.SIGINT, _pass)
     try:
-        words = shlex.split(command)
+        words = shlex.split(command, posix=os.name == "posix")
         env = {"LESS": "FRX", **os.environ}  # as git has it: colors, and no more than is needed
         subprocess.run(words, input=text.encode(), env=env, check=False)  # noqa: S603 - their own
     except (OSError, ValueError, IndexError):

@@ -4,6 +4,7 @@ Nothing here writes a secret to a file, a log or an error.
 """
 
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ def _printed_by(command: str) -> str:
     """Run a command without a shell, and return what it prints; its own messages are shown."""
     advice = "run it yourself to see why, or change model.key_command in your settings"
     try:
-        words = shlex.split(command)
+        words = shlex.split(command, posix=os.name == "posix")
         done = subprocess.run(words, stdout=subprocess.PIPE, timeout=_SECONDS, check=False)  # noqa: S603 - a person's own settings name it
     except subprocess.TimeoutExpired:
         raise InvalidInput(
