@@ -237,6 +237,10 @@ def test_models_and_the_doctor_ask_the_service(
         assert ask("models") == [
             {"service": server.openai, "models": ["small", "large"], "set": "small"}
         ]
+        with monkeypatch.context() as other:
+            other.setenv("KEEPTHREAD_MODEL_PROVIDER", "anthropic")
+            other.setenv("KEEPTHREAD_MODEL_BASE_URL", server.anthropic)
+            assert ask("models")[0]["models"] == ["small", "large"]
         found = findings("--ask")
         assert all(found[what]["ok"] for what in ("model", "key", "service", "answer"))
         assert found["service"]["found"] == f"{server.openai} offers 2 models"
@@ -277,6 +281,11 @@ def keyring(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], str]:
 
     class KeyringError(Exception): ...
 
+    class Backend:
+        name = "Vault"
+
+    backend = Backend()
+
     def drop(service: str, name: str) -> None:
         del kept[service, name]
 
@@ -284,7 +293,7 @@ def keyring(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], str]:
         "get_password": lambda service, name: kept.get((service, name)),
         "set_password": lambda service, name, text: kept.update({(service, name): text}),
         "delete_password": drop,
-        "get_keyring": object,
+        "get_keyring": lambda: backend,
     }
     for name, function in given.items():
         setattr(package, name, function)
@@ -296,7 +305,10 @@ def keyring(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], str]:
 
 
 def test_a_key_is_kept_by_the_keyring_and_used(
-    place: Path, keyring: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
+    place: Path,
+    keyring: dict[tuple[str, str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("KEEPTHREAD_MODEL_KEY_ENV", "MODEL_API_KEY")
     with ScriptedServer([], key=SECRET, models=["m"]) as server:
@@ -304,6 +316,7 @@ def test_a_key_is_kept_by_the_keyring_and_used(
         (place / "typed").write_text(f"{SECRET}\n")
         assert ask("secrets") == [{"secrets": [{"name": "MODEL_API_KEY", "from": None}]}]
         set_up(place / "typed", "secrets", "set", "MODEL_API_KEY")
+        assert capsys.readouterr().err == "MODEL_API_KEY is kept by the Vault\n"
         assert keyring["keepthread", "MODEL_API_KEY"] == SECRET
         assert ask("models")[0]["models"] == ["m"]
         listed = keepthread("secrets", "list").stdout
@@ -314,16 +327,21 @@ def test_a_key_is_kept_by_the_keyring_and_used(
         assert "was deleted" in keepthread("secrets", "delete", "MODEL_API_KEY").stderr
         assert "has no MODEL_API_KEY" in keepthread("secrets", "delete", "MODEL_API_KEY").stderr
         assert ("keepthread", "MODEL_API_KEY") not in keyring
+    plain = type("PlaintextKeyring", (), {"__module__": "keyrings.alt.file"})
+    monkeypatch.setattr(sys.modules["keyring"], "get_keyring", plain)
+    set_up(place / "typed", "secrets", "set", "MODEL_API_KEY", status=2)
+    assert "is a plain file (PlaintextKeyring), where no secret belongs" in capsys.readouterr().err
+    assert SECRET not in keyring.values()
     wrong = keepthread("secrets", "set", SECRET)
     assert (wrong.returncode, SECRET in wrong.stderr) == (2, False)
 
 
-def set_up(said: Path, *arguments: str) -> None:
+def set_up(said: Path, *arguments: str, status: int = 0) -> None:
     """Run the command with a file as its input."""
     with pytest.MonkeyPatch.context() as patch, said.open() as given:
         patch.setattr(sys, "argv", ["keepthread", *arguments])
         patch.setattr(sys, "stdin", given)
-        assert main() == 0
+        assert main() == status
 
 
 def test_a_command_gives_the_key_if_the_own_settings_name_it(
@@ -344,6 +362,7 @@ def test_a_command_gives_the_key_if_the_own_settings_name_it(
         keepthread("config", "set", "model.key_command", f"{vault} no")
         failed = keepthread("models").stderr
         assert "model.key_command ended with status 1; run it yourself" in failed
+        assert "ended with status 1" in findings()["key"]["advice"]
     monkeypatch.setenv("KEEPTHREAD_MODEL_KEY_COMMAND", f"{vault} ok")
     assert "only your own config.yaml may set" in keepthread("models").stderr
     monkeypatch.delenv("KEEPTHREAD_MODEL_KEY_COMMAND")

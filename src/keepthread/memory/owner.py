@@ -236,7 +236,8 @@ class OwnerMemory:
         including title and prompt; such a session then no longer exists for any other call.
         `everything` erases all sessions of the owner, and the owner's facts. `answers` also erases
         answers known to have been written from the messages. `dry_run` only reports what would be
-        erased.
+        erased. `progress` counts the messages that are read to find what goes, then again from
+        zero those that are erased.
         """
         given = (session, message, author, source, since, until)
         if everything == any(value is not None for value in given):

@@ -184,11 +184,16 @@ class Call:
         with screen.paged() if self.pager else nullcontext():
             yield screen
 
-    def progress(self, label: str, unit: str) -> AbstractContextManager[Progress | None]:
-        """Return a bar on the terminal, or nothing where nobody would see it."""
+    def progress(
+        self, label: str, unit: str, *, then: str = ""
+    ) -> AbstractContextManager[Progress | None]:
+        """Return a bar on the terminal, or nothing where nobody would see it.
+
+        `then` is the label after the numbers begin again.
+        """
         if self.json or not sys.stderr.isatty():
             return nullcontext(None)
-        return self.screen.progress(label, unit)
+        return self.screen.progress(label, unit, then=then)
 
 
 async def find_session(

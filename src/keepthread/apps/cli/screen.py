@@ -330,10 +330,11 @@ class Screen:
     # --- progress ---
 
     @contextmanager
-    def progress(self, label: str, unit: str) -> Generator[Tell]:
+    def progress(self, label: str, unit: str, *, then: str = "") -> Generator[Tell]:
         """Draw a progress bar on stderr during a long operation, and remove it afterwards.
 
-        Until the total is known, the bar only shows activity.
+        Until the total is known, the bar only shows activity. When the numbers begin again, the bar
+        does so too, under the label `then` if there is one.
         """
         bar = Progress(
             TextColumn("{task.description}"),
@@ -346,8 +347,13 @@ class Screen:
         )
         with bar:
             task = bar.add_task(label, total=None, told="")
+            before, whole = 0, False
 
             def tell(done: int, total: int) -> None:
+                nonlocal before, whole
+                if done < before or (then and whole):
+                    bar.reset(task, description=then or label)
+                before, whole = done, done >= total
                 sizes = (size_of(done), size_of(total)) if unit == "bytes" else ()
                 done_of, total_of = sizes or (f"{done:,}", f"{total:,} {unit}")
                 told = f"{done / max(1, total):>4.0%} {done_of} of {total_of}"
@@ -371,7 +377,7 @@ def _page(text: str) -> bool:
     # A pager is left by its own keys: Ctrl-C is not for us while it runs.
     before = signal.signal(signal.SIGINT, _pass)
     try:
-        words = shlex.split(command)
+        words = shlex.split(command, posix=os.name == "posix")
         env = {"LESS": "FRX", **os.environ}  # as git has it: colors, and no more than is needed
         subprocess.run(words, input=text.encode(), env=env, check=False)  # noqa: S603 - their own
     except (OSError, ValueError, IndexError):

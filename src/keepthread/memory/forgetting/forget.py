@@ -57,13 +57,12 @@ class Forgetting:
         if self._outbox is not None:
             await self._outbox.outbox.deliver()  # so that the log has all messages
         sessions: Sessions = {}
-        looking = self._progress if dry_run else None  # else it is for the erasing
-        plan = await choose(self._store, sessions, query, looking)
+        plan = await choose(self._store, sessions, query, self._progress)
         propagation = Propagation(self._store, plan, sessions, answers=answers)
         await propagation.run()
         intent = Intent(self._ids(), query, plan, answers, rewrite, reader=self._reader)
         erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
-        await erasure.preview(propagation, looking)
+        await erasure.preview(propagation, self._progress)
         known = await self._answers(plan, sessions, propagation, erased=answers)
         receipt = replace(_blank(query, self._clock()), answers=known, answers_erased=answers)
         planned = erasure.plan_receipt(receipt)

@@ -406,9 +406,11 @@ def _edit(call: Call, words: Sequence[str]) -> None:
 
 
 def _open_editor(file: Path) -> None:
-    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    own = "vi" if os.name == "posix" else "notepad"
+    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or own
     try:
-        done = subprocess.run([*shlex.split(command), str(file)], check=False)  # noqa: S603 - the user's own editor
+        words = [*shlex.split(command, posix=os.name == "posix"), str(file)]
+        done = subprocess.run(words, check=False)  # noqa: S603 - the user's own editor
     except (OSError, ValueError) as error:
         raise InvalidInput(
             f"the editor {command!r} cannot be started: {error}; name another by VISUAL or EDITOR"

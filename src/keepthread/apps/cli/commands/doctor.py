@@ -18,7 +18,7 @@ from keepthread.apps.cli.settings.secrets import source_of
 from keepthread.apps.cli.settings.settings import ModelSettings
 from keepthread.apps.cli.stores import file_of, is_server, place_of
 from keepthread.apps.cli.wiring import best_counter, key_of, model_of
-from keepthread.errors import KeepthreadError, ModelDenied, ModelUnavailable
+from keepthread.errors import InvalidInput, KeepthreadError, ModelDenied, ModelUnavailable
 from keepthread.stores.front import every_session
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.stores.sqlite.file import FileFacts
@@ -74,7 +74,7 @@ def about_model(settings: ModelSettings, environ: Mapping[str, str]) -> list[Fin
     """Look at whether the model can be asked: its name, the key, the service."""
     try:
         key = key_of(settings, environ)
-    except ModelDenied as error:
+    except (InvalidInput, ModelDenied) as error:
         return [
             _about_name(settings, ModelList()),
             Finding(what="key", found="none", advice=str(error)),

@@ -89,7 +89,8 @@ async def _transcripts(
     """Write each session as Markdown into a folder, or one to a file or stdout."""
     if to is None and len(chosen) != 1:
         raise InvalidInput(
-            f"{counted(len(chosen), 'session')} would be written: name one, or give --to FOLDER"
+            f"{counted(len(chosen), 'session')} would be written:"
+            " name one of them, or give --to FOLDER"
         )
     done = Exported(damaged=[])
     taken: set[str] = set()

@@ -100,9 +100,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
                 call.say("Nothing was forgotten")
                 return 0
             stayed = await _bring_home(call, memory, forget=chosen)
-            with call.progress("Forgetting", "messages") as progress:
-                if progress:
-                    progress(0, receipt.messages + receipt.copies + receipt.derived)
+            with call.progress("Looking", "messages", then="Forgetting") as progress:
                 receipt = await forget_as_asked(memory, chosen, progress=progress)
             receipt = replace(receipt, residues=(*receipt.residues, *map(_residue, stayed)))
     if not call.json:

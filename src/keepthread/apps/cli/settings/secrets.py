@@ -4,6 +4,7 @@ Nothing here writes a secret to a file, a log or an error.
 """
 
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ SERVICE: Final = "keepthread"
 """The name under which the keyring keeps our secrets."""
 _NAMES: Final = "the names of all secrets"  # a keyring cannot list its entries
 _SECONDS: Final = 60.0  # a person may have to unlock a vault
+_ELSE: Final = "export the variable, or name a command by model.key_command in your settings"
 
 
 def secret_of(name: str, environ: Mapping[str, str], command: str | None = None) -> str | None:
@@ -47,7 +49,7 @@ def _printed_by(command: str) -> str:
     """Run a command without a shell, and return what it prints; its own messages are shown."""
     advice = "run it yourself to see why, or change model.key_command in your settings"
     try:
-        words = shlex.split(command)
+        words = shlex.split(command, posix=os.name == "posix")
         done = subprocess.run(words, stdout=subprocess.PIPE, timeout=_SECONDS, check=False)  # noqa: S603 - a person's own settings name it
     except subprocess.TimeoutExpired:
         raise InvalidInput(
@@ -72,8 +74,7 @@ class Keyring:
     @property
     def title(self) -> str:
         """Return which keyring it is."""
-        module = str(self._package.get_keyring().__class__.__module__)
-        return f"{module.rpartition('.')[2]} keyring"
+        return str(getattr(self._package.get_keyring(), "name", "system's keyring"))
 
     def find(self, name: str) -> str | None:
         """Return a secret, or None if it is missing or the keyring cannot be used."""
@@ -92,7 +93,15 @@ class Keyring:
         return sorted(str(name) for name in listed)
 
     def put(self, name: str, secret: str) -> None:
-        """Keep a secret in place of the one before."""
+        """Keep a secret in place of the one before; a keyring that is a plain file is refused."""
+        keyring: Any = self._package.get_keyring()
+        first: Any = next(iter(getattr(keyring, "backends", ())), keyring)  # it may be a chain
+        kind: type[object] = first.__class__
+        if kind.__module__.startswith("keyrings.alt.") and "Encrypted" not in kind.__name__:
+            raise InvalidInput(
+                f"the keyring of this system is a plain file ({kind.__name__}), where no secret"
+                f" belongs; {_ELSE}"
+            )
         self._write(name, secret)
         self._write(_NAMES, json.dumps(sorted({*self.names(), name})))
 
@@ -121,7 +130,7 @@ def open_keyring() -> Keyring:
         return found
     raise InvalidInput(
         "the system's keyring needs the package keyring: pip install 'keepthread[keyring]';"
-        " or export the variable, or name a command by model.key_command in your settings"
+        f" or {_ELSE}"
     )
 
 
@@ -134,7 +143,4 @@ def _load() -> Keyring | None:
 
 
 def _unusable(error: Exception) -> InvalidInput:
-    return InvalidInput(
-        f"no keyring of this system can be used ({type(error).__name__}): export the variable,"
-        " or name a command by model.key_command in your settings"
-    )
+    return InvalidInput(f"no keyring of this system can be used ({type(error).__name__}): {_ELSE}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.report_types import counted as counted
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.context.hidden import HiddenRanges
@@ -84,11 +85,6 @@ def brief(text: str) -> str:
     """Return the beginning of a text in quotation marks, on one line."""
     line = " ".join(text[: 4 * _BRIEF].split())
     return sanitize(f"“{line}”" if len(line) <= _BRIEF else f"“{line[:_BRIEF].rstrip()}…”")
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def place(chat: Chat) -> str:
