@@ -209,7 +209,7 @@ class WindowPlan:
         self.budget = budget
         self.account = WhyBuilder()
         self._apart: list[Message] = []
-        """Messages of the log that a section beside the window shows."""
+        """Messages of the log that a section beside the window shows as they are."""
         self.missing = 0
         """How many tokens of messages may be shown that are older than those that were read."""
         self.frame = 0 if material.is_text else CONTEXT_FRAME

@@ -153,7 +153,7 @@ class Persistence:
             title=None if session.title_seq else session.title,
         )
         for message in said:
-            await images.store(self.memory, message.attachments)
+            await images.keep(self.memory, message.attachments)
         await other.append(*said)
         made_from = [message for message in said if message.seq == session.title_seq]
         if made_from:
