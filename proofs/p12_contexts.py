@@ -52,7 +52,7 @@ ALONE: Final = 20_000
 CHAT_MESSAGE: Final = 3
 """What OpenAI documents for every message beside its fields, and once for the reply."""
 BESIDE: Final = ("pins", "notes", "important", "tools")
-"""Sections that show messages a second way; the log is parted among the others and what is out."""
+"""Sections beside the window; the log is parted among them, the window and what is left out."""
 OLDER: Final = ("older than the window", "shown in short", "covered by the summary")
 ORDER: Final = "a system message of the operator"
 MOST_ORDERS: Final = 32
@@ -406,6 +406,7 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     spared = user.seq if user and not asked.newest else 0
     seen = context.why.shown
     main = [c for c in seen if c.section in ("window", "newest")]
+    beside = [c for c in seen if c.first and c.section in (*BESIDE, "system")]
     gone = [
         c
         for c in context.why.left_out
@@ -419,22 +420,24 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
         if times != (seq in shown) + (seq in in_lines):
             yield "unaccounted", f"position {seq} is said to be shown {times} times"
         out = _times(gone, seq)
-        if not _times(main, seq) and seq != spared and out != 1:
+        if not _times(main, seq) and seq != spared and out != (not _times(beside, seq)):
             yield "unaccounted", f"position {seq} is not in the window and left out {out} times"
     counted = sum(c.messages for c in (*main, *gone))
+    counted += sum(bool(_times(beside, m.seq)) and not _times(main, m.seq) for m in asked.visible())
     if counted != len(asked.visible()) - bool(spared):
         yield "unaccounted", f"{counted} of {len(asked.visible())} visible messages"
     if context.tokens != sum(c.tokens for c in seen) + context.why.sections["overhead"]:
         yield "unaccounted", "the sections do not add up"
     older = max((c.last for c in gone if c.reason.startswith(OLDER)), default=0)
     lines = sum(not c.session for c in context.why.choices)
-    lines -= sum(
-        c.section in ("important", "facts") for c in seen
-    )  # one each, as many as their share
+    # One line for each, as many as their share; and around each, the older ones in two parts.
+    lines -= 2 * sum(c.section == "important" for c in seen) + sum(
+        c.section == "facts" for c in seen
+    )
     newer = sum(m.seq > older for m in asked.log)
     # However long the history: the system prompt, the summary, the frame of what was recalled, the
     # newest user message, facts left out; older messages summarized, in short, and neither.
-    if lines > 8 + newer + len(asked.hidden) + 2 * asked.beside:
+    if lines > 8 + newer + len(asked.hidden) + 3 * asked.beside:
         yield "unaccounted", f"{lines} lines for {newer} newer messages"
 
 

@@ -84,7 +84,7 @@ def test_an_at_that_names_no_file_is_text(tmp_path: Path, monkeypatch: Any) -> N
         "@types/node",
         "@ a.txt",
         "@@ -1,2 +1,2 @@",
-        "@",
+        "@ or @... or @~ or @/",
     )
     assert [mentioned(text) for text in texts] == [[]] * len(texts)
     named = mentioned("see (@a.txt), @a.txt. or @./a.txt!")
@@ -98,6 +98,7 @@ def test_an_at_that_names_no_file_is_text(tmp_path: Path, monkeypatch: Any) -> N
         ("@gone.md", "there is no file gone.md here; to send @gone.md as text, put a blank"),
         ("@./gone", "there is no file ./gone here"),
         ('@"no such"', "there is no file no such here"),
+        ("@~nobody-here/x", "~nobody-here/x: there is no such home folder"),
         ("@folder", "folder is a folder; name a file in it"),
         ("@data.bin", "data.bin is neither text in UTF-8 nor an image (PNG, JPEG, GIF, WebP)"),
         ("@long.txt", "long.txt has 900,001 bytes, and text files together may have 900,000"),

@@ -1,6 +1,7 @@
 """It works where Unix is not: on Windows, and with output that is not UTF-8."""
 
 import ast
+import asyncio
 import os
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from keepthread.apps.cli.chat.lines import LineInput
+from keepthread.apps.cli.chat.plain import draws, is_dumb
 from keepthread.testing.server import ScriptedServer
 from tests.chatting import home
 from tests.windows_like import MODULES, OS_NAMES, SIGNAL_NAMES
@@ -113,3 +116,36 @@ def test_the_command_runs_without_what_windows_lacks(tmp_path: Path) -> None:
             )
             assert done.returncode == 0, done.stderr[-3000:]
             assert "It is sunny." in done.stdout
+
+
+async def test_lines_are_read_where_a_loop_cannot_watch_the_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cannot(*_: object) -> None:
+        raise NotImplementedError
+
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", stdin)
+        patch.setattr(asyncio.get_running_loop(), "add_reader", cannot)
+        lines = LineInput()
+        os.write(writing, b"one\ntwo\nth")
+        assert await lines.ask() == "one"
+        assert await lines.ask() == "two"
+        os.write(writing, b"ree\n")
+        assert await lines.ask() == "three"
+        os.close(writing)
+        with pytest.raises(EOFError):
+            await lines.ask()
+
+
+def test_a_console_of_windows_is_not_taken_for_a_dumb_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert is_dumb({})
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert not is_dumb({})
+    assert is_dumb({"TERM": "dumb"})
+    assert draws({"WT_SESSION": "1"}, markdown=True)
+    assert not draws({}, markdown=True)  # the old console would show escape sequences

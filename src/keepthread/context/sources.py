@@ -37,7 +37,7 @@ def shown_by(selection: Selection, session: str) -> Shown:
     recalled = recalled_sources(selection)
     own = merged([*sources(selection), *recalled.pop(session, ())])
     covered = [c.last for c in selection.choices if not c.section and c.reason == COVERED]
-    # What the summary covers last may be shown beside it, and is then not left out.
+    # The last message that a summary covers may be shown beside it, and is then not left out.
     covered += [made.summary.last for _, made in selection.made if made.summary]
     return Shown(
         trust=lowest(map(trust_in, selection.messages)),

@@ -208,8 +208,6 @@ class WindowPlan:
         self.material = material
         self.budget = budget
         self.account = WhyBuilder()
-        self._apart: list[Message] = []
-        """Messages of the log that a section beside the window shows."""
         self.missing = 0
         """How many tokens of messages may be shown that are older than those that were read."""
         self.frame = 0 if material.is_text else CONTEXT_FRAME
@@ -321,7 +319,7 @@ class WindowPlan:
             tokens=self.frame + material.system_tokens + sum([m.tokens for m in messages]),
             system=material.system_prompt,
             messages=tuple(messages),
-            choices=tuple(account.choices),
+            choices=tuple(account.all_choices()),
             facts=tuple(account.facts),
             made=tuple(account.made),
             hidden=material.hidden,
@@ -349,10 +347,8 @@ class WindowPlan:
         seen |= {m.seq for m in pins}
         notes = self._notes(given.get("notes", 0), seen)
         summary_section = self._summary(given.get("summary", 0), past)
-        beside = seen | {m.seq for m in notes}
-        important = (
-            self._important(given["important"], past, beside) if "important" in given else []
-        )
+        known = seen | {m.seq for m in notes}
+        important = self._important(given["important"], past, known) if "important" in given else []
         facts = profile_that_fits(material, given.get("facts", 0), account)
         older = sorted([*important, *notes], key=lambda m: m.seq)
         before = [*system, *pins, *_only(facts), *_only(summary_section.message), *older]
@@ -361,7 +357,8 @@ class WindowPlan:
             room = self.shares.with_unused("tools", self.room - _tokens([*before, *window]))
             room = max(room, given["tools"])
             results = list(cached_that_fit(material.tool_results, room, account, seen))
-        self._apart = [*system, *pins, *older, *(m for m in results if m.role == "tool")]
+        beside = [*system, *pins, *older, *(m for m in results if m.role == "tool")]
+        account.beside = {message.seq: message for message in beside}
         shown = [*before, *window, *results]
         fresh = [*results, *_only(self._recalled(recalled, shown))]
         seq = self.layout.newest.seq if self.layout.newest else -1
@@ -448,7 +445,7 @@ class WindowPlan:
         if count <= 0:
             return
         first = self.material.first
-        older = OlderRanges(self.account, self.material, self._apart)
+        older = OlderRanges(self.account, self.material)
         if not self.shows_past:
             older.add(first, last, count, tokens, OLDER)
             return

@@ -19,6 +19,10 @@ class WhyBuilder:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.choices: list[Choice] = []
+        self._left_out: list[tuple[int, Sequence[Message], str]] = []
+        """Messages that are left out and the reason, each with the number of choices before it."""
+        self.beside: dict[int, Message] = {}
+        """Messages that a section beside the window shows, by position: they are not left out."""
         self.facts: list[tuple[str, str, int]] = []
         """The session and position of each message that a fact comes from which is shown."""
         self.made: list[tuple[Message, Reference]] = []
@@ -30,13 +34,21 @@ class WhyBuilder:
 
     def add(self, messages: Sequence[Message], section: str, reason: str) -> None:
         """Record the outcome of messages, neighbors on one line."""
-        start = 0
-        while start < len(messages):
-            end = _run(messages, start)
-            run = messages[start:end]
-            tokens = sum([m.tokens for m in run])
-            self.add_range(run[0].seq, run[-1].seq, len(run), tokens, section, reason)
-            start = end
+        if section:
+            self.choices += _choices(messages, section, reason)
+        else:  # another section may show some of them
+            self._left_out.append((len(self.choices), messages, reason))
+
+    def all_choices(self) -> list[Choice]:
+        """Return all choices in order; what a section shows beside the window is not left out."""
+        found: list[Choice] = []
+        done = 0
+        for before, messages, reason in self._left_out:
+            found += self.choices[done:before]
+            done = before
+            left = [m for m in messages if m.seq not in self.beside] if self.beside else messages
+            found += _choices(left, "", reason)
+        return [*found, *self.choices[done:]]
 
     def add_range(
         self, first: int, last: int, messages: int, tokens: int, section: str, reason: str
@@ -60,14 +72,13 @@ class WhyBuilder:
 class OlderRanges:
     """Records the ranges before a window that are left out; each begins where the last ended."""
 
-    def __init__(self, account: WhyBuilder, material: Material, shown: Iterable[Message]) -> None:
-        """Take the messages that another section shows: ranges are parted around them."""
+    def __init__(self, account: WhyBuilder, material: Material) -> None:
+        """Take the account: ranges are parted around the messages that other sections show."""
         newest = material.newest_user
         self._account = account
         self._hidden = HiddenRanges.of(material.hidden)
         self._newest = newest.seq if newest else material.passed
-        messages = [*shown, *([newest] if newest else [])]
-        self._shown = {message.seq: message for message in messages}
+        self._shown = {**account.beside, **({newest.seq: newest} if newest else {})}
         self._tokens = 0
         """Tokens of all messages up to the end of the last range."""
 
@@ -100,6 +111,17 @@ class OlderRanges:
 def facts_of(facts: Sequence[KnownFact]) -> tuple[FactReference, ...]:
     """Return references to facts, in their order."""
     return tuple(FactReference(fact.key, fact.version) for fact in facts)
+
+
+def _choices(messages: Sequence[Message], section: str, reason: str) -> Iterator[Choice]:
+    """Yield the outcome of messages, neighbors in one choice."""
+    start = 0
+    while start < len(messages):
+        end = _run(messages, start)
+        run = messages[start:end]
+        tokens = sum([m.tokens for m in run])
+        yield Choice(run[0].seq, run[-1].seq, len(run), tokens, section, reason)
+        start = end
 
 
 def _run(messages: Sequence[Message], start: int) -> int:

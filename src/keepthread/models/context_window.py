@@ -1,4 +1,4 @@
-"""What a service says of its models: their names, and how many tokens one takes."""
+"""The models of a service: their names, and how many tokens one takes."""
 
 import asyncio
 import re

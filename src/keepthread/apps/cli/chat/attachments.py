@@ -81,21 +81,22 @@ def mentioned(text: str) -> list[AttachedFile]:
         quoted, bare = match[1] or match[2], match[3]
         name = quoted or _existing(bare)
         if name is None:
-            if not bare.startswith(_PATHS) and Path(bare.rstrip(_AFTER)).suffix not in _SUFFIXES:
-                continue
             name = bare.rstrip(_AFTER)
-        path = Path(name).expanduser()
-        if path not in found:
-            found[path] = read_file(
-                name, hint=f"; to send @{name} as text, put a blank after the @"
-            )
+            if not (_is_path(name) or Path(name).suffix in _SUFFIXES):
+                continue
+        file = read_file(name, hint=f"; to send @{name} as text, put a blank after the @")
+        found.setdefault(file.path, file)
     return checked(list(found.values()))
+
+
+def _is_path(word: str) -> bool:
+    return word.startswith(_PATHS) and any(map(str.isalnum, word))
 
 
 def _existing(word: str) -> str | None:
     """Return the longest beginning of a word that is a path, without the signs that end it."""
-    while word:
-        with suppress(OSError, RuntimeError):  # too long for a name, or nobody's home
+    while any(map(str.isalnum, word)):
+        with suppress(OSError, RuntimeError, ValueError):  # too long, or nobody's home
             if Path(word).expanduser().exists():
                 return word
         if word[-1] not in _AFTER:
@@ -203,7 +204,7 @@ class Images:
                 found.append(Attachment(media_type=file.image, name=file.path.name, uri=uri))
         return found
 
-    async def store(self, memory: OwnerMemory, attachments: Sequence[Attachment]) -> None:
+    async def keep(self, memory: OwnerMemory, attachments: Sequence[Attachment]) -> None:
         """Store images that a memory lacks."""
         for each in attachments:
             digest = each.uri.removeprefix(BLOB_URI)

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from keepthread.apps.cli.chat.prompt import LEAVES, MARK, drop_input, show
@@ -80,7 +80,8 @@ class LineInput:
         try:
             loop.add_reader(fd, lambda: self._take(os.read(fd, _MOST)))
         except NotImplementedError:  # as on Windows
-            if self._thread is None or not self._thread.is_alive():
+            alive = self._thread is not None and self._thread.is_alive()
+            if not alive and self._asked is not None and not self._asked.done():
                 self._thread = threading.Thread(target=self._listen, args=(loop, fd), daemon=True)
                 self._thread.start()
             yield
@@ -92,9 +93,10 @@ class LineInput:
 
     def _listen(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
         data = b" "
-        while data:
-            data = os.read(fd, _MOST)
-            loop.call_soon_threadsafe(self._take, data)
+        with suppress(OSError, RuntimeError):  # the input or the loop was closed
+            while data:
+                data = os.read(fd, _MOST)
+                loop.call_soon_threadsafe(self._take, data)
 
     def _take(self, data: bytes) -> None:
         self._arrived += data

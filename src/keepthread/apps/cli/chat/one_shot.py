@@ -20,7 +20,7 @@ CUT: Final = 1
 
 
 class OneQuestion(NamedTuple):
-    """What is asked, and the files that go with it."""
+    """A question, and the files that go with it."""
 
     text: str
     files: Sequence[AttachedFile] = ()

@@ -155,7 +155,7 @@ class Persistence:
             tags=session.tags,
         )
         for message in said:
-            await images.store(self.memory, message.attachments)
+            await images.keep(self.memory, message.attachments)
         await other.append(*said)
         made_from = [message for message in said if message.seq == session.title_seq]
         if made_from:

@@ -195,7 +195,7 @@ def _wrapped(line: str) -> str:
 
 
 def shortened(text: str, cells: int) -> str:
-    """Return a text that takes no more than so many cells; one that is cut ends with a sign."""
+    """Return a text that takes up to `cells` cells; one that is cut ends with an ellipsis."""
     if get_cwidth(text) <= cells:
         return text
     kept, used = "", 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from keepthread.apps.cli.chat.attachments import checked, read_file
 from keepthread.apps.cli.chat.notices import show_warnings
 from keepthread.apps.cli.chat.one_shot import OneQuestion, OneShotDisplay, answer_once
-from keepthread.apps.cli.chat.plain import Parts, Plain, drawing_of
+from keepthread.apps.cli.chat.plain import Parts, Plain, drawing_of, is_dumb
 from keepthread.apps.cli.chat.signals import HUNG_UP, INTERRUPTED, Signals
 from keepthread.apps.cli.chat.startup import SessionChoice, begin, talk_of
 from keepthread.apps.cli.chat.talk import Talk
@@ -35,6 +35,8 @@ async def run(
     signals.listen()
     files = checked([read_file(path) for path in attach])
     if asked is None:
+        if attach and is_dumb(environ):
+            raise InvalidInput("a dumb terminal takes no --attach: write @FILE into your message")
         offer = "".join(f'@"{path}" ' if " " in path else f"@{path} " for path in attach)
         return await _at_terminal(call, wanted, environ, signals, offer)
     talk = talk_of(call.config, wanted, environ, call.warn)

@@ -252,7 +252,7 @@ class Talk:
         """Return the turn of a question, once the images are stored that it refers to."""
         attachments = asked.attachments
         if attachments:
-            await self.images.store(self.persistence.memory, attachments)
+            await self.images.keep(self.persistence.memory, attachments)
         return session.turn(asked.content, id=asked.id, attachments=attachments)
 
     async def _leave(self, error: Exception) -> None:

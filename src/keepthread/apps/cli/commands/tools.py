@@ -147,7 +147,7 @@ async def _test(call: Call, given: _ToolArguments) -> int:
     servers = [each for each in found.servers if name in ("", each.name)]
     if not servers:
         known = ", ".join(each.name for each in named_servers(os.environ))
-        hint = f"there are {known}" if known else _HOW
+        hint = f"mcp.json has {known}" if known else _HOW
         raise InvalidInput(f"there is no server {name!r} to try; {hint}" if name else _HOW)
     if tool:
         return await _call(call, servers, tool, _parsed(arguments), yes=given.yes)
@@ -162,7 +162,8 @@ async def _try(call: Call, servers: Sequence[Server]) -> int:
         if call.json:
             call.write(state._asdict() | {"tools": list(state.tools), "running": not state.problem})
         elif not state.problem:
-            call.say(f"{state.name}: {len(state.tools)} tools")
+            count = len(state.tools)
+            call.say(f"{state.name}: {count:,} {'tool' if count == 1 else 'tools'}")
             call.screen.rows([_row(by_name[each]) for each in state.tools], "", "", "")
     return 1 if any(state.problem for state in states) else 0
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from keepthread.apps.cli.chat.attachments import typed_part
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.report_types import counted as counted
 from keepthread.apps.cli.sanitize import sanitize
@@ -67,7 +68,7 @@ def last_turn(turn: Sequence[Message]) -> list[str]:
     asked = [m for m in turn if m.role == "user"]
     if not asked:
         return []
-    lines = [f"You asked: {brief(asked[0].content)}"]
+    lines = [f"You asked: {brief(typed_part(asked[0].content))}"]
     said = [m for m in turn if m.role == "assistant" and m.content]
     if not said:
         return [*lines, NO_ANSWER]

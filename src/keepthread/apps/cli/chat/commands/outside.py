@@ -36,7 +36,9 @@ async def copy(chat: Chat, rest: str) -> None:
     text = await session.full_text(message)
     program = _clipboard(chat.environ)
     if program:
-        await _give(program, text.encode("utf-8", "replace"))
+        # Windows' own program reads UTF-16.
+        encoding = "utf-16" if sys.platform == "win32" else "utf-8"
+        await _give(program, text.encode(encoding, "replace"))
         by = Path(program[0]).name
     else:
         _ask_terminal(chat.environ, text.encode("utf-8", "replace"))
