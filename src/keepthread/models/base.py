@@ -11,11 +11,7 @@ from urllib.parse import urlsplit
 
 from keepthread.errors import InvalidInput, ModelDenied, ModelRefused, ModelUnavailable
 from keepthread.event_loops import PerLoop
-from keepthread.models.context_window import (
-    known_window,
-    models_of_service,
-    window_of_service,
-)
+from keepthread.models.context_window import known_window, window_of_service
 from keepthread.models.failures import (
     Endpoint,
     Failure,
@@ -190,16 +186,6 @@ class RemoteModel(ABC):
         service = _ServiceInfo(client, self._failures, self._url, self._endpoint)
         found = await window_of_service(service, self.name, self.models_path)
         return found or known_window(self.name)
-
-    async def offered(self) -> list[str]:
-        """Return the names of the models that the service lists, newest first; none if it doesn't.
-
-        A service that cannot be reached raises `ModelUnavailable`.
-        """
-        await self._ready()
-        client = self._clients.current()
-        service = _ServiceInfo(client, self._failures, self._url, self._endpoint)
-        return await models_of_service(service, self.models_path)
 
     async def complete(
         self,

@@ -1,4 +1,4 @@
-"""The models of a service: their names, and how many tokens one takes."""
+"""How many tokens a model takes: what its service says, what is known of it, or a safe number."""
 
 import asyncio
 import re
@@ -11,8 +11,6 @@ _OLLAMA_DEFAULT: Final = 4096
 """Tokens that Ollama gives a model if neither the model nor the server sets another number."""
 _SECONDS: Final = 2.0
 _LARGEST: Final = 100_000_000
-_LATEST: Final = 1 << 53
-"""Seconds since 1970, at most."""
 _FIELDS: Final = (
     "loaded_context_length",  # LM Studio, of a loaded model
     "max_model_len",  # vLLM
@@ -66,17 +64,6 @@ async def window_of_service(service: ModelService, name: str, models: str) -> in
         return None
 
 
-async def models_of_service(service: ModelService, models: str) -> list[str]:
-    """Return the names of the models that a service lists soon, newest first."""
-    try:
-        async with asyncio.timeout(_SECONDS):
-            entries = [*_entries(await service.json(models))]
-    except TimeoutError:
-        return []
-    entries.sort(key=lambda entry: -(_number(entry.get("created"), most=_LATEST) or 0))
-    return [name for entry in entries if isinstance(name := entry.get("id"), str) and name]
-
-
 async def _of_ollama(service: ModelService, name: str) -> int | None:
     """Return what Ollama gives a model: it cuts longer prompts without a word."""
     loaded = await service.json("/api/ps")
@@ -112,6 +99,6 @@ def _entries(listed: Any) -> Iterator[Mapping[str, Any]]:
                 yield cast(Mapping[str, Any], entry)
 
 
-def _number(value: Any, *, most: int = _LARGEST) -> int | None:
+def _number(value: Any) -> int | None:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and 0 < value <= most else None
+    return value if whole and 0 < value <= _LARGEST else None

@@ -1,18 +1,18 @@
 """Commands about answers: the model, asking again, the orchestrator's plan and tools, the end."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import brief, newest, unanswered
 from keepthread.apps.cli.sanitize import sanitize
-from keepthread.apps.cli.wiring import model_of
-from keepthread.errors import InvalidInput, ModelError
+from keepthread.apps.cli.services import list_models
+from keepthread.apps.cli.wiring import key_of, model_of
+from keepthread.errors import InvalidInput
 from keepthread.stores.codec import new_id
 from keepthread.types import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from keepthread.apps.cli.chat.orchestrator import ChatOrchestrator
 
 
@@ -24,26 +24,16 @@ async def model(chat: Chat, rest: str) -> None:
         chat.person.say(
             f"{sanitize(name)} answers ({settings.provider}); /model NAME lets another answer"
         )
-        chat.models = await _offered(chat)
-        if chat.models:
-            rows = [(each, "answers now" if each == name else "") for each in chat.models]
-            chat.person.screen.rows(rows, "", "")
-        else:
-            chat.person.say("The service does not list its models")
+        found = await asyncio.to_thread(list_models, settings, key_of(settings, chat.environ))
+        chat.models = [*found.names]
+        if found.problem:
+            chat.person.say(sanitize(found.told))
+        rows = [(each, "answers now" if each == name else "") for each in chat.models]
+        chat.person.screen.rows(rows, "", "")
         return
     # The one before stays open: it may be the one that writes the summaries.
     chat.talk.model = model_of(settings, chat.environ, name=rest)
     chat.person.say(f"{sanitize(rest)} answers from now on, in this chat")
-
-
-async def _offered(chat: Chat) -> list[str]:
-    """Return the models that the service lists; none if it does not, or cannot be reached."""
-    ask: Callable[[], Awaitable[list[str]]] | None = getattr(chat.talk.model, "offered", None)
-    try:
-        return await ask() if ask else []
-    except ModelError as error:
-        chat.person.say(f"The service could not be asked: {sanitize(str(error))}")
-        return []
 
 
 async def retry(chat: Chat, _: str) -> None:
