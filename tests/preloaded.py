@@ -119,11 +119,11 @@ def run(
 
 
 def command(
-    *arguments: str | Path, cwd: Path | None = None, **env: str
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `keepthread` with these arguments and no input, and return what it wrote as text."""
     program = [str(KEEPTHREAD), *map(str, arguments)]
-    done = run(program, {**os.environ, **env}, cwd or Path.cwd(), b"", LONGEST)
+    done = run(program, {**os.environ, **(env or {})}, cwd or Path.cwd(), b"", LONGEST)
     texts = done.stdout.decode(), done.stderr.decode()
     return subprocess.CompletedProcess(program, done.returncode, *texts)
 

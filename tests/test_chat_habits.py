@@ -90,7 +90,7 @@ async def test_continuing_shows_the_latest_turn_and_whether_it_waits(tmp_path: P
     with ScriptedServer([long, Say(status=400)]) as server:
         place = home(tmp_path, server)
         place.run("chat", "--session", "s", "-p", "What now?")
-        with place.chat("-c") as chat:
+        with place.chat("-r", "s") as chat:
             chat.sees("You asked: “What now?”")
             chat.sees("Line 5")
             chat.sees("… /history shows all of it")

@@ -864,5 +864,5 @@ async def test_forget_in_a_chat_reaches_what_another_chat_kept_aside(place: Plac
 async def forget(place: Place, *wish: str) -> tuple[int, dict[str, Any]]:
     """Run the command as a process, and return its exit code and its receipt."""
     env = {"KEEPTHREAD_STORE": place.address, "KEEPTHREAD_STATE": str(place.state)}
-    done = await asyncio.to_thread(preloaded.command, "--json", "forget", *wish, "--yes", **env)
+    done = await asyncio.to_thread(preloaded.command, "--json", "forget", *wish, "--yes", env=env)
     return done.returncode, json.loads(done.stdout)

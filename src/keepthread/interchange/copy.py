@@ -77,14 +77,9 @@ class Copying:
         self._there: dict[SessionName, SessionKey] = {}
         self._passed = 0
         self._progress: Progress | None = None
-        self._prepared = False
 
     async def prepare(self, progress: Progress | None = None) -> None:
-        """Give each session its place at the target; the progress counts sessions.
-
-        It raises `SessionExists` if an id is another conversation's. `run` does it if it was not
-        done.
-        """
+        """Give each session its place, or raise `SessionExists`; the progress counts sessions."""
         total = sum([1 async for _ in every_session(self.source)]) if progress else 0
         passed = 0
 
@@ -103,12 +98,11 @@ class Copying:
             self.keys[session.key] = key
             self.total += session.messages
             report(1)
-        self._prepared = True
 
     async def run(self, progress: Progress | None = None) -> None:
-        """Copy what is missing; the progress counts messages."""
+        """Prepare if that was not done, and copy what is missing; the progress counts messages."""
         self._progress = progress
-        if not self._prepared:
+        if not self.pairs:
             await self.prepare()
         await run_concurrently(self.pairs, self._fill)
         for owner in await self.source.owners():
@@ -456,10 +450,8 @@ class Comparison:
     async def _compare_records(
         self, source: Scope, target: Scope, where: str, id: str = ""
     ) -> None:
-        mine, theirs = (
-            await records_of(self._source, source),
-            await records_of(self._target, target),
-        )
+        mine = await records_of(self._source, source)
+        theirs = await records_of(self._target, target)
         if mine is None:
             self._done.damaged.append(f"the records of {where}, left out")
             return
@@ -475,11 +467,7 @@ class Comparison:
 async def copy(
     source: Store, target: Store, *, replace: bool = False, progress: Progress | None = None
 ) -> Copied:
-    """Copy everything of a tenant into another store, and compare both.
-
-    A copy that was interrupted resumes when it is run again. `replace` also changes complete
-    sessions at the target that differ. The report names damage and differences.
-    """
+    """Copy a tenant into another store, and compare both; `replace` replaces what differs."""
     copying = Copying(source, target, replace=replace)
     await copying.run(progress)
     await Comparison(copying).run(progress)
@@ -496,16 +484,15 @@ def _aligned(
 
 
 def _same(mine: Message, theirs: Message) -> bool:
-    if mine.state == "damaged":  # its original content is unknown
-        return theirs.state == "damaged"
+    if mine.state == "damaged":
+        return theirs.state == "damaged"  # its original content is unknown
     return all(getattr(mine, name) == getattr(theirs, name) for name in _MESSAGE)
 
 
 def _unlike(mine: Contents, theirs: Contents, *, own: bool) -> Iterator[str]:
     """Yield the keys of records that differ; unless `own`, the target may have more."""
     for place in mine.keys() | theirs.keys() if own else mine:
-        old: Content | None = mine.get(place)
-        new: Content | None = theirs.get(place)
+        old, new = mine.get(place), theirs.get(place)
         if old != new:
             only = "only at the target" if old is None else "missing" if new is None else "another"
             yield f"{'/'.join(place)} ({only})"
