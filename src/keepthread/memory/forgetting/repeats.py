@@ -74,7 +74,8 @@ class Living:
         The data of these owners, and of the reader, is searched first, and all of it.
         """
         self._store = store
-        self._owners = list(dict.fromkeys([*owners, *([reader] if reader is not None else [])]))
+        readers = [] if reader is None else [reader]
+        self._owners = list(dict.fromkeys((*owners, *readers)))
         self._probes = probes
         self._reader = reader
         self.shown: set[bytes] = set()

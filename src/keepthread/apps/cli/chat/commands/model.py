@@ -7,7 +7,8 @@ from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import brief, newest, unanswered
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.services import list_models
-from keepthread.apps.cli.wiring import key_of, model_of
+from keepthread.apps.cli.settings.secrets import secret_of
+from keepthread.apps.cli.wiring import model_of, needs_key
 from keepthread.errors import InvalidInput
 from keepthread.stores.codec import new_id
 from keepthread.types import Message
@@ -24,7 +25,11 @@ async def model(chat: Chat, rest: str) -> None:
         chat.person.say(
             f"{sanitize(name)} answers ({settings.provider}); /model NAME lets another answer"
         )
-        found = await asyncio.to_thread(list_models, settings, key_of(settings, chat.environ))
+        key = secret_of(settings.key_variable, chat.environ, settings.key_command)
+        if key is None and needs_key(settings):
+            chat.person.say("There is no key, so the service was not asked for its models")
+            return
+        found = await asyncio.to_thread(list_models, settings, key)
         chat.models = [*found.names]
         if found.problem:
             chat.person.say(sanitize(found.told))
