@@ -374,7 +374,7 @@ def wrong_start(
     """
     earlier = [n for n in range(start.block) if log.can_be_shown(log.blocks[n])]
     inside_earlier = [n for n in earlier if log.blocks[n].first.seq in window]
-    lines_free_more = log.tool_calls == "recent" and 0 < start.block < len(log.blocks)
+    lines_free_more = log.tool_calls == "recent" and start.block > 0
     inside = any(map(log.can_be_shown, log.blocks[start.block :]))
     shown = [n for n, block in enumerate(log.blocks) if log.can_be_shown(block)]
     own = newest.seq if newest else 0
