@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +29,11 @@ from keepthread.context.blocks import NO_RESULT
 from keepthread.context.ids import derived_id, is_derived, result_ids
 from keepthread.context.rendering import MESSAGE_FRAME, count_message
 from keepthread.context.sections import WINDOW, Shares
+from keepthread.context.strategies import Hybrid
 from keepthread.context.trust import TRUST, lowest, rank
 from keepthread.context.window import CONTEXT_FRAME, ToolCalls
 from keepthread.errors import BudgetTooSmall, InvalidInput
+from keepthread.memory.conversation import Conversation
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Material
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
@@ -825,3 +828,31 @@ def test_of_all_words_those_from_the_web_count_least() -> None:
     for place, origin in enumerate(order):
         assert lowest(order[: place + 1]) == origin
         assert lowest(order[: place + 1], least="web") == "web"
+
+
+async def test_what_is_before_the_window_and_what_is_recalled_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = {"_history": asyncio.Event(), "_recall": asyncio.Event()}
+
+    def together(name: str, other: str) -> None:
+        real = getattr(Conversation, name)
+
+        async def read(self: Conversation, *given: Any) -> Any:
+            begun[name].set()
+            async with asyncio.timeout(10):
+                await begun[other].wait()
+            return await real(self, *given)
+
+        monkeypatch.setattr(Conversation, name, read)
+
+    together("_history", "_recall")
+    together("_recall", "_history")
+    views = {"chat": View(300, Hybrid())}
+    url = f"sqlite:///{tmp_path}/m.db"
+    async with Memory.open(url, views=views, counter=Estimator()) as memory:
+        session = await memory.session("s")
+        for number in range(40):
+            await session.append(Message(role="user", content=f"Number {number} is about Kyoto"))
+        await session.context(query="Kyoto")
+    assert all(each.is_set() for each in begun.values())

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from keepthread.interchange.export import export
 from keepthread.memory.admin import DAY
 from keepthread.memory.forgetting.follow import all_sessions
 from keepthread.protocols import Store
+from keepthread.stores import SQLiteStore
 from keepthread.stores.links import node_of, nodes_above
 from keepthread.stores.ram import RamStore
 from keepthread.testing.contract import Letters
@@ -127,6 +129,44 @@ async def test_forgetting_an_owner_reads_that_owner_alone(store: Store) -> None:
         assert not counts["owners"]
         calls.append(counts.total())
     assert calls[0] == calls[1]
+
+
+@pytest.mark.parametrize("reader", [None, "ana"])
+async def test_a_text_that_everybody_wrote_is_looked_for_until_it_is_found(
+    tmp_path: Path, reader: str | None
+) -> None:
+    greeting = "Good morning to all of you, dear colleagues of mine"
+    calls: list[int] = []
+    for others in (30, 120):
+        async with await SQLiteStore.open(tmp_path / f"{others}.db") as store:
+            memory = Memory(store, OPTIONS)
+            for owner in ("ana", *(f"owner {n}" for n in range(others))):
+                session = await memory.session("chat", owner=owner)
+                await session.append(Message(role="user", content=greeting))
+            await memory.admin.receipts()
+            counts = counted(store)
+            if reader is None:
+                told = await memory.forget(owner="ana", session="chat")
+            else:
+                told = await memory.for_owner(reader).forget(session="chat")
+            assert (told.messages, told.found) == (1, 0)
+            # An operator is shown why the file still has the text; an owner sees nothing of others.
+            assert len(told.repeated) == (1 if reader is None else 0)
+            calls.append(counts.total())
+    assert calls[0] == calls[1]
+
+
+async def test_a_text_that_only_the_last_owner_wrote_too_is_found(tmp_path: Path) -> None:
+    async with await SQLiteStore.open(tmp_path / "a.db") as store:
+        memory = Memory(store, OPTIONS)
+        for owner in ("ana", *(f"owner {n}" for n in range(20)), "zoe"):
+            same = owner in ("ana", "zoe")
+            text = "the long and winding road to Kyoto" if same else f"other words of {owner}"
+            session = await memory.session("chat", owner=owner)
+            await session.append(Message(role="user", content=text))
+        told = await memory.forget(owner="ana", session="chat")
+    assert (told.found, told.excluded) == (0, 1)
+    assert list(told.repeated) == ["session 'chat' at 1"]
 
 
 async def test_an_export_of_one_session_reads_no_other(store: Store) -> None:

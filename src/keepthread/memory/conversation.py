@@ -237,7 +237,7 @@ class Conversation(NamedTuple):
         if request is not None and request.room <= 0:
             request = None
         past, recalled = History(), None
-        if start is not None and request is not None:  # at once: a server is far away
+        if start is not None and request is not None:  # at once, to save round trips
             past, recalled = await asyncio.gather(
                 self._history(material, start, budget), self._recall(material, request)
             )
