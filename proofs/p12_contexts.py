@@ -634,7 +634,7 @@ async def _check(history: History, known: dict[str, Any], tally: Tally, name: st
     for figure in {figure for figure, _ in found}:
         tally.figures[figure] += 1
     where = f"{name}, budget {asked.budget}, {asked.strategy}, newest={asked.newest}"
-    tally.broken += [f"{where}: {figure}: {what}"[-300:] for figure, what in found[:3]]
+    tally.broken += [f"{figure}: {what} ({where})"[:900] for figure, what in found[:3]]
 
 
 def _with_own(asked: Asked) -> Asked:
