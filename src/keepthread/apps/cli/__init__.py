@@ -35,7 +35,7 @@ _SIMILAR: Final = {
     "╸": "-",
     "╺": "-",
 }
-"""Signs of ours, and what stands for them where the output has no such character."""
+"""Characters that the command prints, each with a replacement for encodings that lack it."""
 
 
 def main() -> int:

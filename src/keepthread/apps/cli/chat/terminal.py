@@ -32,6 +32,7 @@ from keepthread.apps.cli.chat.prompt import Interrupted, Prompt, shortened, show
 from keepthread.apps.cli.chat.prompt_limits import TooLong
 from keepthread.apps.cli.chat.signals import INTERRUPTED, Signals
 from keepthread.apps.cli.chat.talk import Answered
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import KeepthreadError, ModelCut, ModelError
 from keepthread.memory.admin import DAY
@@ -406,4 +407,4 @@ class Terminal:
 
 
 def _named(info: SessionInfo) -> str:
-    return f"{info.title or info.id}, {info.messages:,} messages"
+    return f"{info.title or info.id}, {counted(info.messages, 'message')}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import Call, action_of
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.protocols import Store
@@ -97,9 +97,7 @@ async def facts(  # noqa: PLR0913 - one command for all that is done with facts
 
     A key may be given by its last digits. A fact that waits for confirmation is in no prompt.
     """
-    run = _ACTIONS.get(action)
-    if run is None:
-        raise InvalidInput(f"there is no action {action!r}; there are {', '.join(_ACTIONS)}")
+    run = action_of(_ACTIONS, action)
     named = {"subject": subject, "attribute": attribute, "value": value}
     text = {name: each for name, each in named.items() if each is not None}
     given = _Given(words or (), every, text, many, output, prune, agent)

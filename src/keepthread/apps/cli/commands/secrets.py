@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import Call, action_of
 from keepthread.apps.cli.settings.fields import VARIABLE
 from keepthread.apps.cli.settings.secrets import open_keyring, source_of
 from keepthread.apps.cli.settings.settings import Settings
@@ -27,10 +27,7 @@ def secrets(
     `set NAME` asks for the secret, or reads it from a pipe. A variable of the environment comes
     first, then the command that model.key_command names, then the keyring. No secret is shown.
     """
-    run = _ACTIONS.get(action)
-    if run is None:
-        raise InvalidInput(f"there is no action {action!r}; there are {', '.join(_ACTIONS)}")
-    run(call, name)
+    action_of(_ACTIONS, action)(call, name)
 
 
 def _list(call: Call, name: str | None) -> None:

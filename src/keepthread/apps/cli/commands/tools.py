@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NamedTuple, cast
 
 import typer
 
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import Call, action_of
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.settings.load import mcp_file
 from keepthread.apps.cli.settings.mcp import add_server, named_servers, read_servers
@@ -73,9 +73,7 @@ async def tools(
     """
     given = _ToolArguments(words or (), url, env or (), header or (), allow or (), replace, yes)
     actions = {"list": _list, "add": _add, "test": _test}
-    if action not in actions:
-        raise InvalidInput(f"there is no action {action!r}; there are {', '.join(actions)}")
-    return await actions[action](call, given)
+    return await action_of(actions, action)(call, given)
 
 
 async def _list(call: Call, given: _ToolArguments) -> int:

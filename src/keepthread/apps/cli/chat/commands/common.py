@@ -6,7 +6,6 @@ from typing import Final
 
 from keepthread.apps.cli.chat.attachments import typed_part
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.report_types import counted as counted
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.context.hidden import HiddenRanges

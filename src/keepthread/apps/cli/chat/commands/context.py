@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.cli.chat.attachments import typed_part
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.common import brief, counted, newest, parse_number
+from keepthread.apps.cli.chat.commands.common import brief, newest, parse_number
 from keepthread.apps.cli.chat.talk import VIEW
-from keepthread.apps.cli.report_types import ContextReport
+from keepthread.apps.cli.report_types import ContextReport, counted
 from keepthread.context.hidden import CLEARED
 from keepthread.errors import InvalidInput, MessageNotFound
 from keepthread.memory.session import Session

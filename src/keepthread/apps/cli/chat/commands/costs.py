@@ -5,8 +5,8 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.common import counted
 from keepthread.apps.cli.chat.talk import Answered
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.wiring import cost_of
 from keepthread.memory.session import Session
 from keepthread.protocols import TokenCounter

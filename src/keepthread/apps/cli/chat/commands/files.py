@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.common import counted, parse_path, place
+from keepthread.apps.cli.chat.commands.common import parse_path, place
 from keepthread.apps.cli.commands.export import writing
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.interchange.export import export as export_lines

@@ -3,7 +3,8 @@
 from typing import Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.chat.commands.common import counted, parse_number, place
+from keepthread.apps.cli.chat.commands.common import parse_number, place
+from keepthread.apps.cli.report_types import counted
 from keepthread.memory.session import Session, Status
 from keepthread.types import Message
 
@@ -63,7 +64,7 @@ async def status(chat: Chat, _: str) -> None:
 
 
 def _counts(status: Status) -> list[tuple[str, str]]:
-    seen = f"{status.visible_messages:,} messages, {status.visible_tokens:,} tokens"
+    seen = f"{counted(status.visible_messages, 'message')}, {status.visible_tokens:,} tokens"
     everything = status.visible_messages == status.messages
     return [
         ("messages", f"{status.messages:,}"),

@@ -7,7 +7,6 @@ from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import (
     NO_ANSWER,
     brief,
-    counted,
     newest,
     parse_number,
     place,
@@ -16,6 +15,7 @@ from keepthread.apps.cli.chat.commands.common import (
 from keepthread.apps.cli.chat.persistence import AWAY
 from keepthread.apps.cli.chat.talk import new_session_id
 from keepthread.apps.cli.invocation import find_session
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput, SessionExists, SessionNotFound, Unavailable
 
