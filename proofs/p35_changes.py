@@ -209,7 +209,7 @@ class Crew:
                 self.killed += 1
                 processes[number] = self.start(number)
             if self.place and self.rng.random() < 0.1:
-                how = self.rng.choice((signal.SIGTERM, signal.SIGKILL))
+                how = self.rng.choice((signal.SIGINT, signal.SIGKILL))
                 await asyncio.to_thread(self.place.go_down, how)
                 await asyncio.to_thread(self.place.come_back)
                 self.restarts += 1
