@@ -21,7 +21,8 @@ from keepthread.stores.rows import check_total, recounted_row
 from keepthread.stores.validation import MAX_COUNT
 from keepthread.types import Cleaning, Residue
 
-_PAUSE: Final = 0.05
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
 _TIMEOUT: Final = 300.0
 """Seconds that a server may take to rewrite everything."""
 _BACKUPS: Final = Residue(
@@ -86,12 +87,14 @@ class _Server:
     async def _rest(self, field: str) -> None:
         """Wait until the server has no such rewrite under way."""
         deadline = asyncio.get_running_loop().time() + _TIMEOUT
+        pause = _FIRST_PAUSE
         while asyncio.get_running_loop().time() < deadline:
             info = await self._info("persistence")
             states = (f"{field}_in_progress", f"{field}_scheduled")
             if info is None or all(info.get(state, "0") == "0" for state in states):
                 return
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)  # large data takes long: few questions then
 
     async def _info(self, section: str) -> dict[str, str] | None:
         """Return a section of the server's INFO, None if that is forbidden."""
