@@ -15,14 +15,6 @@ from bench.growth.page import PAGE, filled
 from bench.growth.stores import STORES, Cost, Meter
 
 GROWS_TODAY: Mapping[tuple[str, str], set[str]] = {
-    ("context by window", EVERYTHING): {"sqlite"},
-    ("context by summarized", EVERYTHING): {"sqlite"},
-    ("context by hybrid", EVERYTHING): {"sqlite"},
-    ("context by recall", EVERYTHING): {"sqlite"},
-    ("turn with window", EVERYTHING): {"sqlite"},
-    ("turn with hybrid", EVERYTHING): {"sqlite"},
-    ("status", EVERYTHING): {"sqlite"},
-    ("prune", EVERYTHING): {"sqlite", "redis"},
     ("forget a session", EVERYTHING): {"sqlite"},
     ("forget an owner", EVERYTHING): {"sqlite"},
 }

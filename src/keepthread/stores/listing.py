@@ -105,6 +105,7 @@ class SessionListing:
         return _State(top, last, goes_up is True)
 
 
+_FIRST_BATCH: Final = 8
 _FIRST: Final = Position(0.0, SessionKey("0"))
 
 
@@ -119,8 +120,10 @@ async def idle_page(
         check_position(position, (bool, float, str))
         unlisted, last = position[0], Position(check_time(position[1], "at"), position[2])
     found: Page[SessionInfo] = Page()
+    size = _FIRST_BATCH  # where nothing is idle, little is read
     while len(found) < limit:
-        wanted = Listing(limit - len(found), after=last, unlisted=unlisted)
+        wanted = Listing(min(size, limit - len(found)), after=last, unlisted=unlisted)
+        size *= 4
         rows = await backend.list_sessions(tenant, None, wanted)
         idle = [row for row in rows if row[0].at < before]
         found += [session for _, session in idle if session.updated_at < before]

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from json import dumps
 from typing import Any
 
 from keepthread.errors import Conflict, Damaged, MessageNotFound, SessionGone, Stale
@@ -32,7 +33,6 @@ from keepthread.types import Message, Record
 _HEAD = SQL["head"]
 _INSERT = SQL["insert_message"]
 _NEWEST = SQL["newest"]
-_BETWEEN = SQL["messages_between"]
 _NOTE_UNREAD = SQL["note_unread"]
 
 
@@ -226,7 +226,7 @@ def sources(db: sqlite3.Connection, sid: int, records: Sequence[Record]) -> list
     """Return the messages of this log that records are made of, by position."""
     key = str(sid)
     spans = {(s.first, s.last) for record in records for s in record.made_of if s.session == key}
-    rows = [row for span in spans for row in db.execute(_BETWEEN, (sid, *span))]
+    rows = db.execute(SQL["messages_in_spans"], (dumps(list(spans)), sid))
     found = {row[0]: decode(sid, row) for row in rows}
     return sorted(found.values(), key=lambda message: message.seq)
 

@@ -133,9 +133,10 @@ FROM messages WHERE sid = ? AND seq = ?
 SELECT m.sid, m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
 FROM json_each(?) j CROSS JOIN messages m ON m.sid = j.value >> 22 AND m.seq = j.value & 4194303
 
--- name: messages_between
-SELECT seq, id, role, content, extra, tokens, counter, turn, turns, total, created_at, digest, guard
-FROM messages WHERE sid = ? AND seq BETWEEN ? AND ?
+-- name: messages_in_spans
+SELECT m.seq, m.id, m.role, m.content, m.extra, m.tokens, m.counter, m.turn, m.turns, m.total, m.created_at, m.digest, m.guard
+FROM json_each(?) j CROSS JOIN messages m
+ON m.sid = ? AND m.seq BETWEEN json_extract(j.value, '$[0]') AND json_extract(j.value, '$[1]')
 
 -- name: replace_message
 UPDATE messages
