@@ -169,6 +169,25 @@ async def test_a_text_that_only_the_last_owner_wrote_too_is_found(tmp_path: Path
     assert list(told.repeated) == ["session 'chat' at 1"]
 
 
+async def test_a_text_that_one_owner_wrote_often_is_looked_for_until_enough_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keepthread.memory.forgetting.repeats.MAX_PLACES", 5)
+    text = "the long and winding road to Kyoto"
+    async with await SQLiteStore.open(tmp_path / "a.db") as store:
+        memory = Memory(store, OPTIONS)
+        for number in range(20):
+            session = await memory.session(f"chat {number:02}", owner="ana")
+            await session.append(Message(role="user", content=text))
+        counts = counted(store)
+        told = await memory.forget(owner="ana", session="chat 00")
+    assert (told.found, told.excluded) == (0, 1)
+    places = [f"session 'chat {number:02}' at 1" for number in range(1, 6)]
+    assert list(told.repeated)[:-1] == places
+    assert told.repeated[-1].startswith("perhaps more places")
+    assert counts["read"] <= 15, counts  # of the 40 that all sessions would take
+
+
 async def test_an_export_of_one_session_reads_no_other(store: Store) -> None:
     await add_owners(store, range(30))
     key = await life_of_ana(store, 0)

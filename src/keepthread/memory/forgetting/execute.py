@@ -14,7 +14,7 @@ from keepthread.memory.forgetting.choose import ErasureCounts
 from keepthread.memory.forgetting.follow import Propagation, Sessions, sessions_of
 from keepthread.memory.forgetting.plan import ErasurePlan, Intent
 from keepthread.memory.forgetting.receipt import Receipt
-from keepthread.memory.forgetting.receipts import StoredReceipt, keep
+from keepthread.memory.forgetting.receipts import MAX_PLACES, StoredReceipt, keep
 from keepthread.memory.forgetting.repeats import Living, details_of
 from keepthread.protocols import Progress, Store
 from keepthread.references import References
@@ -367,7 +367,7 @@ class Erasure:
             excluded=len(living.shown),
             searched=tuple(cleaning.searched),
             found=cleaning.found,
-            repeated=sorted({*self._repeats(living), *living.places, *self._planned_repeats()}),
+            repeated=self._repeated(living),
             residues=(*receipt.residues, *cleaning.residues),
         )
         # Stored before the intent ends, so a process that completes the intent finds or stores it.
@@ -385,12 +385,21 @@ class Erasure:
         """Return the places that another process found, while it could still read the text."""
         return self.intent.planned.repeated if self._resumed and self.intent.planned else ()
 
+    def _repeated(self, living: Living) -> list[str]:
+        places = sorted({*self._repeats(living), *living.places, *self._planned_repeats()})
+        return [*places, _MORE_PLACES] if living.is_cut else places
+
     def _repeats(self, living: Living) -> list[str]:
         """Return the places in sessions' records that still repeat forgotten text."""
         infos = [s for s in self._sessions.values() if self._reader in (None, s.owner)]
         kept = [detail for info in infos for detail in details_of(info)]
         seen = self._counts.repeats
         return [detail.where for detail in kept if detail in seen or living.has(detail)]
+
+
+_MORE_PLACES: Final = (
+    f"perhaps more places: the search ended after {MAX_PLACES:,}, which have every fragment"
+)
 
 
 def _closed(info: SessionInfo) -> SessionInfo:

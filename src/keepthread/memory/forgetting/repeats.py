@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
 from keepthread.memory.forgetting.probes import held_by, pieces_of, texts_of
+from keepthread.memory.forgetting.receipts import MAX_PLACES
 from keepthread.protocols import Store
 from keepthread.stores.codec import dumps
 from keepthread.stores.front import every_session
@@ -71,7 +72,7 @@ class Living:
     ) -> None:
         """Take the store and the probes; without a reader, every place that is found is shown.
 
-        The data of these owners, and of the reader, is searched first, and all of it.
+        The data of these owners, and of the reader, is searched first, until enough is found.
         """
         self._store = store
         readers = [] if reader is None else [reader]
@@ -84,6 +85,8 @@ class Living:
         """The probes that were found anywhere."""
         self.places: dict[str, None] = {}
         """Where they were found, without text."""
+        self.is_cut = False
+        """Whether the search ended with enough places, so that there may be more."""
 
     async def search(self) -> None:
         """Read the records and messages of the owners, then those of others until all is found.
@@ -109,8 +112,14 @@ class Living:
 
     async def _search_owner(self, owner: str) -> None:
         async for info in every_session(self._store, owner):
+            if self._is_enough():
+                self.is_cut = True
+                return
             await self._search_session(info)
         await self._search_records(Scope(owner=owner), owner, owner)
+
+    def _is_enough(self) -> bool:
+        return len(self.places) >= MAX_PLACES and self.shown.issuperset(self._probes)
 
     async def _search_session(self, info: SessionInfo) -> None:
         for detail in details_of(info):
