@@ -20,6 +20,7 @@ _WORDS: Final[Mapping[str, Sequence[str]]] = {
         *("list", "search", "add", "edit", "confirm", "forget", "history", "export", "import"),
     ),
     "secrets": ("list", "set", "delete"),
+    "tools": ("list", "add", "test"),
     "completion": ("bash", "zsh", "fish"),
 }
 """Arguments that are one of a few words."""
