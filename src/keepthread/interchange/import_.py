@@ -199,8 +199,8 @@ class _Import:
         if stored.ready and stored.messages < given.messages:
             raise SessionExists(
                 f"session {given.id!r} already exists, and has {stored.messages} of the"
-                f" {counted(given.messages, 'message')} in the export. Delete it first, or keep both"
-                " with --as PREFIX"
+                f" {counted(given.messages, 'message')} in the export. Delete it first, or keep"
+                " both with --as PREFIX"
             )
         return stored
 
