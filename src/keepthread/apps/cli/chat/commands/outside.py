@@ -45,7 +45,7 @@ async def copy(chat: Chat, rest: str) -> None:
         _ask_terminal(chat.environ, text.encode("utf-8", "replace"))
         by = "the terminal, if it allows that"
     size = counted(len(text), "character")
-    chat.person.say(f"Copied {message.seq:,}, {brief(text)}, {size}, by {by}")
+    chat.person.say(f"Copied message {message.seq:,}, {brief(text)}, {size}, by {by}")
 
 
 def _clipboard(environ: Mapping[str, str]) -> Sequence[str]:
