@@ -422,7 +422,7 @@ async def test_an_import_stops_at_endless_items_without_a_conversation(useless: 
     store = RamStore()
     data = b"[" + json.dumps(chat("good", "one")).encode() + b"," + useless * 500_000
     file = io.BytesIO(data)
-    with pytest.raises(InvalidInput, match=r"stopped.*1 sessions were imported before"):
+    with pytest.raises(InvalidInput, match=r"stopped.*1 session was imported before"):
         await import_chats(store, file)
     assert file.tell() < len(data) / 2
     assert [s.id for s in await store.scan_sessions()] == ["chatgpt:good"]

@@ -163,12 +163,24 @@ class _AsItIs:
     def take(self, parameters: list[Any]) -> list[Any]:
         """Return the parameters, of which those that need no more are taken so."""
         for each in parameters:
-            if each.type_descriptor.annotation in (str, bool) and not each.multiple:
-                each._runtime_param = self  # noqa: SLF001 - there is no other way to say so
+            plain = each.type_descriptor.annotation in (str, bool) and not each.multiple
+            # There is no other way to say so.
+            each._runtime_param = self if plain else _WHEN_GIVEN  # noqa: SLF001
         return parameters
 
 
+class _WhenGiven:
+    """Lets Typer load what checks a value once there is a value: most options are not given."""
+
+    def coerce(self, value: object, *, param: Any, ctx: object) -> object:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        param._runtime_param = None  # noqa: SLF001 - Typer makes its own
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
 _AS_IT_IS: Final = _AsItIs()
+_WHEN_GIVEN: Final = _WhenGiven()
 
 
 class Command(TyperCommand):
