@@ -73,7 +73,7 @@ def _set(call: Call, name: str | None) -> None:
 
 
 def _typed(name: str) -> str:
-    """Ask for a secret; the terminal shows nothing that is typed once the question is there."""
+    """Ask for a secret; the terminal shows nothing that is typed after the question."""
     try:
         return getpass(f"{name}: ", stream=sys.stderr)
     except EOFError:
