@@ -8,6 +8,7 @@ import copy
 import io
 import json
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from keepthread import ForkPoint, Memory, Message, RamStore
 from keepthread.errors import InvalidInput, WrongFormat
+from keepthread.interchange import files
 from keepthread.interchange.chats import check_chats, import_chats
 from keepthread.interchange.conversations import Arrived
 from keepthread.interchange.export import export
@@ -420,7 +422,7 @@ async def test_an_import_stops_at_endless_items_without_a_conversation(useless: 
     store = RamStore()
     data = b"[" + json.dumps(chat("good", "one")).encode() + b"," + useless * 500_000
     file = io.BytesIO(data)
-    with pytest.raises(InvalidInput, match=r"stopped.*1 sessions were imported before"):
+    with pytest.raises(InvalidInput, match=r"stopped.*1 session was imported before"):
         await import_chats(store, file)
     assert file.tell() < len(data) / 2
     assert [s.id for s in await store.scan_sessions()] == ["chatgpt:good"]
@@ -576,6 +578,26 @@ def test_the_items_of_an_array_are_its_items(values: list[Any], indent: Any, see
     ends = [item.end for item in items]
     assert ends == sorted(ends)
     assert all(end <= len(data) for end in ends)
+
+
+def test_long_items_are_read_in_pieces_of_any_size() -> None:
+    values = [{"s": "\n" * 3_000, "k": [""] * 3_000}, "[{" * 2_000, {"q": '\\"' * 2_000}]
+    data = json.dumps(values).encode()
+    for seed in range(3):
+        assert [item.value for item in items_of(Slow(data, random.Random(seed)))] == values
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python before 3.11.5, as in Debian 12, matches such patterns wrongly: imports lost items."""
+    repeated = re.compile(r"\(\?.*\)(?:[*+?]|\{[\d,]+\})\+|\(\?>")
+    source = Path(files.__file__).parents[1]
+    found = [
+        f"{path.relative_to(source)}: {line.strip()}"
+        for path in source.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if repeated.search(line)
+    ]
+    assert found == []
 
 
 @given(data=st.binary(max_size=60) | st.text('[]{}",\\ a1:', max_size=40).map(str.encode))

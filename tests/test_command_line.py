@@ -15,10 +15,13 @@ import yaml
 
 from keepthread import Memory
 from keepthread.apps.cli import main
+from keepthread.apps.cli.chat.startup import latest_session
 from keepthread.apps.cli.report_types import counted, size_of
 from keepthread.apps.cli.settings.load import with_values
 from keepthread.interchange.copy import Copying
+from keepthread.memory.owner import OwnerMemory
 from keepthread.testing.server import ScriptedServer
+from keepthread.types import Page, SessionInfo
 from tests.chatting import home
 from tests.preloaded import KEEPTHREAD
 from tests.terminal import Terminal
@@ -78,6 +81,34 @@ def test_a_question_is_an_argument_and_the_session_of_one_is_not_a_chat(
             chat.leave()
         two = here.run("chat", "one", "-p", "two")
         assert (two.returncode, b"two questions" in two.stderr) == (2, True)
+
+
+class Pages:
+    """An owner's memory that notes how many sessions were asked for at a time."""
+
+    def __init__(self, memory: OwnerMemory) -> None:
+        self._memory = memory
+        self.sizes: list[int] = []
+
+    async def list_sessions(self, *, limit: int, cursor: str | None) -> Page[SessionInfo]:
+        self.sizes.append(limit)
+        return await self._memory.list_sessions(limit=limit, cursor=cursor)
+
+
+async def test_few_reads_pass_over_many_sessions_of_single_questions() -> None:
+    async with Memory.open("ram://") as memory:
+        owner = memory.for_owner("ana")
+        pages: Any = Pages(owner)
+        assert await latest_session(pages, one_shots=False) is None
+        await (await owner.session("chat")).add_message("user", "Hello.")
+        for number in range(700):
+            await owner.session(f"q{number}", tags=["one-shot"])
+        pages.sizes.clear()
+        assert await latest_session(pages, one_shots=False) == "chat"
+        assert pages.sizes == [20, 100, 500, 2_000]
+        assert await latest_session(pages, one_shots=True) == "q699"
+        await owner.delete_session("chat")
+        assert not await latest_session(pages, one_shots=False)
 
 
 def test_the_module_runs_the_command_and_a_path_is_a_store(place: Path) -> None:
@@ -336,6 +367,41 @@ def test_a_key_is_kept_by_the_keyring_and_used(
     assert (wrong.returncode, SECRET in wrong.stderr) == (2, False)
 
 
+VAULT = """
+import json, pathlib
+FILE = pathlib.Path(__file__).with_name("kept.json")
+KEPT = json.loads(FILE.read_text()) if FILE.exists() else {}
+
+class Vault:
+    name = "Vault"
+
+get_keyring = Vault
+
+def get_password(service, name):
+    return KEPT.get(name)
+
+def set_password(service, name, text):
+    KEPT[name] = text
+    FILE.write_text(json.dumps(KEPT))
+"""
+
+
+def test_a_secret_is_typed_at_the_terminal_and_not_shown(place: Path) -> None:
+    package = place / "keyring"
+    package.mkdir()
+    (package / "__init__.py").write_text(VAULT)
+    (package / "errors.py").write_text("class KeyringError(Exception): ...\n")
+    program = [KEEPTHREAD, "secrets", "set", "MODEL_API_KEY"]
+    with Terminal(program, cwd=place, env={"PYTHONPATH": str(place)}) as terminal:
+        terminal.wait_for("MODEL_API_KEY:", 60)  # from then on nothing is shown
+        terminal.type(SECRET)
+        terminal.enter()
+        assert terminal.exit_code(60) == 0
+        assert terminal.transcript == "MODEL_API_KEY:\nMODEL_API_KEY is kept by the Vault"
+        assert SECRET.encode() not in terminal.raw
+    assert json.loads((package / "kept.json").read_text())["MODEL_API_KEY"] == SECRET
+
+
 def set_up(said: Path, *arguments: str, status: int = 0) -> None:
     """Run the command with a file as its input."""
     with pytest.MonkeyPatch.context() as patch, said.open() as given:
@@ -415,9 +481,11 @@ def test_bash_completes_commands_options_and_settings(place: Path) -> None:
     assert completed("--json", "--store", "x.db", "show", "--la") == ["--last"]
     assert completed("config", "set", "memory.auto") == ["memory.auto_prune_days"]
     assert completed("facts", "hi") == ["history"]
+    assert completed("tools", "te") == ["test"]
     assert completed("export", "--output", "s") == []  # a file's name
     fish = keepthread("completion", "fish").stdout
     assert "-l last -r -d 'Only the last N messages.'" in fish
+    assert "-n __keepthread_needs_command -f -a doctor" in fish
     assert keepthread("completion", "zsh").stdout.startswith("autoload")
     assert "name bash, zsh or fish" in keepthread("completion", "tcsh").stderr
 

@@ -526,11 +526,11 @@ async def test_a_tampered_target_is_found(
     async with opened(url) as target:
         assert (await copy(source, target)).differences == []
     for statement, what in (
-        ("UPDATE messages SET content = x'00' WHERE seq = 2", "1 messages differ, the first at 2"),
+        ("UPDATE messages SET content = x'00' WHERE seq = 2", "1 message differs, the first at 2"),
         ("UPDATE records SET value = '2' WHERE kind = 'pin'", "are damaged at the target"),
         ("UPDATE sessions SET created_at = 2.0", "its record at the target is damaged"),
         # The session is then copied again, and the fact is still made from the old one.
-        ("UPDATE sessions SET owner = 'eve'", "1 records of owner 'ana' differ"),
+        ("UPDATE sessions SET owner = 'eve'", "1 difference in records of owner 'ana'"),
     ):
         with sqlite3.connect(path) as db:
             db.execute(statement)
@@ -621,7 +621,7 @@ def test_a_difference_is_told_by_the_exit_status(tmp_path: Path) -> None:
     command = keepthread("copy", source, target)
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert "warning: 1 records of the tenant differ, as k/k (another)" in result.stderr
+    assert "warning: 1 difference in records of the tenant: k/k (another)" in result.stderr
     assert "1 record: not all the same in both\n" in result.stderr
     assert "with --replace" in result.stderr
     assert copied(source, target, "--replace")["same"]

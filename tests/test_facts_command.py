@@ -8,6 +8,8 @@ import pytest
 
 from keepthread import Memory, Message
 from keepthread.models.tokens import Estimator
+from tests.preloaded import KEEPTHREAD
+from tests.terminal import Terminal
 from tests.test_cli import NASTY, ask, in_process, in_terminal, keepthread, plain
 
 ANA = ("--owner", "ana")
@@ -60,6 +62,26 @@ def test_facts_are_listed_confirmed_corrected_and_forgotten(folder: Path) -> Non
     added = ask("facts", "add", "Likes tea.", "--attribute", "likes", "--value", "tea", "--many")
     assert (added[0]["many"], added[0]["messages"]) == (True, [])
     assert len(told("--all", *ANA)) == 2
+
+
+def test_a_long_list_goes_through_the_pager(folder: Path) -> None:
+    async def note() -> None:
+        async with Memory.open("sqlite:///chat.db", counter=Estimator()) as memory:
+            for number in range(30):
+                await memory.facts("ana").remember(f"Likes song {number}.")
+
+    asyncio.run(note())
+    pager = folder / "pager.sh"
+    pager.write_text("#!/bin/sh\necho PAGED\nhead -n 4\n")
+    pager.chmod(0o755)
+    program = [KEEPTHREAD, "facts", *ANA]
+    with Terminal(program, cwd=folder, env={"PAGER": str(pager)}, rows=20) as terminal:
+        assert terminal.exit_code(60) == 0
+        shown = terminal.transcript
+    assert shown.startswith("PAGED\n")
+    assert shown.count("Likes song") == 2
+    assert shown.endswith("1 in quarantine: `keepthread facts confirm KEY` lets it out")
+    assert keepthread("facts", *ANA).stdout.count("Likes song") == 30
 
 
 def test_a_person_edits_a_file(folder: Path) -> None:

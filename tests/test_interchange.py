@@ -428,7 +428,7 @@ HEAD = b'{"format":"keepthread","version":2}\n{"session":{"id":"s","messages":1}
         (b'{"message":{"role":"user"}}\n', "line 3: a message id"),
         (b'{"message":{"id":"1","seq":1,"role":"user","digest":"00"}}\n', "match its digest"),
         (b'{"message":{"id":"1","seq":2,"role":"user","state":"damaged"}}\n', "position 2"),
-        (b'{"session":{"id":"t","messages":0}}\n', "line 3: session 's' should have 1 messages"),
+        (b'{"session":{"id":"t","messages":0}}\n', "line 3: session 's' should have 1 message;"),
         (b'{"record":{"scope":{"session":"t"},"kind":"k","key":"k","value":1}}\n', "session 't'"),
         (
             b'{"record":{"scope":{"session":"s","owner":"bea"},"kind":"k","key":"k","value":1}}\n',

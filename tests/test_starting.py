@@ -38,6 +38,12 @@ def test_a_command_is_loaded_alone_and_takes_texts_without_pydantic(tmp_path: Pa
     assert "pydantic" not in found
 
 
+def test_a_chat_starts_without_what_checks_options_that_are_not_given(tmp_path: Path) -> None:
+    found = loaded("chat", "-p", "hi", folder=tmp_path)  # no model is set, so it ends here
+    assert "keepthread.apps.cli.chat.one_shot" in found
+    assert "pydantic" not in found
+
+
 def test_the_list_says_what_the_commands_say_of_themselves() -> None:
     program = get_command(app)
     for name, listed in COMMANDS.items():

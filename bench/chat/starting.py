@@ -13,7 +13,10 @@ from bench.measure import median, middle_half
 
 _CHAT = (KEEPTHREAD, "chat")
 _LINES = {"long": "a long session continues", "new": "a new store"}
-_HELP, _PROMPT = Bar(0.25), Bar(0.45)
+_HELP, _PROMPT = Bar(0.12), Bar(0.35)
+"""Seconds of CPU above the bare interpreter, where 10 million additions take 0.8 s."""
+_ABOVE = "above the bare interpreter"
+_ADDITIONS = "n = 0\nfor _ in range(10_000_000):\n    n += 1"
 _QUESTION = "How is the weather in Jakarta?"
 _BARE = """
 import asyncio, sys
@@ -34,6 +37,8 @@ def measure(run: Run, long: Home, new: Callable[[], Home], url: str) -> Iterator
     """Yield the rows of starting: in a home with a long session, and in new ones."""
     bare = (sys.executable, "-c", _BARE, url, MODEL, _QUESTION)
     programs: dict[str, Callable[[], Spent]] = {
+        "python": lambda: _run(long, sys.executable, "-c", "pass"),
+        "additions": lambda: _run(long, sys.executable, "-c", _ADDITIONS),
         "help": lambda: _run(long, KEEPTHREAD, "--help"),
         "bare": lambda: _run(long, *bare),
         "question": lambda: _run(new(), *_CHAT, "-p", _QUESTION),
@@ -45,7 +50,7 @@ def measure(run: Run, long: Home, new: Callable[[], Home], url: str) -> Iterator
     rounds = _rounds(run, {**programs, **lines})
     yield from _help(rounds)
     for name in lines:
-        yield from _prompt([each[name] for each in rounds], _LINES[name])
+        yield from _prompt(rounds, name)
     yield from _questions(rounds)
 
 
@@ -72,14 +77,24 @@ def _line(home: Home, *program: str | Path) -> Seen:
 
 
 def _help(rounds: Sequence[Mapping[str, Spent]]) -> Iterator[Row]:
-    yield from _seconds("the help", "keepthread --help", [each["help"] for each in rounds], _HELP)
+    group, bare = "the help", [each["python"] for each in rounds]
+    yield from _seconds(group, "the bare interpreter", bare)
+    added = [each["additions"].less(each["python"]) for each in rounds]
+    yield from _seconds(group, "10 million additions, to compare machines", added)
+    yield from _seconds(group, "keepthread --help", [each["help"] for each in rounds])
+    above = [each["help"].less(each["python"]) for each in rounds]
+    yield from _seconds(group, f"keepthread --help, {_ABOVE}", above, _HELP)
 
 
-def _prompt(seen: Sequence[Seen], where: str) -> Iterator[Row]:
+def _prompt(rounds: Sequence[Mapping[str, Any]], name: str) -> Iterator[Row]:
+    where = _LINES[name]
+    seen: Sequence[Seen] = [each[name] for each in rounds]
     group = f"the first line to type, {where}"
     yield from _seconds(group, f"it is drawn, {where}", [each.drawn for each in seen])
     typed = [each.typed for each in seen]
-    yield from _seconds(group, f"a letter stands in it, {where}", typed, _PROMPT)
+    yield from _seconds(group, f"a letter stands in it, {where}", typed)
+    above = [each[name].typed.less(each["python"]) for each in rounds]
+    yield from _seconds(group, f"a letter stands in it, {_ABOVE}, {where}", above, _PROMPT)
     rested = [each.rested for each in seen]
     yield from _seconds(group, f"all is loaded behind it, the SDK too, {where}", rested)
 

@@ -1,4 +1,4 @@
-"""Ranges of positions, both ends included: merged, subtracted, and written for people."""
+"""Ranges of positions, both ends included: merged, subtracted, counted, written for people."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -43,6 +43,11 @@ def shared(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
 def count(ranges: Iterable[Range]) -> int:
     """Return how many positions there are."""
     return sum(last - first + 1 for first, last in ranges)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: `1 session`, `2 sessions`."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def written(ranges: Sequence[Range]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from keepthread.context.hidden import HiddenRanges
-from keepthread.context.ranges import merged, written
+from keepthread.context.ranges import counted, merged, written
 from keepthread.protocols import KnownFact, Material
 from keepthread.references import FactReference, Reference
 from keepthread.types import Choice, Hidden, Message, Selection
@@ -267,5 +267,5 @@ def _words(choice: Choice) -> str:
     if not choice.first:
         return f"{choice.tokens:>7,}  {choice.reason}"
     where = f"{choice.first}" if choice.first == choice.last else f"{choice.first}-{choice.last}"
-    count = "1 message" if choice.messages == 1 else f"{choice.messages:,} messages"
+    count = counted(choice.messages, "message")
     return f"{choice.tokens:>7,}  {where}: {count}, {choice.reason}"

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final, Protocol
 
+from keepthread.context.ranges import counted
 from keepthread.errors import InvalidInput, WrongFormat
 from keepthread.interchange.chatgpt import read_chatgpt
 from keepthread.interchange.claude import read_claude
@@ -123,9 +124,10 @@ class _Chats:
         await run_concurrently(held, self.arrivals.take, _CONCURRENCY)
         if self.done.refused + self.done.empty > MAX_USELESS:
             self.check_recognised()
+            before = counted(self.done.sessions, "session was", "sessions were")
             raise InvalidInput(
                 f"the import was stopped: more than {MAX_USELESS:,} items of the file hold no"
-                f" conversation. {self.done.sessions:,} sessions were imported before"
+                f" conversation. {before} imported before"
             )
 
     def check_recognised(self) -> None:

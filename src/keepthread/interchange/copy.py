@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
+from keepthread.context.ranges import counted
 from keepthread.errors import Conflict, Damaged, SessionExists, SessionGone, Stale
 from keepthread.interchange.blobs import copy_chunks, refer
 from keepthread.interchange.export import name_of
@@ -380,11 +381,12 @@ class Comparison:
         there = await self._target.describe(pair.target)
         sound = await self._log(pair, min(session.messages, there.messages))
         self._done.sessions += 1
-        if (more := session.messages - there.messages) > 0:
-            self._note(f"{more:,} messages were added at the source since: run it again", pair.id)
+        if more := session.messages - there.messages:
+            added = counted(abs(more), "message was", "messages were")
+            where = "source since: run it again" if more > 0 else "target since"
+            self._note(f"{added} added at the {where}", pair.id)
+        if more > 0:
             return
-        if more < 0:
-            self._note(f"{-more:,} messages were added at the target since", pair.id)
         self._record(session, there, _IDENTITY + _COUNTS if sound else _IDENTITY)
         where = f"session {pair.id!r}"
         scopes = (Scope(session=pair.source), Scope(session=pair.target))
@@ -431,8 +433,8 @@ class Comparison:
                 self._progress(self._done.messages, max(self._copying.total, self._done.messages))
         wrong += await self._erase(pair, erased)
         if wrong:
-            first = min(wrong)
-            self._note(f"{len(wrong):,} messages differ, the first at {first:,}", pair.id, first)
+            differ = counted(len(wrong), "message differs", "messages differ")
+            self._note(f"{differ}, the first at {min(wrong):,}", pair.id, min(wrong))
         return sound
 
     async def _erase(self, pair: Pair, seqs: Sequence[int]) -> list[int]:
@@ -461,7 +463,7 @@ class Comparison:
             return
         wrong = list(_unlike(self._copying.mapped(mine), mapped(theirs), own=bool(id)))
         if wrong:
-            self._note(f"{len(wrong):,} records of {where} differ, as {wrong[0]}", id)
+            self._note(f"{counted(len(wrong), 'difference')} in records of {where}: {wrong[0]}", id)
 
 
 async def copy(

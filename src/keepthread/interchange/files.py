@@ -138,9 +138,12 @@ _BOM: Final = b"\xef\xbb\xbf"
 # Compiled at first use: other commands start faster without it.
 _BLANK: Final = rb"[ \t\r\n]*+"
 # Everything except brackets, whole strings included; between items a comma ends it as well.
-_INSIDE: Final = rb'(?s)(?:[^\[\]{}"]++|"(?:[^"\\]++|\\.)*+")*+'
-_BETWEEN: Final = rb'(?s)(?:[^\[\]{}",]++|"(?:[^"\\]++|\\.)*+")*+'
-_STRING: Final = rb'(?s)(?:[^"\\]++|\\.)*+'
+# Groups are repeated a limited number of times, which limits what may be taken back; possessive
+# groups would do so without a limit, but Python before 3.11.5 matches those wrongly.
+_WHOLE: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+){0,1000}"'
+_INSIDE: Final = rb'(?s)(?:[^\[\]{}"]++|' + _WHOLE + rb"){0,1000}"
+_BETWEEN: Final = rb'(?s)(?:[^\[\]{}",]++|' + _WHOLE + rb"){0,1000}"
+_STRING: Final = rb'(?s)(?:[^"\\]++|\\.){0,1000}'
 
 
 class Item(NamedTuple):
@@ -275,8 +278,11 @@ class _Scan:
 
 
 def _end(pattern: bytes, data: bytes, at: int) -> int:
-    found = re.compile(pattern).match(data, at)
-    return found.end() if found else at
+    """Return where a pattern ends that is matched again and again."""
+    compiled = re.compile(pattern)
+    while (found := compiled.match(data, at)) and found.end() > at:
+        at = found.end()
+    return at
 
 
 def _nothing(_: str) -> None:

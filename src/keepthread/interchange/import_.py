@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from keepthread.context.ranges import counted
 from keepthread.errors import (
     Conflict,
     InvalidInput,
@@ -197,15 +198,16 @@ class _Import:
             raise taken(given.id)
         if stored.ready and stored.messages < given.messages:
             raise SessionExists(
-                f"session {given.id!r} already exists with {stored.messages} messages; the export"
-                f" has {given.messages}. Delete it first, or keep both with --as PREFIX"
+                f"session {given.id!r} already exists, and has {stored.messages} of the"
+                f" {counted(given.messages, 'message')} in the export. Delete it first, or keep"
+                " both with --as PREFIX"
             )
         return stored
 
     def _check_whole(self) -> None:
         if self.filled and (last := self.filled[-1]).messages != last.given.messages:
             raise InvalidInput(
-                f"session {last.given.id!r} should have {last.given.messages} messages;"
+                f"session {last.given.id!r} should have {counted(last.given.messages, 'message')};"
                 f" there are {last.messages}"
             )
 

@@ -50,7 +50,10 @@ def private_copy(path: Path) -> Generator[Path]:
 def _unfinished(path: Path) -> Generator[tuple[Path, int]]:
     """Create a file beside `path`, and remove it if it still exists at the end."""
     part = path.with_name(f"{path.name[:_LONGEST_NAME]}.{os.urandom(8).hex()}.part")
-    descriptor = os.open(part, _NEW | BINARY, 0o600)
+    try:
+        descriptor = os.open(part, _NEW | BINARY, 0o600)
+    except OSError as error:  # people know the folder, and not the name of the unfinished file
+        raise type(error)(error.errno, error.strerror, str(path.parent)) from None
     try:
         yield part, descriptor
     finally:

@@ -31,7 +31,7 @@ class Listed(NamedTuple):
 
 COMMANDS: Final = {
     "chat": Listed("chat", "chat", "Chat with a model that remembers."),
-    "discord": Listed("discord", "discord", "Be a bot on Discord that remembers, until Ctrl-C."),
+    "discord": Listed("discord", "discord", "Run a Discord bot with memory, until Ctrl-C."),
     "init": Listed("config", "init", "Ask five questions, and write your settings."),
     "config": Listed(
         "config", "config", "Show every setting and where its value comes from, or change one."
@@ -49,7 +49,7 @@ COMMANDS: Final = {
     "search": Listed(
         "search",
         "search",
-        "Find the messages that bear most on a question, in every session or some.",
+        "Find the messages most relevant to a question, in every session or some.",
     ),
     "why": Listed("why", "why", "Draw a context: what is in, what is out, and why."),
     "export": Listed(
@@ -79,12 +79,12 @@ COMMANDS: Final = {
     "forget": Listed(
         "forget",
         "forget",
-        "Erase messages, their copies and all that was made from them, for ever.",
+        "Erase messages, their copies and all that was made from them, forever.",
     ),
     "index": Listed(
         "maintenance",
         "index",
-        "Read what was written since into the index, and into vectors.",
+        "Index new messages for search, by words and by vectors.",
     ),
     "compact": Listed(
         "maintenance", "compact", "Compact old turns into summaries, and keep every message."
@@ -94,7 +94,7 @@ COMMANDS: Final = {
         "maintenance", "recount", "Recompute token counts after changing the tokenizer."
     ),
     "migrate": Listed("copy", "migrate", "Create the tables of a PostgreSQL database."),
-    "tools": Listed("tools", "tools", "List the servers of tools, add one, or try them."),
+    "tools": Listed("tools", "tools", "List MCP servers, add one, or test them with their tools."),
     "outbox": Listed(
         "outbox",
         "outbox",
@@ -119,13 +119,13 @@ Store: TypeAlias = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="The store: a file's path, sqlite:///path, postgresql://…, redis://…."
-        f" Else {STORE_VARIABLE} or the settings name it.",
+        help="The store: a file's path, sqlite:///path, postgresql://… or redis://…"
+        f" (default: {STORE_VARIABLE}, or from the settings).",
     ),
 ]
 Tenant: TypeAlias = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="The tenant; else the settings name it."),
+    typer.Option("--tenant", metavar="NAME", help="The tenant (default: from the settings)."),
 ]
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Answer in JSON, for programs; errors too.")
@@ -163,12 +163,24 @@ class _AsItIs:
     def take(self, parameters: list[Any]) -> list[Any]:
         """Return the parameters, of which those that need no more are taken so."""
         for each in parameters:
-            if each.type_descriptor.annotation in (str, bool) and not each.multiple:
-                each._runtime_param = self  # noqa: SLF001 - there is no other way to say so
+            plain = each.type_descriptor.annotation in (str, bool) and not each.multiple
+            # There is no other way to say so.
+            each._runtime_param = self if plain else _WHEN_GIVEN  # noqa: SLF001
         return parameters
 
 
+class _WhenGiven:
+    """Lets Typer load what checks a value once there is a value: most options are not given."""
+
+    def coerce(self, value: object, *, param: Any, ctx: object) -> object:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        param._runtime_param = None  # noqa: SLF001 - Typer makes its own
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
 _AS_IT_IS: Final = _AsItIs()
+_WHEN_GIVEN: Final = _WhenGiven()
 
 
 class Command(TyperCommand):
@@ -217,7 +229,7 @@ class Loading(Mapping[str, Any]):
 app = typer.Typer(
     name="keepthread",
     cls=Program,
-    help="Chat with a model that remembers, and look after what was said.\n\n"
+    help="Chat with a model that remembers, and manage what is stored.\n\n"
     "Begin with `keepthread init`, then `keepthread chat`.",
     rich_markup_mode=None,  # help in color would double the time of the start
     add_completion=False,
@@ -296,7 +308,7 @@ def run() -> int:
     except KeepthreadError as error:
         return _fail(type(error).__name__, "; ".join([str(error), *_notes(error)]))
     except typer.TyperException as error:
-        return _fail("Usage", error.format_message())
+        return _fail("Usage", _usage(error))
     except OSError as error:
         return _fail(type(error).__name__, f"{error.filename or 'a file'}: {error.strerror}")
     except StoppedByUser as stopped:
@@ -307,6 +319,25 @@ def run() -> int:
     if status == INTERRUPTED:
         _fail("Interrupted", "stopped")
     return status
+
+
+def _usage(error: typer.TyperException) -> str:
+    """Return what is wrong with the command line, and where it is explained."""
+    message = error.format_message()
+    for theirs, ours in _PLAIN.items():
+        message = message.replace(theirs, ours)
+    if message.endswith("?"):  # it names what was probably meant
+        return message
+    path = getattr(getattr(error, "ctx", None), "command_path", "keepthread")
+    return f"{message.rstrip('.')}; `{path} --help` shows what is needed"
+
+
+_PLAIN: Final = {
+    "Input should be a valid integer, unable to parse string as an integer": "not a whole number",
+    "Input should be": "it should be",
+    "Got unexpected extra argument(s)": "too many words, a text needs quotes",
+}
+"""Phrases of the parser, in plain words."""
 
 
 def _notes(error: Exception) -> list[str]:

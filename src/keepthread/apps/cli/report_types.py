@@ -3,13 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from keepthread.context.ranges import counted
 from keepthread.context.why import Why
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number with its noun: `1 session`, `2 sessions`."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
 
 _UNITS: Final = ("kB", "MB", "GB", "TB")
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keepthread.memory.search.search import Hit
 
 _NARROW: Final = ("latest", "positions")
+_STATES: Final = {"live": "bold", "quarantined": "yellow"}
 _ROLES: Final = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 _SECTIONS: Final = {
     "system": "magenta",
@@ -162,6 +163,13 @@ class Screen:
             self._out.print(head if not number else Text("\n").append(head), soft_wrap=True)
             self._out.print(Padding(_text(hit.snippet), (0, 0, 0, 2), expand=False))
             self._line(f"  {sanitize(hit.reason)}", "dim")
+
+    def facts(self, facts: Iterable[tuple[str, str, str, str]]) -> None:
+        """List facts on a line each: by its state, the key, what it says, and where from."""
+        for state, key, text, details in facts:
+            line = Text.assemble((key, "dim")).append("  ")
+            line.append(sanitize(text), _STATES.get(state, "dim"))
+            self._out.print(line.append(f"  {sanitize(details)}", "dim"), soft_wrap=True)
 
     # --- why ---
 

@@ -75,7 +75,7 @@ _TRY_AGAIN: Final = ("40", "53300")
 def translate(error: psycopg.Error) -> KeepthreadError:
     """Return our error for one of PostgreSQL's; the text includes PostgreSQL's."""
     code = error.sqlstate or ""
-    said = error.diag.message_primary or str(error).strip() or type(error).__name__
+    said = error.diag.message_primary or " ".join(str(error).split()) or type(error).__name__
     if kind := _OURS.get(code):
         return kind(said)
     known = _BY_CODE.get(code) or _BY_CLASS.get(code[:2])

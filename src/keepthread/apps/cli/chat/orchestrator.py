@@ -11,6 +11,7 @@ from keepthread.apps.cli.chat.notices import without_tools
 from keepthread.apps.cli.chat.steps import Steps, used_line
 from keepthread.apps.cli.chat.talk import Talk
 from keepthread.apps.cli.chat.tool_calls import Ask, ToolGate
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.settings.fields import tools_of
 from keepthread.apps.cli.settings.load import allow_tool, config_file
 from keepthread.apps.cli.settings.mcp import read_servers
@@ -201,7 +202,7 @@ class ChatOrchestrator:
         session = await self._talk.session()
         for each in await session.cached_tools():
             if (each.name, each.arguments) == (event.tool, event.arguments):
-                return f", {each.left} of {each.cache_turns} turns left"
+                return f", {each.left} of {counted(each.cache_turns, 'turn')} left"
         return ""
 
 

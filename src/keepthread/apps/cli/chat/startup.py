@@ -128,7 +128,7 @@ async def begin(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]
 async def _find(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]) -> None:
     memory, away = talk.persistence.memory, talk.persistence.away
     if wanted.latest:
-        found = None if away else await _latest(memory, one_shots=talk.one_shot)
+        found = None if away else await latest_session(memory, one_shots=talk.one_shot)
         if found:
             talk.move(found)
         else:
@@ -138,15 +138,16 @@ async def _find(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]
         await find_session(memory, wanted.resume)
 
 
-async def _latest(memory: OwnerMemory, *, one_shots: bool) -> str | None:
+async def latest_session(memory: OwnerMemory, *, one_shots: bool) -> str | None:
     """Return the latest session; those of one question count if one is asked now.
 
     It is empty if there are only such sessions, and None if there are none at all.
     """
     cursor: str | None = None
     found: str | None = None
+    size = _FIRST_PAGE
     while True:
-        page = await memory.list_sessions(limit=_PAGE, cursor=cursor)
+        page = await memory.list_sessions(limit=size, cursor=cursor)
         for session in page:
             if one_shots or ONE_SHOT not in session.tags:
                 return session.id
@@ -154,9 +155,13 @@ async def _latest(memory: OwnerMemory, *, one_shots: bool) -> str | None:
         cursor = page.next
         if cursor is None:
             return found
+        size = min(size * _GROWTH, _LARGEST_PAGE)
 
 
-_PAGE: Final = 50
+_FIRST_PAGE: Final = 20
+_GROWTH: Final = 5
+_LARGEST_PAGE: Final = 2_000
+"""Of thousands of scripts' questions: few round trips, and no page that is large in memory."""
 _NONE_YET: Final = "there is no earlier session; this is a new one"
 _ONE_SHOTS_ONLY: Final = (
     "there are only sessions of single questions, which `-r ID` continues; this is a new one"

@@ -49,7 +49,9 @@ async def chat(  # noqa: PLR0913 - options of the command
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", metavar="NAME", help="The model; else the settings name it."),
+        typer.Option(
+            "--model", "-m", metavar="NAME", help="The model (default: from the settings)."
+        ),
     ] = None,
     system: Annotated[
         str | None,

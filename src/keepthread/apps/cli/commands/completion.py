@@ -20,6 +20,7 @@ _WORDS: Final[Mapping[str, Sequence[str]]] = {
         *("list", "search", "add", "edit", "confirm", "forget", "history", "export", "import"),
     ),
     "secrets": ("list", "set", "delete"),
+    "tools": ("list", "add", "test"),
     "completion": ("bash", "zsh", "fish"),
 }
 """Arguments that are one of a few words."""
@@ -128,11 +129,15 @@ def _zsh() -> str:
 
 
 def _fish() -> str:
-    lines = [
-        f"complete -c {_PROGRAM} -n __fish_use_subcommand -a {name} -d {_quoted(each.about)}"
+    # fish's own `__fish_use_subcommand` takes the value of an option for a command.
+    first = f"__{_PROGRAM}_needs_command"
+    seen = " ".join(COMMANDS)
+    lines = [f"function {first}", f"    not __fish_seen_subcommand_from {seen}", "end"]
+    lines += [
+        f"complete -c {_PROGRAM} -n {first} -f -a {name} -d {_quoted(each.about)}"
         for name, each in COMMANDS.items()
     ]
-    lines += _fish_options(_options(), "__fish_use_subcommand")
+    lines += _fish_options(_options(), first)
     for name in COMMANDS:
         when = f"'__fish_seen_subcommand_from {name}'"
         if words := _WORDS.get(name):

@@ -290,7 +290,7 @@ class _Teller(logging.Handler):
 async def discord(
     call: Call,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model; else the settings name it.")
+        str | None, typer.Option(metavar="NAME", help="The model (default: from the settings).")
     ] = None,
     orchestrate: Annotated[
         bool,
@@ -305,7 +305,7 @@ async def discord(
     log: Log = None,
     debug: Debug = False,
 ) -> int:
-    """Be a bot on Discord that remembers, until Ctrl-C.
+    """Run a Discord bot with memory, until Ctrl-C.
 
     DISCORD_TOKEN holds the bot's token, and the setting discord.guilds says where it answers.
     """

@@ -214,11 +214,12 @@ class _Run(NamedTuple):
         )
 
     def _show(self, found: "Sequence[Fact]") -> None:
-        for fact in found:
-            if self.call.json:
+        if self.call.json:
+            for fact in found:
                 self.call.write(to_json(fact))
-            else:
-                _draw(fact)
+        else:
+            with self.call.paged() as screen:
+                screen.facts([(fact.state, *told_of(fact)) for fact in found])
         waiting = sum(fact.state == "quarantined" for fact in found)
         if waiting:
             self.call.say(f"{waiting:,} in quarantine: `keepthread facts confirm KEY` lets it out")
@@ -235,18 +236,6 @@ _ACTIONS: Final[Mapping[str, Callable[[_Run, _Given], Awaitable[None]]]] = {
     "export": _Run.write,
     "import": _Run.read,
 }
-
-
-def _draw(fact: "Fact") -> None:
-    """Write a fact on one line: its key, what it says, and where from."""
-    styles: Mapping[str, dict[str, Any]] = {
-        "live": {"bold": True},
-        "quarantined": {"fg": "yellow"},
-    }
-    key, told, details = told_of(fact)
-    typer.secho(key, dim=True, nl=False)
-    typer.secho(f"  {sanitize(told)}", nl=False, **styles.get(fact.state, {"dim": True}))
-    typer.secho(f"  {sanitize(details)}", dim=True)
 
 
 def told_of(fact: "Fact") -> tuple[str, str, str]:

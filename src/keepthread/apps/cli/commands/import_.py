@@ -16,7 +16,7 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import current_counter
-from keepthread.errors import InvalidInput
+from keepthread.errors import InvalidInput, WrongFormat
 from keepthread.interchange.chats import check_chats, import_chats
 from keepthread.interchange.conversations import Arrived
 from keepthread.interchange.files import CHATS, FORMATS, HAROMBE, JSONL, MARKDOWN, format_of
@@ -110,7 +110,14 @@ def _lines(file: BinaryIO, wanted: ImportOptions) -> Arrival:
         )
     lines = lines_of(file)
     first = next(lines, b"{}")
-    check_header(decode_line(first))
+    try:
+        header = decode_line(first)
+    except InvalidInput as error:
+        raise WrongFormat(
+            "the file is neither an export of keepthread, ChatGPT or Claude nor a transcript"
+            f" (line 1: {error})"
+        ) from None
+    check_header(header)
 
     async def read(store: Store, _: TokenCounter, progress: Progress | None) -> Imported:
         return await import_lines(
@@ -314,10 +321,14 @@ async def import_file(
         raise InvalidInput(f"--format must be one of {', '.join(FORMATS)}, not {form!r}")
     if file.is_dir() and session is not None:
         return await seed_session(call, file, session, owner=owner, last=last)
-    if file.is_dir() or session is not None:
+    if file.is_dir():
         raise InvalidInput(
-            "to seed a session, name a folder of transcripts and --session SESSION;"
-            " to import one file, leave out --session"
+            f"{file} is a folder: name a file in it; --session SESSION makes one session of a"
+            " folder of transcripts"
+        )
+    if session is not None:
+        raise InvalidInput(
+            "--session goes with a folder of transcripts; to import one file, leave it out"
         )
     with _opened(file) as (opened, size):
         found = form or format_of(opened.peek(1))

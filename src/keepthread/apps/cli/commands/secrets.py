@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
+from getpass import getpass
 from typing import Annotated, Final
 
 import typer
@@ -60,10 +61,7 @@ def _where(settings: Settings, name: str) -> str:
 def _set(call: Call, name: str | None) -> None:
     name = _checked(name, "set")
     keyring = open_keyring()
-    if sys.stdin.isatty():
-        secret: str = typer.prompt(name, hide_input=True, err=True)
-    else:
-        secret = sys.stdin.readline()
+    secret = _typed(name) if sys.stdin.isatty() else sys.stdin.readline()
     if not secret.strip():
         raise InvalidInput("the secret is empty: nothing was kept")
     keyring.put(name, secret.strip())
@@ -72,6 +70,14 @@ def _set(call: Call, name: str | None) -> None:
     call.say(f"{name} is kept by the {keyring.title}")
     if os.environ.get(name):
         call.warn(f"the environment has {name}, too, and comes first")
+
+
+def _typed(name: str) -> str:
+    """Ask for a secret; the terminal shows nothing that is typed after the question."""
+    try:
+        return getpass(f"{name}: ", stream=sys.stderr)
+    except EOFError:
+        return ""
 
 
 def _delete(call: Call, name: str | None) -> None:

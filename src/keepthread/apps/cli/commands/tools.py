@@ -66,7 +66,7 @@ async def tools(
         bool, typer.Option("--yes", "-y", help="Of test: call a tool without a question.")
     ] = False,
 ) -> int:
-    """List the servers of tools, add one, or try them.
+    """List MCP servers, add one, or test them with their tools.
 
     They are in mcp.json beside your settings. `test` starts them and lists their tools; with a TOOL
     it calls it, and asks first if the tool may change something. Exits with 1 if one failed.

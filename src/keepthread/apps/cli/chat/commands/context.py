@@ -52,8 +52,9 @@ async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
         return await _next(session)
     if number > len(kept):
         hint = "" if keep else "; set memory.keep_why to 20 to keep the newest 20"
+        answers = counted(len(kept), "answer")
         raise InvalidInput(
-            f"explanations of {len(kept):,} answers are kept here, and {number} is not one of"
+            f"explanations of {answers} are kept here, and {number} is not one of"
             f" them{hint or '; 1 is the latest'}"
         )
     found = list(kept.values())[number - 1]

@@ -18,7 +18,7 @@ _SHORTEST_KEY: Final = 4
 
 
 async def search(chat: Chat, rest: str) -> None:
-    """Find the messages that bear most on some words, in all your sessions."""
+    """Find the messages most relevant to some words, in all your sessions."""
     chat.at_home()
     with chat.call.progress("Reading", "messages") as progress:
         hits = await chat.talk.persistence.memory.search(rest, progress=progress)

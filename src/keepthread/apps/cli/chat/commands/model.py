@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import brief, newest, unanswered
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.services import list_models
 from keepthread.apps.cli.settings.secrets import secret_of
@@ -98,7 +99,7 @@ async def tools(chat: Chat, _: str) -> None:
 
 def _kept(cache_turns: int, side_effects: bool) -> str:
     if cache_turns and not side_effects:
-        return f"remembered for {cache_turns} turns"
+        return f"remembered for {counted(cache_turns, 'turn')}"
     return "has side effects" if side_effects else "run each time"
 
 

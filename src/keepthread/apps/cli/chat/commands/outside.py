@@ -16,6 +16,7 @@ from keepthread.apps.cli.chat.commands.common import brief, parse_number
 from keepthread.apps.cli.chat.commands.context import chosen_message
 from keepthread.apps.cli.chat.plain import is_dumb
 from keepthread.apps.cli.chat.prompt import lent_terminal
+from keepthread.apps.cli.report_types import counted
 from keepthread.errors import InvalidInput, Unavailable
 
 _SECONDS: Final = 5.0
@@ -43,7 +44,8 @@ async def copy(chat: Chat, rest: str) -> None:
     else:
         _ask_terminal(chat.environ, text.encode("utf-8", "replace"))
         by = "the terminal, if it allows that"
-    chat.person.say(f"Copied {message.seq:,}, {brief(text)}, {len(text):,} characters, by {by}")
+    size = counted(len(text), "character")
+    chat.person.say(f"Copied message {message.seq:,}, {brief(text)}, {size}, by {by}")
 
 
 def _clipboard(environ: Mapping[str, str]) -> Sequence[str]:

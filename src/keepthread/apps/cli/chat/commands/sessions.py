@@ -162,7 +162,7 @@ async def delete(chat: Chat, rest: str) -> None:
 
 
 async def forget(chat: Chat, rest: str) -> None:
-    """Erase this session for ever, or with `last` its latest turn.
+    """Erase this session forever, or with `last` its latest turn.
 
     It asks first. Copies in forks go as well, and all that was made from it: summaries, facts,
     the index. After a whole session another begins. `/delete` removes a session and keeps facts.
