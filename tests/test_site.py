@@ -74,6 +74,14 @@ def test_the_diagrams_are_what_the_script_draws() -> None:
         assert (diagrams.FOLDER / f"{name}.svg").read_text() == picture, "run scripts/diagrams"
 
 
+def test_the_animation_shows_a_kill_and_what_follows_in_ten_seconds() -> None:
+    text = (DOCS / "assets" / "animation" / "chat.svg").read_text().replace("&#160;", " ")
+    assert set(re.findall(r" (\d+)s step-end infinite", text)) == {"10"}
+    assert "prefers-reduced-motion" in text
+    places = [text.index(words) for words in (">$ keepthread chat<", "Killed", "chat -c", "/why")]
+    assert places == sorted(places)
+
+
 def test_every_cell_of_the_comparison_has_a_source() -> None:
     page = DOCS / "why" / "comparison.md"
     text = page.read_text()
