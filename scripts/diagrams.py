@@ -179,7 +179,7 @@ def log() -> Diagram:
         style="title",
     )
     it.box(20, 184, 306, 54, "Summary", "of 1 to 4, made when the log ended at 6", kind="ours")
-    it.box(332, 184, 150, 54, "Cached tool result", "from 4 and 5, for 3 turns", kind="ours")
+    it.box(332, 184, 150, 54, "Cached result", "of 4 and 5, for 3 turns", kind="ours")
     it.box(488, 184, 150, 54, "Pin", "keeps 3 in view", kind="ours")
     it.box(644, 184, 150, 54, "Note", "from the program", kind="ours")
     it.box(
@@ -206,7 +206,7 @@ def log() -> Diagram:
 
 def context() -> Diagram:
     """Show the sections of a context, in the order of the prompt."""
-    it = Diagram("The sections of a context in the order of the prompt", 820, 470)
+    it = Diagram("The sections of a context in the order of the prompt", 820, 490)
     it.text(
         20,
         34,
@@ -217,7 +217,7 @@ def context() -> Diagram:
         ("system prompt", "what you wrote", "plain", 34),
         ("pins, facts", "messages you keep; what is known of the owner", "ours", 34),
         ("summary", "of the messages before the window, quoted", "quote", 34),
-        ("important, older notes", "decisions and preferences, word for word", "ours", 34),
+        ("important, notes", "decisions and preferences, word for word", "ours", 34),
         ("window", "the newest messages that fit, from a start that moves in steps", "data", 92),
         ("cached tool results", "results that are still valid", "warn", 34),
         ("recalled", "relevant messages of all conversations of the owner, quoted", "quote", 34),
@@ -231,12 +231,12 @@ def context() -> Diagram:
         edges.append(top)
         top += height + 6
     top -= 6
-    it.text(660, 200, "Stays the same between", style="title")
-    it.text(660, 220, "two steps: a prompt cache")
-    it.text(660, 238, "serves it.")
-    it.arrow((640, edges[0]), (640, edges[5] - 6))
-    it.text(660, edges[5] + 50, "Changes with each turn.", style="title")
-    it.arrow((640, edges[5]), (640, top))
+    it.text(620, 200, "Stays the same", style="title")
+    it.text(620, 220, "between two steps, so that")
+    it.text(620, 238, "a prompt cache serves it.")
+    it.arrow((606, edges[0]), (606, edges[5] - 6))
+    it.text(620, edges[5] + 50, "Changes each turn", style="title")
+    it.arrow((606, edges[5]), (606, top))
     it.text(
         20,
         top + 34,
@@ -327,8 +327,8 @@ def trust() -> Diagram:
             "warn",
         ),
         (
-            "summaries, facts, recall",
             "derived text",
+            "summaries, facts, recall",
             "between random delimiters",
             "quoted block",
             "quote",
