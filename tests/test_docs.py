@@ -16,6 +16,9 @@ from typer.main import get_command
 
 from keepthread.apps.cli.app import app
 from keepthread.apps.cli.chat.commands import COMMANDS
+from keepthread.testing.script import Received
+from keepthread.testing.server import ScriptedServer
+from scripts import plain_english
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -41,8 +44,44 @@ def model_folder(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("test_data") / "models" / "all-MiniLM-L6-v2-int8")
 
 
-SERVERS = {"DATABASE_URL": postgres_url, "REDIS_URL": redis_url, "MODEL_FOLDER": model_folder}
-"""What a page reads from its environment: a real, empty server, or a real model."""
+def model_key(request: pytest.FixtureRequest) -> str:
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setenv("OPENAI_BASE_URL", request.getfixturevalue("model_server").openai)
+    return "k"
+
+
+SERVERS = {
+    "DATABASE_URL": postgres_url,
+    "REDIS_URL": redis_url,
+    "MODEL_FOLDER": model_folder,
+    "OPENAI_API_KEY": model_key,
+}
+"""What a page reads from its environment: a real, empty server, a real model, or a scripted one."""
+
+SAYS = (
+    ("I am allergic", "", "I will remember it."),
+    ("May I eat", "allergic to hazelnuts", "No: you are allergic to them."),
+    ("weather in Jakarta", "", "32 °C and sunny in Jakarta."),
+    ("How about Tokyo", "weather in Jakarta", "18 °C and cloudy in Tokyo."),
+    ("I am Ana", "", "Hello, Ana."),
+    ("Who am I", "I am Ana", "You are Ana."),
+    ("Who am I", "", "I do not know your name."),
+)
+"""The model of the pages: what is asked, what it must know from its prompt, and what it answers."""
+
+
+def says(asked: Received) -> str:
+    return next(
+        (answer for words, known, answer in SAYS if words in asked.text and known in asked.context),
+        "I do not know.",
+    )
+
+
+@pytest.fixture
+def model_server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(otherwise=says) as server:
+        yield server
+        assert server.refused == []
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -86,9 +125,22 @@ def test_the_examples_of_a_page_run(
             printed = ""
 
 
-def test_the_readme_has_at_most_500_words() -> None:
+def test_the_readme_has_at_most_700_words() -> None:
     words = len((ROOT / "README.md").read_text().split())
-    assert 350 <= words <= 500, words
+    assert 350 <= words <= 700, words
+
+
+def test_the_readme_is_written_in_short_sentences_and_plain_english() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert plain_english.find("README.md", text, plain_english.PATTERNS) == []
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^(?:\||#|<|!).*$", "", prose, flags=re.MULTILINE)
+    prose = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose)
+    blocks = re.split(r"\n\s*\n|^- ", prose, flags=re.MULTILINE)
+    sentences = [each.split() for block in blocks for each in re.split(r"[.?!](?=\s|$)", block)]
+    lengths = [len(words) for words in sentences if words]
+    assert len(lengths) > 20
+    assert sum(lengths) / len(lengths) <= 20
 
 
 def calls(page: Path) -> Iterator[list[str]]:

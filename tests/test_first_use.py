@@ -1,4 +1,4 @@
-"""First use, as a newcomer has it: the wheel in an empty environment, then the README's example."""
+"""First use, as newcomers have it: the wheel in an empty environment, the first example."""
 
 import subprocess
 import venv
@@ -28,8 +28,8 @@ def test_the_wheel_brings_nothing_else(newcomer: Path, tmp_path: Path) -> None:
     assert names - {"pip", "setuptools"} == {"keepthread"}
 
 
-def test_the_readme_example_prints_what_it_says(newcomer: Path, tmp_path: Path) -> None:
-    (_, example), (_, printed) = blocks(ROOT / "README.md")[:2]
+def test_the_first_example_of_the_site_prints_what_it_says(newcomer: Path, tmp_path: Path) -> None:
+    (_, example), (_, printed) = blocks(ROOT / "docs" / "index.md")[:2]
     script = tmp_path / "example.py"
     script.write_text(example)
     assert call(newcomer, "-W", "error", script, cwd=tmp_path).strip() == printed.strip()
