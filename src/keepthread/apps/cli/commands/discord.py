@@ -305,7 +305,7 @@ async def discord(
     log: Log = None,
     debug: Debug = False,
 ) -> int:
-    """Be a bot on Discord that remembers, until Ctrl-C.
+    """Run a Discord bot with memory, until Ctrl-C.
 
     DISCORD_TOKEN holds the bot's token, and the setting discord.guilds says where it answers.
     """
