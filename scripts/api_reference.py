@@ -60,7 +60,7 @@ PAGES = {
     ),
     "facts": ApiPage(
         "Search, facts, files and forgetting",
-        "What lasts beyond one session, and how it is erased.",
+        "Find messages, keep facts and files beyond one session, and erase them.",
         {"keepthread": "Hit Fact Extraction Blob Receipt StoredReceipt"},
     ),
     "stores": ApiPage(
@@ -97,7 +97,7 @@ PAGES = {
     ),
     "testing": ApiPage(
         "Testing",
-        "A server on your machine that speaks as the providers do, and says what you tell it.",
+        "A server on your machine that imitates the providers and answers from a script.",
         {"keepthread.testing.server": "ScriptedServer Say Gate Line Received lines_of"},
     ),
 }
@@ -269,7 +269,8 @@ class Entry(NamedTuple):
     def _of_constant(self) -> str:
         told = constant_doc(import_module(self.module), self.name)
         if isinstance(self.thing, str | int | float | tuple):
-            return f"{told or 'A constant.'}\n\n{_code(f'{self.name} = {self.thing!r}')}"
+            value = repr(self.thing).replace("'", '"')
+            return f"{told or 'A constant.'}\n\n{_code(f'{self.name} = {value}')}"
         return told or (getattr(self.thing, "__doc__", None) or "").partition("\n")[0]
 
     def _of_class(self) -> Iterator[str]:

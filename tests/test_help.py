@@ -43,9 +43,8 @@ def test_a_short_topic_means_the_guide_and_a_path_means_the_other_page() -> None
 def test_an_unknown_topic_names_near_ones() -> None:
     result = keepthread("help", "forgett")
     assert result.returncode == 2
-    assert result.stderr == (
-        "error: there is no page 'forgett'; there is forget; `keepthread help` lists all\n"
-    )
+    assert result.stderr.startswith("error: there is no page 'forgett'; there is forget")
+    assert result.stderr.endswith("; `keepthread help` lists all\n")
     assert "embeddings" in keepthread("help", "by meaning").stderr
 
 

@@ -10,7 +10,7 @@ from keepthread.errors import InvalidInput
 
 
 class Actions(NamedTuple):
-    """What a command is for, and the function of each of its actions."""
+    """A command's purpose, and the function of each of its actions."""
 
     about: str
     functions: Mapping[str, Callable[..., Any]]
