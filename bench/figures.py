@@ -1,7 +1,7 @@
 """The runs behind the charts of the docs: `python -m bench.figures NAME… [--data DIR]`.
 
-Each writes `docs/assets/data/NAME.json`, with the machine, the commit and the date. `scripts/figures`
-draws the charts from these files alone.
+Each writes `docs/assets/data/NAME.json`, with the machine, the commit and the date.
+`scripts/figures` draws the charts from these files alone.
 """
 
 import argparse
@@ -106,7 +106,6 @@ def cost(options: Options) -> Mapping[str, Any]:
 
 async def _ours(length: int) -> list[dict[str, Any]]:
     kinds = {"keepthread, window": Window(), "keepthread, hybrid": Hybrid()}
-    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/chat.db"
         known = {name: View(_BUDGET, strategy) for name, strategy in kinds.items()}
@@ -117,9 +116,9 @@ async def _ours(length: int) -> list[dict[str, Any]]:
                 await session.append(*some[at : at + 5000])
             await memory.index()
             await session.compact()
-            for name in kinds:
-                rows.append({"who": name, "messages": length, **await _context(session, name)})
-    return rows
+            return [
+                {"who": name, "messages": length, **await _context(session, name)} for name in kinds
+            ]
 
 
 async def _context(session: Session, view: str) -> dict[str, float]:

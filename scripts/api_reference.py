@@ -140,6 +140,11 @@ def names_of(page: ApiPage) -> Iterator[tuple[str, str]]:
             yield module, name
 
 
+def page_of(module: str, name: str) -> str:
+    """Return the page of a public name."""
+    return next(key for key, page in PAGES.items() if (module, name) in names_of(page))
+
+
 # --- from the source ---
 
 
@@ -262,7 +267,10 @@ class Entry(NamedTuple):
             example = ["**Example**", shown.text]
         else:
             first = shown.names[0]
-            example = [f"**Example**: that of [`{first}`](#{first.lower()})."]
+            page = page_of(self.module, first)
+            here = page == page_of(self.module, self.name)
+            target = f"{'' if here else f'{page}.md'}#{first.lower()}"
+            example = [f"**Example**: that of [`{first}`]({target})."]
         at = next((n for n, part in enumerate(parts) if part.startswith("### ")), len(parts))
         return "\n\n".join(filter(None, [*parts[:at], *example, *parts[at:]]))
 
