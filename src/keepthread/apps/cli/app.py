@@ -348,8 +348,9 @@ def _command(name: str, function: Callable[..., Any], *, stopped: str = "stopped
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
     alone.command(name, cls=Command, help=inspect.getdoc(function), epilog=COMMON)(run_command)
     command = cast("Command", get_command(alone))
-    for each in command.params[len(own) :]:
-        each.hidden = True  # type: ignore[attr-defined]
+    shared: list[Any] = command.params[len(own) :]
+    for each in shared:
+        each.hidden = True
     return command
 
 
