@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from bench.talks import KINDS, TURNS
 from keepthread import Hybrid, Memory, Session, View, Window
 
 FOLDER = Path(__file__).parents[1] / "docs" / "assets" / "data"
-LENGTHS = (100, 1_000, 10_000, 100_000)
+LENGTHS = (100, 300, 1_000, 3_000, 10_000)
 BUDGETS = (1024, 2048, 4096, 8192, 16_384, 32_768)
 PROOFS = ("P1", "P2", "P6", "P11", "P13", "P18")
 _BUDGET = 4096
@@ -95,30 +96,30 @@ async def _ask(talks: Sequence[Talk], budgets: Sequence[int]) -> Mapping[str, An
 
 
 def cost(options: Options) -> Mapping[str, Any]:
-    """Measure CPU and tokens of one prompt, at growing lengths of a conversation."""
-    rows: list[dict[str, Any]] = []
-    for length in LENGTHS:
-        print(f"{length:,} messages", file=sys.stderr)
-        rows += asyncio.run(_ours(length))
-        rows.append(_theirs(length))
+    """Measure CPU and tokens of one prompt, as a conversation grows."""
+    rows = [*asyncio.run(_ours()), *(_theirs(length) for length in LENGTHS)]
     return {"budget": _BUDGET, "message_bytes": _SIZE, "rows": rows}
 
 
-async def _ours(length: int) -> list[dict[str, Any]]:
+async def _ours() -> list[dict[str, Any]]:
     kinds = {"keepthread, window": Window(), "keepthread, hybrid": Hybrid()}
+    known = {name: View(_BUDGET, strategy) for name, strategy in kinds.items()}
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/chat.db"
-        known = {name: View(_BUDGET, strategy) for name, strategy in kinds.items()}
         async with Memory.open(url, views=known, counter=best(), durability="process") as memory:
             session = await memory.session("chat")
-            some = messages(_SIZE, length)
-            for at in range(0, length, 5000):
-                await session.append(*some[at : at + 5000])
-            await memory.index()
-            await session.compact()
-            return [
-                {"who": name, "messages": length, **await _context(session, name)} for name in kinds
-            ]
+            for before, length in pairwise((0, *LENGTHS)):
+                print(f"{length:,} messages", file=sys.stderr)
+                await session.append(*messages(_SIZE, length - before))
+                await session.compact()
+                await memory.index()
+                await memory.idle()
+                rows += [
+                    {"who": name, "messages": length, **await _context(session, name)}
+                    for name in kinds
+                ]
+    return rows
 
 
 async def _context(session: Session, view: str) -> dict[str, float]:
@@ -237,15 +238,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in options.names:
-        measured = FIGURES[name](Options(options.data, options.turns))
         record = {
             "figure": name,
             "command": f"python -m bench.figures {name}",
             "machine": f"{_processor()}, {os.cpu_count()} CPUs, {platform.system()}",
+            "load": round(os.getloadavg()[0], 1),
             "python": platform.python_version(),
             "commit": _commit(),
             "date": datetime.now(UTC).date().isoformat(),
-            **measured,
+            **FIGURES[name](Options(options.data, options.turns)),
         }
         path = FOLDER / f"{name}.json"
         path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
