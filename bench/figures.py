@@ -47,6 +47,7 @@ class Options(NamedTuple):
 
     data: Path | None
     turns: int
+    proofs: Path | None
 
 
 # --- evidence within a budget ---
@@ -202,9 +203,11 @@ def prefix(options: Options) -> Mapping[str, Any]:
 
 
 def faults(options: Options) -> Mapping[str, Any]:
-    """Run proofs at the size that closes work on them, and count the faults they survived."""
-    rows = [_proof(name) for name in PROOFS]
-    return {"proofs": [row for row in rows if row]}
+    """Count the faults that proofs survived, at the size that closes work on them."""
+    if options.proofs is not None:
+        lines = options.proofs.read_text(encoding="utf-8").splitlines()
+        return {"proofs": [json.loads(line) for line in lines]}
+    return {"proofs": [_proof(name) for name in PROOFS]}
 
 
 def _proof(name: str) -> dict[str, Any]:
@@ -234,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.figures", description=__doc__)
     parser.add_argument("names", nargs="+", choices=[*FIGURES], metavar="NAME")
     parser.add_argument("--data", type=Path, help="the folder of LoCoMo and BEAM-100K")
+    parser.add_argument("--proofs", type=Path, help="faults: what proofs printed with --json")
     parser.add_argument("--turns", type=int, default=TURNS, help="prefix: turns of a conversation")
     options = parser.parse_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -246,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "python": platform.python_version(),
             "commit": _commit(),
             "date": datetime.now(UTC).date().isoformat(),
-            **FIGURES[name](Options(options.data, options.turns)),
+            **FIGURES[name](Options(options.data, options.turns, options.proofs)),
         }
         path = FOLDER / f"{name}.json"
         path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -23,6 +23,7 @@ COOLER: Final = "18 °C and cloudy, 14 degrees cooler than Jakarta."
 _PIP: Final = (".config/pip", ".pip", "Library/Application Support/pip")
 _PROMPT: Final = re.compile(r"^\$", re.MULTILINE)
 _INSTALLING: Final = re.compile(r"(\$ pip install .*\n)(?:(?!\$).*\n)+")
+ANSWERED: Final = 300.0  # a real model takes its time on a busy machine
 _SERVED: Final = "http://localhost:8080/v1"
 
 
@@ -174,7 +175,7 @@ class _Shell:
         self._type(command)
         chat = Chat(self._terminal)
         chat.asked()
-        chat.say(question)
+        chat.say(question, seconds=ANSWERED)
         self.seconds = time.monotonic() - self._began
         self._terminal.key("ctrl-d")
         self._back()

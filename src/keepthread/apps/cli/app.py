@@ -44,7 +44,9 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
             "secrets",
             "Keep keys in the system's keyring, list their names, or delete one.",
         ),
-        "tools": Listed("tools", "tools", "List the servers of tools, add one, or try them."),
+        "tools": Listed(
+            "tools", "tools", "List MCP servers, add one, or test them with their tools."
+        ),
     },
     "Browse": {
         "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),
@@ -56,7 +58,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
         "search": Listed(
             "search",
             "search",
-            "Find the messages that bear most on a question, in every session or some.",
+            "Find the messages most relevant to a question, in every session or some.",
         ),
         "why": Listed("why", "why", "Draw a context: what is in, what is out, and why."),
         "facts": Listed(
@@ -74,7 +76,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
         "forget": Listed(
             "forget",
             "forget",
-            "Erase messages, their copies and all that was made from them, for ever.",
+            "Erase messages, their copies and all that was made from them, forever.",
         ),
         "prune": Listed("maintenance", "prune", "Delete sessions without activity for N days."),
         "import": Listed("import_", "import_file", "Read conversations into the store."),
@@ -102,7 +104,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
         "index": Listed(
             "maintenance",
             "index",
-            "Read what was written since into the index, and into vectors.",
+            "Index new messages for search, by words and by vectors.",
         ),
         "compact": Listed(
             "maintenance", "compact", "Compact old turns into summaries, and keep every message."
@@ -134,7 +136,7 @@ Store: TypeAlias = Annotated[
         "--store",
         metavar="URL",
         help="The store: a file's path, sqlite:///path, postgresql://… or redis://…"
-        f" (default: {STORE_VARIABLE}, then the settings).",
+        f" (default: {STORE_VARIABLE}, or from the settings).",
     ),
 ]
 Tenant: TypeAlias = Annotated[

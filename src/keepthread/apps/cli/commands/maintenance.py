@@ -137,7 +137,7 @@ async def index(
         str | None, typer.Option(metavar="NAME", help="Only this owner's sessions.")
     ] = None,
 ) -> None:
-    """Read what was written since into the index, and into vectors.
+    """Index new messages for search, by words and by vectors.
 
     Vectors are made if the settings name an embedder; vectors of another model are replaced.
     Programs that search do all this automatically; this command does it in advance.

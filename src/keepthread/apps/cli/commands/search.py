@@ -38,7 +38,7 @@ async def search(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show up to N messages.")] = 10,
 ) -> None:
-    """Find the messages that bear most on a question, in every session or some.
+    """Find the messages most relevant to a question, in every session or some.
 
     Without --owner and --session, those of all owners are searched. The best come first. Messages
     written since the last search are indexed first.

@@ -200,7 +200,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 tools: Final = Actions(
-    """List the servers of tools, add one, or try them.
+    """List MCP servers, add one, or test them with their tools.
 
     They are in mcp.json beside your settings.
     """,
