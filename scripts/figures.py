@@ -53,13 +53,15 @@ class Chart(NamedTuple):
     axes: Axes
     palette: Palette
 
-    def lines(self, xs: Sequence[float], lines: Mapping[str, Sequence[float]]) -> None:
-        """Draw lines with their names at their right ends."""
+    def lines(
+        self, xs: Sequence[float], lines: Mapping[str, Sequence[float]], *, named: bool = True
+    ) -> None:
+        """Draw lines, and name them."""
         marks = ("o", "s", "^", "D")
         for color, mark, (name, ys) in zip(self.palette.lines, marks, lines.items(), strict=False):
             self.axes.plot(xs, ys, color=color, marker=mark, linewidth=2, label=name)
-        legend = self.axes.legend(frameon=False, loc="best", labelcolor=self.palette.text)
-        legend.set_zorder(3)
+        if named:
+            self.axes.legend(frameon=False, loc="best", labelcolor=self.palette.text, fontsize=8)
 
     def title(self, title: str, x: str, y: str) -> None:
         """Write the title and the axes' names."""
@@ -96,19 +98,23 @@ def evidence(chart: Chart, corpus: str) -> None:
     chart.title(title, "budget in tokens", "% of the evidence in the context")
 
 
-def cost(chart: Chart) -> None:
-    """Draw the CPU of one prompt against the length of the history."""
-    rows = chart.data["rows"]
+def cost(chart: Chart, beside: Chart) -> None:
+    """Draw the CPU and the tokens of one prompt against the length of the history."""
+    rows = sorted(chart.data["rows"], key=lambda row: row["messages"])
     lengths = sorted({row["messages"] for row in rows})
-    lines: dict[str, list[float]] = {}
-    for row in sorted(rows, key=lambda row: row["messages"]):
-        lines.setdefault(row["who"], []).append(row["cpu_ms"])
-    chart.lines(lengths, lines)
-    chart.logarithmic(lengths)
-    chart.axes.set_yscale("log")
-    chart.axes.minorticks_off()
+    for each, figure, unit in ((chart, "cpu_ms", "CPU in ms"), (beside, "tokens", "tokens")):
+        lines: dict[str, list[float]] = {}
+        for row in rows:
+            lines.setdefault(row["who"], []).append(row[figure])
+        each.lines(lengths, lines, named=each is beside)
+        each.logarithmic(lengths[::2])
+        each.axes.set_yscale("log")
+        each.axes.yaxis.set_major_formatter("{x:,.0f}")
+        each.axes.minorticks_off()
+        each.title("", "messages in the session", unit)
+    beside.axes.set_ylim(top=30 * max(row["tokens"] for row in rows))  # room for the names
     budget = chart.data["budget"]
-    title = f"Cost of a prompt against the length of the history (budget {budget:,} tokens)"
+    title = f"One prompt as the history grows, budget {budget:,}"
     chart.title(title, "messages in the session", "CPU in ms")
 
 
@@ -152,7 +158,7 @@ def faults(chart: Chart) -> None:
     chart.title("Faults injected by the proofs, at their full size", "faults", "")
 
 
-CHARTS: Mapping[str, Callable[[Chart], None]] = {
+CHARTS: Mapping[str, Callable[..., None]] = {
     "locomo": lambda chart: evidence(chart, "LoCoMo"),
     "beam": lambda chart: evidence(chart, "BEAM-100K"),
     "cost": cost,
@@ -161,20 +167,30 @@ CHARTS: Mapping[str, Callable[[Chart], None]] = {
 }
 
 
+PANELS = {"cost": 2}
+"""Charts of several panels."""
+
+
+def _panel(axes: Axes, palette: Palette) -> Axes:
+    """Give axes the colors of the page."""
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(palette.grid)
+    axes.tick_params(colors=palette.text)
+    axes.xaxis.label.set_color(palette.text)
+    axes.yaxis.label.set_color(palette.text)
+    axes.grid(color=palette.grid, linewidth=0.6, alpha=0.7)
+    axes.set_axisbelow(True)
+    return axes
+
+
 def drawn(name: str, palette: Palette) -> str:
     """Return a chart as an SVG."""
     data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     with mpl.rc_context(FIXED):
         figure = Figure(figsize=SIZE, layout="constrained")
-        axes = figure.add_subplot()
-        for side in ("left", "bottom"):
-            axes.spines[side].set_color(palette.grid)
-        axes.tick_params(colors=palette.text)
-        axes.grid(color=palette.grid, linewidth=0.6, alpha=0.7)
-        axes.set_axisbelow(True)
-        CHARTS[name](Chart(data, axes, palette))
-        axes.xaxis.label.set_color(palette.text)
-        axes.yaxis.label.set_color(palette.text)
+        (row,) = figure.subplots(1, PANELS.get(name, 1), squeeze=False)
+        panels = [_panel(axes, palette) for axes in row]
+        CHARTS[name](*(Chart(data, axes, palette) for axes in panels))
         source = f"{data['date']} · commit {data['commit']} · {data['machine']}"
         figure.supxlabel(source, x=0.99, ha="right", fontsize=7, color=palette.text)
         file = io.StringIO()
