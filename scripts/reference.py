@@ -16,11 +16,12 @@ from typing import Any
 
 from typer.main import get_command
 
-from keepthread.apps.cli.app import app
+from keepthread.apps.cli.app import app, usage_of
 from keepthread.apps.cli.chat.commands import COMMANDS
 from keepthread.apps.cli.settings.fields import ValueKind
 from keepthread.apps.cli.settings.settings import KEYS, NAMED, Settings, variable_of
 from keepthread.schema import all_schemas
+from scripts import api_reference
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 BLOCK = re.compile(r"^<!-- begin: (.+) -->\n(.*?)^<!-- end: \1 -->\n", re.MULTILINE | re.DOTALL)
@@ -33,24 +34,45 @@ BOUNDS = ((r"x>=(\d+)", r"at least \1"), (r"(\d+)<=x<=(\d+)", r"\1 to \2"))
 
 
 def commands() -> dict[str, str]:
-    """Return what is said of the program and of each of its commands."""
+    """Return what is said of the program, of each of its commands and of their actions."""
     program: Any = get_command(app)
     around = program.context_class(program, info_name="keepthread", **program.context_settings)
     blocks = {"keepthread": _told("keepthread", program.help, program.get_params(around), around)}
     for name, command in program.commands.items():
-        inside = command.context_class(
-            command, info_name=name, parent=around, **command.context_settings
-        )
-        own = [each for each in command.get_params(inside) if each.name not in COMMON]
-        usage = [f"keepthread {name}", *(_usage(each) for each in own if _is_argument(each))]
-        blocks[f"keepthread {name}"] = _told(" ".join(usage), command.help, own, inside)
+        path, actions = f"keepthread {name}", getattr(command, "commands", {})
+        if actions:
+            rows = [
+                (f"`{each}`", action.help.partition("\n")[0]) for each, action in actions.items()
+            ]
+            parts = [
+                f"## `{path} [ACTION]`\n\n{cleandoc(command.help)}",
+                _table(("action", "what it does"), rows),
+                *(
+                    _told_of(f"{path} {each}", action, around, level=3)
+                    for each, action in actions.items()
+                ),
+            ]
+            blocks[path] = "\n\n".join(parts)
+        else:
+            blocks[path] = _told_of(path, command, around)
     return blocks
 
 
-def _told(usage: str, about: str, parameters: Sequence[Any], context: Any) -> str:
+def _told_of(path: str, command: Any, around: Any, *, level: int = 2) -> str:
+    inside = command.context_class(
+        command, info_name=path, parent=around, **command.context_settings
+    )
+    own = [each for each in command.get_params(inside) if each.name not in COMMON]
+    usage = [path, *filter(None, map(usage_of, own))]
+    return _told(" ".join(usage), command.help, own, inside, level=level)
+
+
+def _told(
+    usage: str, about: str, parameters: Sequence[Any], context: Any, *, level: int = 2
+) -> str:
     arguments = [each for each in parameters if _is_argument(each)]
     options = [each for each in parameters if not _is_argument(each)]
-    parts = [f"## `{usage}`", cleandoc(about)]
+    parts = [f"{'#' * level} `{usage}`", cleandoc(about)]
     if arguments:
         rows = [(f"`{_name(each)}`", _meaning(each, context)) for each in arguments]
         parts.append(_table(("argument", "meaning"), rows))
@@ -66,11 +88,6 @@ def _is_argument(parameter: Any) -> bool:
 
 def _name(argument: Any) -> str:
     return argument.metavar or argument.name.upper()
-
-
-def _usage(argument: Any) -> str:
-    several = "..." if argument.nargs == -1 else ""
-    return f"{_name(argument)}{several}" if argument.required else f"[{_name(argument)}]{several}"
 
 
 def _spelled(option: Any, context: Any) -> str:
@@ -204,7 +221,7 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "settings.md": settings,
     "types.md": public_types,
 }
-FILES: Mapping[str, Callable[[], str]] = {"schemas.json": schemas}
+FILES: Mapping[str, Callable[[], str]] = {"schemas.json": schemas, **api_reference.FILES}
 
 
 def renewed(name: str, page: str) -> str:
@@ -248,7 +265,8 @@ def main(arguments: Sequence[str], folder: Path = FOLDER) -> int:
         if arguments:
             print(f"{name} is stale: run scripts/reference", file=sys.stderr)
         else:
-            (folder / name).write_text(new)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(new)
             print(f"{name} was written anew")
     return 1 if arguments and stale else 0
 

@@ -54,13 +54,13 @@ class Chat:
         self.type(words)
         self.key("enter")
 
-    def say(self, words: str, *, offer: str = "") -> str:
+    def say(self, words: str, *, offer: str = "", seconds: float = PATIENCE) -> str:
         """Send words, wait for the next line, and return what was shown in between.
 
         The next line is empty, or has in it what is offered.
         """
         self.send(words)
-        self.asked(offer)
+        self.asked(offer, seconds)
         shown = self.seen.rpartition(f"> {words}\n")[2]
         return shown.rpartition(f"\n> {offer}".rstrip())[0]
 
@@ -108,12 +108,12 @@ class Chat:
 
         self.terminal.wait_until(there, seconds, what=f"{words!r} at the cursor")
 
-    def asked(self, offer: str = "") -> None:
+    def asked(self, offer: str = "", seconds: float = PATIENCE) -> None:
         """Wait for a line to type."""
         line, column = f"> {offer}".rstrip(), len(f"> {offer}")
         self.terminal.wait_until(
             lambda screen: screen[self._row] == line and self.terminal.cursor[0] == column,
-            PATIENCE,
+            seconds,
             what=f"{line!r} with the cursor behind it",
         )
 

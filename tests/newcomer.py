@@ -23,6 +23,7 @@ COOLER: Final = "18 °C and cloudy, 14 degrees cooler than Jakarta."
 _PIP: Final = (".config/pip", ".pip", "Library/Application Support/pip")
 _PROMPT: Final = re.compile(r"^\$", re.MULTILINE)
 _INSTALLING: Final = re.compile(r"(\$ pip install .*\n)(?:(?!\$).*\n)+")
+ANSWERED: Final = 300.0  # a real model takes its time on a busy machine
 _SERVED: Final = "http://localhost:8080/v1"
 
 
@@ -32,6 +33,10 @@ class FirstChat(NamedTuple):
     transcript: str
     commands: list[str]
     seconds: float
+    each: list[float]
+    """The seconds of each command, those of the person included."""
+    manual: str
+    """The guide about forgetting, as the installed program shows it."""
 
 
 def call(*command: str | Path, cwd: Path) -> str:
@@ -62,6 +67,12 @@ def weather(asked: Received) -> str:
 
 def first_chat(folder: Path) -> FirstChat:
     """Install the wheel, answer five questions, ask one, and ask on in another program."""
+    with ScriptedServer(otherwise=weather, models=["qwen3:8b"]) as server:
+        return typed(folder, server.openai)
+
+
+def typed(folder: Path, address: str) -> FirstChat:
+    """Do so with the service at an address."""
     wheel, home = built_wheel(folder), _home(folder)
     venv.create(folder / "env", with_pip=True)
     env = {
@@ -71,17 +82,16 @@ def first_chat(folder: Path) -> FirstChat:
         "PIP_FIND_LINKS": f"{os.environ.get('PIP_FIND_LINKS', '')} {wheel.parent}".strip(),
         "PS1": "$ ",
     }
-    with (
-        ScriptedServer(otherwise=weather, models=["qwen3:8b"]) as server,
-        Terminal(["/bin/sh", "-i"], env=env, cwd=home, columns=90, rows=60) as terminal,
-    ):
+    with Terminal(["/bin/sh", "-i"], env=env, cwd=home, columns=90, rows=60) as terminal:
         shell = _Shell(terminal)
         shell.install()
-        shell.configure(server.openai)
+        shell.configure(address)
         shell.ask("keepthread chat", JAKARTA)
         shell.ask("keepthread chat --continue", TOKYO)
-        seen = terminal.transcript.removesuffix("\n$").replace(server.openai, _SERVED)
-        return FirstChat(_INSTALLING.sub(r"\1…\n", seen), shell.commands, shell.seconds)
+        seen = terminal.transcript.removesuffix("\n$").replace(address, _SERVED)
+        seen = _INSTALLING.sub(r"\1…\n", seen)
+    manual = call(folder / "env" / "bin" / "keepthread", "help", "forget", cwd=home)
+    return FirstChat(seen, shell.commands, shell.seconds, shell.each, manual)
 
 
 PLANNED: Final = (
@@ -134,6 +144,7 @@ class _Shell:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self.commands: list[str] = []
+        self.each: list[float] = []
         self._back()
         self._began = time.monotonic()
         self.seconds = 0.0
@@ -164,7 +175,7 @@ class _Shell:
         self._type(command)
         chat = Chat(self._terminal)
         chat.asked()
-        chat.say(question)
+        chat.say(question, seconds=ANSWERED)
         self.seconds = time.monotonic() - self._began
         self._terminal.key("ctrl-d")
         self._back()
@@ -175,6 +186,7 @@ class _Shell:
         return screen[row].startswith(question) and column == len(screen[row]) + 1
 
     def _type(self, command: str) -> None:
+        self._typed_at = time.monotonic()
         self.commands.append(command)
         self._terminal.type(command)
         self._terminal.enter()
@@ -182,3 +194,5 @@ class _Shell:
     def _back(self, seconds: float = 30) -> None:
         """Wait for the shell to ask for the next command."""
         self._terminal.wait_for(_PROMPT, seconds, times=len(self.commands) + 1)
+        if self.commands:
+            self.each.append(time.monotonic() - self._typed_at)

@@ -296,12 +296,17 @@ class Terminal:
 
 
 def svg(terminal: Terminal, title: str, *, whole: bool = False) -> str:
-    """Draw what is seen as an SVG; `whole` draws what scrolled away as well."""
+    """Draw what is seen as an SVG; `whole` draws what scrolled away as well.
+
+    Empty lines at the bottom, and above a line of status there, are left out.
+    """
     with terminal._changed:
         emulator = terminal._emulator
         lines = [*(emulator.scrolled if whole else []), *emulator.drawn]
         while lines and not text(lines[-1]):
             lines.pop()
+        while len(lines) > 2 and not text(lines[-2]) and not text(lines[-3]):
+            del lines[-2]
         return picture(lines, columns=emulator.columns, title=title)
 
 

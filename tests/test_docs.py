@@ -162,7 +162,12 @@ def test_every_command_and_option_on_a_page_is_one_of_the_program(page: Path) ->
         known = set(common)
         if not name.startswith("-"):
             assert name in program.commands, words
-            for each in program.commands[name].params:
+            command = program.commands[name]
+            if actions := getattr(command, "commands", {}):
+                named = words[1] if words[1:] and words[1].isalpha() else "list"
+                assert named in actions or named == "ACTION", words
+                command = actions.get(named, command)
+            for each in command.params:
                 known |= {*each.opts, *each.secondary_opts}
         assert {word.partition("=")[0] for word in options} <= known, words
 

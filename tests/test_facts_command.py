@@ -115,10 +115,10 @@ def test_a_person_edits_a_file(folder: Path) -> None:
         (["list", "x"], "list takes no argument"),
         (["add"], "the fact in quotes"),
         (["add", " "], "a fact's text is empty"),
-        (["edit"], "takes a key and the new text"),
+        (["edit"], "Missing argument 'KEY': the fact's key, or its last digits"),
         (["edit", "zzzz", "x"], "no key of ana's facts ends in 'zzzz'; `keepthread facts` lists"),
-        (["confirm"], "takes one key or more"),
-        (["history", "a", "b"], "one argument: a key"),
+        (["confirm"], "Missing argument 'KEY': keys of facts"),
+        (["history", "a", "b"], "history takes KEY and nothing after it"),
         (["import", "chat.db"], "neither Markdown nor JSON"),
         (["import", "nothing.md"], "No such file"),
         (["import", "bare.md", "--prune"], "does not say when it was written"),
@@ -142,6 +142,17 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_actions_are_subcommands_with_a_help_of_their_own(folder: Path) -> None:
+    listed = keepthread("facts", "--help").stdout
+    assert "history  Show what a fact replaced, oldest first." in listed
+    assert "--attribute" not in listed
+    usage, *rest = keepthread("facts", "edit", "-h").stdout.splitlines()
+    assert usage == "Usage: keepthread facts edit [OPTIONS] KEY [TEXT]"
+    assert "  KEY   The fact's key, or its last digits.  [required]" in rest
+    assert not any(line.startswith("  --store") for line in rest)
+    assert told("--owner", "ana", "search", "rome") == [("live", "Lives in Rome.")]
 
 
 def test_on_the_screen_nothing_stored_is_raw_and_the_next_step_is_named(folder: Path) -> None:

@@ -41,6 +41,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> FirstChat:
 def test_a_newcomer_asks_a_follow_up_within_five_commands(seen: FirstChat) -> None:
     assert COOLER in seen.transcript
     assert len(seen.commands) <= MOST_COMMANDS
+    assert "memory.forget erases messages forever" in seen.manual, "the guides are in the wheel"
 
 
 @pytest.mark.nightly  # a busy machine takes longer

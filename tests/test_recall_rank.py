@@ -250,7 +250,7 @@ def test_whoever_asks_when_is_told_what_says_when() -> None:
     index = Index({1: talk("Ann: I made a bowl.", "Bob: Oh.", "Ann: I made a bowl on Friday.")})
     ranked = index.ask("When did Ann make the bowl?")
     assert index.said(ranked)[0] == "I made a bowl on Friday."
-    assert ranked[0].reason == "ann, bowl; said by Ann; says when"
+    assert ranked[0].reason == "matches: ann, bowl; said by Ann; says when"
 
 
 def test_users_come_before_the_pages_an_assistant_wrote() -> None:

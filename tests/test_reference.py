@@ -51,6 +51,7 @@ def test_what_is_stale_is_told_and_renewed_around_what_is_written_by_hand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pages = {name: (FOLDER / name).read_text() for name in (*PAGES, *FILES)}
+    (tmp_path / "api").mkdir()
     for name, page in pages.items():
         (tmp_path / name).write_text(page)
     assert main(["--check"], tmp_path) == 0

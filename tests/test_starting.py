@@ -50,3 +50,20 @@ def test_the_list_says_what_the_commands_say_of_themselves() -> None:
         command = program.commands[name]  # pyright: ignore[reportAttributeAccessIssue]
         first = inspect.cleandoc(command.help).partition("\n\n")[0]
         assert (command.name, " ".join(first.split())) == (name, listed.about)
+
+
+def test_the_help_groups_the_commands_and_names_the_common_options_once(tmp_path: Path) -> None:
+    def helped(*arguments: str) -> str:
+        command = [sys.executable, "-m", "keepthread", *arguments, "--help"]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=tmp_path
+        ).stdout
+
+    lines = helped().splitlines()
+    titles = ["Chat:", "Browse:", "Manage:", "Maintain:"]
+    assert [line for line in lines if line in titles] == titles
+    shown = helped("show")
+    assert shown.startswith("Usage: keepthread show [OPTIONS] SESSION\n")
+    assert "Options of every command: --store, --tenant, --json" in shown
+    assert shown.count("--store") == 1
+    assert "<str>" not in shown

@@ -42,7 +42,7 @@ class Reasons:
         part = self._parts[number]
         reasons: list[str] = []
         if words := list(islice(self._words(part.place), _WORDS)):
-            reasons.append(", ".join(words))
+            reasons.append(f"matches: {', '.join(words)}")
         if self._speaker and self._speaker[number]:
             reasons.append(f"said by {part.speaker}")
         if self._date and self._date[number] >= _STRONG:

@@ -2,12 +2,13 @@
 
 import inspect
 import json
+import re
 import sys
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -29,88 +30,103 @@ class Listed(NamedTuple):
     about: str
 
 
-COMMANDS: Final = {
-    "chat": Listed("chat", "chat", "Chat with a model that remembers."),
-    "discord": Listed("discord", "discord", "Run a Discord bot with memory, until Ctrl-C."),
-    "init": Listed("config", "init", "Ask five questions, and write your settings."),
-    "config": Listed(
-        "config", "config", "Show every setting and where its value comes from, or change one."
-    ),
-    "models": Listed("doctor", "models", "List the models that the service offers."),
-    "secrets": Listed(
-        "secrets", "secrets", "Keep keys in the system's keyring, list their names, or delete one."
-    ),
-    "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),
-    "show": Listed(
-        "sessions",
-        "show",
-        "Show a session's messages, oldest first, hidden ones included.",
-    ),
-    "search": Listed(
-        "search",
-        "search",
-        "Find the messages most relevant to a question, in every session or some.",
-    ),
-    "why": Listed("why", "why", "Draw a context: what is in, what is out, and why."),
-    "export": Listed(
-        "export",
-        "export",
-        "Write sessions as JSON lines, lossless, or as Markdown that people can read.",
-    ),
-    "import": Listed("import_", "import_file", "Read conversations into the store."),
-    "facts": Listed(
-        "facts",
-        "facts",
-        "See what is known of an owner beyond one session, and correct it.",
-    ),
-    "copy": Listed(
-        "copy", "copy", "Copy everything of a tenant into another store, and compare both."
-    ),
-    "backup": Listed(
-        "export",
-        "backup",
-        "Copy the whole store, every tenant in it, while it stays in use.",
-    ),
-    "rename": Listed("sessions", "rename", "Give a session another title."),
-    "prune": Listed("maintenance", "prune", "Delete sessions without activity for N days."),
-    "delete": Listed(
-        "forget", "delete", "Delete a session with its messages, and keep facts and forks."
-    ),
-    "forget": Listed(
-        "forget",
-        "forget",
-        "Erase messages, their copies and all that was made from them, forever.",
-    ),
-    "index": Listed(
-        "maintenance",
-        "index",
-        "Index new messages for search, by words and by vectors.",
-    ),
-    "compact": Listed(
-        "maintenance", "compact", "Compact old turns into summaries, and keep every message."
-    ),
-    "verify": Listed("maintenance", "verify", "Check every row, and the file itself."),
-    "recount": Listed(
-        "maintenance", "recount", "Recompute token counts after changing the tokenizer."
-    ),
-    "migrate": Listed("copy", "migrate", "Create the tables of a PostgreSQL database."),
-    "tools": Listed("tools", "tools", "List MCP servers, add one, or test them with their tools."),
-    "outbox": Listed(
-        "outbox",
-        "outbox",
-        "Show what waits in an outbox, what was dropped, and what was set aside and why.",
-    ),
-    "doctor": Listed(
-        "doctor",
-        "doctor",
-        "Check the store, its file and disk, the token counter, and the model.",
-    ),
-    "completion": Listed(
-        "completion",
-        "completion",
-        "Print a script that completes commands and options in your shell.",
-    ),
+GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
+    "Chat": {
+        "chat": Listed("chat", "chat", "Chat with a model that remembers."),
+        "discord": Listed("discord", "discord", "Run a Discord bot with memory, until Ctrl-C."),
+        "init": Listed("config", "init", "Ask five questions, and write your settings."),
+        "config": Listed(
+            "config", "config", "Show every setting and where its value comes from, or change one."
+        ),
+        "models": Listed("doctor", "models", "List the models that the service offers."),
+        "secrets": Listed(
+            "secrets",
+            "secrets",
+            "Keep keys in the system's keyring, list their names, or delete one.",
+        ),
+        "tools": Listed(
+            "tools", "tools", "List MCP servers, add one, or test them with their tools."
+        ),
+    },
+    "Browse": {
+        "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),
+        "show": Listed(
+            "sessions",
+            "show",
+            "Show a session's messages, oldest first, hidden ones included.",
+        ),
+        "search": Listed(
+            "search",
+            "search",
+            "Find the messages most relevant to a question, in every session or some.",
+        ),
+        "why": Listed("why", "why", "Draw a context: what is in, what is out, and why."),
+        "facts": Listed(
+            "facts",
+            "facts",
+            "See what is known of an owner beyond one session, and correct it.",
+        ),
+        "help": Listed("help", "show_help", "Read the guides in the terminal."),
+    },
+    "Manage": {
+        "rename": Listed("sessions", "rename", "Give a session another title."),
+        "delete": Listed(
+            "forget", "delete", "Delete a session with its messages, and keep facts and forks."
+        ),
+        "forget": Listed(
+            "forget",
+            "forget",
+            "Erase messages, their copies and all that was made from them, forever.",
+        ),
+        "prune": Listed("maintenance", "prune", "Delete sessions without activity for N days."),
+        "import": Listed("import_", "import_file", "Read conversations into the store."),
+        "export": Listed(
+            "export",
+            "export",
+            "Write sessions as JSON lines, lossless, or as Markdown that people can read.",
+        ),
+        "copy": Listed(
+            "copy", "copy", "Copy everything of a tenant into another store, and compare both."
+        ),
+        "backup": Listed(
+            "export",
+            "backup",
+            "Copy the whole store, every tenant in it, while it stays in use.",
+        ),
+    },
+    "Maintain": {
+        "doctor": Listed(
+            "doctor",
+            "doctor",
+            "Check the store, its file and disk, the token counter, and the model.",
+        ),
+        "verify": Listed("maintenance", "verify", "Check every row, and the file itself."),
+        "index": Listed(
+            "maintenance",
+            "index",
+            "Index new messages for search, by words and by vectors.",
+        ),
+        "compact": Listed(
+            "maintenance", "compact", "Compact old turns into summaries, and keep every message."
+        ),
+        "recount": Listed(
+            "maintenance", "recount", "Recompute token counts after changing the tokenizer."
+        ),
+        "migrate": Listed("copy", "migrate", "Create the tables of a PostgreSQL database."),
+        "outbox": Listed(
+            "outbox",
+            "outbox",
+            "Show what waits in an outbox, what was dropped, and what was set aside and why.",
+        ),
+        "completion": Listed(
+            "completion",
+            "completion",
+            "Print a script that completes commands and options in your shell.",
+        ),
+    },
 }
+"""The commands as the help groups them."""
+COMMANDS: Final = {name: each for group in GROUPS.values() for name, each in group.items()}
 
 
 STORE_VARIABLE: Final = "KEEPTHREAD_STORE"
@@ -137,6 +153,10 @@ Version: TypeAlias = Annotated[
     bool, typer.Option("--version", "-V", help="Show the version and exit.")
 ]
 
+COMMON: Final = (
+    "Options of every command: --store, --tenant, --json and --no-pager; see keepthread --help."
+)
+"""The end of each command's help, in place of their repetition."""
 INTERRUPTED: Final = 130
 _CONTINUES: Final = "stopped: what was done is kept, and the same command continues it"
 STOPPED: Final = {
@@ -184,11 +204,55 @@ _WHEN_GIVEN: Final = _WhenGiven()
 
 
 class Command(TyperCommand):
-    """One command."""
+    """One command. Its help leaves out the options of every command."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return what it takes."""
         return _AS_IT_IS.take(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; those too many are not shown, for they may be a secret."""
+        ctx.allow_extra_args = True
+        if super().parse_args(ctx, args):
+            arguments = " ".join(self._arguments(ctx))
+            hint = " and nothing after it; put a text of several words in quotes"
+            ctx.fail(f"{ctx.info_name} takes {arguments + hint if arguments else 'no argument'}")
+        return []
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the usage: `SESSION` is required, `[SESSION]` is not."""
+        return ["[OPTIONS]", *self._arguments(ctx)]
+
+    def _arguments(self, ctx: Any) -> list[str]:
+        return [*filter(None, map(usage_of, self.get_params(ctx)))]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, each with the name of what it takes."""
+        rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for each in self.get_params(ctx):
+            if record := each.get_help_record(ctx):
+                argument = each.param_type_name == "argument"
+                name = each.display_name_raw if argument else record[0]
+                rows["Arguments" if argument else "Options"].append((name, _bounds(record[1])))
+        for title, written in rows.items():
+            if written:
+                with formatter.section(title):
+                    formatter.write_dl(written)
+
+
+def _bounds(meaning: str) -> str:
+    """Return a help text whose bounds are words: `[x>=1]` becomes `[at least 1]`."""
+    meaning = re.sub(r"(\d+)<=x<=(\d+)", r"\1 to \2", meaning)
+    return re.sub(r"x>=(\d+)", r"at least \1", meaning)
+
+
+def usage_of(parameter: Any) -> str:
+    """Return an argument as a usage line has it, or nothing for an option."""
+    if parameter.param_type_name != "argument":
+        return ""
+    name = parameter.display_name_raw
+    several = "..." if parameter.nargs != 1 else ""
+    return f"{name if parameter.required else f'[{name}]'}{several}"
 
 
 class Program(TyperGroup):
@@ -208,9 +272,13 @@ class Program(TyperGroup):
         return list(COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's
-        """Write what each is about."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, each.about) for name, each in COMMANDS.items()])
+        """Write what each is about, by groups."""
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), each.about) for name, each in commands.items()]
+                )
 
 
 class Loading(Mapping[str, Any]):
@@ -261,11 +329,16 @@ def options(
 
 @cache
 def _loaded(name: str) -> Any:
-    """Make a function a command that takes these options after its name as well."""
+    """Load a command, or the group of its actions."""
     listed = COMMANDS[name]
-    function = getattr(
-        import_module(f"keepthread.apps.cli.commands.{listed.module}"), listed.function
-    )
+    found = getattr(import_module(f"keepthread.apps.cli.commands.{listed.module}"), listed.function)
+    if callable(found):
+        return _command(name, found, stopped=STOPPED.get(name, "stopped"))
+    return found.group(name, _command)
+
+
+def _command(name: str, function: Callable[..., Any], *, stopped: str = "stopped") -> Command:
+    """Make a function a command that takes these options after its name as well."""
     _, *own = inspect.signature(function).parameters.values()
     common = list(inspect.signature(options).parameters.values())
     parameters = [common[0], *own, *common[1:-1]]
@@ -282,14 +355,17 @@ def _loaded(name: str) -> Any:
             answer: Awaitable[int | None] | int | None = function(call, **given)
             return _awaited(answer) if isinstance(answer, Awaitable) else answer
         except KeyboardInterrupt:
-            raise StoppedByUser(STOPPED.get(name, "stopped")) from None
+            raise StoppedByUser(stopped) from None
 
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run_command.__annotations__ = {p.name: p.annotation for p in parameters}
     alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-    about = inspect.getdoc(function)
-    alone.command(name, cls=Command, help=about, short_help=listed.about)(run_command)
-    return get_command(alone)
+    alone.command(name, cls=Command, help=inspect.getdoc(function), epilog=COMMON)(run_command)
+    command = cast("Command", get_command(alone))
+    shared: list[Any] = command.params[len(own) :]
+    for each in shared:
+        each.hidden = True
+    return command
 
 
 def _awaited(answer: Awaitable[int | None]) -> int | None:
@@ -324,6 +400,9 @@ def run() -> int:
 def _usage(error: typer.TyperException) -> str:
     """Return what is wrong with the command line, and where it is explained."""
     message = error.format_message()
+    meaning = getattr(getattr(error, "param", None), "help", None)
+    if meaning and message.startswith("Missing argument"):
+        message = f"{message.removesuffix('.')}: {meaning[0].lower()}{meaning[1:]}"
     for theirs, ours in _PLAIN.items():
         message = message.replace(theirs, ours)
     if message.endswith("?"):  # it names what was probably meant

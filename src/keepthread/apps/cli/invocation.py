@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
 
 import typer
 
@@ -38,16 +38,6 @@ OwnerOption: TypeAlias = Annotated[
     typer.Option(metavar="NAME", help="Whose session it is; else the setting memory.owner."),
 ]
 """The option of commands that name a session by its id."""
-
-
-Action = TypeVar("Action")
-
-
-def action_of(actions: Mapping[str, Action], name: str) -> Action:
-    """Return the action of a command by its name, or raise `InvalidInput` and name those it has."""
-    if name not in actions:
-        raise InvalidInput(f"there is no action {name!r}; there are {', '.join(actions)}")
-    return actions[name]
 
 
 @dataclass(frozen=True, kw_only=True)

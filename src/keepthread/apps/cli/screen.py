@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
 from keepthread.apps.cli.report_types import ContextReport, Finding, counted, size_of
 from keepthread.apps.cli.sanitize import sanitize
@@ -28,6 +29,7 @@ from keepthread.types import Choice, Hidden, Message, SessionInfo, Verification
 if TYPE_CHECKING:
     from keepthread.memory.search.search import Hit
 
+_READABLE: Final = 100
 _NARROW: Final = ("latest", "positions")
 _STATES: Final = {"live": "bold", "quarantined": "yellow"}
 _ROLES: Final = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
@@ -73,6 +75,11 @@ class Screen:
         if text.count("\n") < self._out.height or not _page(text):
             sys.stdout.write(text)
             sys.stdout.flush()
+
+    def draw(self, drawing: RenderableType, theme: Theme) -> None:
+        """Draw a text with a theme of its own, in lines that are not too long to read."""
+        with self._out.use_theme(theme):
+            self._out.print(drawing, width=min(self._out.width, _READABLE))
 
     # --- sessions ---
 

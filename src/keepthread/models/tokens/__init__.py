@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 VOCABULARIES: Final = ("o200k", "cl100k")
+"""The vocabularies that tokens can be counted with."""
 
 
 class Estimator:

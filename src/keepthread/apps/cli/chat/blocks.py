@@ -57,14 +57,15 @@ def blocks_of(text: str) -> list[str]:
 
 
 class Blocks(Markdown):
-    """Markdown as models write it: line breaks count, tags are text, addresses are shown."""
+    """Markdown: tags are text, addresses are shown, and line breaks count as models mean them."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]]
 
-    def __init__(self, text: str) -> None:
-        """Read a text that is harmless."""
+    def __init__(self, text: str, *, breaks: bool = True) -> None:
+        """Read a text that is harmless; without `breaks`, its paragraphs are filled."""
         super().__init__("", code_theme=_CODE, hyperlinks=False)
-        self.parsed = _with_breaks(_WHOLE.parse(text))
+        tokens = _WHOLE.parse(text)
+        self.parsed = _with_breaks(tokens) if breaks else tokens
 
 
 class _Heading(Heading):

@@ -16,11 +16,6 @@ from keepthread.errors import InvalidInput
 _PROGRAM: Final = "keepthread"
 _WORDS: Final[Mapping[str, Sequence[str]]] = {
     "config": ("set", "edit", "path", *KEYS),
-    "facts": (
-        *("list", "search", "add", "edit", "confirm", "forget", "history", "export", "import"),
-    ),
-    "secrets": ("list", "set", "delete"),
-    "tools": ("list", "add", "test"),
     "completion": ("bash", "zsh", "fish"),
 }
 """Arguments that are one of a few words."""
@@ -58,19 +53,29 @@ def completion(
         typer.echo(script, nl=False)
 
 
+def _words(name: str) -> Sequence[str]:
+    """Return the words that may follow a command: its actions, or a few known ones."""
+    program: Any = get_command(app)
+    return [*getattr(program.commands[name], "commands", _WORDS.get(name, ()))]
+
+
 def _options(name: str | None = None) -> list[ShellOption]:
-    """Return the options of a command, or those before its name."""
+    """Return the options of a command and of its actions, or those before its name."""
     program: Any = get_command(app)
     around = program.context_class(program, info_name=_PROGRAM, **program.context_settings)
-    command, context = program, around
+    commands = [program]
     if name is not None:
         command = program.commands[name]
-        context = command.context_class(command, info_name=name, parent=around)
-    return [
-        ShellOption((*each.opts, *each.secondary_opts), each.help or "", not each.is_flag)
-        for each in command.get_params(context)
+        commands = [*getattr(command, "commands", {"": command}).values()]
+    found = {
+        (*each.opts, *each.secondary_opts): each
+        for command in commands
+        for each in command.get_params(
+            around if command is program else command.context_class(command, parent=around)
+        )
         if each.param_type_name == "option"
-    ]
+    }
+    return [ShellOption(names, each.help or "", not each.is_flag) for names, each in found.items()]
 
 
 def _bash() -> str:
@@ -94,7 +99,7 @@ def _bash() -> str:
         f"        '') words='{' '.join([*COMMANDS, *_names(before)])}' ;;",
     ]
     for name in COMMANDS:
-        known = [*_WORDS.get(name, ()), *_names(_options(name))]
+        known = [*_words(name), *_names(_options(name))]
         lines.append(f"        {name}) words='{' '.join(known)}' ;;")
     return "\n".join(
         [
@@ -140,7 +145,7 @@ def _fish() -> str:
     lines += _fish_options(_options(), first)
     for name in COMMANDS:
         when = f"'__fish_seen_subcommand_from {name}'"
-        if words := _WORDS.get(name):
+        if words := _words(name):
             lines.append(f"complete -c {_PROGRAM} -n {when} -a {_quoted(' '.join(words))}")
         lines += _fish_options(_options(name), when)
     return "\n".join([*lines, ""])

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
-from keepthread.apps.cli.invocation import Call, action_of
+from keepthread.apps.cli.actions import Actions
+from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 from keepthread.protocols import Store
@@ -32,78 +33,161 @@ _MARKDOWN: Final = re.compile(r"^\s*[-*] ", re.MULTILINE)
 class _Given(NamedTuple):
     """The arguments after the action."""
 
-    words: Sequence[str]
-    every: bool
-    text: Mapping[str, Any]
-    many: bool
-    output: Path | None
-    prune: bool
-    agent: str | None
+    words: Sequence[str] = ()
+    every: bool = False
+    text: Mapping[str, Any] = {}
+    many: bool = False
+    output: Path | None = None
+    prune: bool = False
+    agent: str | None = None
 
 
-async def facts(  # noqa: PLR0913 - one command for all that is done with facts
+_Owner: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--owner", metavar="NAME", help="Whose facts (default: memory.owner)."),
+]
+_Subject: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Whom it is about (default: the owner).")
+]
+_Attribute: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Its subject, such as city; one fact replaces another."),
+]
+_Value: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The value alone, such as Oslo.")
+]
+_Key: TypeAlias = Annotated[
+    str, typer.Argument(metavar="KEY", help="The fact's key, or its last digits.")
+]
+_Keys: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="KEY", help="Keys of facts, or their last digits.")
+]
+
+
+async def list_facts(
     call: Call,
-    action: Annotated[
-        str,
-        typer.Argument(
-            metavar="ACTION",
-            help="list, search, add, edit, confirm, forget, history, export or import.",
-        ),
-    ] = "list",
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGUMENT", help="A fact's text, keys, words, or a file."),
-    ] = None,
-    owner: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Whose facts; else the setting memory.owner."),
-    ] = None,
+    owner: _Owner = None,
     every: Annotated[
         bool,
         typer.Option("--all", help="List also what was replaced, has ended or will hold later."),
     ] = False,
-    subject: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of `add` and `edit`: whom it is about; else the owner."),
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only what this agent alone knows.")
     ] = None,
-    attribute: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Its subject, such as city; one fact replaces another."),
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The value alone, such as Oslo.")
-    ] = None,
+) -> None:
+    """List current facts, and those that wait for confirmation, oldest first."""
+    await _run(call, owner, _Run.list, _Given(every=every, agent=agent))
+
+
+async def search_facts(
+    call: Call,
+    words: Annotated[list[str], typer.Argument(metavar="WORD", help="What to find.")],
+    owner: _Owner = None,
+) -> None:
+    """List the facts that share words with these."""
+    await _run(call, owner, _Run.search, _Given(words))
+
+
+async def add_fact(
+    call: Call,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The fact in quotes.")],
+    owner: _Owner = None,
+    subject: _Subject = None,
+    attribute: _Attribute = None,
+    value: _Value = None,
     many: Annotated[
         bool, typer.Option("--many", help="There can be several such values at a time.")
     ] = False,
     agent: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Of `add`: the agent that alone knows it; of `list`: its own facts.",
-        ),
+        str | None, typer.Option(metavar="NAME", help="The agent that alone knows it.")
     ] = None,
+) -> None:
+    """Store a fact as the owner's statement.
+
+    Facts of one subject and attribute replace each other, unless there can be --many values.
+    """
+    named = _named(subject, attribute, value)
+    await _run(call, owner, _Run.add, _Given([text], text=named, many=many, agent=agent))
+
+
+async def edit_fact(
+    call: Call,
+    key: _Key,
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="Its new text in quotes.")
+    ] = None,
+    owner: _Owner = None,
+    subject: _Subject = None,
+    attribute: _Attribute = None,
+    value: _Value = None,
+) -> None:
+    """Correct a fact; options that are not given stay."""
+    words = [key] if text is None else [key, text]
+    named = _named(subject, attribute, value)
+    await _run(call, owner, _Run.edit, _Given(words, text=named))
+
+
+async def confirm_facts(call: Call, keys: _Keys, owner: _Owner = None) -> None:
+    """Release facts from quarantine, so that prompts may contain them."""
+    await _run(call, owner, _Run.confirm, _Given(keys))
+
+
+async def forget_facts(call: Call, keys: _Keys, owner: _Owner = None) -> None:
+    """Forget facts in every place they came from.
+
+    Facts that they had replaced hold again, and the messages stay.
+    """
+    await _run(call, owner, _Run.forget, _Given(keys))
+
+
+async def show_history(call: Call, key: _Key, owner: _Owner = None) -> None:
+    """Show what a fact replaced, oldest first."""
+    await _run(call, owner, _Run.history, _Given([key]))
+
+
+async def export_facts(
+    call: Call,
+    owner: _Owner = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Of `export`: write here, not to stdout."
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout."),
     ] = None,
+) -> None:
+    """Write Markdown that can be edited and imported; with --json, everything as JSON."""
+    await _run(call, owner, _Run.write, _Given(output=output))
+
+
+async def import_facts(
+    call: Call,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file that export wrote, or - for stdin.")
+    ],
+    owner: _Owner = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Of `import`: forget facts whose lines are gone.")
+        bool, typer.Option("--prune", help="Forget facts whose lines are gone.")
     ] = False,
 ) -> None:
-    """See what is known of an owner beyond one session, and correct it.
+    """Apply the changes in a file of either kind.
 
-    A key may be given by its last digits. A fact that waits for confirmation is in no prompt.
+    --prune is for Markdown, and forgets only facts noted before the document was written.
     """
-    run = action_of(_ACTIONS, action)
+    await _run(call, owner, _Run.read, _Given([file], prune=prune))
+
+
+def _named(subject: str | None, attribute: str | None, value: str | None) -> Mapping[str, str]:
     named = {"subject": subject, "attribute": attribute, "value": value}
-    text = {name: each for name, each in named.items() if each is not None}
-    given = _Given(words or (), every, text, many, output, prune, agent)
+    return {name: each for name, each in named.items() if each is not None}
+
+
+async def _run(
+    call: Call,
+    owner: str | None,
+    action: Callable[["_Run", _Given], Awaitable[None]],
+    given: _Given,
+) -> None:
     async with call.memory() as memory:
         book = memory.for_owner(call.owner if owner is None else owner).facts
-        await run(_Run(call, book, memory.store), given)
+        await action(_Run(call, book, memory.store), given)
 
 
 class _Run(NamedTuple):
@@ -116,7 +200,6 @@ class _Run(NamedTuple):
     # --- looking ---
 
     async def list(self, given: _Given) -> None:
-        _none(given.words, "list")
         found = await self.book.list(all=given.every)
         if given.agent is not None:
             found = [fact for fact in found if fact.agent == given.agent]
@@ -131,28 +214,27 @@ class _Run(NamedTuple):
         self._show(await self.book.search(" ".join(given.words)))
 
     async def history(self, given: _Given) -> None:
-        self._show(await self.book.history(await self._key(_one(given.words, "a key"))))
+        self._show(await self.book.history(await self._key(given.words[0])))
 
     # --- changing ---
 
     async def add(self, given: _Given) -> None:
-        text = _one(given.words, "the fact in quotes")
         named = {} if given.agent is None else {"agent": check_id(given.agent, "--agent")}
-        self._show([await self.book.remember(text, many=given.many, **named, **given.text)])
+        self._show(
+            [await self.book.remember(given.words[0], many=given.many, **named, **given.text)]
+        )
 
     async def edit(self, given: _Given) -> None:
-        if not given.words or len(given.words) > 2:
-            raise InvalidInput('edit takes a key and the new text in quotes: edit KEY "…"')
         key = await self._key(given.words[0])
         text = given.words[1] if len(given.words) > 1 else None
         self._show([await self.book.edit(key, text=text, **given.text)])
 
     async def confirm(self, given: _Given) -> None:
-        keys = [await self._key(word) for word in _some(given.words, "confirm")]
+        keys = [await self._key(word) for word in given.words]
         self._show([await self.book.confirm(key) for key in keys])
 
     async def forget(self, given: _Given) -> None:
-        keys = [await self._key(word) for word in _some(given.words, "forget")]
+        keys = [await self._key(word) for word in given.words]
         before = {fact.key for fact in await self.book.list()}
         forgotten = sum([await self.book.forget(key) for key in keys])
         revived = [fact for fact in await self.book.list() if fact.key not in before]
@@ -166,7 +248,6 @@ class _Run(NamedTuple):
     # --- documents ---
 
     async def write(self, given: _Given) -> None:
-        _none(given.words, "export")
         if self.call.json:
             text = json.dumps(await self.book.to_json(), indent=1) + "\n"
         else:
@@ -180,8 +261,7 @@ class _Run(NamedTuple):
             sys.stdout.buffer.write(text.encode())
 
     async def read(self, given: _Given) -> None:
-        name = _one(given.words, "a file, or - for stdin")
-        text, value = _document(name)
+        text, value = _document(given.words[0])
         if value is None:
             done = await self.book.from_markdown(text, prune=given.prune)
         elif given.prune:
@@ -225,17 +305,23 @@ class _Run(NamedTuple):
             self.call.say(f"{waiting:,} in quarantine: `keepthread facts confirm KEY` lets it out")
 
 
-_ACTIONS: Final[Mapping[str, Callable[[_Run, _Given], Awaitable[None]]]] = {
-    "list": _Run.list,
-    "search": _Run.search,
-    "add": _Run.add,
-    "edit": _Run.edit,
-    "confirm": _Run.confirm,
-    "forget": _Run.forget,
-    "history": _Run.history,
-    "export": _Run.write,
-    "import": _Run.read,
-}
+facts: Final = Actions(
+    """See what is known of an owner beyond one session, and correct it.
+
+    A key may be given by its last digits. A fact that waits for confirmation is in no prompt.
+    """,
+    {
+        "list": list_facts,
+        "search": search_facts,
+        "add": add_fact,
+        "edit": edit_fact,
+        "confirm": confirm_facts,
+        "forget": forget_facts,
+        "history": show_history,
+        "export": export_facts,
+        "import": import_facts,
+    },
+)
 
 
 def told_of(fact: "Fact") -> tuple[str, str, str]:
@@ -283,20 +369,3 @@ def _document(name: str) -> tuple[str, Any]:
 def _save(text: str, path: Path) -> None:
     with private_file(path) as write:  # facts about people are private
         write(text.encode())
-
-
-def _none(words: Sequence[str], action: str) -> None:
-    if words:
-        raise InvalidInput(f"{action} takes no argument; {words[0]!r} is one too many")
-
-
-def _one(words: Sequence[str], what: str) -> str:
-    if len(words) != 1:
-        raise InvalidInput(f"this takes one argument: {what}")
-    return words[0]
-
-
-def _some(words: Sequence[str], action: str) -> Sequence[str]:
-    if not words:
-        raise InvalidInput(f"{action} takes one key or more; `keepthread facts` lists them")
-    return words

@@ -2,38 +2,26 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
 from getpass import getpass
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from keepthread.apps.cli.invocation import Call, action_of
+from keepthread.apps.cli.actions import Actions
+from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.fields import VARIABLE
 from keepthread.apps.cli.settings.secrets import open_keyring, source_of
 from keepthread.apps.cli.settings.settings import Settings
 from keepthread.errors import InvalidInput
 
-
-def secrets(
-    call: Call,
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="list, set or delete.")] = "list",
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="A secret by its variable, such as OPENAI_API_KEY."),
-    ] = None,
-) -> None:
-    """Keep keys in the system's keyring, list their names, or delete one.
-
-    `set NAME` asks for the secret, or reads it from a pipe. A variable of the environment comes
-    first, then the command that model.key_command names, then the keyring. No secret is shown.
-    """
-    action_of(_ACTIONS, action)(call, name)
+_Name: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A secret by its variable, such as OPENAI_API_KEY."),
+]
 
 
-def _list(call: Call, name: str | None) -> None:
-    if name is not None:
-        raise InvalidInput(f"list takes no name; {name!r} is one too many")
+def list_secrets(call: Call) -> None:
+    """List the secrets that the settings use, and where each comes from."""
     rows = {each: _where(call.config.settings, each) for each in _names(call.config.settings)}
     if call.json:
         call.write({"secrets": [{"name": each, "from": rows[each] or None} for each in rows]})
@@ -58,8 +46,9 @@ def _where(settings: Settings, name: str) -> str:
     return source_of(name, os.environ, command)
 
 
-def _set(call: Call, name: str | None) -> None:
-    name = _checked(name, "set")
+def set_secret(call: Call, name: _Name) -> None:
+    """Keep a secret in the keyring: it is asked for, or read from a pipe."""
+    _check(name, "set")
     keyring = open_keyring()
     secret = _typed(name) if sys.stdin.isatty() else sys.stdin.readline()
     if not secret.strip():
@@ -80,23 +69,26 @@ def _typed(name: str) -> str:
         return ""
 
 
-def _delete(call: Call, name: str | None) -> None:
-    name = _checked(name, "delete")
+def delete_secret(call: Call, name: _Name) -> None:
+    """Delete a secret from the keyring."""
+    _check(name, "delete")
     deleted = open_keyring().drop(name)
     if call.json:
         call.write({"name": name, "deleted": deleted})
     call.say(f"{name} was deleted" if deleted else f"The keyring has no {name}")
 
 
-def _checked(name: str | None, action: str) -> str:
-    if name is None or not VARIABLE.fits(name):
+def _check(name: str, action: str) -> None:
+    if not VARIABLE.fits(name):
         # It is not shown: it may be the secret itself.
         raise InvalidInput(f"{action} takes {VARIABLE.expected}; the secret itself is asked for")
-    return name
 
 
-_ACTIONS: Final[Mapping[str, Callable[[Call, str | None], None]]] = {
-    "list": _list,
-    "set": _set,
-    "delete": _delete,
-}
+secrets: Final = Actions(
+    """Keep keys in the system's keyring, list their names, or delete one.
+
+    A variable of the environment comes first, then the command that model.key_command names, then
+    the keyring. No secret is shown.
+    """,
+    {"list": list_secrets, "set": set_secret, "delete": delete_secret},
+)

@@ -5,11 +5,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 
-from keepthread.apps.cli.invocation import Call, action_of
+from keepthread.apps.cli.actions import Actions
+from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.settings.load import mcp_file
 from keepthread.apps.cli.settings.mcp import add_server, named_servers, read_servers
@@ -20,65 +21,8 @@ from keepthread.orchestrator.types import Runnable
 _LONGEST: Final = 100
 
 
-class _ToolArguments(NamedTuple):
-    """The arguments after the action."""
-
-    words: Sequence[str]
-    url: str | None
-    env: Sequence[str]
-    header: Sequence[str]
-    allow: Sequence[str]
-    replace: bool
-    yes: bool
-
-
-async def tools(
-    call: Call,
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="list, add or test.")] = "list",
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ARGUMENT",
-            help="Of add: NAME, and the program after --. Of test: NAME, TOOL, arguments in JSON.",
-        ),
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Of add: the address of a server.")
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Of add: a variable that the program gets; repeatable."),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="Of add: such as 'Authorization: Bearer ${KEY}'; repeatable."
-        ),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOOL", help="Of add: use this tool only; repeatable."),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Of add: replace the server of this name.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Of test: call a tool without a question.")
-    ] = False,
-) -> int:
-    """List MCP servers, add one, or test them with their tools.
-
-    They are in mcp.json beside your settings. `test` starts them and lists their tools; with a TOOL
-    it calls it, and asks first if the tool may change something. Exits with 1 if one failed.
-    """
-    given = _ToolArguments(words or (), url, env or (), header or (), allow or (), replace, yes)
-    actions = {"list": _list, "add": _add, "test": _test}
-    return await action_of(actions, action)(call, given)
-
-
-async def _list(call: Call, given: _ToolArguments) -> int:
-    if given.words:
-        raise InvalidInput("list takes no arguments; `keepthread tools test NAME` tries one server")
+async def list_servers(call: Call) -> int:
+    """List the servers of mcp.json."""
     found = named_servers(os.environ)
     if call.json:
         for each in found:
@@ -94,23 +38,46 @@ async def _list(call: Call, given: _ToolArguments) -> int:
 _HOW: Final = "add one: keepthread tools add NAME -- PROGRAM ARGUMENT …"
 
 
-async def _add(call: Call, given: _ToolArguments) -> int:
-    if not given.words or (len(given.words) == 1) == (given.url is None):
+async def add_to_servers(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the server.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROGRAM", help="After --: the program, and its arguments."),
+    ] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="The address of a server.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A variable that the program gets; repeatable."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Such as 'Authorization: Bearer ${KEY}'; repeatable."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="TOOL", help="Use this tool only; repeatable.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the server of this name.")
+    ] = False,
+) -> int:
+    """Add a server: a program after --, or an address with --url."""
+    command = command or []
+    if bool(command) == bool(url):
         raise InvalidInput(
             "a server is a name and a program, or a name and an address:"
             " keepthread tools add NAME -- PROGRAM ARGUMENT …, or add NAME --url URL"
         )
-    name, *command = given.words
-    entry: dict[str, Any] = {"url": given.url} if given.url else {"command": command[0]}
+    entry: dict[str, Any] = {"url": url} if url else {"command": command[0]}
     if command[1:]:
         entry["args"] = command[1:]
-    if given.env:
-        entry["env"] = {each: f"${{{each}}}" for each in map(_variable, given.env)}
-    if given.header:
-        entry["headers"] = dict(map(_header, given.header))
-    if given.allow:
-        entry["allow"] = list(given.allow)
-    path = add_server(os.environ, name, entry, replace=given.replace)
+    if env:
+        entry["env"] = {each: f"${{{each}}}" for each in map(_variable, env)}
+    if header:
+        entry["headers"] = dict(map(_header, header))
+    if allow:
+        entry["allow"] = list(allow)
+    path = add_server(os.environ, name, entry, replace=replace)
     if call.json:
         call.write({"file": str(path), "server": name})
     call.say(f"Added {name} to {path}; keepthread tools test {name} tries it")
@@ -135,10 +102,28 @@ def _header(text: str) -> tuple[str, str]:
 # --- trying ---
 
 
-async def _test(call: Call, given: _ToolArguments) -> int:
-    name, tool, arguments = (*given.words, "", "", "")[:3]
-    if len(given.words) > 3:
-        raise InvalidInput("test takes NAME, TOOL and the arguments as one JSON object in quotes")
+async def try_servers(
+    call: Call,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="One server; else all.", show_default=False)
+    ] = "",
+    tool: Annotated[
+        str, typer.Argument(metavar="TOOL", help="A tool of it to call.", show_default=False)
+    ] = "",
+    arguments: Annotated[
+        str,
+        typer.Argument(
+            metavar="JSON", help="The call's arguments, as one object.", show_default=False
+        ),
+    ] = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Call the tool without a question.")
+    ] = False,
+) -> int:
+    """Start the servers and list their tools, or call one tool.
+
+    It asks first if the tool may change something. Exits with 1 if a server or a tool failed.
+    """
     found = read_servers(os.environ, Path.cwd())
     for note in found.notes:
         call.warn(note)
@@ -148,7 +133,7 @@ async def _test(call: Call, given: _ToolArguments) -> int:
         hint = f"mcp.json has {known}" if known else _HOW
         raise InvalidInput(f"there is no server {name!r} to try; {hint}" if name else _HOW)
     if tool:
-        return await _call(call, servers, tool, _parsed(arguments), yes=given.yes)
+        return await _call(call, servers, tool, _parsed(arguments), yes=yes)
     return await _try(call, servers)
 
 
@@ -212,3 +197,12 @@ def _parsed(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput("""the arguments must be one JSON object, such as '{"city": "Lima"}'""")
     return cast("dict[str, Any]", value)
+
+
+tools: Final = Actions(
+    """List MCP servers, add one, or test them with their tools.
+
+    They are in mcp.json beside your settings.
+    """,
+    {"list": list_servers, "add": add_to_servers, "test": try_servers},
+)
