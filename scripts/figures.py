@@ -152,8 +152,9 @@ def faults(chart: Chart) -> None:
     ]
     chart.axes.bar_label(bars, labels, padding=4, color=chart.palette.text, fontsize=9)
     chart.axes.set_xscale("log")
-    chart.axes.set_xlim(10, 60_000)
+    chart.axes.set_xlim(10, 300_000)
     chart.axes.minorticks_off()
+    chart.axes.xaxis.set_major_formatter("{x:,.0f}")
     chart.axes.invert_yaxis()
     chart.title("Faults injected by the proofs, at their full size", "faults", "")
 
