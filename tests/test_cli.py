@@ -300,9 +300,9 @@ def test_tenants_are_walls(folder: Path) -> None:
         (
             ["copy", "sqlite:///chat.db"],
             "Usage",
-            "Missing argument 'TARGET'; `keepthread copy --help` shows what is needed",
+            "'TARGET': the store to copy into; `keepthread copy --help` shows what is needed",
         ),
-        (["chat", "one", "two"], "Usage", "too many words, a text needs quotes (two); `keepthread"),
+        (["chat", "one", "two"], "Usage", "put a text of several words in quotes; `keepthread"),
         (["sessions", "--limit", "x"], "Usage", "Invalid value for '--limit': not a whole number;"),
         (["sessions", "--limit", "0"], "Usage", "it should be greater than or equal to 1; `keep"),
         (["import", "."], "InvalidInput", ". is a folder: name a file in it; --session SESSION"),

@@ -414,7 +414,6 @@ def _usage(error: typer.TyperException) -> str:
 _PLAIN: Final = {
     "Input should be a valid integer, unable to parse string as an integer": "not a whole number",
     "Input should be": "it should be",
-    "Got unexpected extra argument(s)": "too many words, a text needs quotes",
 }
 """Phrases of the parser, in plain words."""
 

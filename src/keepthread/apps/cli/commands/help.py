@@ -22,7 +22,7 @@ _FOLDERS: Final[Mapping[str, str]] = {
     "reference": "Reference",
 }
 """Folders of the manual in the order of the list. A short name means the first that has it."""
-_NOT_LISTED: Final = ("assets", "decisions")
+_NOT_LISTED: Final = ("assets", "contributing", "decisions")
 _NEAR: Final = 5
 _INDEX: Final = "/index"
 _FENCE: Final = re.compile(r"^ *(```|~~~)")
