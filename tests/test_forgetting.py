@@ -782,7 +782,7 @@ async def test_text_that_a_living_message_has_is_not_taken_for_a_rest(tmp_path: 
         told = await memory.forget(session="s", message="it")
         assert (told.probes, told.found, told.excluded) == (0, 0, 1)
         assert told.repeated == ["session 's' at 2"]
-        assert "Searched: no file; living text has 1 piece of it" in str(told)
+        assert "Searched: no file, because other text contains 1 piece of it too" in str(told)
         assert "none left" not in str(told)
 
 

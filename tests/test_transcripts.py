@@ -393,7 +393,7 @@ def test_the_command_says_what_to_do_instead(
         (["export", "--to", "out", "-o", "x"], "leave out -o"),
         (["export", "his", "--format", "markdown", "--owner", "ana"], "'his' of ana; bob has"),
         (["import", "."], "--session SESSION"),
-        (["import", "no.json", "--session", "x"], "name a folder"),
+        (["import", "no.json", "--session", "x"], "a folder of transcripts; to import one file"),
         (["import", "no.json", "--format", "pdf"], "jsonl, markdown, chatgpt, claude"),
         (["import", "no.json", "--store", "sqlite:///new.db"], "the conversations.json in it"),
         (["import", "no.md", "--store", "sqlite:///new.db"], "- session: "),

@@ -139,14 +139,14 @@ class Receipt:
         if not self.searched:
             return ["Searched: no file; this program cannot read the engine's files"]
         if not self.probes and self.excluded:
-            return [f"Searched: no file; living text has {self._excluded()} of it"]
+            return [f"Searched: no file, because other text contains {self._excluded()} of it too"]
         if not self.probes:
             return ["Searched: no file; none of it is long enough to be searched for"]
         names = ", ".join(self.searched)
         left = f"{self.found:,} still there" if self.found else "none left"
         lines = [f"Searched: {names} for {_counted(self.probes, 'piece', 'pieces')} of it, {left}"]
         if self.excluded:
-            lines.append(f"Not searched for: {self._excluded()} that living text has too")
+            lines.append(f"Not searched for: {self._excluded()} that other text contains too")
         return lines
 
     def _excluded(self) -> str:
@@ -157,7 +157,7 @@ class Receipt:
             return []
         more = [f"  … and {len(self.repeated) - _SHOWN:,} more"][: len(self.repeated) > _SHOWN]
         return [
-            "Living text repeats some of it, and stays:",
+            "Other text repeats some of it, and stays:",
             *(f"  {where}" for where in self.repeated[:_SHOWN]),
             *more,
         ]

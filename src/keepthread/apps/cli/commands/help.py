@@ -27,6 +27,8 @@ _NEAR: Final = 5
 _INDEX: Final = "/index"
 _FENCE: Final = re.compile(r"^ *(```|~~~)")
 _IMAGE: Final = re.compile(r"!\[([^\]]*)\]\([^)]*\)")
+_DARK: Final = re.compile(r"!\[[^\]]*\]\([^)]*#only-dark\)\n")
+"""The second of two pictures that show the same."""
 _LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 _COMMENT: Final = re.compile(r"<!--.*?-->\n?|\{[:#.][^}\n]*\}", re.DOTALL)
 _SENTENCE: Final = re.compile(r"(.+?[.:])(?:\s|$)", re.DOTALL)
@@ -155,7 +157,7 @@ class Manual:
         """Return a page for a terminal: links name the command that shows their page."""
         lines: list[str] = []
         fenced = False
-        for line in _COMMENT.sub("", page.text).split("\n"):
+        for line in _COMMENT.sub("", _DARK.sub("", page.text)).split("\n"):
             fence = bool(_FENCE.match(line))
             fenced ^= fence
             plain = line if fenced or fence else _IMAGE.sub(r"(picture: \1)", line)
