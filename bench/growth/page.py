@@ -70,7 +70,7 @@ def _cell(row: Row | None) -> str:
     calls = f"{row['calls'][0]:g} → {row['calls'][-1]:g} calls"
     if row["calls"][0] == row["calls"][-1]:
         calls = f"{row['calls'][0]:g} calls"
-    return f"{cpu[0]:.2g} → {cpu[-1]:.2g}, {calls}"
+    return f"{cpu[0]:.3g} → {cpu[-1]:.3g}, {calls}"
 
 
 def filled(page: str, runs: Sequence[Mapping[str, Any]]) -> str:
