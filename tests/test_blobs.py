@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Memory, Options, sync
-from keepthread.errors import Damaged, InvalidInput, NotFound, TooLarge
+from keepthread.errors import Damaged, InvalidInput, NotFound, Stale, TooLarge
 from keepthread.memory.blobs.types import BlobSizes
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
@@ -174,6 +174,23 @@ async def test_a_removal_that_died_is_completed_by_the_next_put(store: Store) ->
     await store.drop(ANN, BLOB, blob.digest)
     await blobs.put(b"two")
     assert len(await store.scan(ANN, BLOB_CHUNK)) == 2
+
+
+async def test_the_slower_of_two_deletions_leaves_no_mark(store: Store) -> None:
+    blobs = small(store).for_owner("ann").blobs
+    repository = blobs._repository
+    digest = (await blobs.put(DATA)).digest
+    known = await repository.chunks.describe(digest)
+    assert known
+    await repository.remove(known)
+    with pytest.raises(Stale):
+        await repository.remove(known)
+    assert await store.scan(ANN, BLOB_UPLOAD) == []
+    again = await blobs.put(DATA)
+    with pytest.raises(Stale):
+        await repository.remove(known)
+    assert await blobs.read(again.digest) == DATA
+    assert await store.scan(ANN, BLOB_UPLOAD) == []
 
 
 async def test_concurrent_puts_and_deletes_leave_a_whole_blob_or_none(store: Store) -> None:

@@ -71,9 +71,9 @@ class Chunks:
 
     # --- removing ---
 
-    async def mark(self, upload: str, digest: str, count: int) -> None:
+    async def mark(self, upload: str, digest: str, count: int) -> int:
         """Note that chunks will be removed, so that a process which dies leaves a trace."""
-        await self._note(upload, {"digest": digest, "count": count, "at": 0.0})
+        return await self._note(upload, {"digest": digest, "count": count, "at": 0.0})
 
     async def remove(self, upload: str, count: int | None = None) -> None:
         """Remove the chunks of an upload, and then its record."""
@@ -92,14 +92,16 @@ class Chunks:
             value = cast(Mapping[str, Any], record.value)
             if not all_of_them and self.clock() - value["at"] < ABANDONED:
                 continue
-            named = await self.describe(value["digest"]) if value["digest"] else None
-            if named is not None and named.upload == record.key:
-                with suppress(Stale):
-                    await self.store.drop(
-                        self.scope, BLOB_UPLOAD, record.key, version=record.version
-                    )
-            else:
-                await self.remove(record.key, value["count"])
+            await self.settle(record.key, value["digest"], value["count"], record.version)
+
+    async def settle(self, upload: str, digest: str, count: int | None, version: int) -> None:
+        """Drop the note of an upload that a description names; else remove its chunks."""
+        named = await self.describe(digest) if digest else None
+        if named is not None and named.upload == upload:
+            with suppress(Stale):
+                await self.store.drop(self.scope, BLOB_UPLOAD, upload, version=version)
+        else:
+            await self.remove(upload, count)
 
     async def _note(self, upload: str, value: JSON, version: int | None = None) -> int:
         return await self.store.put(self.scope, BLOB_UPLOAD, upload, value, version=version)

@@ -149,9 +149,14 @@ class BlobRepository:
 
     async def remove(self, known: Described) -> None:
         """Remove a blob as it was read; raise `Stale` if it changed since."""
-        await self.chunks.mark(known.upload, known.blob.digest, known.chunks)
-        await self._store.drop(self._scope, BLOB, known.blob.digest, version=known.version)
-        await self.chunks.remove(known.upload, known.chunks)
+        upload, digest, count = known.upload, known.blob.digest, known.chunks
+        mark = await self.chunks.mark(upload, digest, count)
+        try:
+            await self._store.drop(self._scope, BLOB, digest, version=known.version)
+        except Stale:  # another caller was faster, and may have dropped its mark before this one
+            await self.chunks.settle(upload, digest, count, mark)
+            raise
+        await self.chunks.remove(upload, count)
 
     async def release_session(self, session: SessionKey, digests: list[str]) -> None:
         """Release what a session referred to that is deleted."""
