@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 from bench.corpus import messages
 from bench.counters import best
-from bench.growth import _commit, _processor
 from bench.measure import median, no_collection
 from bench.peer import NAME as PEER
 from bench.peer import Peer
+from bench.places import commit, processor
 from bench.prefix.alone import SLIDING, STEPPING
 from bench.prefix.held import SEED, hold
 from bench.recall.asking import HYBRID, RECALL, WINDOW, Room, views
@@ -245,10 +245,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         record = {
             "figure": name,
             "command": f"python -m bench.figures {name}",
-            "machine": f"{_processor()}, {os.cpu_count()} CPUs, {platform.system()}",
+            "machine": f"{processor()}, {os.cpu_count()} CPUs, {platform.system()}",
             "load": round(os.getloadavg()[0], 1),
             "python": platform.python_version(),
-            "commit": _commit(),
+            "commit": commit(),
             "date": datetime.now(UTC).date().isoformat(),
             **FIGURES[name](Options(options.data, options.turns, options.proofs)),
         }

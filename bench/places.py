@@ -1,11 +1,13 @@
-"""Where to measure: a folder in memory for CPU, one on a disk for what a disk decides."""
+"""Where to measure: folders in memory and on a disk, the processor, and the commit."""
 
 import os
+import platform
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _IN_MEMORY = Path("/dev/shm")  # where Linux has one
@@ -45,6 +47,23 @@ def file_system(folder: Path) -> str:
     place = folder.resolve()
     kinds = {Path(at): kind for _, at, kind, *_ in mounts}
     return next((kinds[each] for each in (place, *place.parents) if each in kinds), "unknown")
+
+
+def processor() -> str:
+    """Name the machine's processor."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def commit() -> str:
+    """Name the commit that is checked out."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
 
 
 def sync_times(folder: Path, count: int) -> list[float]:

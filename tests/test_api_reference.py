@@ -10,7 +10,7 @@ import pytest
 
 import keepthread
 from scripts.api_reference import FILES, PAGES, Example, example_of, examples, names_of
-from tests.test_docs import BLOCK, SERVERS, run
+from tests.test_docs import BLOCK, run, set_servers
 
 PACKAGE = Path(keepthread.__file__).parent
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -65,9 +65,7 @@ def test_an_example_runs_alone_and_prints_what_the_page_says(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, url_of in SERVERS.items():
-        if name in example.text:
-            monkeypatch.setenv(name, url_of(request))
+    set_servers(example.text, monkeypatch, request)
     (kind, code), (shown, printed) = BLOCK.findall(example.text)
     assert (kind, shown) == ("python", "text")
     names: dict[str, Any] = {"__name__": "__main__"}

@@ -70,6 +70,13 @@ SAYS = (
 """The model of the pages: what is asked, what it must know from its prompt, and what it answers."""
 
 
+def set_servers(text: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Start the servers whose variables a text names, and set these."""
+    for name, url_of in SERVERS.items():
+        if name in text:
+            monkeypatch.setenv(name, url_of(request))
+
+
 def says(asked: Received) -> str:
     return next(
         (answer for words, known, answer in SAYS if words in asked.text and known in asked.context),
@@ -112,9 +119,7 @@ def test_the_examples_of_a_page_run(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, url_of in SERVERS.items():
-        if name in page.read_text():
-            monkeypatch.setenv(name, url_of(request))
+    set_servers(page.read_text(), monkeypatch, request)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
     for kind, source in blocks(page):

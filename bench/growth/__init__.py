@@ -4,7 +4,6 @@ import asyncio
 import math
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from bench.growth.operations import (
 )
 from bench.growth.stores import STORES, Cost, Meter, counting, sites
 from bench.measure import median, middle_half, no_collection
+from bench.places import commit, processor
 
 _FLAT = 1.3
 _MARGIN = 1.1
@@ -101,12 +101,15 @@ class Measured(NamedTuple):
 def measure(run: Run) -> Report:
     """Measure all rows, or those that `--only` names."""
     which = Which.of(run.only)
+    began_at = commit()  # the tree may move on while this runs for hours
     found: list[Measured] = []
     for store in STORES:
         if fnmatchcase(store, which.store):
             found += measure_store(run, store, which)
     rows = [row for each in found for row in _rows(each)]
-    return Report(setting=_setting(run), rows=rows, figures=_figures(run, found))
+    return Report(
+        setting=_setting(run, began_at), rows=rows, figures=_figures(run, found, began_at)
+    )
 
 
 def measure_store(run: Run, store: str, which: Which | None = None) -> list[Measured]:
@@ -233,11 +236,11 @@ def _rows(found: Measured) -> Iterator[Row]:
     )
 
 
-def _figures(run: Run, found: Sequence[Measured]) -> dict[str, object]:
+def _figures(run: Run, found: Sequence[Measured], began_at: str) -> dict[str, object]:
     return {
-        "machine": f"{_processor()}, {os.cpu_count()} CPUs, {platform.system()}",
+        "machine": f"{processor()}, {os.cpu_count()} CPUs, {platform.system()}",
         "python": platform.python_version(),
-        "commit": _commit(),
+        "commit": began_at,
         "date": datetime.now(UTC).date().isoformat(),
         "rounds": run.rounds,
         "quick": run.quick,
@@ -264,29 +267,14 @@ def _figure(found: Measured, run: Run) -> dict[str, object]:
     }
 
 
-def _setting(run: Run) -> list[str]:
+def _setting(run: Run, began_at: str) -> list[str]:
     return [
         (
-            f"Python {platform.python_version()}, {_processor()}, {os.cpu_count()} CPUs for client"
-            f" and server, commit {_commit()}. Medians of {run.rounds} rounds, the sizes by turns."
+            f"Python {platform.python_version()}, {processor()}, {os.cpu_count()} CPUs for client"
+            f" and server, commit {began_at}. Medians of {run.rounds} rounds, the sizes by turns."
         ),
         "The value is the cost at the largest size, as a multiple of that at the smallest.",
     ]
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 BENCHMARK = Benchmark(

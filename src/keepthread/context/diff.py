@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from keepthread.context.ranges import Range, count, merged, shared, without, written
+from keepthread.context.ranges import Range, count, counted, merged, shared, without, written
 from keepthread.context.why import Why, in_order
 from keepthread.types import Choice
 
@@ -144,8 +144,7 @@ def _moves(before: Why, after: Why) -> Iterator[Move]:
 
 
 def _words(part: ChangedPart | Move) -> str:
-    noun = "message" if part.messages == 1 else "messages"
-    return f"{written(part.ranges)}: {part.messages:,} {noun}"
+    return f"{written(part.ranges)}: {counted(part.messages, 'message')}"
 
 
 def _reason(part: ChangedPart) -> str:

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from keepthread.apps.discord.conversations import Talks
 from keepthread.apps.discord.types import Heard, Rules
+from keepthread.context.ranges import counted
 from keepthread.errors import InvalidInput, Unsupported
 from keepthread.memory.facts.types import Fact
 
@@ -56,7 +57,7 @@ class BotCommands:
     async def _forget(self, heard: Heard) -> str:
         """Erase what a person wrote and what is known of them; this works in every place."""
         done = await self._talks.forget(heard.person, heard.id)
-        told = f"{_counted(done.messages, 'message')} and {_counted(done.facts, 'fact')}"
+        told = f"{counted(done.messages, 'message')} and {counted(done.facts, 'fact')}"
         return f"Done: {told} of yours erased. New messages of yours are kept again."
 
     async def _clear(self, heard: Heard) -> str:
@@ -126,7 +127,3 @@ def _line(fact: Fact) -> str:
     if fact.state != "quarantined":
         return f"- {told}"
     return f"- {told} (not used yet: {FACTS} confirm {fact.key[-_SHOWN_KEY:]})"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -387,7 +387,7 @@ class Erasure:
 
     def _repeated(self, living: Living) -> list[str]:
         places = sorted({*self._repeats(living), *living.places, *self._planned_repeats()})
-        return [*places, _MORE_PLACES] if living.is_cut else places
+        return [_MORE_PLACES, *places] if living.is_cut else places
 
     def _repeats(self, living: Living) -> list[str]:
         """Return the places in sessions' records that still repeat forgotten text."""
@@ -397,9 +397,7 @@ class Erasure:
         return [detail.where for detail in kept if detail in seen or living.has(detail)]
 
 
-_MORE_PLACES: Final = (
-    f"perhaps more places: the search ended after {MAX_PLACES:,}, which have every fragment"
-)
+_MORE_PLACES: Final = f"there may be more places than these: the search ended after {MAX_PLACES:,}"
 
 
 def _closed(info: SessionInfo) -> SessionInfo:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from keepthread.context.ranges import counted
 from keepthread.types import JSON, Residue
 
 _SHOWN: Final = 20
@@ -119,13 +120,13 @@ class Receipt:
             (sum(self.records.values()), "record", "records", _kinds(self.records)),
             (sum(self.index.values()), "row", "rows", f" of the index{_kinds(self.index)}"),
         ]
-        lines = [f"{_counted(n, one, many)}{rest}" for n, one, many, rest in counts if n]
+        lines = [f"{counted(n, one, many)}{rest}" for n, one, many, rest in counts if n]
         return lines or ["nothing"]
 
     def _answers(self) -> list[str]:
         if not self.answers:
             return []
-        count = _counted(len(self.answers), "answer", "answers")
+        count = counted(len(self.answers), "answer")
         places: dict[str, list[int]] = {}
         for session, seq in self.answers[:_SHOWN]:
             places.setdefault(session, []).append(seq)
@@ -144,13 +145,13 @@ class Receipt:
             return ["Searched: no file; none of it is long enough to be searched for"]
         names = ", ".join(self.searched)
         left = f"{self.found:,} still there" if self.found else "none left"
-        lines = [f"Searched: {names} for {_counted(self.probes, 'piece', 'pieces')} of it, {left}"]
+        lines = [f"Searched: {names} for {counted(self.probes, 'piece')} of it, {left}"]
         if self.excluded:
             lines.append(f"Not searched for: {self._excluded()} that other text contains too")
         return lines
 
     def _excluded(self) -> str:
-        return _counted(self.excluded, "piece", "pieces")
+        return counted(self.excluded, "piece")
 
     def _repeated(self) -> list[str]:
         if not self.repeated:
@@ -161,10 +162,6 @@ class Receipt:
             *(f"  {where}" for where in self.repeated[:_SHOWN]),
             *more,
         ]
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def _kinds(counts: Mapping[str, int]) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from keepthread.apps.cli.actions import Actions
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.settings.load import mcp_file
 from keepthread.apps.cli.settings.mcp import add_server, named_servers, read_servers
@@ -145,8 +146,7 @@ async def _try(call: Call, servers: Sequence[Server]) -> int:
         if call.json:
             call.write(state._asdict() | {"tools": list(state.tools), "running": not state.problem})
         elif not state.problem:
-            count = len(state.tools)
-            call.say(f"{state.name}: {count:,} {'tool' if count == 1 else 'tools'}")
+            call.say(f"{state.name}: {counted(len(state.tools), 'tool')}")
             call.screen.rows([_row(by_name[each]) for each in state.tools], "", "", "")
     return 1 if any(state.problem for state in states) else 0
 
