@@ -1,7 +1,7 @@
 """OwnerMemory: the memory of one owner. Nothing of another owner can be reached through it."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -198,6 +198,16 @@ class OwnerMemory:
         some were deleted raises `CursorExpired`.
         """
         return await read_changes(self._store, self._owner, after, limit, wait)
+
+    # --- export ---
+
+    def export(self, *, session: str | None = None) -> AsyncGenerator[bytes]:
+        """Yield everything of this owner, or one session, as lines of JSON, without any loss.
+
+        `async for line in memory.export(): file.write(line)`; `keepthread import` reads the file.
+        The last line says how much was exported: without it, the export is incomplete.
+        """
+        return self._services.export(self._owner, session)
 
     # --- blobs ---
 

@@ -1,22 +1,20 @@
 """The application of one worker: the routes, and the layers around them."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 import keepthread
 from keepthread.apps.http import health, problems
 from keepthread.apps.http.access import Access
 from keepthread.apps.http.auth import Authentication
+from keepthread.apps.http.routes import add_routes
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.apps.http.state import WorkerState
 from keepthread.memory.memory import Memory
 
 if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables
-
-ROUTERS: Final[list[APIRouter]] = []
-"""What is served under `/v1`; one router for each resource."""
 
 
 def create_app(
@@ -36,8 +34,7 @@ def create_app(
     app.state.keepthread = state
     problems.install(app)
     app.include_router(health.router)
-    for router in ROUTERS:
-        app.include_router(router, prefix="/v1")
+    add_routes(app)
     # The last one added is the first one to see a request.
     app.add_middleware(Authentication, state=state)
     app.add_middleware(Access)
